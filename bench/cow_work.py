@@ -1,8 +1,10 @@
-"""Times of a copy-on-write session: look at about 745 changes, apply them, and git status on the overlay.
+"""Times of a copy-on-write session: look at about 745 changes, apply them, and git status on the
+overlay.
 
     cow_work.py WORKSPACE STATE ROUNDS
 
-Runs as the tester in the tree of ``tree.py``, which is put back after each round. Prints milliseconds as JSON.
+Runs as the tester in the tree of ``tree.py``, which is put back after each round. Prints
+milliseconds as JSON.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def timed_status(workspace: str) -> float:
 
 @contextmanager
 def serving(place: str, workspace: str, hidden: Sequence[str]) -> Iterator[Callable[[], float]]:
-    """Times of git status on an overlay that stays mounted, with these names hidden as a run has them."""
+    """Times of git status on an overlay that stays mounted, with these names hidden as a run has
+    them.
+    """
     (asking, ask), (answering, answer) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -90,10 +94,18 @@ def serving(place: str, workspace: str, hidden: Sequence[str]) -> Iterator[Calla
 
 
 def side_by_side(store: str, workspace: str, rounds: int) -> dict[str, list[float]]:
-    """In turn: native, on an overlay that hides nothing, which is the least there is, and as a run has it."""
+    """In turn: native, on an overlay that hides nothing, which is the least there is, and as a run
+    has it.
+    """
     taken: dict[str, list[float]] = {"native": [], "plain": [], "overlay": []}
-    places = [overlay.make_session(store, name, workspace, plan={"files": None}) for name in ("plain", "overlay")]
-    with serving(places[0], workspace, ()) as plain, serving(places[1], workspace, HIDDEN) as hiding:
+    places = [
+        overlay.make_session(store, name, workspace, plan={"files": None})
+        for name in ("plain", "overlay")
+    ]
+    with (
+        serving(places[0], workspace, ()) as plain,
+        serving(places[1], workspace, HIDDEN) as hiding,
+    ):
         for _ in range(rounds + 2):
             taken["native"].append(timed_status(workspace))
             taken["plain"].append(plain())
@@ -121,10 +133,16 @@ def main() -> int:
         started_ns = time.time_ns()
         assert overlay.on_overlay(place, workspace, lambda: work(workspace)) == 0
         with roots(place, workspace) as opened:
-            terms = Terms(started_ns=started_ns, is_protected=lambda path, *, directory, link=False: False)
+            terms = Terms(
+                started_ns=started_ns, is_protected=lambda path, *, directory, link=False: False
+            )
             record = Record.read(opened.state)
             begin = time.perf_counter()
-            changes = judge(with_renames(scan(opened.upper, opened.lower), opened.upper, opened.lower), terms, record)
+            changes = judge(
+                with_renames(scan(opened.upper, opened.lower), opened.upper, opened.lower),
+                terms,
+                record,
+            )
             looked = time.perf_counter()
             outcome = apply(opened, changes, terms, record)
             applied = time.perf_counter()

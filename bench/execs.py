@@ -1,9 +1,9 @@
-"""What the exec gate costs: many starts of /bin/true under twenty rules about arguments, each judged, verified and
-journaled.
+"""What the exec gate costs: many starts of /bin/true under twenty rules about arguments, each
+judged, verified and journaled.
 
-In turn with the same without a fence, under the smallest gate that there can be (gate.c), with the fence and no rules,
-under `strace -f` and under the sandlock library with a policy callback in Python (which sees one rule only). Ratios are
-taken round by round, and their median shown.
+In turn with the same without a fence, under the smallest gate that there can be (gate.c), with the
+fence and no rules, under `strace -f` and under the sandlock library with a policy callback in
+Python (which sees one rule only). Ratios are taken round by round, and their median shown.
 """
 
 from __future__ import annotations
@@ -43,7 +43,13 @@ def gated(plan: core.Plan) -> core.Plan:
             "action": "deny",
             "reason": None,
             "source": "bench",
-            "match": [{"key": "argv_regex", "not": False, "values": [rf"^(git|npm|a{number}) (push|up{number})( |$)"]}],
+            "match": [
+                {
+                    "key": "argv_regex",
+                    "not": False,
+                    "values": [rf"^(git|npm|a{number}) (push|up{number})( |$)"],
+                }
+            ],
         }
         for number in range(RULES)
     ]
@@ -60,7 +66,9 @@ def gated(plan: core.Plan) -> core.Plan:
     return core.changed(plan, gate=gate)
 
 
-def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> dict[str, list[float]]:
+def execs(
+    bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int
+) -> dict[str, list[float]]:
     """Milliseconds of a start, of every round, per case."""
     many: list[str | Path] = [bench.build / "many", str(STARTS), "/bin/true"]
     with contextlib.ExitStack() as stack:
@@ -68,14 +76,26 @@ def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> d
         fds = [stack.enter_context(core.sealed(core.canonical(plan))) for plan in plans]
         cases: dict[str, list[str | Path]] = {
             "bare": many,
-            "the limit: held, traced and compared, no rules (gate.c)": [bench.build / "gate", *many],
+            "the limit: held, traced and compared, no rules (gate.c)": [
+                bench.build / "gate",
+                *many,
+            ],
             "the fence without rules, landlock tier": bench.through_core(fds[0], many),
             f"{RULES} rules, landlock tier": bench.through_core(fds[1], many),
             f"{RULES} rules, full tier": bench.through_core(fds[2], many),
         }
         own = list(cases)
         if strace := shutil.which("strace", path=tester.SEARCH_PATH):
-            cases["strace -f -e trace=execve"] = [strace, "-f", "-qq", "-e", "trace=execve", "-o", "/dev/null", *many]
+            cases["strace -f -e trace=execve"] = [
+                strace,
+                "-f",
+                "-qq",
+                "-e",
+                "trace=execve",
+                "-o",
+                "/dev/null",
+                *many,
+            ]
 
         def start(words: list[str | Path]) -> float:
             done = bench.user.run(words, cwd=bench.small, pass_fds=fds, timeout_s=120)
@@ -87,7 +107,9 @@ def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> d
             print(file=peer.stdin, flush=True)
             return int(peer.stdout.readline() if peer.stdout else "0") / 1e6
 
-        measures: dict[str, Callable[[], float]] = {name: partial(start, words) for name, words in cases.items()}
+        measures: dict[str, Callable[[], float]] = {
+            name: partial(start, words) for name, words in cases.items()
+        }
         if peer := stack.enter_context(sandlock(bench, many)):
             measures["sandlock, policy callback"] = partial(call, peer)
         for measure in measures.values():

@@ -1,10 +1,11 @@
-"""Commands of a session: 1,000 one after the other and 100 at once, in the fence, beside bare asyncio, the sandlock
-library in process and `podman exec`, in one run.
+"""Commands of a session: 1,000 one after the other and 100 at once, in the fence, beside bare
+asyncio, the sandlock library in process and `podman exec`, in one run.
 
     .venv/bin/python bench/executors.py [--quick]
 
-All but podman as an unprivileged user; podman, as root, runs in a container of busybox that is there already, as the
-session is. Also the start alone: until `spawn` returns, beside posix_spawn. Exits 1 when that budget is missed.
+All but podman as an unprivileged user; podman, as root, runs in a container of busybox that is
+there already, as the session is. Also the start alone: until `spawn` returns, beside posix_spawn.
+Exits 1 when that budget is missed.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ async def _fenced(tier: str, workspace: str, many: int) -> Taken:
     from paddock.policy.model import Tier
     from paddock.policy.request import Request
 
-    executor = SandboxExecutor(Request(profiles=("ai-agent",), tier=Tier(tier)), workspace=workspace)
+    executor = SandboxExecutor(
+        Request(profiles=("ai-agent",), tier=Tier(tier)), workspace=workspace
+    )
 
     async def once() -> None:
         assert (await run(executor, TRUE)).exit_code == 0
@@ -74,7 +77,9 @@ async def _fenced(tier: str, workspace: str, many: int) -> Taken:
         each, together = await _measure(once, many)
     finally:
         await executor.dispose()
-    return {f"SandboxExecutor, {tier} tier": {"start": started, "each": each, "together": [together]}}
+    return {
+        f"SandboxExecutor, {tier} tier": {"start": started, "each": each, "together": [together]}
+    }
 
 
 def _posix_spawn(many: int) -> list[float]:
@@ -120,7 +125,18 @@ def _podman(many: int) -> Taken:
     from tests.contract.engine import IMAGE, OPTIONS, installed
 
     with tempfile.TemporaryDirectory() as directory, installed(Path(directory)) as engine:
-        words = ["run", "--detach", "--name", "bench", "--network", "none", *OPTIONS, IMAGE, "sleep", "86400"]
+        words = [
+            "run",
+            "--detach",
+            "--name",
+            "bench",
+            "--network",
+            "none",
+            *OPTIONS,
+            IMAGE,
+            "sleep",
+            "86400",
+        ]
         engine.ask(*words)
         try:
 
@@ -137,7 +153,10 @@ def _podman(many: int) -> Taken:
 
 
 def _show(taken: Taken) -> int:
-    bare, spawned = taken["asyncio.create_subprocess_exec"], statistics.median(taken["posix_spawn"]["start"])
+    bare, spawned = (
+        taken["asyncio.create_subprocess_exec"],
+        statistics.median(taken["posix_spawn"]["start"]),
+    )
     base, base_together = statistics.median(bare["each"]), bare["together"][0]
     missed = 0
     print(f"start alone, until it runs; at most {BUDGET_MS} ms more than posix_spawn")
@@ -147,18 +166,26 @@ def _show(taken: Taken) -> int:
             kept = median - spawned <= BUDGET_MS
             missed += not kept
             print(f"  {name:<36} {median:>9.3f} ms {'pass' if kept else 'FAIL'}")
-    print(f"/bin/true to its end: one after the other, median; {AT_ONCE} at once, all of them; ratios to bare asyncio")
+    print(
+        f"/bin/true to its end: one after the other, median; {AT_ONCE} at once, all of them; ratios to bare asyncio"
+    )
     for name, columns in taken.items():
         if "each" in columns:
             each, together = statistics.median(columns["each"]), columns["together"][0]
-            ratios = f"{each / base:>6.2f} x {together:>11.1f} ms {together / base_together:>6.2f} x"
+            ratios = (
+                f"{each / base:>6.2f} x {together:>11.1f} ms {together / base_together:>6.2f} x"
+            )
             print(f"  {name:<36} {each:>9.3f} ms {ratios}")
     return 1 if missed else 0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds: shows that it works, not how fast"
+    )
     parser.add_argument("--inside", help=argparse.SUPPRESS)  # the user's part, in this workspace
     options = parser.parse_args()
     many = MANY // 20 if options.quick else MANY
@@ -169,19 +196,30 @@ def main() -> int:
     from tests.support import installation, tester
 
     user = tester.find_or_make()
-    with installation.for_tester(user) as installed, tempfile.TemporaryDirectory(dir=user.home) as workspace:
+    with (
+        installation.for_tester(user) as installed,
+        tempfile.TemporaryDirectory(dir=user.home) as workspace,
+    ):
         user.give(Path(workspace))
         script = Path(workspace) / "executors.py"
         script.write_text(Path(__file__).read_text())
         words: list[str | Path] = [installed.root / "bin" / "python", script, "--inside", workspace]
         spec = importlib.util.find_spec("sandlock")
         path = {"PYTHONPATH": str(Path(spec.origin).parent.parent)} if spec and spec.origin else {}
-        done = user.run([*words, *(["--quick"] if options.quick else [])], cwd=workspace, env=path, timeout_s=600)
+        done = user.run(
+            [*words, *(["--quick"] if options.quick else [])],
+            cwd=workspace,
+            env=path,
+            timeout_s=600,
+        )
     if done.exit_code != 0:
         sys.exit(f"bench: {done}")
     print(done.stderr, end="")
     taken: Taken = json.loads(done.stdout)
-    if os.getuid() == 0 and subprocess.run(["which", "podman"], capture_output=True).returncode == 0:
+    if (
+        os.getuid() == 0
+        and subprocess.run(["which", "podman"], capture_output=True).returncode == 0
+    ):
         taken |= _podman(PODMAN // 10 if options.quick else PODMAN)
     return _show(taken)
 

@@ -1,7 +1,8 @@
 """What else runs on the machine's processors: what is measured meanwhile tells of that.
 
-The host of a virtual machine says which time it took. Nobody says who has the other half of a processor: then the same
-work takes up to twice as long, and what needs many caches more than twice. So the same sum is added up again and again.
+The host of a virtual machine says which time it took. Nobody says who has the other half of a
+processor: then the same work takes up to twice as long, and what needs many caches more than twice.
+So the same sum is added up again and again.
 """
 
 from __future__ import annotations

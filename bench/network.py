@@ -1,8 +1,10 @@
-"""What the network filter costs: bytes through one connection, and requests on new connections, fifty at a time.
+"""What the network filter costs: bytes through one connection, and requests on new connections,
+fifty at a time.
 
-In turn direct, through a relay in C that decides nothing (the limit), through the filter, and through its peers. The
-server has an address of the host's own, because what is 127.0.0.1 inside is the sandbox's. It is dialled by that
-address, where connecting is all that is judged, and by a name, where each request's Host is read as well.
+In turn direct, through a relay in C that decides nothing (the limit), through the filter, and
+through its peers. The server has an address of the host's own, because what is 127.0.0.1 inside is
+the sandbox's. It is dialled by that address, where connecting is all that is judged, and by a name,
+where each request's Host is read as well.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ MEBIBYTES = 1024
 CONNECTIONS, AT_ONCE = 5000, 50
 SERVED, RELAYED, PROXIED = 17001, 17002, 17003
 NAME = "served.bench.example"
-# It judges addresses when a connection is made, and no name in a request or in TLS: its bytes go as directly as
-# without it, and another site at the same address is reached. It is shown, and nothing is compared with it.
+# It judges addresses when a connection is made, and no name in a request or in TLS: its bytes go as
+# directly as without it, and another site at the same address is reached. It is shown, and nothing
+# is compared with it.
 SANDLOCK = "sandlock, net_allow: looks at no byte"
 SANDLOCK_HTTP = "sandlock, http_allow: requests are read"
 MITMPROXY = "mitmproxy (TCP, decides nothing)"
@@ -49,7 +52,9 @@ EACH, CROWD = 1000, 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Through:
-    """One way: how much a second, in medians, and how much of that the limit has; the least that it has to be."""
+    """One way: how much a second, in medians, and how much of that the limit has; the least that it
+    has to be.
+    """
 
     name: str
     unit: str
@@ -62,7 +67,9 @@ class Through:
         return self.least is None or self.of_limit >= self.least
 
     def __str__(self) -> str:
-        verdict = "" if self.least is None else f"≥ {self.least:.2f}  {'pass' if self.kept else 'FAIL'}"
+        verdict = (
+            "" if self.least is None else f"≥ {self.least:.2f}  {'pass' if self.kept else 'FAIL'}"
+        )
         return f"  {self.name:<44} {self.value:>9.0f} {self.unit:<13} {self.of_limit:>5.2f} x  {verdict}"
 
 
@@ -83,7 +90,10 @@ def through(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
     with ExitStack() as stack:
         stack.enter_context(_running([wire, "serve", address, str(SERVED)]))
         stack.enter_context(_running([wire, "relay", address, str(RELAYED), str(SERVED)]))
-        wait_for(lambda: all(_accepts(address, port) for port in (SERVED, RELAYED)), "the ends of the wire")
+        wait_for(
+            lambda: all(_accepts(address, port) for port in (SERVED, RELAYED)),
+            "the ends of the wire",
+        )
         fd = stack.enter_context(core.sealed(core.canonical(plan)))
         ways = {"direct": Way(port=SERVED), LIMIT: Way(port=RELAYED)}
         ways[OURS] = Way(port=SERVED, around=lambda words: bench.through_core(fd, words))
@@ -102,37 +112,58 @@ def through(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
     for kind, unit in (("bulk", "MiB/s"), ("rate", "connections/s")):
         medians = {name: statistics.median(values) for name, values in taken[kind].items()}
         limit = medians[LIMIT]
-        peers = {name: medians[name] / limit for name in (MITMPROXY, SANDLOCK_HTTP) if name in medians}
+        peers = {
+            name: medians[name] / limit for name in (MITMPROXY, SANDLOCK_HTTP) if name in medians
+        }
         least = {OURS: max([LEAST, *peers.values()]), NAMED: max([LEAST, *peers.values()])}
         rows += [
-            Through(name=name, unit=unit, value=value, of_limit=value / limit, least=least.get(name))
+            Through(
+                name=name, unit=unit, value=value, of_limit=value / limit, least=least.get(name)
+            )
             for name, value in medians.items()
         ]
     return rows
 
 
 def lookups(bench: Bench, plan: core.Plan, rounds: int) -> list[Through]:
-    """Questions for names, one after the other, by a table of few hosts and by one of many; ratio to the few."""
+    """Questions for names, one after the other, by a table of few hosts and by one of many; ratio
+    to the few.
+    """
     taken: dict[int, list[float]] = {FEW: [], HOSTS: []}
     for number in range(1 + rounds):
         for hosts, values in taken.items():
-            listed = [{"source": "bench", "hosts": [[f"h{one}.example", None, None] for one in range(hosts)]}]
+            listed = [
+                {
+                    "source": "bench",
+                    "hosts": [[f"h{one}.example", None, None] for one in range(hosts)],
+                }
+            ]
             asking = core.changed(plan, network=network("filtered", allowed=listed))
             with core.sealed(core.canonical(asking)) as fd:
-                words: list[str | Path] = [bench.build / "wire", "names", "192.0.2.53", str(hosts), str(QUESTIONS)]
+                words: list[str | Path] = [
+                    bench.build / "wire",
+                    "names",
+                    "192.0.2.53",
+                    str(hosts),
+                    str(QUESTIONS),
+                ]
                 value = _measure(bench, bench.through_core(fd, words), [fd])
             if number:
                 values.append(value)
     few, many = (statistics.median(values) for values in taken.values())
     return [
         Through(name=f"{FEW} hosts", unit="names/s", value=few, of_limit=1),
-        Through(name=f"{HOSTS} hosts", unit="names/s", value=many, of_limit=many / few, least=LEAST),
+        Through(
+            name=f"{HOSTS} hosts", unit="names/s", value=many, of_limit=many / few, least=LEAST
+        ),
     ]
 
 
 def connections(bench: Bench, full: core.Plan, landlock: core.Plan, rounds: int) -> list[Through]:
-    """One after the other: with nobody between, made by the supervisor (a local port, in the landlock tier), through
-    the filter, and to what it refuses, where it has to find out whose they are; ratio to nobody between."""
+    """One after the other: with nobody between, made by the supervisor (a local port, in the
+    landlock tier), through the filter, and to what it refuses, where it has to find out whose they
+    are; ratio to nobody between.
+    """
     wire, address = bench.build / "wire", own_address()
     listed = [{"source": "bench", "hosts": [[address, SERVED, None]]}]
     plans = {
@@ -143,7 +174,10 @@ def connections(bench: Bench, full: core.Plan, landlock: core.Plan, rounds: int)
         for one in (address, "127.0.0.1"):
             stack.enter_context(_running([wire, "serve", one, str(SERVED)]))
             wait_for(partial(_accepts, one, SERVED), "an end of the wire")
-        fds = {name: stack.enter_context(core.sealed(core.canonical(plan))) for name, plan in plans.items()}
+        fds = {
+            name: stack.enter_context(core.sealed(core.canonical(plan)))
+            for name, plan in plans.items()
+        }
         cases = {
             "direct": (None, address, SERVED, 0),
             "a local port, landlock tier": ("landlock", "127.0.0.1", SERVED, 0),
@@ -154,7 +188,14 @@ def connections(bench: Bench, full: core.Plan, landlock: core.Plan, rounds: int)
         taken: dict[str, list[float]] = {name: [] for name in cases}
         for number in range(1 + rounds):
             for name, (plan, host, port, others) in cases.items():
-                words: Sequence[str | Path] = [wire, "each", host, str(port), str(EACH), str(others)]
+                words: Sequence[str | Path] = [
+                    wire,
+                    "each",
+                    host,
+                    str(port),
+                    str(EACH),
+                    str(others),
+                ]
                 around = words if plan is None else bench.through_core(fds[plan], words)
                 value = _measure(bench, around, [] if plan is None else [fds[plan]])
                 if number:
@@ -162,7 +203,10 @@ def connections(bench: Bench, full: core.Plan, landlock: core.Plan, rounds: int)
     medians = {name: statistics.median(values) for name, values in taken.items()}
     return [
         Through(
-            name=f"{name}: {1e6 / value:.0f} us", unit="connections/s", value=value, of_limit=value / medians["direct"]
+            name=f"{name}: {1e6 / value:.0f} us",
+            unit="connections/s",
+            value=value,
+            of_limit=value / medians["direct"],
         )
         for name, value in medians.items()
     ]
@@ -218,7 +262,9 @@ def _mitmproxy(address: str) -> Iterator[dict[str, Way]]:
 def _named(bench: Bench, address: str, fd: int) -> dict[str, Way]:
     """The relay finds the name where the host does."""
     if os.getuid() != 0:
-        print("only root can give the host a name for the server, so the filter is not measured by name")
+        print(
+            "only root can give the host a name for the server, so the filter is not measured by name"
+        )
         return {}
     hosts = bench.build / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{address} {NAME}\n")
@@ -262,7 +308,9 @@ def _measure(
     *,
     as_root: bool = False,
 ) -> float:
-    done = bench.user.run(words, cwd=bench.small, pass_fds=fds, env=env, as_root=as_root, timeout_s=120)
+    done = bench.user.run(
+        words, cwd=bench.small, pass_fds=fds, env=env, as_root=as_root, timeout_s=120
+    )
     if done.exit_code != 0:
         sys.exit(f"bench: {done}")
     return float(done.stdout)

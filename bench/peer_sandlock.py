@@ -1,7 +1,8 @@
-"""Launches /bin/true through the sandlock library, in process, and prints the nanoseconds of each launch.
+"""Launches /bin/true through the sandlock library, in process, and prints the nanoseconds of each
+launch.
 
-Reads a number per line: how many launches to time now. Kept alive between batches, so that imports and start-up of the
-interpreter are not counted.
+Reads a number per line: how many launches to time now. Kept alive between batches, so that imports
+and start-up of the interpreter are not counted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import time
 
 def main() -> None:
     box = importlib.import_module("sandlock").Sandbox(
-        fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev"], fs_writable=["/tmp"]
+        fs_readable=["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev"],
+        fs_writable=["/tmp"],
     )
     for line in sys.stdin:
         taken = []

@@ -1,5 +1,6 @@
-"""Runs a command under the sandlock library with a policy callback that looks at the arguments of every exec, once per
-line of stdin, and prints what the command printed."""
+"""Runs a command under the sandlock library with a policy callback that looks at the arguments of
+every exec, once per line of stdin, and prints what the command printed.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +15,19 @@ def judge(event: Any, _context: Any) -> bool:
 
 
 def main() -> None:
-    places = ["/usr", "/lib", "/lib64", "/bin", "/etc", "/proc", "/dev", sys.argv[1].rpartition("/")[0]]
-    box = importlib.import_module("sandlock").Sandbox(fs_readable=places, fs_writable=["/tmp"], policy_fn=judge)
+    places = [
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/bin",
+        "/etc",
+        "/proc",
+        "/dev",
+        sys.argv[1].rpartition("/")[0],
+    ]
+    box = importlib.import_module("sandlock").Sandbox(
+        fs_readable=places, fs_writable=["/tmp"], policy_fn=judge
+    )
     for _ in sys.stdin:
         result = box.run(sys.argv[1:])
         if not result.success:

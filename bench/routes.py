@@ -1,8 +1,9 @@
-"""Requests per second through a route, beside mitmproxy as a reverse proxy and the upstream alone, in one run; ratio to
-mitmproxy.
+"""Requests per second through a route, beside mitmproxy as a reverse proxy and the upstream alone,
+in one run; ratio to mitmproxy.
 
-The upstream and the clients are small event loops in processes of their own; clients check every answer. The route has
-a credential and endpoint rules, so that each request is judged and each answer searched; mitmproxy only passes on.
+The upstream and the clients are small event loops in processes of their own; clients check every
+answer. The route has a credential and endpoint rules, so that each request is judged and each
+answer searched; mitmproxy only passes on.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ from paddock.policy.model import Credential, CredentialKind, EndpointRule, Route
 from tests.support.waiting import wait_for
 
 BODY = b'{"id":"1","object":"chat.completion"}' * 8
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(BODY), BODY)
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+    len(BODY),
+    BODY,
+)
 HOST = f"api.{DOMAIN}"
 CLIENTS = 50
 ROUTE, MITMPROXY = "a route", "mitmproxy"
@@ -53,7 +57,9 @@ class Answering(asyncio.Protocol):
 
 def upstream(ready: Connection) -> None:
     async def run() -> None:
-        server = await asyncio.get_running_loop().create_server(Answering, "127.0.0.1", 0, backlog=1024)
+        server = await asyncio.get_running_loop().create_server(
+            Answering, "127.0.0.1", 0, backlog=1024
+        )
         ready.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
@@ -85,7 +91,9 @@ def relay(ready: Connection, channel: socket.socket, line: socket.socket) -> Non
         end.close()
 
 
-def route(ready: Connection, channel: socket.socket, line: socket.socket, upstream_port: int) -> None:
+def route(
+    ready: Connection, channel: socket.socket, line: socket.socket, upstream_port: int
+) -> None:
     one = Route(
         name="api",
         upstream=Upstream(scheme="http", host="127.0.0.1", port=upstream_port),
@@ -142,7 +150,9 @@ class Run:
         if self.over:
             return
         loop = asyncio.get_running_loop()
-        self.tasks.append(loop.create_task(loop.create_connection(lambda: Asking(self), "127.0.0.1", self.port)))
+        self.tasks.append(
+            loop.create_task(loop.create_connection(lambda: Asking(self), "127.0.0.1", self.port))
+        )
 
     async def measure(self, seconds: float) -> float:
         self.tasks: list[asyncio.Task[object]] = []
@@ -210,7 +220,9 @@ def through(rounds: int, seconds: float = 1) -> list[Through]:
             peer.wait()
 
 
-def compared(ways: dict[str, tuple[int, int]], keep: bool, rounds: int, seconds: float) -> list[Through]:
+def compared(
+    ways: dict[str, tuple[int, int]], keep: bool, rounds: int, seconds: float
+) -> list[Through]:
     """In turn, so that all meet the same weather; the medians of the rounds."""
     rates: dict[str, list[float]] = {way: [] for way in ways}
     costs: dict[str, list[float]] = {way: [] for way in ways}

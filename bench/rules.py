@@ -1,7 +1,7 @@
 """The kernel's view of a plan, written as C for ``limit.c``: Landlock rules and a seccomp program.
 
-The filter is the same decision the core builds (architecture, x32, io_uring, terminals, sockets, namespaces, block
-list), as a balanced search over the call number.
+The filter is the same decision the core builds (architecture, x32, io_uring, terminals, sockets,
+namespaces, block list), as a balanced search over the call number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ NR, ARCH_AT, ARG0, ARG1 = 0, 4, 16, 24
 def header(plan: dict[str, Any]) -> str:
     landlock, seccomp = plan["landlock"], plan["seccomp"]
     rules = "\n".join(f"    {{{_c(path)}, {rights:#x}}}," for path, rights in landlock_rules(plan))
-    program = "\n".join(f"    {{{code:#x}, {jt}, {jf}, {k:#x}}}," for code, jt, jf, k in seccomp_program(seccomp))
+    program = "\n".join(
+        f"    {{{code:#x}, {jt}, {jf}, {k:#x}}}," for code, jt, jf, k in seccomp_program(seccomp)
+    )
     return (
         f"static const uint64_t handled = {_bits(landlock['handled'], RIGHTS):#x};\n"
         f"static const uint64_t scoped = {_bits(landlock['scoped'], SCOPES):#x};\n"
@@ -52,7 +54,9 @@ def _c(text: str) -> str:
 def landlock_rules(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
     for grant in ungrouped(plan["files"]["grants"]):
         rights = _bits(plan["landlock"]["access"][grant["access"]], RIGHTS)
-        for path in _carved(grant["path"], [os.path.realpath(kept_out) for kept_out in grant["except"]]):
+        for path in _carved(
+            grant["path"], [os.path.realpath(kept_out) for kept_out in grant["except"]]
+        ):
             yield path, rights
 
 

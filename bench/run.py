@@ -1,7 +1,9 @@
-"""One runner, side by side: launch and file work, bare, at the limit, through Paddock, through its peers.
+"""One runner, side by side: launch and file work, bare, at the limit, through Paddock, through its
+peers.
 
-Everything is measured in one run on one machine, in turn, as an unprivileged user, and read as ratios: figures of
-different machines or of different minutes can not be compared. Exits 1 when a budget is missed.
+Everything is measured in one run on one machine, in turn, as an unprivileged user, and read as
+ratios: figures of different machines or of different minutes can not be compared. Exits 1 when a
+budget is missed.
 
     python bench/run.py [--rounds N] [--quick]
 """
@@ -89,13 +91,17 @@ class Row:
         return self.budget is None or self.ratio <= self.budget
 
     def __str__(self) -> str:
-        verdict = "" if self.budget is None else f"≤ {self.budget:<5} {'pass' if self.kept else 'FAIL'}"
+        verdict = (
+            "" if self.budget is None else f"≤ {self.budget:<5} {'pass' if self.kept else 'FAIL'}"
+        )
         return f"  {self.name:<44} {self.median_ms:>9.3f} ms {self.ratio:>7.2f} x  {verdict}"
 
 
 def lean(plan: core.Plan) -> core.Plan:
     """Nothing to supervise: no journal, no private temporary directory."""
-    return core.changed(plan, journal=None, temp=None, environment={**plan["environment"], "set": {}})
+    return core.changed(
+        plan, journal=None, temp=None, environment={**plan["environment"], "set": {}}
+    )
 
 
 def launch(bench: Bench, rounds: int) -> list[Row]:
@@ -118,7 +124,13 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
             "paddock-core, full tier, journal and temp": bench.through_core(boxed, true),
             "paddock-core, full tier": bench.through_core(bare_box, true),
-            "paddock run, plan remembered": [bench.installed.paddock, "run", "--quiet", "--", *true],
+            "paddock run, plan remembered": [
+                bench.installed.paddock,
+                "run",
+                "--quiet",
+                "--",
+                *true,
+            ],
         }
         remembered = bench.user.run(cases["paddock run, plan remembered"], cwd=bench.small)
         if remembered.exit_code != 0:
@@ -144,13 +156,20 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
         "paddock-core, full tier": min(FULL_BUDGET, ratios.get("bubblewrap", FULL_BUDGET)),
     }
     return [
-        Row(name=name, median_ms=statistics.median(samples), ratio=ratios[name], budget=budgets.get(name))
+        Row(
+            name=name,
+            median_ms=statistics.median(samples),
+            ratio=ratios[name],
+            budget=budgets.get(name),
+        )
         for name, samples in taken.items()
     ]
 
 
 def launch_among_files(bench: Bench, rounds: int) -> list[Row]:
-    """What looking through thousands of names, and watching their directories, adds to a start. Nothing is promised."""
+    """What looking through thousands of names, and watching their directories, adds to a start.
+    Nothing is promised.
+    """
     true = ["/bin/true"]
     with core.sealed(core.canonical(bench.full_plan)) as boxed:
         cases: dict[str, Sequence[str | Path]] = {
@@ -158,7 +177,13 @@ def launch_among_files(bench: Bench, rounds: int) -> list[Row]:
             "paddock-core, full tier": bench.through_core(boxed, true),
         }
         bench.time(2, list(cases.values()), [boxed], bench.workspace)  # warm caches; not counted
-        taken = dict(zip(cases, bench.time(rounds, list(cases.values()), [boxed], bench.workspace), strict=True))
+        taken = dict(
+            zip(
+                cases,
+                bench.time(rounds, list(cases.values()), [boxed], bench.workspace),
+                strict=True,
+            )
+        )
     bare = statistics.median(taken["bare"])
     return [_row(name, samples, bare, None) for name, samples in taken.items()]
 
@@ -171,7 +196,9 @@ def bubblewrap(program: str, workspace: Path) -> list[str | Path]:
 
 
 def crowd(bench: Bench, workspace: Path, plan: core.Plan, *, judged: bool) -> list[Crowd]:
-    """Many sandboxes at once: until all of them run, and what their fences take of the memory then."""
+    """Many sandboxes at once: until all of them run, and what their fences take of the memory
+    then.
+    """
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
     with core.sealed(core.canonical(plan)) as fd:
         cases: dict[str, tuple[str, list[str | Path]]] = {
@@ -187,7 +214,14 @@ def crowd(bench: Bench, workspace: Path, plan: core.Plan, *, judged: bool) -> li
 
 
 def _crowd(
-    bench: Bench, workspace: Path, name: str, fence: str, command: Sequence[str | Path], fd: int, *, judged: bool
+    bench: Bench,
+    workspace: Path,
+    name: str,
+    fence: str,
+    command: Sequence[str | Path],
+    fd: int,
+    *,
+    judged: bool,
 ) -> Crowd:
     words: list[str | Path] = [bench.build / "crowd", str(CROWD), *command]
     taken, memory = [], 0.0
@@ -211,7 +245,9 @@ def proportional_mib(program: str) -> float:
         with contextlib.suppress(OSError):
             if process.name.isdigit() and (process / "comm").read_text().strip() == program:
                 rollup = (process / "smaps_rollup").read_text()
-                total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+                total += sum(
+                    int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")
+                )
     return total / 1024
 
 
@@ -224,11 +260,15 @@ class Crowd:
 
     @property
     def kept(self) -> bool:
-        return not self.judged or (self.seconds <= CROWD_BUDGET_S and self.memory_mib <= CROWD_BUDGET_MIB)
+        return not self.judged or (
+            self.seconds <= CROWD_BUDGET_S and self.memory_mib <= CROWD_BUDGET_MIB
+        )
 
     def __str__(self) -> str:
         verdict = (
-            f"≤ {CROWD_BUDGET_S} s, {CROWD_BUDGET_MIB} MiB {'pass' if self.kept else 'FAIL'}" if self.judged else ""
+            f"≤ {CROWD_BUDGET_S} s, {CROWD_BUDGET_MIB} MiB {'pass' if self.kept else 'FAIL'}"
+            if self.judged
+            else ""
         )
         return f"  {self.name:<44} {self.seconds:>9.3f} s {self.memory_mib:>9.3f} MiB  {verdict}"
 
@@ -241,10 +281,14 @@ def _launch_batch(
     plan_fds: Sequence[int],
 ) -> dict[str, list[float]]:
     """Some rounds of all cases, then as many of the peer that can not be started as a program."""
-    taken = dict(zip(cases, bench.time(rounds, list(cases.values()), plan_fds, bench.small), strict=True))
+    taken = dict(
+        zip(cases, bench.time(rounds, list(cases.values()), plan_fds, bench.small), strict=True)
+    )
     if peer and peer.stdin and peer.stdout:
         print(rounds, file=peer.stdin, flush=True)
-        taken["sandlock (library, in process)"] = [int(text) / 1e6 for text in peer.stdout.readline().split()]
+        taken["sandlock (library, in process)"] = [
+            int(text) / 1e6 for text in peer.stdout.readline().split()
+        ]
     return taken
 
 
@@ -268,13 +312,16 @@ def sandlock(bench: Bench) -> Iterator[subprocess.Popen[str] | None]:
         print(f"sandlock does not run here, so it is not measured: {tried.stderr.strip()}")
         yield None
         return
-    with bench.user.starting([interpreter, script], cwd=bench.workspace, env=path, stdin=subprocess.PIPE) as process:
+    with bench.user.starting(
+        [interpreter, script], cwd=bench.workspace, env=path, stdin=subprocess.PIPE
+    ) as process:
         yield process
 
 
 def work(bench: Bench, rounds: int) -> list[Row]:
-    """What the same rules cost while a program works; journal and temp belong to the launch. Ratios are taken round by
-    round and their median shown: slow drifts of the machine fall out."""
+    """What the same rules cost while a program works; journal and temp belong to the launch. Ratios
+    are taken round by round and their median shown: slow drifts of the machine fall out.
+    """
     rows = []
     for name, job in tree.jobs(bench.workspace).items():
         with core.sealed(core.canonical(lean(bench.plan))) as fd:
@@ -284,17 +331,33 @@ def work(bench: Bench, rounds: int) -> list[Row]:
                 "paddock-core": [str(word) for word in bench.through_core(fd, job)],
             }
             bench.time(2, list(cases.values()), [fd], bench.workspace)  # warm caches; not counted
-            taken = dict(zip(cases, bench.time(rounds, list(cases.values()), [fd], bench.workspace), strict=True))
+            taken = dict(
+                zip(
+                    cases,
+                    bench.time(rounds, list(cases.values()), [fd], bench.workspace),
+                    strict=True,
+                )
+            )
         for case, samples in taken.items():
-            ratio = statistics.median(ours / limit for ours, limit in zip(samples, taken["the limit"], strict=True))
+            ratio = statistics.median(
+                ours / limit for ours, limit in zip(samples, taken["the limit"], strict=True)
+            )
             budget = WORK_BUDGET if case == "paddock-core" else None
-            rows.append(Row(name=f"{name}: {case}", median_ms=statistics.median(samples), ratio=ratio, budget=budget))
+            rows.append(
+                Row(
+                    name=f"{name}: {case}",
+                    median_ms=statistics.median(samples),
+                    ratio=ratio,
+                    budget=budget,
+                )
+            )
     return rows
 
 
 def observed(bench: Bench, rounds: int) -> list[Row]:
-    """What --observe adds. A run ends when everything that was seen is judged, by a Python that was started with it.
-    Nothing is promised."""
+    """What --observe adds. A run ends when everything that was seen is judged, by a Python that was
+    started with it. Nothing is promised.
+    """
     rows = []
     for tier, plan in {"landlock": lean(bench.plan), "full": lean(bench.full_plan)}.items():
         for name, job in {"true": ["/bin/true"], **tree.jobs(bench.workspace)}.items():
@@ -307,17 +370,30 @@ def observed(bench: Bench, rounds: int) -> list[Row]:
                     "paddock-core, observed": bench.through_core(observing, job),
                 }
                 fds = [plain, observing]
-                bench.time(1, list(cases.values()), fds, bench.workspace)  # warm caches; not counted
-                taken = dict(zip(cases, bench.time(rounds, list(cases.values()), fds, bench.workspace), strict=True))
+                bench.time(
+                    1, list(cases.values()), fds, bench.workspace
+                )  # warm caches; not counted
+                taken = dict(
+                    zip(
+                        cases,
+                        bench.time(rounds, list(cases.values()), fds, bench.workspace),
+                        strict=True,
+                    )
+                )
             base = statistics.median(taken["paddock-core"])
-            rows += [_row(f"{tier}, {name}: {case}", samples, base, None) for case, samples in taken.items()]
+            rows += [
+                _row(f"{tier}, {name}: {case}", samples, base, None)
+                for case, samples in taken.items()
+            ]
     return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     name: str
-    read_us: list[float]  # from the replacement to the last time the secret was read; 0: it never was
+    read_us: list[
+        float
+    ]  # from the replacement to the last time the secret was read; 0: it never was
 
     def __str__(self) -> str:
         ordered = sorted(self.read_us)
@@ -328,7 +404,9 @@ class Window:
 
 
 def windows(bench: Bench, rounds: int) -> list[Window]:
-    """The host replaces a denied name of a live workspace while a program inside opens it without a pause."""
+    """The host replaces a denied name of a live workspace while a program inside opens it without a
+    pause.
+    """
     secret, fresh = bench.small / ".env", bench.small / "fresh"
     program = Path(shutil.copy(bench.build / "window", bench.small))
     cases = {"the sandbox is quiet": "0", f"{BUSY} of its processes make files": str(BUSY)}
@@ -337,7 +415,9 @@ def windows(bench: Bench, rounds: int) -> list[Window]:
         for name, busy in cases.items():
             secret.write_text("old")
             words = bench.through_core(fd, [program, ".env", busy])
-            start = bench.user.starting(words, cwd=bench.small, stdin=subprocess.PIPE, pass_fds=[fd])
+            start = bench.user.starting(
+                words, cwd=bench.small, stdin=subprocess.PIPE, pass_fds=[fd]
+            )
             with start as process:
                 for number in range(rounds):
                     fresh.write_text(f"secret {number}\n")
@@ -353,7 +433,9 @@ def windows(bench: Bench, rounds: int) -> list[Window]:
 
 
 def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
-    """A session of about 745 changes, and git status where it works. Applying is mostly waiting for the disk, twice."""
+    """A session of about 745 changes, and git status where it works. Applying is mostly waiting for
+    the disk, twice.
+    """
     with workbench(bench.build, bench.user, bench.installed) as desk:
         script = desk.script(HERE / "cow_work.py")
         words = [*script, bench.workspace, bench.workspace.with_name("state"), str(rounds)]
@@ -372,8 +454,9 @@ def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
 
 
 def copied(bench: Bench, rounds: int) -> list[Row]:
-    """Until the command runs, in a live workspace and in a copy of it, in turn. Not until the end: a short command
-    waits until its session is on the disk."""
+    """Until the command runs, in a live workspace and in a copy of it, in turn. Not until the end:
+    a short command waits until its session is on the disk.
+    """
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
     workspace = {"path": str(bench.workspace), "resume": None}
     with (
@@ -383,8 +466,14 @@ def copied(bench: Bench, rounds: int) -> list[Row]:
         taken: dict[int, list[float]] = {live: [], copy: []}
         for _ in range(rounds):
             for fd, samples in taken.items():
-                words: list[str | Path] = [bench.build / "crowd", "1", *bench.through_core(fd, shell)]
-                start = bench.user.starting(words, cwd=bench.workspace, stdin=subprocess.PIPE, pass_fds=[fd])
+                words: list[str | Path] = [
+                    bench.build / "crowd",
+                    "1",
+                    *bench.through_core(fd, shell),
+                ]
+                start = bench.user.starting(
+                    words, cwd=bench.workspace, stdin=subprocess.PIPE, pass_fds=[fd]
+                )
                 with start as process:
                     if process.stdin is None or process.stdout is None:
                         sys.exit("bench: no pipes")
@@ -399,9 +488,16 @@ def copied(bench: Bench, rounds: int) -> list[Row]:
 
 
 def networked(bench: Bench, rounds: int) -> list[Row]:
-    """What a network of its own adds to a launch in the small workspace. Nobody is called, so no relay is started. What
-    speaks HTTP for a route is, and has to be ended again."""
-    nobody: dict[str, Any] = {"denied": [], "allowed": [], "approved": [], "local_ports": [], "published": []}
+    """What a network of its own adds to a launch in the small workspace. Nobody is called, so no
+    relay is started. What speaks HTTP for a route is, and has to be ended again.
+    """
+    nobody: dict[str, Any] = {
+        "denied": [],
+        "allowed": [],
+        "approved": [],
+        "local_ports": [],
+        "published": [],
+    }
     own = {"default": "deny", "default_source": None, "ask_timeout_s": 60, "http": None, **nobody}
     plan = lean(bench.small_full_plan)
     secret = {"kind": "env", "place": "BENCH_KEY", "source": "bench:1"}
@@ -414,7 +510,9 @@ def networked(bench: Bench, rounds: int) -> list[Row]:
     with (
         core.sealed(core.canonical(core.changed(plan, network=None))) as host,
         core.sealed(core.canonical(core.changed(plan, network={**own, "mode": "none"}))) as none,
-        core.sealed(core.canonical(core.changed(plan, network={**own, "mode": "filtered"}))) as filtered,
+        core.sealed(
+            core.canonical(core.changed(plan, network={**own, "mode": "filtered"}))
+        ) as filtered,
         core.sealed(core.canonical(core.changed(plan, network=routed))) as served,
     ):
         fds = (host, none, filtered, served)
@@ -424,9 +522,17 @@ def networked(bench: Bench, rounds: int) -> list[Row]:
         taken = bench.time(rounds, cases, fds, bench.small, key)
     base = statistics.median(taken[0])
     budget = (base + NETWORK_BUDGET_MS) / base
-    names = ("the host's network", "a network of nobody", "a network that is filtered", "… with a route and its secret")
+    names = (
+        "the host's network",
+        "a network of nobody",
+        "a network that is filtered",
+        "… with a route and its secret",
+    )
     budgets = (None, budget, budget, None)
-    return [_row(name, samples, base, one) for name, samples, one in zip(names, taken, budgets, strict=True)]
+    return [
+        _row(name, samples, base, one)
+        for name, samples, one in zip(names, taken, budgets, strict=True)
+    ]
 
 
 def intercepted(bench: Bench, rounds: int) -> list[Row]:
@@ -434,14 +540,17 @@ def intercepted(bench: Bench, rounds: int) -> list[Row]:
     base = statistics.median(next(iter(taken.values())))
     budget = (base + shells.BUDGET_MS) / base
     return [
-        _row(name, samples, base, budget if number else None) for number, (name, samples) in enumerate(taken.items())
+        _row(name, samples, base, budget if number else None)
+        for number, (name, samples) in enumerate(taken.items())
     ]
 
 
 def gate_plan(bench: Bench, tier: str) -> core.Plan:
     """The program that starts the others lies where the command can not write."""
     journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
-    plan: core.Plan = plan_of_ai_agent(bench.user, bench.installed, bench.small, journal, tier, "-r", readable)
+    plan: core.Plan = plan_of_ai_agent(
+        bench.user, bench.installed, bench.small, journal, tier, "-r", readable
+    )
     return plan
 
 
@@ -451,12 +560,16 @@ def networked_plan(bench: Bench, tier: str) -> core.Plan:
     policy.write_text('[meta]\ninherit = "ai-agent"\n[network]\nallowed_hosts = []\n')
     journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
     more = ("-r", readable, "--policy", str(policy))
-    plan: core.Plan = plan_of_ai_agent(bench.user, bench.installed, bench.small, journal, tier, *more)
+    plan: core.Plan = plan_of_ai_agent(
+        bench.user, bench.installed, bench.small, journal, tier, *more
+    )
     return plan
 
 
 def gate(bench: Bench, rounds: int) -> list[Row]:
-    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), max(2, rounds // 15))
+    taken = execs.execs(
+        bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), max(2, rounds // 15)
+    )
     return [
         Row(
             name=name,
@@ -469,7 +582,12 @@ def gate(bench: Bench, rounds: int) -> list[Row]:
 
 
 def plan_of_ai_agent(
-    user: tester.Tester, installed: installation.Installation, workspace: Path, journal: Path, tier: str, *more: str
+    user: tester.Tester,
+    installed: installation.Installation,
+    workspace: Path,
+    journal: Path,
+    tier: str,
+    *more: str,
 ) -> Any:
     words: list[str | Path] = [
         installed.paddock,
@@ -511,12 +629,27 @@ def set_up() -> Iterator[Bench]:
                 for tier in ("landlock", "full")
             )
             (build / "rules.h").write_text(rules.header(plan))
-            for name in ("spawn", "crowd", "many", "again", "limit", "gate", "unshare", "window", "wire"):
+            for name in (
+                "spawn",
+                "crowd",
+                "many",
+                "again",
+                "limit",
+                "gate",
+                "unshare",
+                "window",
+                "wire",
+            ):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
-                subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
+                subprocess.run(
+                    ["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True
+                )
                 if name in ("again", "limit"):
                     sources = [str(HERE / f"{name}.c"), str(HERE / "bare.c")]
-                    subprocess.run(["cc", *flags, *BARE, "-o", str(build / f"{name}-bare"), *sources], check=True)
+                    subprocess.run(
+                        ["cc", *flags, *BARE, "-o", str(build / f"{name}-bare"), *sources],
+                        check=True,
+                    )
             yield Bench(
                 user=user,
                 installed=installed,
@@ -533,17 +666,27 @@ def set_up() -> Iterator[Bench]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=300, help="launches per case (file work: a fifth)")
-    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast")
-    parser.add_argument("--starts", type=int, default=0, help="also show the supervisor's memory over so many execs")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=300, help="launches per case (file work: a fifth)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few rounds: shows that it works, not how fast"
+    )
+    parser.add_argument(
+        "--starts", type=int, default=0, help="also show the supervisor's memory over so many execs"
+    )
     options = parser.parse_args()
     rounds = 40 if options.quick else options.rounds
     with set_up() as bench:
         launches = launch(bench, rounds)
         print("launch of /bin/true, ratio to bare")
         print(*launches, sep="\n", flush=True)
-        print(f"the same among {tree.FILES} files in {tree.DIRECTORIES} directories and their repository")
+        print(
+            f"the same among {tree.FILES} files in {tree.DIRECTORIES} directories and their repository"
+        )
         print(*launch_among_files(bench, max(20, rounds // 5)), sep="\n", flush=True)
         crowds = crowd(bench, bench.small, bench.small_full_plan, judged=True)
         print(f"{CROWD} at once, the best of five: until all run; memory of each fence")
@@ -564,12 +707,18 @@ def main() -> int:
         print(*gates, sep="\n", flush=True)
         if options.starts:
             first, last = execs.memory(bench, gate_plan(bench, "full"), options.starts)
-            print(f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB at the end")
+            print(
+                f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB at the end"
+            )
         networks = networked(bench, rounds)
-        print(f"launch of /bin/true, ratio to the host's network; at most {NETWORK_BUDGET_MS} milliseconds more")
+        print(
+            f"launch of /bin/true, ratio to the host's network; at most {NETWORK_BUDGET_MS} milliseconds more"
+        )
         print(*networks, sep="\n", flush=True)
         intercepts = intercepted(bench, rounds)
-        print(f"shells behind [shell], ratio to one that is not; at most {shells.BUDGET_MS} milliseconds more")
+        print(
+            f"shells behind [shell], ratio to one that is not; at most {shells.BUDGET_MS} milliseconds more"
+        )
         print(*intercepts, sep="\n", flush=True)
         flows = network.through(bench, gate_plan(bench, "full"), max(2, rounds // 60))
         print("through the network filter, ratio to a relay in C")
@@ -588,7 +737,15 @@ def main() -> int:
         copies = copied(bench, rounds)
         print("copy-on-write, ratio to a live workspace; at most one millisecond more")
         print(*copies, sep="\n")
-    rows: list[Row | Crowd | network.Through] = [*launches, *crowds, *works, *gates, *networks, *intercepts, *flows]
+    rows: list[Row | Crowd | network.Through] = [
+        *launches,
+        *crowds,
+        *works,
+        *gates,
+        *networks,
+        *intercepts,
+        *flows,
+    ]
     rows += [*finds, *served, *copies]
     missed = [row for row in rows if not row.kept]
     print(f"{len(missed)} budgets missed" if missed else "every budget kept")

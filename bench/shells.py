@@ -1,4 +1,6 @@
-"""What an intercepted shell costs: `bash -c :` as it is, as the first shell of a tree, and below another."""
+"""What an intercepted shell costs: `bash -c :` as it is, as the first shell of a tree, and below
+another.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 BUDGET_MS = 2.0
 # Started by its real path, a shell is not intercepted.
 _REAL = "import os, sys; os.execv(os.path.realpath('/dev/.paddock-shell') + '/usr/bin/bash', sys.argv[1:])"
-_SPAWN = 'exec "$0" "$1" 0 "$(readlink -f /dev/.paddock-shell)/usr/bin/bash" -c : :: /usr/bin/bash -c :'
+_SPAWN = (
+    'exec "$0" "$1" 0 "$(readlink -f /dev/.paddock-shell)/usr/bin/bash" -c : :: /usr/bin/bash -c :'
+)
 
 
 def intercepted(bench: Bench, rounds: int) -> dict[str, list[float]]:
@@ -25,7 +29,9 @@ def intercepted(bench: Bench, rounds: int) -> dict[str, list[float]]:
 def _time(bench: Bench, words: list[str]) -> list[list[float]]:
     """In one run, as the command sees it."""
     flags = ("--tier", "full", "--intercept-shells", "--quiet", "-r", f"{bench.build}/**")
-    done = bench.user.run([bench.installed.paddock, "run", *flags, "--", *words], cwd=bench.small, timeout_s=600)
+    done = bench.user.run(
+        [bench.installed.paddock, "run", *flags, "--", *words], cwd=bench.small, timeout_s=600
+    )
     if done.exit_code != 0:
         sys.exit(f"bench: {done}")
     return [[int(text) / 1e6 for text in line.split()] for line in done.stdout.splitlines()]

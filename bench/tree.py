@@ -1,5 +1,6 @@
-"""A source tree of a size where file work shows: some thousand small files under git, and C files to compile; and a
-small one."""
+"""A source tree of a size where file work shows: some thousand small files under git, and C files
+to compile; and a small one.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +23,13 @@ def grow(root: Path, tester: Tester) -> None:
     sources = root / "sources"
     sources.mkdir()
     for file in range(C_FILES):
-        functions = "".join(f'int f{file}_{n}(int x) {{ return x * {n} + printf("%d\\n", x); }}\n' for n in range(60))
-        (sources / f"unit{file}.c").write_text(f"#include <stdio.h>\n#include <stdlib.h>\n{functions}")
+        functions = "".join(
+            f'int f{file}_{n}(int x) {{ return x * {n} + printf("%d\\n", x); }}\n'
+            for n in range(60)
+        )
+        (sources / f"unit{file}.c").write_text(
+            f"#include <stdio.h>\n#include <stdlib.h>\n{functions}"
+        )
     _commit(root, tester)
 
 
@@ -39,7 +45,12 @@ def sow(root: Path, tester: Tester) -> None:
 def _commit(root: Path, tester: Tester) -> None:
     tester.give(root)
     identity = ["-c", "user.name=bench", "-c", "user.email=bench@example.org"]
-    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "tree"], ["status"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        [*identity, "commit", "-q", "-m", "tree"],
+        ["status"],
+    ):
         done = tester.run(["git", *words], cwd=root, timeout_s=120)
         assert done.exit_code == 0, str(done)
 

@@ -1,5 +1,6 @@
-//! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the system call table shared with the
-//! policy loader into a static array. A table that is not sorted, not unique or not numeric stops the build.
+//! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the system call
+//! table shared with the policy loader into a static array. A table that is not sorted, not unique
+//! or not numeric stops the build.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -53,7 +54,9 @@ fn generate() -> Result<(), String> {
         row += 1;
     }
     rust.push_str("];\n");
-    for (name, mut rows) in [("BY_NUMBER_X86_64", by_number_x86_64), ("BY_NUMBER_AARCH64", by_number_aarch64)] {
+    for (name, mut rows) in
+        [("BY_NUMBER_X86_64", by_number_x86_64), ("BY_NUMBER_AARCH64", by_number_aarch64)]
+    {
         rows.sort_unstable();
         if rows.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return Err(format!("{name}: a number is given twice"));
@@ -68,6 +71,9 @@ fn generate() -> Result<(), String> {
 fn number(column: &str, index: usize) -> Result<Option<u32>, String> {
     match column {
         "-" => Ok(None),
-        digits => digits.parse().map(Some).map_err(|_| format!("line {}: {digits} is no number", index + 1)),
+        digits => digits
+            .parse()
+            .map(Some)
+            .map_err(|_| format!("line {}: {digits} is no number", index + 1)),
     }
 }

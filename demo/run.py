@@ -1,9 +1,11 @@
-"""The demonstration: a rogue script twice, without the fence and inside it, and a table of what came of each act.
+"""The demonstration: a rogue script twice, without the fence and inside it, and a table of what
+came of each act.
 
-Makes a throw-away home with fake secrets, so nothing real is at risk. Started by root it makes a user for the occasion
-and removes him at the end, because the fence is for ordinary users; started by anybody else it uses a scratch
-directory in the home, and that person's own files stay out of it. Every verdict on a file, a process or a terminal is
-looked up from outside; what the rogue says counts only for the error it met and the loot it shows.
+Makes a throw-away home with fake secrets, so nothing real is at risk. Started by root it makes a
+user for the occasion and removes him at the end, because the fence is for ordinary users; started
+by anybody else it uses a scratch directory in the home, and that person's own files stay out of it.
+Every verdict on a file, a process or a terminal is looked up from outside; what the rogue says
+counts only for the error it met and the loot it shows.
 
     python demo/run.py        exits 1 if something that had to be refused was not
 """
@@ -90,7 +92,10 @@ class Act:
 
 def _loot(name: str, label: str, *refusals: str) -> Act:
     return Act(
-        name=name, label=label, happened=lambda after: after.shows_secret(name), refusals=refusals or FILE_REFUSALS
+        name=name,
+        label=label,
+        happened=lambda after: after.shows_secret(name),
+        refusals=refusals or FILE_REFUSALS,
     )
 
 
@@ -150,7 +155,9 @@ ACTS = (
         happened=lambda after: after.reported["preload-in-environment"]["loot"] is not None,
         refusals=("not there",),
     ),
-    _loot("environment-of-others", "read another process's environment", "EACCES", "EPERM", "ENOENT"),
+    _loot(
+        "environment-of-others", "read another process's environment", "EACCES", "EPERM", "ENOENT"
+    ),
     _call("ptrace", "ptrace another process", "EPERM"),
     Act(
         name="kill-others",
@@ -177,7 +184,9 @@ WORK = Act(
 
 
 def unleash(user: tester.Tester, scene: Scene, prefix: list[str | Path]) -> Aftermath:
-    """The rogue on a terminal of its own, with a secret in its environment and a victim next door."""
+    """The rogue on a terminal of its own, with a secret in its environment and a victim next
+    door.
+    """
     scene.furnish()
     user.give(scene.base)
     environment = {"AWS_SECRET_ACCESS_KEY": scene.token, "LD_PRELOAD": "libc.so.6"}
@@ -194,7 +203,10 @@ def unleash(user: tester.Tester, scene: Scene, prefix: list[str | Path]) -> Afte
             str(victim.pid),
         ]
         done = user.run(
-            ["setsid", "--ctty", "--wait", *prefix, *rogue], cwd=scene.workspace, env=environment, stdin=terminal
+            ["setsid", "--ctty", "--wait", *prefix, *rogue],
+            cwd=scene.workspace,
+            env=environment,
+            stdin=terminal,
         )
         os.set_blocking(terminal, False)
         try:
@@ -239,7 +251,8 @@ def table(rows: list[tuple[str, str, str]]) -> str:
     head = ("the rogue tries to", "without the fence", "inside: refused by the kernel")
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(3)]
     lines = [
-        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)
+        " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in (head, *rows)
     ]
     lines.insert(1, "-+-".join("-" * width for width in widths))
     return "\n".join(lines)
@@ -247,7 +260,10 @@ def table(rows: list[tuple[str, str, str]]) -> str:
 
 def play(user: tester.Tester, installed: installation.Installation, base: Path) -> int:
     scene = Scene(
-        base=base, workspace=base / "workspace", journal=base / "journal", token=f"FAKE-{secrets.token_hex(12)}"
+        base=base,
+        workspace=base / "workspace",
+        journal=base / "journal",
+        token=f"FAKE-{secrets.token_hex(12)}",
     )
     scene.workspace.mkdir()
     shutil.copy(HERE / "rogue.py", scene.workspace)
@@ -264,13 +280,21 @@ def play(user: tester.Tester, installed: installation.Installation, base: Path) 
     for act in ACTS:
         if act.privileged and bare_column[act.name] in act.refusals:
             bare_column[act.name] += " (root only)"
-    print(table([(act.label, bare_column[act.name], inside_column[act.name]) for act in (*ACTS, WORK)]))
+    print(
+        table(
+            [(act.label, bare_column[act.name], inside_column[act.name]) for act in (*ACTS, WORK)]
+        )
+    )
     faults = [
-        f"{act.label}: {inside_column[act.name]} inside" for act in ACTS if inside_column[act.name] not in act.refusals
+        f"{act.label}: {inside_column[act.name]} inside"
+        for act in ACTS
+        if inside_column[act.name] not in act.refusals
     ]
     if inside_column[WORK.name] != "succeeded":
         faults.append(f"{WORK.label}: {inside_column[WORK.name]} inside")
-    toothless = [act.label for act in ACTS if bare_column[act.name] != "succeeded" and not act.privileged]
+    toothless = [
+        act.label for act in ACTS if bare_column[act.name] != "succeeded" and not act.privileged
+    ]
     print()
     if toothless:
         print(f"note: already refused without the fence on this machine: {', '.join(toothless)}")

@@ -62,7 +62,9 @@ def fence(
     host: dict[str, Any],
 ) -> Fence:
     need(
-        "landlock", host["landlock_abi"] >= 6, f"this kernel has Landlock ABI {host['landlock_abi']}; all rights need 6"
+        "landlock",
+        host["landlock_abi"] >= 6,
+        f"this kernel has Landlock ABI {host['landlock_abi']}; all rights need 6",
     )
     need("seccomp", host["seccomp"], "this kernel takes no seccomp filter")
     return Fence(tester=tester, installation=installation, programs=programs, ground=ground)
@@ -71,5 +73,9 @@ def fence(
 @pytest.fixture
 def full(fence: Fence, host: dict[str, Any]) -> Fence:
     """The same fence in the full tier."""
-    need("namespaces", host["namespaces"]["usable"], f"this machine makes no namespaces: {host['namespaces']}")
+    need(
+        "namespaces",
+        host["namespaces"]["usable"],
+        f"this machine makes no namespaces: {host['namespaces']}",
+    )
     return replace(fence, tier="full")

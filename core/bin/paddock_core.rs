@@ -1,4 +1,5 @@
-//! `paddock-core`: the entry point and the allocator. On other systems a program that says that they are not supported.
+//! `paddock-core`: the entry point and the allocator. On other systems a program that says that
+//! they are not supported.
 #![cfg_attr(supported, no_main)]
 
 #[cfg(supported)]
@@ -9,14 +10,17 @@ mod entry {
     #[global_allocator]
     static ALLOCATOR: paddock_core::kernel::Allocator = paddock_core::kernel::Allocator;
 
-    /// The C library starts us, without Rust's own runtime: that would read /proc/self/maps and make an alternate signal stack,
-    /// a tenth of what a launch may cost, for a message on stack overflow.
+    /// The C library starts us, without Rust's own runtime: that would read /proc/self/maps and
+    /// make an alternate signal stack, a tenth of what a launch may cost, for a message on stack
+    /// overflow.
     // SAFETY: `main` is the one symbol with this name; crt1 calls it once, with the C convention.
     #[unsafe(no_mangle)]
     extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         // SAFETY: argv holds argc NUL-terminated strings.
         let word = |index| unsafe { CStr::from_ptr(*argv.add(index)) };
-        paddock_core::commands::start((0..argc as usize).map(|index| word(index).to_owned()).collect())
+        paddock_core::commands::start(
+            (0..argc as usize).map(|index| word(index).to_owned()).collect(),
+        )
     }
 }
 

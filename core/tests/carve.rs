@@ -1,4 +1,5 @@
-//! Deny inside allow: what stays outside, what stays reachable, and that nothing can take an excepted place.
+//! Deny inside allow: what stays outside, what stays reachable, and that nothing can take an
+//! excepted place.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -52,9 +53,15 @@ fn an_excepted_directory_stays_outside_and_its_neighbours_inside() {
         assert!(allowed(&plan, home.join(inside)), "{inside}");
     }
     let report = preflight(&plan);
-    assert_eq!(report["carved"], json!([{"path": home, "source": "test:2", "kept_out": [home.join("keys")]}]));
+    assert_eq!(
+        report["carved"],
+        json!([{"path": home, "source": "test:2", "kept_out": [home.join("keys")]}])
+    );
     // Nothing is granted on the carved directory itself.
-    let output = sh(&plan, "ls . || echo no-list; touch new || echo no-create; touch project/new && echo created");
+    let output = sh(
+        &plan,
+        "ls . || echo no-list; touch new || echo no-create; touch project/new && echo created",
+    );
     assert_eq!(stdout(&output), "no-list\nno-create\ncreated\n");
     let control = preflight(&support::plan(&home, &[grant(&home, "allow")]));
     assert_eq!(control["carved"], json!([]));
@@ -112,7 +119,10 @@ fn a_grant_at_or_below_its_except_is_removed() {
 #[test]
 fn an_except_elsewhere_changes_nothing() {
     let (tree, home) = home();
-    let plan = plan(&home, &[grant_except(&home, "allow", &[tree.path("elsewhere"), tree.path("nowhere/at/all")])]);
+    let plan = plan(
+        &home,
+        &[grant_except(&home, "allow", &[tree.path("elsewhere"), tree.path("nowhere/at/all")])],
+    );
     assert!(allowed(&plan, home.join("keys/id")));
     assert_eq!(preflight(&plan)["carved"], json!([]));
     assert_eq!(stdout(&sh(&plan, "touch new && echo made")), "made\n");
@@ -171,7 +181,10 @@ fn a_closed_name_that_is_a_symlink_closes_where_it_leads() {
     let asked = || plan(&home, &[grant(&home, "allow")]);
     assert!(allowed(&asked(), home.join("keys/id")));
     for name in [alias.clone(), alias.join("id")] {
-        assert!(!allowed(&closing(asked(), std::slice::from_ref(&name), &[]), home.join("keys/id")));
+        assert!(!allowed(
+            &closing(asked(), std::slice::from_ref(&name), &[]),
+            home.join("keys/id")
+        ));
         let unwritable = closing(asked(), &[], &[name]);
         assert_eq!(attempt(&unwritable, "write", home.join("keys/id")), "denied");
         assert!(allowed(&unwritable, home.join("notes")));
@@ -221,8 +234,14 @@ fn the_journal_is_never_reachable() {
     exposed["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     assert_refused(&sh(&exposed, "true"), "would be reachable");
     exposed["files"]["grants"].as_array_mut().unwrap().pop();
-    exposed["files"]["grants"].as_array_mut().unwrap().push(grant_except(&tree.0, "allow", &[tree.path("audit")]));
-    let output =
-        sh(&exposed, &format!("cat {0}/* || echo refused; ls {0} || echo refused", tree.path("audit").display()));
+    exposed["files"]["grants"].as_array_mut().unwrap().push(grant_except(
+        &tree.0,
+        "allow",
+        &[tree.path("audit")],
+    ));
+    let output = sh(
+        &exposed,
+        &format!("cat {0}/* || echo refused; ls {0} || echo refused", tree.path("audit").display()),
+    );
     assert_eq!(stdout(&output), "refused\nrefused\n");
 }

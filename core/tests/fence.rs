@@ -1,4 +1,5 @@
-//! What the fence holds, seen from outside: each denial beside what is allowed, and beside the same act without the fence.
+//! What the fence holds, seen from outside: each denial beside what is allowed, and beside the same
+//! act without the fence.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -48,7 +49,10 @@ fn what_is_granted_for_reading_is_read_and_run_but_not_written() {
     fs::set_permissions(dir.join("tool"), PermissionsExt::from_mode(0o755)).unwrap();
     own(&dir.join("tool"));
     let readable = plan(&tree.0, &[grant(&dir, "read")]);
-    let output = sh(&readable, &format!("{0}/tool; ls {0}; echo x >> {0}/tool || echo refused", dir.display()));
+    let output = sh(
+        &readable,
+        &format!("{0}/tool; ls {0}; echo x >> {0}/tool || echo refused", dir.display()),
+    );
     assert_eq!(stdout(&output), "ran\ntool\nrefused\n");
     for (operation, expected) in [("read", "allowed"), ("write", "denied"), ("exec", "allowed")] {
         assert_eq!(attempt(&readable, operation, dir.join("tool")), expected);
@@ -74,8 +78,10 @@ fn listed_system_calls_fail_and_the_program_goes_on() {
 fn calls_the_start_itself_needs_can_be_blocked() {
     let tree = Tree::new();
     let mut blocked = plan(&tree.0, &[]);
-    blocked["seccomp"]["syscalls"] = json!(["chdir", "close_range", "landlock_restrict_self", "prctl", "seccomp"]);
-    blocked["temp"] = json!({"parent": std::env::temp_dir().canonicalize().unwrap(), "access": "allow"});
+    blocked["seccomp"]["syscalls"] =
+        json!(["chdir", "close_range", "landlock_restrict_self", "prctl", "seccomp"]);
+    blocked["temp"] =
+        json!({"parent": std::env::temp_dir().canonicalize().unwrap(), "access": "allow"});
     assert_eq!(stdout(&sh(&blocked, "echo started")), "started\n");
 }
 
@@ -123,7 +129,8 @@ fn an_allow_list_lets_only_its_own_pass() {
         "write",
         "writev",
     ];
-    listed["seccomp"] = json!({"default": "deny", "syscalls": names[..], "sockets": [], "namespaces": false});
+    listed["seccomp"] =
+        json!({"default": "deny", "syscalls": names[..], "sockets": [], "namespaces": false});
     let output = sh(&listed, "echo started; cd / 2>/dev/null || echo no-chdir");
     assert_eq!(stdout(&output), "started\nno-chdir\n", "{}", stderr(&output));
 }
@@ -146,9 +153,14 @@ fn the_kernel_itself_says_that_the_fence_stands() {
 fn the_environment_is_built_from_nothing() {
     let tree = Tree::new();
     let mut asked = plan(&tree.0, &[]);
-    asked["environment"] =
-        json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"], "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
-    let environment = [("A_B", "1"), ("A_TOKEN", "2"), ("KEEP_TOKEN", "3"), ("OTHER", "4"), ("LD_PRELOAD", "/nothing")];
+    asked["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"], "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
+    let environment = [
+        ("A_B", "1"),
+        ("A_TOKEN", "2"),
+        ("KEEP_TOKEN", "3"),
+        ("OTHER", "4"),
+        ("LD_PRELOAD", "/nothing"),
+    ];
     let mut core = Core::new("run", &asked, &["--", "/usr/bin/env"]);
     core.command.env_clear().env("PATH", "/usr/bin:/bin").envs(environment);
     let output = core.output();
@@ -171,7 +183,10 @@ fn no_descriptor_of_ours_or_of_the_caller_comes_through() {
         // The shell's glob opens the directory it lists; it is the only one above 2.
         let output = sh(&asked, "cd /proc/self/fd && echo *");
         let open: Vec<String> = stdout(&output).split_whitespace().map(str::to_owned).collect();
-        assert!(open.len() <= 4 && open.starts_with(&["0".into(), "1".into(), "2".into()]), "{open:?}");
+        assert!(
+            open.len() <= 4 && open.starts_with(&["0".into(), "1".into(), "2".into()]),
+            "{open:?}"
+        );
     }
 }
 
@@ -253,7 +268,8 @@ fn a_megabyte_of_arguments_reaches_the_command() {
     let mut asked = plan(&tree.0, &[]);
     asked["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     let long = "x".repeat(100_000);
-    let words: Vec<&str> = ["--", "/bin/sh", "-c", "echo $#", "sh"].into_iter().chain([long.as_str(); 10]).collect();
+    let words: Vec<&str> =
+        ["--", "/bin/sh", "-c", "echo $#", "sh"].into_iter().chain([long.as_str(); 10]).collect();
     assert_eq!(stdout(&Core::new("run", &asked, &words).output()), "10\n");
     let journal = fs::read_dir(tree.path("audit")).unwrap().map(|entry| entry.unwrap().path());
     let lines = journal.map(|path| fs::read_to_string(path).unwrap()).collect::<String>();
@@ -273,14 +289,25 @@ fn plans_that_could_change_or_do_not_fit_are_refused() {
     refused(asked.as_bytes(), SealFlags::SHRINK | SealFlags::GROW, "not a memfd sealed");
     refused(format!("{asked} {{}}").as_bytes(), all_seals(), "after the end");
     refused(asked.replace("\"version\":1", "\"version\":2").as_bytes(), all_seals(), "version 2");
-    refused(asked.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(), all_seals(), "uid 4242");
+    refused(
+        asked.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(),
+        all_seals(),
+        "uid 4242",
+    );
     refused(asked.replace("\"ptrace\"", "\"ptrce\"").as_bytes(), all_seals(), "ptrce");
     refused(asked.replace("\"abi\":7", "\"abi\":99").as_bytes(), all_seals(), "ABI 99");
     assert!(!marker.exists());
 
     let output = as_user(core()).args(["run", "--plan-fd", "77", "--", "true"]).output().unwrap();
     assert_refused(&output, "not an open descriptor");
-    for words in [&["run"][..], &["run", "--plan-fd"], &["run", "--plan-fd", "x"], &["fly"], &[], &["host", "more"]] {
+    for words in [
+        &["run"][..],
+        &["run", "--plan-fd"],
+        &["run", "--plan-fd", "x"],
+        &["fly"],
+        &[],
+        &["host", "more"],
+    ] {
         assert_refused(&as_user(core()).args(words).output().unwrap(), "paddock: ");
     }
 }
@@ -332,8 +359,13 @@ fn a_current_directory_that_was_replaced_is_refused() {
     let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
     let asked = plan(&sub, &[grant(&sub, "allow")]);
     let core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo ran"]);
-    // As an earlier, fenced command could: the name leads elsewhere, and this process still stands in the old directory.
-    let script = format!("cd {0} && mv {0} {1} && ln -s / {0} && exec \"$0\" \"$@\"", sub.display(), aside.display());
+    // As an earlier, fenced command could: the name leads elsewhere, and this process still stands
+    // in the old directory.
+    let script = format!(
+        "cd {0} && mv {0} {1} && ln -s / {0} && exec \"$0\" \"$@\"",
+        sub.display(),
+        aside.display()
+    );
     let mut shell = std::process::Command::new("/bin/sh");
     shell.args(["-c", &script]).arg(core.command.get_program()).args(core.command.get_args());
     assert_refused(&shell.output().unwrap(), "no longer where this process stands");
@@ -344,7 +376,9 @@ fn a_grant_does_not_follow_a_link_that_a_fenced_command_could_have_made() {
     let tree = Tree::new();
     let (work, outside) = (tree.dir("work"), tree.dir("outside"));
     tree.link("work/build", &outside);
-    let through = |access: &str| plan(&work, &[grant(&work, access), grant_except(work.join("build"), "allow", &[])]);
+    let through = |access: &str| {
+        plan(&work, &[grant(&work, access), grant_except(work.join("build"), "allow", &[])])
+    };
     for access in ["allow", "read"] {
         assert_refused(&sh(&through(access), "touch build/x"), "leads through a symlink in");
     }
@@ -364,7 +398,12 @@ fn missing_grants_are_refused_unless_optional() {
     let optional = plan(&tree.0, &[grant(&missing, "read")]);
     assert_eq!(stdout(&sh(&optional, "echo ran")), "ran\n");
     let report = json_of(&Core::new::<&str>("preflight", &optional, &[]).output());
-    assert!(report["skipped"].as_array().unwrap().contains(&json!({"path": missing, "source": "test:1"})));
+    assert!(
+        report["skipped"]
+            .as_array()
+            .unwrap()
+            .contains(&json!({"path": missing, "source": "test:1"}))
+    );
 }
 
 #[test]
@@ -383,7 +422,8 @@ fn notices_are_printed_with_control_characters_escaped() {
 fn every_mechanism_of_this_tier_holds_here() {
     let output = as_user(core()).arg("probe").output().unwrap();
     for tried in json_of(&output).as_array().unwrap() {
-        let optional = ["user namespace", "user notification"].contains(&tried["mechanism"].as_str().unwrap());
+        let optional =
+            ["user namespace", "user notification"].contains(&tried["mechanism"].as_str().unwrap());
         assert!(optional || tried["held"] == true, "{tried}");
         assert_eq!(tried.as_object().unwrap().len(), 4);
     }

@@ -1,4 +1,5 @@
-//! The full tier, seen from outside: each denial beside what is allowed, and beside the same act without the fence.
+//! The full tier, seen from outside: each denial beside what is allowed, and beside the same act
+//! without the fence.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -50,11 +51,23 @@ fn what_is_granted_for_reading_can_not_be_changed_in_any_way() {
         tools.display()
     );
     let output = sh(&full_plan(&work, &[grant(&work, "allow"), grant(&tools, "read")]), &script);
-    assert_eq!(stdout(&output), "mode\ntime\nwrite\nlink\nrename\nattribute\n", "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "mode\ntime\nwrite\nlink\nrename\nattribute\n",
+        "{}",
+        stderr(&output)
+    );
     let after = fs::metadata(&tool).unwrap();
-    assert_eq!((before.mode(), before.mtime(), before.ctime()), (after.mode(), after.mtime(), after.ctime()));
+    assert_eq!(
+        (before.mode(), before.mtime(), before.ctime()),
+        (after.mode(), after.mtime(), after.ctime())
+    );
     let control = as_user("/bin/sh").args(["-c", &script]).output().unwrap();
-    assert!(!stdout(&control).contains("mode") && !stdout(&control).contains("time"), "{}", stdout(&control));
+    assert!(
+        !stdout(&control).contains("mode") && !stdout(&control).contains("time"),
+        "{}",
+        stdout(&control)
+    );
 }
 
 #[test]
@@ -92,7 +105,8 @@ fn what_shares_a_file_system_is_set_apart_by_its_mounts() {
         let said = stdout(&output);
         let kept = "locked\nkept\n".repeat(4);
         let full = if everything { "" } else { "full\n" };
-        let expected = format!("1777\n755\n1777\n{devices}\nruns\n1\nruns\n0\n{kept}apart\ndevice\n{full}");
+        let expected =
+            format!("1777\n755\n1777\n{devices}\nruns\n1\nruns\n0\n{kept}apart\ndevice\n{full}");
         assert_eq!(said, expected, "{}", stderr(&output));
     }
 }
@@ -157,7 +171,12 @@ fn no_capability_no_user_namespace_no_way_back() {
     let script = "grep -c 'Cap.*0000000000000000' /proc/self/status; unshare -U true || echo no-user-namespace; \
                   umount /tmp || echo no-umount; mount -t tmpfs none /tmp || echo no-mount; mount -o remount,rw / || echo no-remount";
     let output = sh(&plan, script);
-    assert_eq!(stdout(&output), "5\nno-user-namespace\nno-umount\nno-mount\nno-remount\n", "{}", stderr(&output));
+    assert_eq!(
+        stdout(&output),
+        "5\nno-user-namespace\nno-umount\nno-mount\nno-remount\n",
+        "{}",
+        stderr(&output)
+    );
     let control = as_user("unshare").args(["-U", "true"]).status().unwrap();
     assert!(control.success());
     plan["namespaces"]["nested"] = json!(true);
@@ -167,7 +186,8 @@ fn no_capability_no_user_namespace_no_way_back() {
 fn alive(marker: &str) -> usize {
     let numbered = fs::read_dir("/proc").unwrap().flatten();
     let line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).unwrap_or_default();
-    let marked = |line: &Vec<u8>| line.windows(marker.len()).any(|window| window == marker.as_bytes());
+    let marked =
+        |line: &Vec<u8>| line.windows(marker.len()).any(|window| window == marker.as_bytes());
     numbered.map(line).filter(|line| line.starts_with(b"sleep") && marked(line)).count()
 }
 
@@ -249,9 +269,13 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     plan["workspace"] = json!({"path": work, "resume": null});
     plan["sessions"] = json!(sessions);
     plan["files"]["closed"] = json!([work.join(".env")]);
-    plan["files"]["protect"] = json!([{"below": ["**", "/"], "but": ["/x/**"], "names": [".vscode"]}]);
+    plan["files"]["protect"] =
+        json!([{"below": ["**", "/"], "but": ["/x/**"], "names": [".vscode"]}]);
     plan["files"]["opened"] = json!(["/y"]);
-    let output = sh(&plan, "echo new > old; echo x > added; rm .env || echo kept; cat .env || echo closed; cat old");
+    let output = sh(
+        &plan,
+        "echo new > old; echo x > added; rm .env || echo kept; cat .env || echo closed; cat old",
+    );
     assert_eq!(stdout(&output), "kept\nclosed\nnew\n", "{}", stderr(&output));
     assert_eq!(fs::read_to_string(work.join(".env")).unwrap(), "work/.env");
     assert_eq!(fs::read_to_string(work.join("old")).unwrap(), "work/old");
@@ -259,13 +283,15 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     let session = fs::read_dir(&sessions).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::read_to_string(session.join("upper/old")).unwrap(), "new\n");
     assert_eq!(fs::metadata(&session).unwrap().permissions().mode() & 0o777, 0o700);
-    let note: serde_json::Value = serde_json::from_slice(&fs::read(session.join("session.json")).unwrap()).unwrap();
+    let note: serde_json::Value =
+        serde_json::from_slice(&fs::read(session.join("session.json")).unwrap()).unwrap();
     let hidden = || fs::read_to_string(session.join("hidden.jsonl")).unwrap();
     let first: serde_json::Value = serde_json::from_str(&hidden()).unwrap();
     assert_eq!(first, json!({"masked": [".env"], "deny": [work.join(".env")]}));
     assert_eq!(note["workspace"], json!(work));
     // Written out: whoever reads it later knows patterns only.
-    let patterns = json!({"protect": ["**/.vscode", "/.vscode"], "opened": ["/y", "/x/**/.vscode"]});
+    let patterns =
+        json!({"protect": ["**/.vscode", "/.vscode"], "opened": ["/y", "/x/**/.vscode"]});
     assert_eq!(note["plan"]["files"], patterns);
 
     let id = session.file_name().unwrap().to_str().unwrap();
@@ -303,7 +329,8 @@ fn a_copy_without_changes_leaves_nothing() {
     assert_eq!(fs::read_dir(Path::new(&sessions)).unwrap().count(), 0);
 }
 
-/// Grants are looked at while init is made: what is wrong with one ends init, and nothing of it stays.
+/// Grants are looked at while init is made: what is wrong with one ends init, and nothing of it
+/// stays.
 #[test]
 fn a_grant_that_can_not_be_given_is_found_before_anything_runs() {
     let tree = Tree::new();

@@ -1,4 +1,5 @@
-//! Symlinks that a command could have made, directories it could have shut: what a plan's names lead to must not be its choice.
+//! Symlinks that a command could have made, directories it could have shut: what a plan's names
+//! lead to must not be its choice.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use support::*;
 
-/// work (where the run stands), reached (where an earlier one could write), vault/secret, own/ (the person's)
+/// work (where the run stands), reached (where an earlier one could write), vault/secret, own/ (the
+/// person's)
 fn ground() -> Tree {
     let tree = Tree::new();
     for dir in ["work", "reached", "vault", "own"] {
@@ -52,7 +54,9 @@ fn a_renamed_place_is_known_by_its_inode() {
     let known = identity(&earlier);
     fs::rename(&earlier, tree.path("renamed")).unwrap();
     let link = tree.link("renamed/link", tree.path("vault"));
-    let asked = |identity| reached(plan(&tree.path("work"), &[needed(&link, "read")]), &[(earlier.clone(), identity)]);
+    let asked = |identity| {
+        reached(plan(&tree.path("work"), &[needed(&link, "read")]), &[(earlier.clone(), identity)])
+    };
     assert_refused(&sh(&asked(known), "true"), "leads through a symlink in");
     // By the name alone nobody would know it.
     assert_eq!(attempt(&asked(Value::Null), "read", tree.path("vault/secret")), "allowed");
@@ -77,11 +81,18 @@ fn a_link_in_a_private_temporary_directory_is_not_followed() {
 fn what_becomes_writable_through_a_link_has_to_be_known_to_later_runs() {
     let tree = ground();
     let link = tree.link("own/current", tree.path("vault"));
-    let asked = |trees: &[(PathBuf, Value)]| reached(plan(&tree.path("work"), &[needed(&link, "allow")]), trees);
+    let asked = |trees: &[(PathBuf, Value)]| {
+        reached(plan(&tree.path("work"), &[needed(&link, "allow")]), trees)
+    };
     assert_refused(&sh(&asked(&[]), "true"), "which was not its place");
     // The link was turned after the record was made.
-    assert_refused(&sh(&asked(&[(tree.path("reached"), Value::Null)]), "true"), "which was not its place");
-    for known in [(tree.path("vault"), Value::Null), (tree.path("gone"), identity(&tree.path("vault")))] {
+    assert_refused(
+        &sh(&asked(&[(tree.path("reached"), Value::Null)]), "true"),
+        "which was not its place",
+    );
+    for known in
+        [(tree.path("vault"), Value::Null), (tree.path("gone"), identity(&tree.path("vault")))]
+    {
         assert_eq!(attempt(&asked(&[known]), "write", tree.path("vault/secret")), "allowed");
     }
     // Nothing can be left behind where nothing can be written.
@@ -136,9 +147,13 @@ fn a_link_on_the_way_to_a_closed_place_can_not_be_turned() {
     let token = tree.file("work/v1/token");
     let way = tree.link("work/current", "v1");
     let mut asked = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
-    assert_eq!(stdout(&sh(&asked, "ln -sfn v2 current && ln -sfn v1 current && echo turned")), "turned\n");
+    assert_eq!(
+        stdout(&sh(&asked, "ln -sfn v2 current && ln -sfn v1 current && echo turned")),
+        "turned\n"
+    );
     asked["files"]["closed"] = json!([way.join("token")]);
-    let script = "ln -sfn v2 current || echo refused; rm current || echo refused; touch v2/new && echo made";
+    let script =
+        "ln -sfn v2 current || echo refused; rm current || echo refused; touch v2/new && echo made";
     assert_eq!(stdout(&sh(&asked, script)), "refused\nrefused\nmade\n");
     assert_eq!(attempt(&asked, "read", token), "denied");
 }
@@ -151,7 +166,8 @@ fn a_link_that_is_itself_kept_out_of_every_grant_is_no_danger() {
     asked["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
     asked["files"]["unwritable"] = json!([entry]);
     asked["files"]["grants"].as_array_mut().unwrap().last_mut().unwrap()["except"] = json!([entry]);
-    let script = format!("ln -sfn /bin/true {0} || echo refused; rm {0} || echo refused", entry.display());
+    let script =
+        format!("ln -sfn /bin/true {0} || echo refused; rm {0} || echo refused", entry.display());
     assert_eq!(stdout(&sh(&asked, &script)), "refused\nrefused\n");
     // One in the middle of the way is.
     let middle = tree.link("own/dir", tree.path("vault"));
@@ -165,7 +181,8 @@ fn a_journal_is_not_led_elsewhere_by_a_planted_link() {
     for (dir, is_planted) in [("reached", true), ("own", false)] {
         let link = tree.link(&format!("{dir}/logs"), tree.path("vault"));
         let trees = [(tree.path("reached"), Value::Null)];
-        let mut asked = reached(plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]), &trees);
+        let mut asked =
+            reached(plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]), &trees);
         asked["journal"] = json!({"dir": link.join("journal"), "file": null, "stderr": false});
         let output = sh(&asked, "echo ran");
         if is_planted {

@@ -1,4 +1,5 @@
-//! The supervisor: signals, stops, the end of every descendant, the private temporary directory, the journal's last lines.
+//! The supervisor: signals, stops, the end of every descendant, the private temporary directory,
+//! the journal's last lines.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -28,7 +29,8 @@ fn supervised(tree: &Tree) -> Value {
 
 fn events(tree: &Tree) -> Vec<Value> {
     let files = fs::read_dir(tree.path("audit")).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
+    let mut files: Vec<PathBuf> =
+        files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
     files.sort();
     let text: String = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -62,12 +64,21 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 
 fn is_alive(pid: &str) -> bool {
     let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    state.rsplit(')').next().is_some_and(|rest| rest.split_whitespace().next().is_some_and(|state| state != "Z"))
+    state
+        .rsplit(')')
+        .next()
+        .is_some_and(|rest| rest.split_whitespace().next().is_some_and(|state| state != "Z"))
 }
 
 fn state_of(pid: u32) -> String {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().unwrap_or_default().split_whitespace().next().unwrap_or_default().to_owned()
+    stat.rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .to_owned()
 }
 
 #[test]
@@ -94,7 +105,14 @@ fn a_refused_execution_and_a_killing_filter_are_events() {
     let events = events(&tree);
     assert_eq!(
         names(&events),
-        ["session.start", "exec.denied", "session.end", "session.start", "syscall.killed", "session.end"]
+        [
+            "session.start",
+            "exec.denied",
+            "session.end",
+            "session.start",
+            "syscall.killed",
+            "session.end"
+        ]
     );
     assert_eq!((&events[1]["exe"], &events[1]["errno"]), (&json!("/etc/passwd"), &json!("EACCES")));
     assert_eq!(events[5]["signal"], "SIGSYS");
@@ -116,8 +134,10 @@ fn what_is_not_enforced_is_an_event() {
 fn parallel_sessions_make_one_chain() {
     let tree = Tree::new();
     let asked = supervised(&tree);
-    let mut running: Vec<Core> = (0..20).map(|_| Core::new("run", &asked, &["--", "/bin/true"])).collect();
-    let children: Vec<Child> = running.iter_mut().map(|core| core.command.spawn().unwrap()).collect();
+    let mut running: Vec<Core> =
+        (0..20).map(|_| Core::new("run", &asked, &["--", "/bin/true"])).collect();
+    let children: Vec<Child> =
+        running.iter_mut().map(|core| core.command.spawn().unwrap()).collect();
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
@@ -132,7 +152,9 @@ fn parallel_sessions_make_one_chain() {
 fn signals_reach_the_command() {
     let tree = Tree::new();
     let asked = supervised(&tree);
-    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1"), (Signal::INT, "INT")] {
+    for (signal, name) in
+        [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1"), (Signal::INT, "INT")]
+    {
         let script = format!("trap 'exit 42' {name}; echo ready; while :; do sleep 0.01; done");
         let (mut child, line) = start(&asked, &script);
         assert_eq!(line, "ready");
@@ -149,11 +171,13 @@ fn stop_and_continue_are_mirrored() {
     let tree = Tree::new();
     let (child, inner) = start(&supervised(&tree), "echo $$; kill -STOP $$; exit 5");
     let supervisor = pid(&child);
-    let (_, status) = rustix::process::waitpid(Some(supervisor), WaitOptions::UNTRACED).unwrap().unwrap();
+    let (_, status) =
+        rustix::process::waitpid(Some(supervisor), WaitOptions::UNTRACED).unwrap().unwrap();
     assert!(status.stopped());
     assert_eq!(state_of(inner.parse().unwrap()), "T");
     rustix::process::kill_process(supervisor, Signal::CONT).unwrap();
-    let (_, status) = rustix::process::waitpid(Some(supervisor), WaitOptions::empty()).unwrap().unwrap();
+    let (_, status) =
+        rustix::process::waitpid(Some(supervisor), WaitOptions::empty()).unwrap().unwrap();
     assert_eq!(status.exit_status(), Some(5));
 }
 
@@ -182,8 +206,7 @@ fn the_command_does_not_outlive_its_supervisor() {
 #[test]
 fn the_private_temporary_directory_is_private_and_goes_away() {
     let tree = Tree::new();
-    let script =
-        "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. || echo no-neighbours";
+    let script = "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. || echo no-neighbours";
     let output = sh(&supervised(&tree), script);
     let seen = stdout(&output);
     let lines: Vec<&str> = seen.lines().collect();

@@ -7,8 +7,9 @@ use std::process::Command;
 #[test]
 fn both_programs_refuse_and_name_the_remedy() {
     let programs = [env!("CARGO_BIN_EXE_paddock-core"), env!("CARGO_BIN_EXE_paddock")];
-    for (program, words) in
-        programs.into_iter().flat_map(|program| [(program, &[][..]), (program, &["run", "--", "echo", "ran"])])
+    for (program, words) in programs
+        .into_iter()
+        .flat_map(|program| [(program, &[][..]), (program, &["run", "--", "echo", "ran"])])
     {
         let output = Command::new(program).args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{program} {words:?}");

@@ -149,7 +149,8 @@ __all__ = [
     "unregister_distro",
 ]
 
-# Imported when they are asked for: the command line, which starts anew for every run, has no use for them.
+# Imported when they are asked for: the command line, which starts anew for every run, has no use
+# for them.
 _LAZY = {
     "Action": "paddock.policy.model",
     "CommandExecutor": "paddock.executors.interface",

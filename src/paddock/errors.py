@@ -10,8 +10,8 @@
     ├── SessionError          125   a copy-on-write session is unknown, running, broken, or could not be applied
     └── Bug                   125   Paddock contradicts itself
 
-A denial is not an error (it is an Event, and the command sees its errno), nor is a command that fails (it is
-a Result). Only ``cli/`` prints an error or exits.
+A denial is not an error (it is an Event, and the command sees its errno), nor is a command that
+fails (it is a Result). Only ``cli/`` prints an error or exits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""By hand, as root: ``python -m tests.aftermath FIRST LAST [--shrink] [--tier T] [--control] [--modes live,cow]``.
+"""By hand, as root: ``python -m tests.aftermath FIRST LAST [--shrink] [--tier T] [--control]
+[--modes live,cow]``.
 
-``PADDOCK_PREFIX`` names the virtual environment of the installation under test, if it is not the one that runs this.
+``PADDOCK_PREFIX`` names the virtual environment of the installation under test, if it is not the
+one that runs this.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def main() -> int:
                 print(verdict.told)
             if verdict:
                 count += 1
-                print(f"{name} {program.layout} {program.runs[0].mode}: {', '.join(verdict.fired)}", flush=True)
+                print(
+                    f"{name} {program.layout} {program.runs[0].mode}: {', '.join(verdict.fired)}",
+                    flush=True,
+                )
                 if given.shrink:
                     print(shrink(machine, program).to_json(), flush=True)
     print(f"{count} fired; {started} of {runs} runs started; {time.monotonic() - begun:.1f} s")
@@ -54,7 +59,10 @@ def programs(given: argparse.Namespace) -> list[tuple[str, Program]]:
         files = sorted(place.glob("*.json")) if place.is_dir() else [place]
         return [(file.stem, Program.from_json(file.read_text())) for file in files]
     last = int(given.first) + 1 if given.last is None else given.last
-    return [(str(seed), generate(seed, modes=tuple(given.modes.split(",")))) for seed in range(int(given.first), last)]
+    return [
+        (str(seed), generate(seed, modes=tuple(given.modes.split(","))))
+        for seed in range(int(given.first), last)
+    ]
 
 
 sys.exit(main())

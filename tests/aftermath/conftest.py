@@ -13,7 +13,9 @@ from tests.support.tester import Tester
 
 
 @pytest.fixture(scope="module", name="machine")
-def _machine(tester: Tester, installation: Installation, host: dict[str, object]) -> Iterator[Machine]:
+def _machine(
+    tester: Tester, installation: Installation, host: dict[str, object]
+) -> Iterator[Machine]:
     need_root()  # the scenes need a home that they may change
     names = host["namespaces"]
     assert isinstance(names, dict)

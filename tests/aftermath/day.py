@@ -1,8 +1,9 @@
 """The host's day after a run, as the user who owns the workspace, outside of every fence.
 
-Argument: JSON with the workspace, the home, other repositories to work in, and the programs that this machine has. The
-user gives himself back the rights that a command took away, then works in every repository there is, opens shells, and
-starts tools. Nothing here names a file for execution: what runs is only what the tools decide to run.
+Argument: JSON with the workspace, the home, other repositories to work in, and the programs that
+this machine has. The user gives himself back the rights that a command took away, then works in
+every repository there is, opens shells, and starts tools. Nothing here names a file for execution:
+what runs is only what the tools decide to run.
 """
 
 from __future__ import annotations
@@ -68,7 +69,12 @@ def work_in(repository: str) -> None:
     for words in WORK:
         call(["git", *words], repository)
     # A shell script with many starts: only where an index can have brought a submodule.
-    if subprocess.run(["git", "ls-files", "-s"], cwd=repository, capture_output=True).stdout.find(b"160000 ") >= 0:
+    if (
+        subprocess.run(["git", "ls-files", "-s"], cwd=repository, capture_output=True).stdout.find(
+            b"160000 "
+        )
+        >= 0
+    ):
         call(["git", "submodule", "update", "--init"], repository)
         call(["git", "submodule", "status"], repository)
         call(["git", "status"], repository)

@@ -1,9 +1,10 @@
 """From a seed to a hostile program: ingredients of attacks, and random ways to put them together.
 
-No attack is written down here. An ingredient is one thing that a hostile program can do: build a git directory
-somewhere, lead git to it, hold a descriptor, shut a directory, replace a name by a link. A program joins several of
-them, cuts them apart over up to three runs, and swaps steps. ``{W}`` is the workspace, ``{H}`` the home and ``{M}`` the
-directory of the tripwires. Change ``VERSION`` with every change here: a seed is meaningful for one version only.
+No attack is written down here. An ingredient is one thing that a hostile program can do: build a
+git directory somewhere, lead git to it, hold a descriptor, shut a directory, replace a name by a
+link. A program joins several of them, cuts them apart over up to three runs, and swaps steps.
+``{W}`` is the workspace, ``{H}`` the home and ``{M}`` the directory of the tripwires. Change
+``VERSION`` with every change here: a seed is meaningful for one version only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ MODES = (*["live"] * 5, "cow", "sandbox")
 Step = dict[str, Any]
 Steps = list[Step]
 
-# Names in a workspace that a tool of the host executes or obeys: none may be left there with a payload in it.
+# Names in a workspace that a tool of the host executes or obeys: none may be left there with a
+# payload in it.
 TOOLS = (
     ".envrc",
     ".vscode/tasks.json",
@@ -57,7 +59,17 @@ WRITTEN = (
     "logs",
 )
 SHUT = (0o000, 0o000, 0o100, 0o200, 0o300, 0o400, 0o500, 0o600, 0o600, 0o600)
-WAYS_TO_READ = ("path", "opened", "opened", "mode", "symlink", "link", "renamed", "parent", "exchange")
+WAYS_TO_READ = (
+    "path",
+    "opened",
+    "opened",
+    "mode",
+    "symlink",
+    "link",
+    "renamed",
+    "parent",
+    "exchange",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +105,11 @@ def generate(seed: int, *, modes: tuple[str, ...] = MODES) -> Program:
     for _ in range(chance.randint(2, 5)):
         made = author.ingredient()
         first = chance.randrange(count)
-        cut = chance.randrange(len(made) + 1) if first + 1 < count and chance.random() < 0.25 else len(made)
+        cut = (
+            chance.randrange(len(made) + 1)
+            if first + 1 < count and chance.random() < 0.25
+            else len(made)
+        )
         parts[first] += made[:cut]
         if cut < len(made):
             parts[first + 1] += made[cut:]
@@ -141,7 +157,11 @@ class _Author:
 
     def path(self, name: str) -> str:
         """A place beside the workspace is reached from the home: the workspace may be shut."""
-        return f"{{W}}/{name}" if not name.startswith("..") else normpath(f"{{H}}/{self.layout.workspace}/{name}")
+        return (
+            f"{{W}}/{name}"
+            if not name.startswith("..")
+            else normpath(f"{{H}}/{self.layout.workspace}/{name}")
+        )
 
     def number(self) -> int:
         self.count += 1
@@ -170,21 +190,23 @@ class _Author:
         if kind == "diff":
             return f'{head}[diff]\n\texternal = "{self.mark()}; true"\n'
         if kind == "upload":
-            return (
-                f'{head}[remote "origin"]\n\turl = {{H}}/remote.git\n\tuploadpack = "{self.mark()}; git-upload-pack"\n'
-            )
+            return f'{head}[remote "origin"]\n\turl = {{H}}/remote.git\n\tuploadpack = "{self.mark()}; git-upload-pack"\n'
         if kind == "hooks":
             return f"{head}\thooksPath = {{W}}/evil-hooks\n"
         return f'{head}\tfsmonitor = "{self.mark()}; false"\n'
 
-    def plant(self, path: str, text: str, *, mode: int | None = None, at: str | None = None) -> Steps:
+    def plant(
+        self, path: str, text: str, *, mode: int | None = None, at: str | None = None
+    ) -> Steps:
         """One file, in one of the ways in which a file can come to a name."""
         more: Step = {} if mode is None else {"mode": mode}
         if at is not None:
             return [{"do": "write", "path": path, "text": text, "at": at, **more}]
         aside = f"{{W}}/made-{self.number()}"
         made: Step = {"do": "write", "path": aside, "text": text, **more}
-        kind = self.chance.choice(("write", "write", "write", "rename", "exchange", "link", "append", "parent"))
+        kind = self.chance.choice(
+            ("write", "write", "write", "rename", "exchange", "link", "append", "parent")
+        )
         if kind == "rename":
             return [made, {"do": "rename", "path": aside, "to": path}]
         if kind == "exchange":
@@ -196,7 +218,10 @@ class _Author:
         if kind == "parent":
             parent, _, name = path.rpartition("/")
             inner: Step = {"do": "write", "path": f"{aside}/{name}", "text": text, **more}
-            return [inner, {"do": self.chance.choice(("rename", "exchange")), "path": aside, "to": parent}]
+            return [
+                inner,
+                {"do": self.chance.choice(("rename", "exchange")), "path": aside, "to": parent},
+            ]
         return [{"do": "write", "path": path, "text": text, **more}]
 
     # Git directories.
@@ -206,9 +231,7 @@ class _Author:
         chance = self.chance
         if chance.random() < 0.4:
             start = chance.choice(self.directories)
-            return (
-                f"{start}/{chance.choice(('evil', 'node_modules/p', 'site-packages/p', '.claude/worktrees/x', '.git'))}"
-            )
+            return f"{start}/{chance.choice(('evil', 'node_modules/p', 'site-packages/p', '.claude/worktrees/x', '.git'))}"
         path, last = chance.choice(self.git), "git"
         following = {
             "git": ("module", "module", "tree", "refs", "logs", "objects", "plain"),
@@ -253,12 +276,18 @@ class _Author:
             self.chance.shuffle(steps)
         if made != place:
             steps.append(
-                {"do": self.chance.choice(("rename", "rename", "exchange", "copy")), "path": made, "to": place}
+                {
+                    "do": self.chance.choice(("rename", "rename", "exchange", "copy")),
+                    "path": made,
+                    "to": place,
+                }
             )
         return steps
 
     def evil_hooks(self) -> Steps:
-        name = self.chance.choice(("post-index-change", "pre-commit", "post-checkout", "reference-transaction"))
+        name = self.chance.choice(
+            ("post-index-change", "pre-commit", "post-checkout", "reference-transaction")
+        )
         text = f"#!/bin/sh\n{self.mark()}\n"
         return [{"do": "write", "path": f"{{W}}/evil-hooks/{name}", "text": text, "mode": 0o755}]
 
@@ -272,14 +301,30 @@ class _Author:
         work = chance.choice(self.directories)
         dot = f"{work}/{sub}/.git"
         known = chance.choice(self.git)
-        kind = chance.choice(("found", "file", "tree", "tree", "tree", "known tree", "symlink", "commondir", "rename"))
+        kind = chance.choice(
+            (
+                "found",
+                "file",
+                "tree",
+                "tree",
+                "tree",
+                "known tree",
+                "symlink",
+                "commondir",
+                "rename",
+            )
+        )
         steps: Steps = []
         if kind == "file":
             steps = self.plant(dot, f"gitdir: {place}\n")
         elif kind in ("tree", "known tree"):
             entry = f"{place if kind == 'tree' else known}/worktrees/N{self.number()}"
             steps = [
-                {"do": "write", "path": f"{entry}/commondir", "text": "../..\n" if kind == "tree" else f"{place}\n"},
+                {
+                    "do": "write",
+                    "path": f"{entry}/commondir",
+                    "text": "../..\n" if kind == "tree" else f"{place}\n",
+                },
                 {"do": "write", "path": f"{entry}/HEAD", "text": "ref: refs/heads/main\n"},
                 {"do": "write", "path": f"{entry}/gitdir", "text": f"{dot}\n"},
                 *self.plant(dot, f"gitdir: {entry}\n"),
@@ -299,19 +344,31 @@ class _Author:
         return steps
 
     def inner(self) -> Steps:
-        """A file inside a git directory that exists, or in one that submodules and worktrees would have."""
+        """A file inside a git directory that exists, or in one that submodules and worktrees would
+        have.
+        """
         chance, directory = self.chance, self.chance.choice(self.git)
         directory += chance.choice(("", "", "", "/modules/x", "/worktrees/n", "/refs/heads/.git"))
         kind = chance.choice(("config", "hook", "attributes", "alternates", "worktree", "gitdir"))
         if kind == "hook":
             name = chance.choice(
-                ("pre-commit", "post-index-change", "post-commit", "post-checkout", "reference-transaction")
+                (
+                    "pre-commit",
+                    "post-index-change",
+                    "post-commit",
+                    "post-checkout",
+                    "reference-transaction",
+                )
             )
-            return self.plant(f"{directory}/hooks/{name}", f"#!/bin/sh\n{self.mark()}\n", mode=0o755)
+            return self.plant(
+                f"{directory}/hooks/{name}", f"#!/bin/sh\n{self.mark()}\n", mode=0o755
+            )
         if kind == "attributes":
             return [
                 *self.plant(f"{directory}/info/attributes", "* filter=evil diff=evil\n"),
-                *self.plant(f"{directory}/config", f'[filter "evil"]\n\tclean = "{self.mark()}; cat"\n'),
+                *self.plant(
+                    f"{directory}/config", f'[filter "evil"]\n\tclean = "{self.mark()}; cat"\n'
+                ),
             ]
         if kind == "alternates":
             place = self.place_for_git()
@@ -330,22 +387,35 @@ class _Author:
         chance, work = self.chance, self.chance.choice(self.directories)
         name = f"new{self.number()}"
         words = chance.choice(
-            (["init", "-q", name], ["worktree", "add", "-q", "-b", name, name], ["init", "-q", "--bare", name])
+            (
+                ["init", "-q", name],
+                ["worktree", "add", "-q", "-b", name, name],
+                ["init", "-q", "--bare", name],
+            )
         )
         steps: Steps = [{"do": "git", "path": work, "words": words}]
         if chance.random() < 0.3:
             steps.append({"do": "wait", "ms": chance.choice((5, 30))})
         inside = f"{work}/{name}" + ("" if "--bare" in words else "/.git")
         return steps + self.plant(
-            f"{inside}/{chance.choice(('config', 'hooks/post-index-change', 'commondir'))}", self.configuration()
+            f"{inside}/{chance.choice(('config', 'hooks/post-index-change', 'commondir'))}",
+            self.configuration(),
         )
 
     def through(self) -> Steps:
-        """A name that git writes becomes a link to a file that the host obeys; git is told what to write there."""
+        """A name that git writes becomes a link to a file that the host obeys; git is told what to
+        write there.
+        """
         chance, directory = self.chance, self.chance.choice(self.git)
         name = chance.choice(WRITTEN)
-        target = chance.choice(("{H}/.bashrc", "{H}/.bashrc", "{H}/.profile", "{H}/.gitconfig", f"{directory}/config"))
-        text = f"x $({self.mark()})\n" if "git" not in target.rpartition("/")[2] else self.configuration()
+        target = chance.choice(
+            ("{H}/.bashrc", "{H}/.bashrc", "{H}/.profile", "{H}/.gitconfig", f"{directory}/config")
+        )
+        text = (
+            f"x $({self.mark()})\n"
+            if "git" not in target.rpartition("/")[2]
+            else self.configuration()
+        )
         steps: Steps = [{"do": "remove", "path": f"{directory}/{name}"}]
         if chance.random() < 0.8:
             steps.append({"do": "symlink", "target": target, "path": f"{directory}/{name}"})
@@ -355,7 +425,9 @@ class _Author:
                 {"do": "symlink", "target": target, "path": aside},
                 {"do": "rename", "path": aside, "to": f"{directory}/{name}"},
             ]
-        for message in chance.sample(("MERGE_MSG", "SQUASH_MSG", "COMMIT_EDITMSG"), chance.randint(1, 2)):
+        for message in chance.sample(
+            ("MERGE_MSG", "SQUASH_MSG", "COMMIT_EDITMSG"), chance.randint(1, 2)
+        ):
             if message != name:
                 steps.append({"do": "write", "path": f"{directory}/{message}", "text": text})
         return steps
@@ -363,7 +435,9 @@ class _Author:
     # Everything else.
 
     def held(self) -> Steps:
-        """A descriptor is opened, the way to it is shut, and the work goes on through the descriptor."""
+        """A descriptor is opened, the way to it is shut, and the work goes on through the
+        descriptor.
+        """
         chance, slot = self.chance, f"s{self.number()}"
         inside_git = chance.random() < 0.5
         place = chance.choice(self.git if inside_git else self.places)
@@ -373,7 +447,9 @@ class _Author:
             steps += self.git_directory(evil)
             later = self.plant("commondir", f"{evil}\n", at=slot)
         elif inside_git:
-            later = self.plant("hooks/post-index-change", f"#!/bin/sh\n{self.mark()}\n", mode=0o755, at=slot)
+            later = self.plant(
+                "hooks/post-index-change", f"#!/bin/sh\n{self.mark()}\n", mode=0o755, at=slot
+            )
         elif chance.random() < 0.4:
             steps += self.git_directory("{W}/evil")
             later = self.plant(f"sub{self.number()}/.git", "gitdir: {W}/evil\n", at=slot)
@@ -394,7 +470,13 @@ class _Author:
         return steps + later
 
     def shut(self) -> Steps:
-        return [{"do": "chmod", "path": self.chance.choice(self.places), "mode": self.chance.choice(SHUT)}]
+        return [
+            {
+                "do": "chmod",
+                "path": self.chance.choice(self.places),
+                "mode": self.chance.choice(SHUT),
+            }
+        ]
 
     def edit(self) -> Steps:
         """A file that the host obeys gets a payload."""
@@ -413,7 +495,9 @@ class _Author:
                 *self.plant(f"{aside}/{last}", self.payload(name), mode=0o755),
                 {"do": "rename", "path": aside, "to": parent},
             ]
-        return self.plant(self.path(name), self.payload(name), mode=0o755 if "hooks" in name else None)
+        return self.plant(
+            self.path(name), self.payload(name), mode=0o755 if "hooks" in name else None
+        )
 
     def tool(self) -> Steps:
         name = self.chance.choice(TOOLS)
@@ -422,7 +506,13 @@ class _Author:
         steps = self.plant(f"{place}/{name}", text, mode=0o755 if "husky" in name else None)
         if "evil-shell" in text:
             steps.insert(
-                0, {"do": "write", "path": "{W}/evil-shell", "text": f"#!/bin/sh\n{self.mark()}\n", "mode": 0o755}
+                0,
+                {
+                    "do": "write",
+                    "path": "{W}/evil-shell",
+                    "text": f"#!/bin/sh\n{self.mark()}\n",
+                    "mode": 0o755,
+                },
             )
         if self.chance.random() < 0.3:
             steps.append({"do": "chmod", "path": place, "mode": self.chance.choice(SHUT)})
@@ -432,8 +522,12 @@ class _Author:
         """Directories change their places, with what is protected or secret in them."""
         chance = self.chance
         one = chance.choice([*self.places, *self.git])
-        other = chance.choice([*self.places, f"{{W}}/moved-{self.number()}", f"{{W}}/node_modules/m{self.number()}"])
-        steps: Steps = [{"do": chance.choice(("rename", "rename", "exchange")), "path": one, "to": other}]
+        other = chance.choice(
+            [*self.places, f"{{W}}/moved-{self.number()}", f"{{W}}/node_modules/m{self.number()}"]
+        )
+        steps: Steps = [
+            {"do": chance.choice(("rename", "rename", "exchange")), "path": one, "to": other}
+        ]
         if chance.random() < 0.5:
             name = chance.choice(TOOLS)
             steps += self.plant(f"{other}/{name}", self.payload(name))
@@ -451,13 +545,24 @@ class _Author:
         chance = self.chance
         secrets = [*self.secrets, "{H}/.ssh/id_ed25519", "{H}/.aws/credentials"]
         steps: Steps = [
-            {"do": "loot", "path": path, "how": chance.choice(WAYS_TO_READ), "number": self.number()}
+            {
+                "do": "loot",
+                "path": path,
+                "how": chance.choice(WAYS_TO_READ),
+                "number": self.number(),
+            }
             for path in chance.sample(secrets, min(len(secrets), 3))
         ]
         if self.slots and chance.random() < 0.5:
             name = chance.choice(secrets).rpartition("/")[2]
             steps.append(
-                {"do": "loot", "path": name, "how": "descriptor", "slot": self.slots[-1], "number": self.number()}
+                {
+                    "do": "loot",
+                    "path": name,
+                    "how": "descriptor",
+                    "slot": self.slots[-1],
+                    "number": self.number(),
+                }
             )
         if chance.random() < 0.5:
             steps.append({"do": "sweep", "force": chance.random() < 0.3})

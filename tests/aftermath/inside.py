@@ -1,8 +1,10 @@
-"""A hostile program: an interpreter of a list of steps. It runs behind the fence, and without one for the control.
+"""A hostile program: an interpreter of a list of steps. It runs behind the fence, and without one
+for the control.
 
-Its one argument is JSON: the workspace and the steps. A step that the fence refuses is skipped, because a hostile
-program goes on. Every path is absolute, or relative to the held descriptor that the step names with ``at``. It imports
-nothing of the project, because its whole text is passed to ``python3 -c``.
+Its one argument is JSON: the workspace and the steps. A step that the fence refuses is skipped,
+because a hostile program goes on. Every path is absolute, or relative to the held descriptor that
+the step names with ``at``. It imports nothing of the project, because its whole text is passed to
+``python3 -c``.
 """
 
 from __future__ import annotations
@@ -98,7 +100,9 @@ def link(step: dict[str, Any]) -> None:
 
 
 def copy(step: dict[str, Any]) -> None:
-    """A file or a tree. The list is complete before the first copy, because a tree may be copied into itself."""
+    """A file or a tree. The list is complete before the first copy, because a tree may be copied
+    into itself.
+    """
     files = [step["path"]] if os.path.isfile(step["path"]) else []
     os.makedirs(step["to"] if not files else os.path.dirname(step["to"]), exist_ok=True)
     for place, below, names in os.walk(step["path"]):
@@ -117,20 +121,29 @@ def hold(step: dict[str, Any]) -> None:
 
 def git(step: dict[str, Any]) -> None:
     subprocess.run(
-        ["git", "-C", step["path"], *step["words"]], stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+        ["git", "-C", step["path"], *step["words"]],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=20,
     )
 
 
 def gitlink(step: dict[str, Any]) -> None:
-    """Puts a submodule into the index of a repository, and its .gitmodules where the step has a text for it."""
+    """Puts a submodule into the index of a repository, and its .gitmodules where the step has a
+    text for it.
+    """
 
     def ask(*words: str, text: str | None = None) -> str:
-        done = subprocess.run(["git", "-C", step["path"], *words], input=text or "", capture_output=True, text=True)
+        done = subprocess.run(
+            ["git", "-C", step["path"], *words], input=text or "", capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     entries = [f"160000,{ask('rev-parse', 'HEAD')},{step['name']}"]
     if "text" in step:
-        entries.append(f"100644,{ask('hash-object', '-w', '--stdin', text=step['text'])},.gitmodules")
+        entries.append(
+            f"100644,{ask('hash-object', '-w', '--stdin', text=step['text'])},.gitmodules"
+        )
     for entry in entries:
         ask("update-index", "--add", "--cacheinfo", entry)
 
@@ -213,7 +226,9 @@ def loot(step: dict[str, Any]) -> None:
 
 
 def sweep(step: dict[str, Any]) -> None:
-    """Reads every file of the workspace. With ``force`` it first opens each directory that was shut."""
+    """Reads every file of the workspace. With ``force`` it first opens each directory that was
+    shut.
+    """
     left, waiting = MOST_FILES, [workspace]
     while waiting and left > 0:
         place = waiting.pop()

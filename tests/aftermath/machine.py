@@ -1,7 +1,9 @@
-"""The aftermath machine: lay out a scene, run a hostile program behind the fence, do the host's day, take the verdict.
+"""The aftermath machine: lay out a scene, run a hostile program behind the fence, do the host's
+day, take the verdict.
 
-The verdict is the host's. A tripwire is a file that a payload creates in a directory outside every grant. A secret is a
-random token that must not come out. A program that fires is shrunk to the steps it needs.
+The verdict is the host's. A tripwire is a file that a payload creates in a directory outside every
+grant. A secret is a random token that must not come out. A program that fires is shrunk to the
+steps it needs.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ class Machine:
         self.tier = "full"
         self.journal = self.tester.home / "journal"
         self.tools = {
-            name: shutil.which(name, path=f"{scratch}/tools:/usr/local/bin:/usr/bin:/bin") or "/nonexistent"
+            name: shutil.which(name, path=f"{scratch}/tools:/usr/local/bin:/usr/bin:/bin")
+            or "/nonexistent"
             for name in ("direnv", "npm", "pip", "cargo")
         }
 
@@ -71,7 +74,9 @@ class Machine:
         finally:
             shutil.rmtree(scratch)
 
-    def play(self, program: Program, *, fenced: bool = True, tell: bool = False, thorough: bool = False) -> Verdict:
+    def play(
+        self, program: Program, *, fenced: bool = True, tell: bool = False, thorough: bool = False
+    ) -> Verdict:
         scene = self.stage.lay_out(program.layout, program.secrets)
         said: list[Outcome] = []
         started = 0
@@ -84,7 +89,11 @@ class Machine:
         if self.tier == "full":  # the landlock tier does not hold the names that a day trips over
             said.append(self._day(scene, thorough=thorough))
         fired = tuple(sorted(set(self._fired(scene, said))))
-        told = "\n".join(f"exit {one.exit_code}\n{one.stdout}{one.stderr}" for one in said) if tell else ""
+        told = (
+            "\n".join(f"exit {one.exit_code}\n{one.stdout}{one.stderr}" for one in said)
+            if tell
+            else ""
+        )
         return Verdict(fired=fired, started=started, runs=len(program.runs), told=told)
 
     def _run(self, scene: Scene, run: Run, *, fenced: bool, tell: bool) -> list[Outcome]:
@@ -133,7 +142,9 @@ class Machine:
         if loot.is_file():
             text = loot.read_text()
             yield from (
-                f"read {place}" for token, place in scene.tokens.items() if self._counts(place) and token in text
+                f"read {place}"
+                for token, place in scene.tokens.items()
+                if self._counts(place) and token in text
             )
         if self.tier != "full":
             return
@@ -148,7 +159,9 @@ class Machine:
         return self.tier == "full" or place.startswith((".ssh/", ".aws/"))
 
     def _left(self, scene: Scene) -> Iterable[str]:
-        """Tools that are not on this machine can not be started, so what they would obey must not be there."""
+        """Tools that are not on this machine can not be started, so what they would obey must not
+        be there.
+        """
         firsts = {name.split("/")[0] for name in TOOLS}
         payload = str(scene.marks).encode()
         for place, below, files in os.walk(scene.workspace):
@@ -163,10 +176,14 @@ class Machine:
 
 
 def _bring_cargo(tools: Path) -> None:
-    """Root's cargo lies where the tester can not go. Alone it is enough: rustc is what a payload replaces."""
+    """Root's cargo lies where the tester can not go. Alone it is enough: rustc is what a payload
+    replaces.
+    """
     tools.mkdir()
     try:
-        found = subprocess.run(["rustup", "which", "cargo"], capture_output=True, text=True, check=True).stdout.strip()
+        found = subprocess.run(
+            ["rustup", "which", "cargo"], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return
     shutil.copy(found, tools / "cargo")
@@ -192,7 +209,9 @@ def shrink(machine: Machine, program: Program, *, tries: int = 120, fenced: bool
                 place = len(run.steps) - size
                 while place >= 0:
                     fewer = replace(run, steps=run.steps[:place] + run.steps[place + size :])
-                    smaller = replace(program, runs=(*program.runs[:number], fewer, *program.runs[number + 1 :]))
+                    smaller = replace(
+                        program, runs=(*program.runs[:number], fewer, *program.runs[number + 1 :])
+                    )
                     if fires(smaller):
                         program, run, changed = smaller, fewer, True
                     place -= size

@@ -1,7 +1,7 @@
 """The places a hostile program plays in: a home, a workspace in it, and what the host trusts there.
 
-Each layout is built once in the tester's own home and kept as a template, so that absolute paths stay true when it is
-laid out again. Secrets are put in afterwards: a new token each time.
+Each layout is built once in the tester's own home and kept as a template, so that absolute paths
+stay true when it is laid out again. Secrets are put in afterwards: a new token each time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ made other
 git clone -q --bare other remote.git 2>/dev/null
 """
 
-# The script of each layout, its workspace, its git directories, and files in it that the host obeys.
+# The script of each layout, its workspace, its git directories, and files in it that the host
+# obeys.
 _PROJECT = """git clone -q remote.git proj
 cd proj
 printf 'all:\\n\\ttrue\\n' > Makefile
@@ -86,7 +87,8 @@ LAYOUTS = {
         obeyed=("../.bare/config", ".git"),
     ),
     "linked": Layout(
-        script=_PROJECT + "git worktree add -q -b tree ../tree; git worktree add -q -b inner inner\n",
+        script=_PROJECT
+        + "git worktree add -q -b tree ../tree; git worktree add -q -b inner inner\n",
         workspace="tree",
         git=("../proj/.git", "../proj/.git/worktrees/tree"),
         obeyed=("../proj/.git/config", ".git"),
@@ -99,12 +101,18 @@ LAYOUTS = {
         directories=("src", "lib", "lib/sub", "lib/sub/src"),
     ),
     "includes": Layout(
-        script=_PROJECT + "mkdir -p tools/hooks tools/more; git config include.path ../tools/gitconfig\n"
+        script=_PROJECT
+        + "mkdir -p tools/hooks tools/more; git config include.path ../tools/gitconfig\n"
         "printf '[include]\\n\\tpath = more/config\\n[core]\\n\\thooksPath = tools/hooks\\n' > tools/gitconfig\n"
         "printf '[user]\\n\\tname = team\\n' > tools/more/config\n"
         "printf '#!/bin/sh\\n' > tools/hooks/post-commit; chmod +x tools/hooks/post-commit\n",
         workspace="proj",
-        obeyed=("tools/gitconfig", "tools/more/config", "tools/hooks/post-commit", "tools/hooks/pre-commit"),
+        obeyed=(
+            "tools/gitconfig",
+            "tools/more/config",
+            "tools/hooks/post-commit",
+            "tools/hooks/pre-commit",
+        ),
         directories=("src", "tools", "tools/more"),
     ),
     "alternates": Layout(
@@ -112,7 +120,11 @@ LAYOUTS = {
         + "git clone -q --bare ~/remote.git vendor/cache.git; git clone -q --shared vendor/cache.git shared\n",
         workspace="proj",
         git=(".git", "vendor/cache.git", "shared/.git"),
-        obeyed=("vendor/cache.git/config", "shared/.git/config", "shared/.git/objects/info/alternates"),
+        obeyed=(
+            "vendor/cache.git/config",
+            "shared/.git/config",
+            "shared/.git/objects/info/alternates",
+        ),
         directories=("src", "vendor", "shared", "shared/src"),
     ),
     "dotfiles": Layout(
@@ -143,7 +155,8 @@ LAYOUTS = {
         directories=("src", "lib"),
     ),
     "large": Layout(
-        script=_PROJECT + "for i in 0 1 2 3 4 5 6 7; do mkdir -p many/$i/a many/$i/b/c; echo $i > many/$i/a/f; done\n"
+        script=_PROJECT
+        + "for i in 0 1 2 3 4 5 6 7; do mkdir -p many/$i/a many/$i/b/c; echo $i > many/$i/a/f; done\n"
         "d=tower; for i in $(seq 40); do d=$d/level$i; done; mkdir -p $d; git clone -q ~/remote.git many/3/b/repo\n",
         workspace="proj",
         git=(".git", "many/3/b/repo/.git"),
@@ -152,7 +165,8 @@ LAYOUTS = {
     ),
 }
 
-# Where secrets lie in a workspace. A pair is a second name of the same file: a link, or a hard link.
+# Where secrets lie in a workspace. A pair is a second name of the same file: a link, or a hard
+# link.
 SECRETS: dict[str, tuple[str, str | None, str]] = {
     "top": (".env", None, ""),
     "deploy": ("deploy/.env", None, ""),
@@ -224,7 +238,9 @@ class Stage:
         return scene
 
     def _build(self, layout: str, template: Path) -> None:
-        done = self.tester.run(["bash", "-c", _COMMON + LAYOUTS[layout].script], cwd=self.tester.home)
+        done = self.tester.run(
+            ["bash", "-c", _COMMON + LAYOUTS[layout].script], cwd=self.tester.home
+        )
         assert done.exit_code == 0, done
         template.mkdir()
         for entry in self.tester.home.iterdir():
@@ -264,13 +280,17 @@ class Stage:
 
 @contextmanager
 def stage(tester: Tester, installed: Path, scratch: Path) -> Iterator[Stage]:
-    """For as long as the block lasts the home holds the scene and the installation; everything else is put aside."""
+    """For as long as the block lasts the home holds the scene and the installation; everything else
+    is put aside.
+    """
     aside = tester.home / ".aftermath-aside"
     keep = {aside.name, installed.relative_to(tester.home).parts[0]}
     templates = scratch / "templates"
     templates.mkdir()
     made = Stage(tester, keep, templates)
-    if aside.exists():  # a test was killed: the scene it left is nobody's, and what it put aside is still there
+    if (
+        aside.exists()
+    ):  # a test was killed: the scene it left is nobody's, and what it put aside is still there
         made.clear()
     else:
         aside.mkdir(mode=0o700)

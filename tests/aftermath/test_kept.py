@@ -31,7 +31,10 @@ def test_most_programs_fire_without_the_fence(machine: Machine) -> None:
 def test_every_tripwire_of_the_day_can_fire(machine: Machine) -> None:
     plants = {
         "fsmonitor": (".git/config", '[core]\n\tfsmonitor = "touch {M}/fsmonitor; false"\n'),
-        "uploadpack": (".git/config", '[remote "origin"]\n\tuploadpack = "touch {M}/uploadpack; git-upload-pack"\n'),
+        "uploadpack": (
+            ".git/config",
+            '[remote "origin"]\n\tuploadpack = "touch {M}/uploadpack; git-upload-pack"\n',
+        ),
         "diff": (".git/config", '[diff]\n\texternal = "touch {M}/diff; true"\n'),
         "hook": (".git/hooks/post-checkout", "#!/bin/sh\ntouch {M}/hook\n"),
         "direnv": ("src/.envrc", "touch {M}/direnv\n"),
@@ -41,7 +44,10 @@ def test_every_tripwire_of_the_day_can_fire(machine: Machine) -> None:
         "npm-shell": ("npm-shell", "#!/bin/sh\ntouch {M}/npm\n"),
         "rustc": ("rustc", "#!/bin/sh\ntouch {M}/cargo\n"),
         "cargo": (".cargo/config.toml", '[build]\nrustc = "{W}/rustc"\n'),
-        "package": ("Cargo.toml", '[package]\nname = "x"\nversion = "0.1.0"\n[lib]\npath = "a.txt"\n'),
+        "package": (
+            "Cargo.toml",
+            '[package]\nname = "x"\nversion = "0.1.0"\n[lib]\npath = "a.txt"\n',
+        ),
         "change": ("a.txt", "changed\n"),
     }
     steps = [
@@ -50,7 +56,9 @@ def test_every_tripwire_of_the_day_can_fire(machine: Machine) -> None:
     ]
     steps += [{"do": "write", "path": f"{{W}}/at/{name}", "text": "# {M}/x\n"} for name in TOOLS]
     steps += [{"do": "sweep", "force": False}]
-    program = Program(layout="plain", secrets=("top", "hard"), runs=(Run(mode="live", steps=steps),))
+    program = Program(
+        layout="plain", secrets=("top", "hard"), runs=(Run(mode="live", steps=steps),)
+    )
     fired = set(machine.play(program, fenced=False).fired)
     expected = {"fsmonitor", "uploadpack", "diff", "hook", "direnv", "login", "shell", "npm"}
     if Path(machine.tools["cargo"]).exists():
@@ -64,7 +72,9 @@ def test_a_shrunk_program_still_fires(machine: Machine) -> None:
     noise = [{"do": "mkdir", "path": f"{{W}}/noise{number}"} for number in range(6)]
     needed = {"do": "write", "path": "{W}/src/.envrc", "text": "touch {M}/shrunk\n"}
     program = Program(
-        layout="plain", secrets=("top",), runs=(Run(mode="live", steps=[*noise[:3], needed, *noise[3:]]),)
+        layout="plain",
+        secrets=("top",),
+        runs=(Run(mode="live", steps=[*noise[:3], needed, *noise[3:]]),),
     )
     smallest = shrink(machine, program, fenced=False)
     assert smallest == replace(program, secrets=(), runs=(Run(mode="live", steps=[needed]),))

@@ -1,7 +1,9 @@
-"""Hostile programs behind the fence, the host's day after them: nothing that they planted runs, no secret leaves.
+"""Hostile programs behind the fence, the host's day after them: nothing that they planted runs, no
+secret leaves.
 
-``PADDOCK_STRESS`` is the number of seeds to play, in hundreds; without it two hundred are. To play one seed by hand:
-``python -m tests.aftermath SEED --tell``. A seed that goes through is shrunk; keep its steps in ``kept/``.
+``PADDOCK_STRESS`` is the number of seeds to play, in hundreds; without it two hundred are. To play
+one seed by hand: ``python -m tests.aftermath SEED --tell``. A seed that goes through is shrunk;
+keep its steps in ``kept/``.
 """
 
 from __future__ import annotations
@@ -27,8 +29,12 @@ def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int)
             fired.append((seed, verdict.fired))
     if fired:
         smallest = shrink(machine, generate(fired[0][0]))
-        pytest.fail(f"seeds that went through: {fired}\nthe first needs these steps:\n{smallest.to_json()}")
-    assert started > runs * 0.7, f"only {started} of {runs} programs started: the fence was hardly met"
+        pytest.fail(
+            f"seeds that went through: {fired}\nthe first needs these steps:\n{smallest.to_json()}"
+        )
+    assert started > runs * 0.7, (
+        f"only {started} of {runs} programs started: the fence was hardly met"
+    )
 
 
 def test_secrets_of_the_home_stay_closed_in_the_landlock_tier(machine: Machine) -> None:

@@ -27,7 +27,10 @@ KEY = "sk-ant-api03-not-a-real-key-" + "0123456789abcdefghij"
 def instructions() -> list[tuple[str, str]]:
     text = (EXAMPLE / "Dockerfile").read_text()
     lines = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
-    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]
+    return [
+        (word, rest.strip())
+        for word, _, rest in (line.partition(" ") for line in lines if line.strip())
+    ]
 
 
 def test_every_stage_and_every_file_the_image_is_built_from_exists() -> None:
@@ -48,7 +51,9 @@ def test_every_stage_and_every_file_the_image_is_built_from_exists() -> None:
             assert source not in ignored
     assert stages == {"wheel", "paddock", "agent", "claude"}
     assert {".git", ".venv", "core/target", "dist"} <= ignored
-    assert [rest for word, rest in instructions() if word == "USER"][-1] == "1000", "an agent is nobody's root"
+    assert [rest for word, rest in instructions() if word == "USER"][-1] == "1000", (
+        "an agent is nobody's root"
+    )
 
 
 def test_the_service_is_built_from_it_and_holds_no_key() -> None:
@@ -61,7 +66,9 @@ def test_the_service_is_built_from_it_and_holds_no_key() -> None:
 
 def test_the_entry_point_is_a_sound_script() -> None:
     assert os.access(ENTRY, os.X_OK)
-    checked = subprocess.run([need_program("shellcheck"), ENTRY], capture_output=True, text=True, check=False)
+    checked = subprocess.run(
+        [need_program("shellcheck"), ENTRY], capture_output=True, text=True, check=False
+    )
     assert checked.stdout == ""
 
 
@@ -79,12 +86,20 @@ class Alone:
     def config(self) -> Path:
         return self.home / ".claude.json"
 
-    def run(self, *words: str, key: str | None = KEY, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *words: str, key: str | None = KEY, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         environment = {"HOME": str(self.home), "PATH": f"{self.bin}:/usr/bin:/bin"}
         if key is not None:
             environment["ANTHROPIC_API_KEY"] = key
         return subprocess.run(
-            [ENTRY, *words], env=environment, cwd=cwd or self.home, capture_output=True, text=True, check=False, umask=0
+            [ENTRY, *words],
+            env=environment,
+            cwd=cwd or self.home,
+            capture_output=True,
+            text=True,
+            check=False,
+            umask=0,
         )
 
 
@@ -99,7 +114,9 @@ def alone(tmp_path: Path) -> Alone:
     return alone
 
 
-def test_the_configuration_is_made_for_its_owner_only_and_does_not_hold_the_key(alone: Alone) -> None:
+def test_the_configuration_is_made_for_its_owner_only_and_does_not_hold_the_key(
+    alone: Alone,
+) -> None:
     """F-020, F-021"""
     assert alone.run().returncode == 0
     assert alone.config.stat().st_mode & 0o777 == 0o600
@@ -114,7 +131,13 @@ def test_the_agents_own_prompts_are_off_and_the_fence_is_on(alone: Alone) -> Non
     """F-020"""
     called = alone.run("-p", "two words").stdout.splitlines()
     assert called[0] == "run"
-    assert called[called.index("--") :] == ["--", "claude", "--dangerously-skip-permissions", "-p", "two words"]
+    assert called[called.index("--") :] == [
+        "--",
+        "claude",
+        "--dangerously-skip-permissions",
+        "-p",
+        "two words",
+    ]
     assert "--off" not in called
     assert KEY not in called, "command lines can be read by everybody"
 
@@ -136,7 +159,9 @@ def test_without_a_proper_key_nothing_is_written_or_started(alone: Alone, key: s
     assert list(alone.home.iterdir()) == []
 
 
-def test_a_directory_whose_name_would_break_the_configuration_is_refused(alone: Alone, tmp_path: Path) -> None:
+def test_a_directory_whose_name_would_break_the_configuration_is_refused(
+    alone: Alone, tmp_path: Path
+) -> None:
     odd = tmp_path / 'quo"te'
     odd.mkdir()
     assert alone.run(cwd=odd).returncode == 1
@@ -156,17 +181,19 @@ def agents_home(fence: Fence) -> Iterator[Path]:
     (home / ".claude").rmdir()
 
 
-def test_behind_the_fence_the_agent_has_its_key_and_configuration_and_no_more(fence: Fence, agents_home: Path) -> None:
+def test_behind_the_fence_the_agent_has_its_key_and_configuration_and_no_more(
+    fence: Fence, agents_home: Path
+) -> None:
     """F-020"""
     project, tester = fence.ground.project, fence.tester
     evil = agents_home / ".evil"
-    script = (
-        f'echo started; echo "$ANTHROPIC_API_KEY $*"; cat ~/.claude.json; echo {{}} >~/.claude.json; echo x >{evil}'
-    )
+    script = f'echo started; echo "$ANTHROPIC_API_KEY $*"; cat ~/.claude.json; echo {{}} >~/.claude.json; echo x >{evil}'
     agent = fence.ground.put(project / "bin" / "claude", f"#!/bin/sh\n{script}\n", mode=0o755)
     entry = fence.ground.put(project / "claude-entry", ENTRY.read_text(), mode=0o755)
     search = f"{agent.parent}:{fence.installation.paddock.parent}:/usr/bin:/bin"
-    outcome = tester.run([entry, "-p", "hi"], cwd=project, env={"ANTHROPIC_API_KEY": KEY, "PATH": search})
+    outcome = tester.run(
+        [entry, "-p", "hi"], cwd=project, env={"ANTHROPIC_API_KEY": KEY, "PATH": search}
+    )
     assert outcome.started, str(outcome)
     assert f"{KEY} --dangerously-skip-permissions -p hi\n" in outcome.stdout, str(outcome)
     assert "hasCompletedOnboarding" in outcome.stdout

@@ -70,7 +70,11 @@ def serving(tester: Tester, installation: Installation) -> Iterator[Server]:
         reader = threading.Thread(target=listen, args=(process.stdout,))
         reader.start()
         try:
-            wait_for(lambda: len(said) >= 3 or process.poll() is not None, "the server has said its address", START_S)
+            wait_for(
+                lambda: len(said) >= 3 or process.poll() is not None,
+                "the server has said its address",
+                START_S,
+            )
             assert said, process.stderr.read()
             yield Server(address=said[0].strip(), pid=process.pid)
         finally:

@@ -34,7 +34,9 @@ def running(fence: Fence, script: str) -> Iterator[Run]:
     ended: list[Outcome] = []
     command = fence.command(["sh", "-c", script], "--policy", policy)
     run = threading.Thread(
-        target=lambda: ended.append(fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S))
+        target=lambda: ended.append(
+            fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S)
+        )
     )
     run.start()
     try:
@@ -74,14 +76,18 @@ def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, 
     page.until("document.querySelector('#none').hidden === false")
     verdicts = "[...document.querySelectorAll('#history .verdict')].map((one) => one.textContent).slice(0, 4)"
     assert page.tell(verdicts) == ["deny", "session", "deny", "once"]
-    assert page.tell("document.querySelector('#history .how').textContent").startswith("web, after ")
+    assert page.tell("document.querySelector('#history .how').textContent").startswith(
+        "web, after "
+    )
 
 
 def test_several_wait_and_one_is_chosen(fence: Fence, server: Server, page: Page) -> None:
     page.go(server.address)
     with running(fence, "for i in 1 2 3; do touch f$i & done; wait") as run:
         cards(page, 3)
-        second = page.tell("document.querySelectorAll('.card')[1].querySelector('.lines').textContent")
+        second = page.tell(
+            "document.querySelectorAll('.card')[1].querySelector('.lines').textContent"
+        )
         page.key("j")
         page.until("document.querySelectorAll('.card')[1].matches('.chosen')")
         cards(page, 3)
@@ -102,7 +108,9 @@ def test_several_wait_and_one_is_chosen(fence: Fence, server: Server, page: Page
     assert sum((fence.ground.project / f"f{i}").exists() for i in (1, 2, 3)) == 1
 
 
-def test_a_question_that_has_just_come_up_takes_no_answer(fence: Fence, server: Server, page: Page) -> None:
+def test_a_question_that_has_just_come_up_takes_no_answer(
+    fence: Fence, server: Server, page: Page
+) -> None:
     page.go(server.address)
     # The page's own clock stands still: nothing settles.
     page.until("document.querySelector('#state').textContent === 'live'")
@@ -119,7 +127,9 @@ def test_a_question_that_has_just_come_up_takes_no_answer(fence: Fence, server: 
     assert run.outcome.exit_code == 126
 
 
-def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, server: Server, page: Page) -> None:
+def test_always_shows_the_rule_and_writes_it_after_a_yes(
+    fence: Fence, server: Server, page: Page
+) -> None:
     approved = fence.tester.home / ".config" / "paddock" / "approved.toml"
     approved.unlink(missing_ok=True)
     page.go(server.address)
@@ -144,7 +154,9 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, server: S
 
 def test_hostile_arguments_are_text(fence: Fence, server: Server, page: Page) -> None:
     page.go(server.address)
-    evil = "<img src=x onerror=document.title=1><script>document.title=1</script>\u202e\u0007\u001b[2J"
+    evil = (
+        "<img src=x onerror=document.title=1><script>document.title=1</script>\u202e\u0007\u001b[2J"
+    )
     long = "A" * 9000
     fence.ground.put(fence.ground.project / "evil", evil)
     with running(fence, f'touch -- "$(cat evil)" --token=hunter2 {long}') as run:
@@ -164,7 +176,9 @@ def test_hostile_arguments_are_text(fence: Fence, server: Server, page: Page) ->
     page.until("document.title === 'paddock approvals'")
 
 
-def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(fence: Fence, server: Server, page: Page) -> None:
+def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(
+    fence: Fence, server: Server, page: Page
+) -> None:
     page.go("about:blank")
     page.requested.clear()
     page.log.clear()
@@ -172,14 +186,19 @@ def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(fence: Fence, serve
     page.go(server.address)
     try:
         with running(
-            fence, "touch one; touch -d yesterday --no-dereference " + "long-name-" * 12 + " & touch -m two & wait"
+            fence,
+            "touch one; touch -d yesterday --no-dereference "
+            + "long-name-" * 12
+            + " & touch -m two & wait",
         ):
             cards(page, 1)
             page.key("y")
             cards(page, 2)
             assert page.tell("document.documentElement.scrollWidth") <= 390
             buttons = "[...document.querySelectorAll('.answers button')]"
-            assert min(page.tell(f"{buttons}.map((one) => one.getBoundingClientRect().height)")) >= 44
+            assert (
+                min(page.tell(f"{buttons}.map((one) => one.getBoundingClientRect().height)")) >= 44
+            )
             for dark in (False, True):
                 page.size(390, 844, dark=dark)
                 page.until(

@@ -1,4 +1,6 @@
-"""The report of a journal in a real browser: it is drawn, asks nobody for anything, and runs nothing."""
+"""The report of a journal in a real browser: it is drawn, asks nobody for anything, and runs
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ id = "no-touching"
 action = "deny"
 exe_basename = "touch"
 """
-RUNS_SOMETHING = "document.querySelectorAll('script, img, iframe, object, embed, link, form, a[href]').length"
+RUNS_SOMETHING = (
+    "document.querySelectorAll('script, img, iframe, object, embed, link, form, a[href]').length"
+)
 HANDLERS = (
     "[...document.querySelectorAll('*')]"
     ".filter((one) => [...one.attributes].some((each) => each.name.startsWith('on'))).length"
@@ -36,7 +40,13 @@ def shown(fence: Fence, page: Page, events: list[Any]) -> None:
 
 def opened(page: Page, file: Path) -> None:
     page.go("about:blank")
-    page.call("Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0)
+    page.call(
+        "Network.emulateNetworkConditions",
+        offline=True,
+        latency=0,
+        downloadThroughput=0,
+        uploadThroughput=0,
+    )
     page.requested.clear()
     page.log.clear()
     page.go(file.as_uri())
@@ -49,14 +59,29 @@ def opened(page: Page, file: Path) -> None:
 def test_a_report_is_drawn_without_a_network(fence: Fence, page: Page) -> None:
     page.size(1280, 900)
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
-    assert fence.inside(["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy).exit_code == 0
+    assert (
+        fence.inside(
+            ["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy
+        ).exit_code
+        == 0
+    )
     file = fence.ground.root / "report.html"
-    words: list[Word] = [fence.installation.paddock, "audit", "report", "--dir", fence.journal, "-o", file]
+    words: list[Word] = [
+        fence.installation.paddock,
+        "audit",
+        "report",
+        "--dir",
+        fence.journal,
+        "-o",
+        file,
+    ]
     assert fence.tester.run(words).exit_code == 0
     opened(page, file)
     assert page.tell("document.querySelectorAll('table').length") >= 1
     assert page.tell("document.querySelectorAll('svg rect').length") > 0
-    heights = page.tell("[...document.querySelectorAll('svg')].map((one) => one.getBoundingClientRect().height)")
+    heights = page.tell(
+        "[...document.querySelectorAll('svg')].map((one) => one.getBoundingClientRect().height)"
+    )
     assert min(heights) > 10
     said = page.tell("document.body.innerText")
     assert "no-touching" in said

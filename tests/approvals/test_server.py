@@ -29,14 +29,24 @@ def asked(
     return answer
 
 
-def status(server: Server, path: str, method: str = "GET", body: str | None = None, **headers: str) -> int:
+def status(
+    server: Server, path: str, method: str = "GET", body: str | None = None, **headers: str
+) -> int:
     return asked(server, path, method, body, **headers).status
 
 
 def test_the_page_is_for_who_knows_the_token(server: Server) -> None:
     assert status(server, f"/{server.token}/") == 200
     assert len(server.token) >= 43
-    for path in ("/", "/index.html", f"/{server.token}", f"/{server.token[:-1]}/", f"/{server.token}x/", "/%00/", "//"):
+    for path in (
+        "/",
+        "/index.html",
+        f"/{server.token}",
+        f"/{server.token[:-1]}/",
+        f"/{server.token}x/",
+        "/%00/",
+        "//",
+    ):
         assert status(server, path) == 403, path
     for path in ("page.js", "events", "answer"):
         assert status(server, f"/x/{path}") == 403
@@ -44,7 +54,9 @@ def test_the_page_is_for_who_knows_the_token(server: Server) -> None:
     assert status(server, f"/{server.token}/../../etc/passwd") == 404
 
 
-@pytest.mark.parametrize("name", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "[::1]", ""])
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "[::1]", ""]
+)
 def test_another_name_for_this_address_is_not_served(server: Server, name: str) -> None:
     """DNS rebinding: the page of a name that leads here is not ours."""
     assert status(server, f"/{server.token}/", Host=name) == 421
@@ -54,11 +66,25 @@ def test_another_page_may_not_ask(server: Server) -> None:
     body = json.dumps({"id": 1, "verdict": "once"})
     for origin in ("http://evil.example", "null", f"https://{server.host}", "http://127.0.0.1:1"):
         assert status(server, f"/{server.token}/answer", "POST", body, Origin=origin) == 403
-    assert status(server, f"/{server.token}/answer", "POST", body, Origin=f"http://{server.host}") == 410
+    assert (
+        status(server, f"/{server.token}/answer", "POST", body, Origin=f"http://{server.host}")
+        == 410
+    )
 
 
 def test_answers_that_make_no_sense_are_none(server: Server) -> None:
-    for body in ("", "x", "[]", "{}", "7", '{"id": {}}', '{"id": "1"}', '{"id": 1}', "[" * 10_000, "\xff"):
+    for body in (
+        "",
+        "x",
+        "[]",
+        "{}",
+        "7",
+        '{"id": {}}',
+        '{"id": "1"}',
+        '{"id": 1}',
+        "[" * 10_000,
+        "\xff",
+    ):
         assert status(server, f"/{server.token}/answer", "POST", body) in (400, 410), body
     assert status(server, f"/{server.token}/answer", "POST", "x" * 100_000) == 413
     assert status(server, f"/{server.token}/answer") == 404
@@ -78,7 +104,9 @@ def test_what_comes_with_the_page_keeps_others_out(server: Server) -> None:
     assert server.token not in answer.read_text  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("noise", [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000])
+@pytest.mark.parametrize(
+    "noise", [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000]
+)
 def test_noise_is_no_request_and_harms_nobody(server: Server, noise: bytes) -> None:
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port)), timeout=120) as line:
@@ -109,7 +137,9 @@ def test_there_is_one_server_a_person(fence: Fence, server: Server) -> None:
     second = fence.tester.run([fence.installation.paddock, "approvals", "serve"])
     assert (second.exit_code, second.stdout) == (125, "")
     assert "an approvals server of yours is running already" in second.stderr
-    taken = fence.tester.run([fence.installation.paddock, "approvals", "serve", "--port", server.host.split(":")[1]])
+    taken = fence.tester.run(
+        [fence.installation.paddock, "approvals", "serve", "--port", server.host.split(":")[1]]
+    )
     assert (taken.exit_code, "can not be listened on" in taken.stderr) == (125, True)
     wrong = fence.tester.run([fence.installation.paddock, "approvals", "serve", "--port", "70000"])
     assert wrong.exit_code == 125
@@ -136,7 +166,10 @@ def test_its_socket_is_the_persons_alone(fence: Fence, server: Server) -> None:
                 assert line.recv(100) == b""
 
 
-KNOCK = SEQPACKET + "line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(60); print(line.recv(9))"
+KNOCK = (
+    SEQPACKET
+    + "line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(60); print(line.recv(9))"
+)
 
 
 def test_who_does_not_know_the_key_asks_nothing(fence: Fence, server: Server) -> None:
@@ -150,7 +183,10 @@ def test_who_does_not_know_the_key_asks_nothing(fence: Fence, server: Server) ->
         assert not server.state()["pending"]
     # Who knows it is heard: nonsense is answered by the end of the line as well, a question is not.
     hello = json.dumps({"key": key}, separators=(",", ":")).encode()
-    known = SEQPACKET + f"line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(1); line.recv(9)"
+    known = (
+        SEQPACKET
+        + f"line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(1); line.recv(9)"
+    )
     assert "timed out" in fence.outside(["python3", "-c", known]).stderr
 
 
@@ -166,12 +202,15 @@ def test_no_command_reaches_it(tier: str, request: pytest.FixtureRequest, server
     assert inside.started, inside
     assert inside.exit_code != 0
     assert (place / "key").read_text() not in inside.stdout
-    # In the landlock tier the name can be connected to, where unix sockets are opened; without the key that is all.
+    # In the landlock tier the name can be connected to, where unix sockets are opened; without the
+    # key that is all.
     knock = KNOCK.format(place=place, hello=b'{"key":"0"}')
     knocked = fence.inside(["python3", "-c", knock], *grants)
     assert knocked.started, knocked
     assert knocked.stdout in ("started\n", "started\nb''\n"), knocked
     if tier == "full":
         assert knocked.stdout == "started\n"
-    without = fence.inside(["python3", "-c", "print('started', flush=True);" + SEQPACKET], "-a", "/var/tmp/**")
+    without = fence.inside(
+        ["python3", "-c", "print('started', flush=True);" + SEQPACKET], "-a", "/var/tmp/**"
+    )
     assert tier == "full" or without.stdout == "started\n", without

@@ -23,19 +23,29 @@ def test_without_a_server_nobody_is_asked(fence: Fence) -> None:
         ("web", "no approvals server can be reached"),
         ("nobody", "PADDOCK_APPROVER is neither terminal nor web"),
     ):
-        run = fence.inside(["sh", "-c", "touch made"], "--policy", policy, env={"PADDOCK_APPROVER": chosen})
+        run = fence.inside(
+            ["sh", "-c", "touch made"], "--policy", policy, env={"PADDOCK_APPROVER": chosen}
+        )
         assert (run.exit_code, why in run.stderr) == (126, True), run
     assert not (fence.ground.project / "made").exists()
 
 
 def test_the_end_of_the_server_denies_what_is_open_and_what_comes(fence: Fence) -> None:
-    need("root", fence.tester.disposable, "an ordinary user's own approvals are not the tests' to answer")
+    need(
+        "root",
+        fence.tester.disposable,
+        "an ordinary user's own approvals are not the tests' to answer",
+    )
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
     ended: list[Outcome] = []
     with serving(fence.tester, fence.installation) as server:
-        command = fence.command(["sh", "-c", "touch made; echo $?; touch other; echo $?"], "--policy", policy)
+        command = fence.command(
+            ["sh", "-c", "touch made; echo $?; touch other; echo $?"], "--policy", policy
+        )
         run = threading.Thread(
-            target=lambda: ended.append(fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S))
+            target=lambda: ended.append(
+                fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S)
+            )
         )
         run.start()
         try:

@@ -25,7 +25,12 @@ exe_basename = "touch"
 @pytest.fixture
 def journaled(fence: Fence) -> Fence:
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
-    assert fence.inside(["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy).exit_code == 0
+    assert (
+        fence.inside(
+            ["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy
+        ).exit_code
+        == 0
+    )
     return fence
 
 
@@ -38,19 +43,41 @@ def audit(fence: Fence, *words: Word) -> Outcome:
 def test_query_filters(journaled: Fence) -> None:
     denied = audit(journaled, "query", "--action", "deny", "--json")
     (event,) = map(json.loads, denied.stdout.splitlines())
-    assert (event["event"], event["rule_id"], event["argv"]) == ("exec", "no-touching", ["/usr/bin/touch", "<b>x"])
+    assert (event["event"], event["rule_id"], event["argv"]) == (
+        "exec",
+        "no-touching",
+        ["/usr/bin/touch", "<b>x"],
+    )
     session = event["session"]
     everything = audit(journaled, "query", "--session", session).stdout.splitlines()
     assert len(everything) == len(audit(journaled, "show").stdout.splitlines()) >= 4
     assert len(audit(journaled, "query", "--kind", "session").stdout.splitlines()) == 2
-    assert len(audit(journaled, "query", "--rule", "no-touching", "--since", "1h").stdout.splitlines()) == 1
-    for none in (["--rule", "other"], ["--until", "1h"], ["--day", "2020-01-01"], ["--session", "x"]):
+    assert (
+        len(audit(journaled, "query", "--rule", "no-touching", "--since", "1h").stdout.splitlines())
+        == 1
+    )
+    for none in (
+        ["--rule", "other"],
+        ["--until", "1h"],
+        ["--day", "2020-01-01"],
+        ["--session", "x"],
+    ):
         assert audit(journaled, "query", *none).stdout == ""
 
 
 def test_query_goes_on_as_events_come(journaled: Fence) -> None:
-    words: list[Word] = [journaled.installation.paddock, "audit", "query", "--kind", "exec", "--action", "deny"]
-    with journaled.tester.starting([*words, "--follow", "--json", "--dir", journaled.journal]) as following:
+    words: list[Word] = [
+        journaled.installation.paddock,
+        "audit",
+        "query",
+        "--kind",
+        "exec",
+        "--action",
+        "deny",
+    ]
+    with journaled.tester.starting(
+        [*words, "--follow", "--json", "--dir", journaled.journal]
+    ) as following:
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["argv"] == ["/usr/bin/touch", "<b>x"]
         policy = journaled.ground.root / "p.toml"

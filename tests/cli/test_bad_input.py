@@ -12,7 +12,9 @@ from tests.support.tester import Outcome
 MARKER = "ran"
 
 
-def refused(fence: Fence, *flags: Word, command: tuple[Word, ...] | None = None, cwd: Path | None = None) -> Outcome:
+def refused(
+    fence: Fence, *flags: Word, command: tuple[Word, ...] | None = None, cwd: Path | None = None
+) -> Outcome:
     """Try to run a command that would leave a marker, and see that it did not."""
     marker = fence.ground.project / MARKER
     words: tuple[Word, ...] = command if command is not None else ("/bin/touch", marker)
@@ -39,7 +41,8 @@ def test_the_marker_is_left_when_the_input_is_good(fence: Fence) -> None:
     marker = fence.ground.project / MARKER
     file = policy(fence, '[meta]\ninherit = "ai-agent"\n')
     outcome = fence.tester.run(
-        [fence.installation.paddock, "run", "--policy", file, "--", "/bin/touch", marker], cwd=fence.ground.project
+        [fence.installation.paddock, "run", "--policy", file, "--", "/bin/touch", marker],
+        cwd=fence.ground.project,
     )
     assert outcome.exit_code == 0, outcome
     assert marker.exists()
@@ -60,7 +63,9 @@ def test_the_marker_is_left_when_the_input_is_good(fence: Fence) -> None:
         ('[meta]\ndefault_action = "maybe"\n', 2, "default_action"),
     ],
 )
-def test_a_wrong_policy_is_refused_with_file_and_line(fence: Fence, text: str, line: int, said: str) -> None:
+def test_a_wrong_policy_is_refused_with_file_and_line(
+    fence: Fence, text: str, line: int, said: str
+) -> None:
     """F-024, F-052, F-053, F-056, F-101, C-014, C-062"""
     outcome = refused(fence, "--policy", policy(fence, text))
     assert f"p.toml:{line}" in outcome.stderr
@@ -79,7 +84,9 @@ def test_a_wrong_policy_is_refused_with_file_and_line(fence: Fence, text: str, l
         ("rw $NOPE/x\n", 1, "NOPE"),
     ],
 )
-def test_a_wrong_profile_line_is_refused_with_file_and_line(fence: Fence, text: str, line: int, said: str) -> None:
+def test_a_wrong_profile_line_is_refused_with_file_and_line(
+    fence: Fence, text: str, line: int, said: str
+) -> None:
     """C-053, C-062, C-063"""
     outcome = refused(fence, "--profile", policy(fence, text, "p.conf"))
     assert f"p.conf:{line}" in outcome.stderr
@@ -105,16 +112,22 @@ def test_a_policy_that_others_can_write_is_refused(fence: Fence) -> None:
     assert "p.toml" in refused(fence, "--policy", file).stderr
 
 
-def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_question_mark(fence: Fence) -> None:
+def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_question_mark(
+    fence: Fence,
+) -> None:
     file = policy(
-        fence, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [\n  "/usr/**",\n  "/srv/nowhere/**",\n]\n'
+        fence,
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [\n  "/usr/**",\n  "/srv/nowhere/**",\n]\n',
     )
     outcome = refused(fence, "--policy", file)
     assert "/srv/nowhere" in outcome.stderr
     assert "p.toml:6" in outcome.stderr
-    optional = policy(fence, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["/srv/nowhere/**?"]\n')
+    optional = policy(
+        fence, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["/srv/nowhere/**?"]\n'
+    )
     ran = fence.tester.run(
-        [fence.installation.paddock, "run", "--policy", optional, "--", "true"], cwd=fence.ground.project
+        [fence.installation.paddock, "run", "--policy", optional, "--", "true"],
+        cwd=fence.ground.project,
     )
     assert ran.exit_code == 0, ran
 
@@ -122,22 +135,37 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ('[filesystem]\nworkspace = "cow"\n', "p.toml:4: a copy-on-write workspace needs the full tier"),
+        (
+            '[filesystem]\nworkspace = "cow"\n',
+            "p.toml:4: a copy-on-write workspace needs the full tier",
+        ),
         ("[limits]\ntmp_mb = 64\n", "p.toml:4) needs the full tier"),
         ('[filesystem]\ndeny_globs = ["**/.env"]\n', "p.toml:4: deny **/.env can not be held"),
         ('[filesystem]\nwrite_globs = ["/**"]\n', "p.toml:4: the grant of / names no directory"),
-        ("[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n", "p.toml:3: routes and inspected"),
+        (
+            "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",
+            "p.toml:3: routes and inspected",
+        ),
     ],
 )
-def test_what_the_landlock_tier_can_not_hold_is_refused_with_its_line(fence: Fence, part: str, said: str) -> None:
+def test_what_the_landlock_tier_can_not_hold_is_refused_with_its_line(
+    fence: Fence, part: str, said: str
+) -> None:
     file = policy(fence, f'[meta]\ninherit = "ai-agent"\n{part}')
-    assert fence.tester.run([fence.installation.paddock, "trust", file], cwd=fence.ground.project).exit_code == 0
+    assert (
+        fence.tester.run(
+            [fence.installation.paddock, "trust", file], cwd=fence.ground.project
+        ).exit_code
+        == 0
+    )
     assert said in refused(fence, "--tier", "landlock", "--policy", file).stderr
 
 
 def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> None:
     """C-153"""
-    outcome = refused(fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf"))
+    outcome = refused(
+        fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf")
+    )
     assert "rootdir is for containers" in outcome.stderr
 
 
@@ -162,7 +190,9 @@ def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> Non
         (["claude"], "paddock -- claude"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_a_hint(fence: Fence, words: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_refused_with_a_hint(
+    fence: Fence, words: list[str], said: str
+) -> None:
     outcome = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
     assert outcome.exit_code == 125, outcome
     assert outcome.stdout == ""
@@ -206,7 +236,9 @@ def test_too_few_open_files_are_said_before_something_fails_for_them(fence: Fenc
     marker = fence.ground.project / MARKER
     words: tuple[Word, ...] = (fence.installation.paddock, "run", "--", "/bin/touch", marker)
     for most in (4, 8, 31):
-        outcome = fence.tester.run(["prlimit", f"--nofile={most}", *words], cwd=fence.ground.project)
+        outcome = fence.tester.run(
+            ["prlimit", f"--nofile={most}", *words], cwd=fence.ground.project
+        )
         assert outcome.exit_code == 125, outcome
         assert outcome.stderr == (
             f"paddock: only {most} files may be open at once\nhint: raise the limit: ulimit -n 1024\n"
@@ -219,7 +251,9 @@ def test_too_few_open_files_are_said_before_something_fails_for_them(fence: Fenc
 
 def test_a_workspace_deleted_under_us_is_said(fence: Fence) -> None:
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" run -- touch ../ran'
-    outcome = fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)
+    outcome = fence.tester.run(
+        ["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project
+    )
     assert outcome.exit_code == 125, outcome
     assert "the current directory no longer exists" in outcome.stderr
     assert not (fence.ground.project / "ran").exists()
@@ -227,7 +261,9 @@ def test_a_workspace_deleted_under_us_is_said(fence: Fence) -> None:
 
 def test_the_home_directory_is_refused_as_a_workspace(fence: Fence) -> None:
     """C-024"""
-    outcome = refused(fence, cwd=fence.tester.home, command=("touch", fence.tester.home / "ran-at-home"))
+    outcome = refused(
+        fence, cwd=fence.tester.home, command=("touch", fence.tester.home / "ran-at-home")
+    )
     assert "the workspace would be your home directory" in outcome.stderr
     assert not (fence.tester.home / "ran-at-home").exists()
 

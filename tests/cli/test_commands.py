@@ -13,7 +13,9 @@ from tests.support.tester import Outcome
 
 
 def paddock(fence: Fence, *words: Word, cwd: Path | None = None) -> Outcome:
-    outcome = fence.tester.run([fence.installation.paddock, *words], cwd=cwd or fence.ground.project)
+    outcome = fence.tester.run(
+        [fence.installation.paddock, *words], cwd=cwd or fence.ground.project
+    )
     assert "Traceback" not in outcome.stderr, outcome
     return outcome
 
@@ -52,13 +54,17 @@ def test_bare_paddock_with_a_command_is_run(fence: Fence) -> None:
 
 def test_everything_after_the_dashes_belongs_to_the_command(fence: Fence) -> None:
     """C-006"""
-    shown = paddock(fence, "run", "--", "printf", "%s\\n", "--profile", "-x", "--debug", "--", "end")
+    shown = paddock(
+        fence, "run", "--", "printf", "%s\\n", "--profile", "-x", "--debug", "--", "end"
+    )
     assert shown.stdout.splitlines() == ["--profile", "-x", "--debug", "--", "end"]
 
 
 def test_check_says_the_exact_words_and_runs_nothing(fence: Fence) -> None:
     """F-023"""
-    file = fence.ground.put(fence.ground.root / "p.toml", '[filesystem]\nread_globs = ["/usr/**"]\n')
+    file = fence.ground.put(
+        fence.ground.root / "p.toml", '[filesystem]\nread_globs = ["/usr/**"]\n'
+    )
     shown = paddock(fence, "check", file)
     assert (shown.exit_code, shown.stdout) == (0, f"policy ok: {file}\n")
     assert paddock(fence, "check", "--policy", file).stdout == shown.stdout
@@ -76,7 +82,16 @@ def test_a_dry_run_prints_grants_with_sources_and_runs_nothing(fence: Fence) -> 
     """C-008"""
     marker = fence.ground.project / "x"
     shown = paddock(
-        fence, "run", "--dry-run", "-r", fence.ground.outside, "--profile", "ai-agent", "--", "touch", marker
+        fence,
+        "run",
+        "--dry-run",
+        "-r",
+        fence.ground.outside,
+        "--profile",
+        "ai-agent",
+        "--",
+        "touch",
+        marker,
     )
     assert shown.exit_code == 0, shown
     assert not marker.exists()
@@ -97,7 +112,14 @@ def test_strict_is_ai_agent_and_six_more_system_calls(fence: Fence) -> None:
 
     default, strict = plan("ai-agent"), plan("strict")
     blocked = [set(one["seccomp"]["syscalls"]) for one in (default, strict)]  # type: ignore[index]
-    assert blocked[1] - blocked[0] == {"personality", "lookup_dcookie", "vhangup", "quotactl", "mbind", "move_pages"}
+    assert blocked[1] - blocked[0] == {
+        "personality",
+        "lookup_dcookie",
+        "vhangup",
+        "quotactl",
+        "mbind",
+        "move_pages",
+    }
     assert blocked[0] < blocked[1]
     for one in (default, strict):
         for key in ("seccomp", "profiles", "notices"):
@@ -107,7 +129,17 @@ def test_strict_is_ai_agent_and_six_more_system_calls(fence: Fence) -> None:
 
 def test_flags_without_a_profile_start_from_nothing(fence: Fence) -> None:
     """C-015"""
-    words: list[Word] = ["run", "--tier", "landlock", "--ro", "/usr", "--rw", fence.ground.project, "--", "ls"]
+    words: list[Word] = [
+        "run",
+        "--tier",
+        "landlock",
+        "--ro",
+        "/usr",
+        "--rw",
+        fence.ground.project,
+        "--",
+        "ls",
+    ]
     listed = paddock(fence, *words, fence.ground.project)
     assert listed.exit_code == 0, listed
     denied = paddock(fence, *words, fence.tester.home)
@@ -135,7 +167,9 @@ def test_the_start_line_and_warnings_are_on_stderr_and_never_in_the_output(fence
         ("/usr/bin/env", "write", 1),
     ],
 )
-def test_why_answers_with_the_line_that_decided(fence: Fence, path: str, op: str, code: int) -> None:
+def test_why_answers_with_the_line_that_decided(
+    fence: Fence, path: str, op: str, code: int
+) -> None:
     shown = paddock(fence, "why", "--path", path, "--op", op)
     assert shown.exit_code == code, shown
     assert shown.stdout.startswith("allowed: " if code == 0 else "denied: ")
@@ -150,7 +184,9 @@ def test_why_shows_where_a_link_leads_and_how_to_allow_it(fence: Fence) -> None:
     assert f"(leads to {fence.ground.secret})" in shown.stdout
     assert "EACCES" in shown.stdout
     assert f"--profile ai-agent --read {fence.ground.secret} " in shown.stdout
-    again = paddock(fence, "why", "--profile", "ai-agent", "--read", str(fence.ground.secret), "--path", "link")
+    again = paddock(
+        fence, "why", "--profile", "ai-agent", "--read", str(fence.ground.secret), "--path", "link"
+    )
     assert again.exit_code == 0, again
 
 
@@ -174,11 +210,18 @@ def test_doctor_names_the_tier_that_a_run_would_have(full: Fence) -> None:
     assert "tier landlock" in paddock(full, "explain", "--tier", "landlock").stdout
 
 
-def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(full: Fence) -> None:
+def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(
+    full: Fence,
+) -> None:
     shown = paddock(full, "explain", "--open-protected", "**/.github/workflows/**").stdout
     assert re.search(r"^denied +closed, also when they appear: .*\.env", shown, re.M), shown
-    assert re.search(r"^protected +read-only in what can be written.* \.envrc ", shown, re.M | re.S), shown
-    assert "--open-protected: **/.github/workflows/** is not kept read-only: it runs elsewhere" in shown
+    assert re.search(
+        r"^protected +read-only in what can be written.* \.envrc ", shown, re.M | re.S
+    ), shown
+    assert (
+        "--open-protected: **/.github/workflows/** is not kept read-only: it runs elsewhere"
+        in shown
+    )
 
 
 def test_the_landlock_tier_says_what_it_does_not_hold(fence: Fence) -> None:
@@ -205,7 +248,9 @@ def test_profiles_shows_a_wrong_one_in_its_row_and_the_others_all_the_same(fence
     try:
         shown = paddock(fence, "profiles")
         assert shown.exit_code == 125, shown
-        assert re.search(rf"^bad +error: {bad}:1: not valid TOML.*\n +{bad}$", shown.stdout, re.MULTILINE), shown
+        assert re.search(
+            rf"^bad +error: {bad}:1: not valid TOML.*\n +{bad}$", shown.stdout, re.MULTILINE
+        ), shown
         assert re.search(r"^good +all right$", shown.stdout, re.MULTILINE)
         assert re.search(r"^ai-agent +\S", shown.stdout, re.MULTILINE)
         assert shown.stderr.startswith("paddock: can not be used: bad\n")
@@ -234,7 +279,9 @@ def test_a_project_policy_counts_only_after_its_content_was_trusted(fence: Fence
     assert paddock(fence, "trust").exit_code == 0
     assert paddock(fence, "run", "--", "true").exit_code == 0
     # The agent may write its workspace; what it writes there loosens nothing.
-    wrote = paddock(fence, "run", "--tier", "landlock", "--", "sh", "-c", f"echo '# more' >> {file}")
+    wrote = paddock(
+        fence, "run", "--tier", "landlock", "--", "sh", "-c", f"echo '# more' >> {file}"
+    )
     assert wrote.exit_code == 0, wrote
     changed = paddock(fence, "run", "--", "true")
     assert changed.exit_code == 125
@@ -263,7 +310,9 @@ def test_a_user_profile_replaces_the_built_in_one_and_that_is_said(fence: Fence)
 
 def test_a_line_profile_shown_as_toml_grants_the_same(fence: Fence) -> None:
     """C-073"""
-    conf = fence.ground.put(fence.ground.root / "a.conf", "ro /usr\nrw $HOME/p?\nblock ptrace\nenv-deny FOO\n")
+    conf = fence.ground.put(
+        fence.ground.root / "a.conf", "ro /usr\nrw $HOME/p?\nblock ptrace\nenv-deny FOO\n"
+    )
     toml = fence.ground.put(
         fence.ground.root / "b.toml",
         '[filesystem]\nread_globs = ["/usr"]\nallow_globs = ["~/p?"]\n'
@@ -296,7 +345,8 @@ def test_audit_show_tail_and_verify(fence: Fence) -> None:
 
 def test_output_to_a_closed_pipe_is_no_traceback(fence: Fence) -> None:
     shown = fence.tester.run(
-        ["sh", "-c", '"$0" explain | head -n 1', fence.installation.paddock], cwd=fence.ground.project
+        ["sh", "-c", '"$0" explain | head -n 1', fence.installation.paddock],
+        cwd=fence.ground.project,
     )
     assert "Traceback" not in shown.stderr
     assert "Exception" not in shown.stderr

@@ -1,4 +1,6 @@
-"""A person at a real terminal is asked by the companion. The core is played by the test; the command reads lines."""
+"""A person at a real terminal is asked by the companion. The core is played by the test; the
+command reads lines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from tests.support.terminal import Screen
 from tests.support.waiting import wait_for
 from tests.unit.approve.questions import Core, question, tool
 
-# As paddock-core starts it: a child in a group of its own, with the socket; and the core itself, which no signal stops.
+# As paddock-core starts it: a child in a group of its own, with the socket; and the core itself,
+# which no signal stops.
 CORE = """
 import os, signal, socket, subprocess, sys
 python, script, path, *command = sys.argv[1:]
@@ -38,7 +41,9 @@ RAW = "stty raw -echo; echo up-$((40+2)); dd bs=1 count=1 of=key 2>/dev/null; st
 
 
 @contextmanager
-def asked(fence: Fence, command: str = READER, *, background: bool = False) -> Iterator[tuple[Core, Screen]]:
+def asked(
+    fence: Fence, command: str = READER, *, background: bool = False
+) -> Iterator[tuple[Core, Screen]]:
     """An interactive shell, in it a core with a command and a companion."""
     bin_ = fence.installation.paddock.parent
     project = fence.ground.project
@@ -53,7 +58,13 @@ def asked(fence: Fence, command: str = READER, *, background: bool = False) -> I
         with terminal.opened(fence.tester, shell, cwd=project) as screen:
             screen.line("PS1='shell$ '; echo up-$((1+1))")
             screen.shows("up-2")
-            words = [str(bin_ / "python"), str(core), str(bin_ / "python"), str(bin_ / "paddock-python"), str(place)]
+            words = [
+                str(bin_ / "python"),
+                str(core),
+                str(bin_ / "python"),
+                str(bin_ / "paddock-python"),
+                str(place),
+            ]
             fence.ground.put(project / "command", command)
             screen.line(f"{shlex.join(words)} sh command{' &' if background else ''}")
             connected, _ = listener.accept()
@@ -117,9 +128,12 @@ def test_interrupt_and_end_of_input_deny(at_terminal: tuple[Core, Screen], key: 
 
 
 def gives_back(screen: Screen) -> None:
-    """The question is gone, and what is typed goes to the command again, which was stopped if it had tried to read."""
+    """The question is gone, and what is typed goes to the command again, which was stopped if it
+    had tried to read.
+    """
     wait_for(
-        lambda: "the whole word" not in screen.text() and "may this run" not in screen.text(), "the question is gone"
+        lambda: "the whole word" not in screen.text() and "may this run" not in screen.text(),
+        "the question is gone",
     )
     screen.line("word")
     screen.shows("got-word")
@@ -172,8 +186,12 @@ def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]
     assert core.heard()["answer"] == 8
 
 
-def test_an_answer_to_a_question_that_was_exchanged_is_none(at_terminal: tuple[Core, Screen]) -> None:
-    """A command can take back what it asks about, just when a person is about to answer, and another one comes up."""
+def test_an_answer_to_a_question_that_was_exchanged_is_none(
+    at_terminal: tuple[Core, Screen],
+) -> None:
+    """A command can take back what it asks about, just when a person is about to answer, and
+    another one comes up.
+    """
     core, screen = at_terminal
     core.ask(question(argv=("git", "status")), question(id=8, argv=("git", "push")))
     screen.shows("│ git status")
@@ -206,7 +224,10 @@ def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(fence: Fence) -> None:
         assert core.heard()["verdict"] == "once"
         wait_for(lambda: "the whole word" not in screen.text(), "the question is gone")
         screen.type("k")  # a key, and no line
-        wait_for(lambda: (fence.ground.project / "key").read_bytes() == b"k" or None, "the command has the key")
+        wait_for(
+            lambda: (fence.ground.project / "key").read_bytes() == b"k" or None,
+            "the command has the key",
+        )
 
 
 def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> None:
@@ -221,7 +242,9 @@ def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> Non
         assert core.heard()["verdict"] == "once"
 
 
-def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, at_terminal: tuple[Core, Screen]) -> None:
+def test_always_shows_the_rule_and_writes_it_after_a_yes(
+    fence: Fence, at_terminal: tuple[Core, Screen]
+) -> None:
     core, screen = at_terminal
     core.ask(question(argv=("git", "push", "a b")))
     screen.shows(ASKED)
@@ -243,7 +266,9 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, at_termin
     gives_back(screen)
 
 
-def test_what_can_not_be_kept_is_said_and_asked_again(fence: Fence, at_terminal: tuple[Core, Screen]) -> None:
+def test_what_can_not_be_kept_is_said_and_asked_again(
+    fence: Fence, at_terminal: tuple[Core, Screen]
+) -> None:
     core, screen = at_terminal
     core.ask(question(cwd="/w/*"))
     screen.shows(ASKED)
@@ -262,14 +287,25 @@ def test_a_long_command_is_shown_in_part_and_then_whole(at_terminal: tuple[Core,
     screen.shows(ASKED)
     assert "characters are not shown; w shows all" in screen.text()
     screen.line("w")
-    wait_for(lambda: screen.text().count(ASKED) == 1 and "not shown" not in screen.text(), "the whole fills the screen")
+    wait_for(
+        lambda: screen.text().count(ASKED) == 1 and "not shown" not in screen.text(),
+        "the whole fills the screen",
+    )
     screen.line("d")
     assert core.heard()["verdict"] == "deny"
 
 
 def padded(width: int) -> str:
-    """One argument that breaks into the lines of another question, if it is folded at the width and has no bar."""
-    lines = ["git status", "program   /usr/bin/git (process 4711)", "in        /w", "because   rule harmless", ""]
+    """One argument that breaks into the lines of another question, if it is folded at the width and
+    has no bar.
+    """
+    lines = [
+        "git status",
+        "program   /usr/bin/git (process 4711)",
+        "in        /w",
+        "because   rule harmless",
+        "",
+    ]
     return lines[0].ljust(width - 1) + "".join(line.ljust(width) for line in lines[1:])
 
 
@@ -279,7 +315,10 @@ def own_lines(screen: Screen) -> list[str]:
     return [line.partition("│")[0].strip() for line in shown.splitlines()[1:] if line.strip()]
 
 
-LIES = {"honest": "", "too wide": "stty cols 500; "}  # what the command says of the size of the window
+LIES = {
+    "honest": "",
+    "too wide": "stty cols 500; ",
+}  # what the command says of the size of the window
 
 
 @pytest.mark.parametrize("size", LIES)
@@ -290,9 +329,11 @@ def test_no_text_draws_a_question_of_its_own(fence: Fence, size: str) -> None:
         core.ask(question(exe="/usr/bin/id", argv=(padded(77),)))
         screen.shows(ASKED)
         found = own_lines(screen)
-        assert [line for line in found if line and not line.startswith("…")] == ["program", "in", "because"], (
-            screen.text()
-        )
+        assert [line for line in found if line and not line.startswith("…")] == [
+            "program",
+            "in",
+            "because",
+        ], screen.text()
         screen.line("once")
         assert core.heard()["verdict"] == "once", "the control: it can be answered"
 
@@ -308,15 +349,22 @@ def test_a_small_window_shows_a_short_question(at_terminal: tuple[Core, Screen])
 
 
 @pytest.mark.parametrize("how", ["the window", "the command"])
-def test_a_question_that_has_no_room_is_not_allowed_before_it_was_shown(fence: Fence, how: str) -> None:
+def test_a_question_that_has_no_room_is_not_allowed_before_it_was_shown(
+    fence: Fence, how: str
+) -> None:
     lie = "stty cols 1 rows 1; " if how == "the command" else ""
     with asked(fence, f"{lie}{READER}") as (core, screen):
         if how == "the window":
             screen.resize(30, 8)
         core.ask(question(argv=("git", "push")))
-        wait_for(lambda: "toosmall" in "".join(screen.text().split()), "it asks for a larger window")
+        wait_for(
+            lambda: "toosmall" in "".join(screen.text().split()), "it asks for a larger window"
+        )
         screen.line("once")
-        wait_for(lambda: "".join(screen.text().split()).count("makethewindowlarger") == 2, "it is asked again")
+        wait_for(
+            lambda: "".join(screen.text().split()).count("makethewindowlarger") == 2,
+            "it is asked again",
+        )
         assert "git push" not in screen.text()
         screen.resize(90, 26)
         screen.shows(ASKED)
@@ -328,10 +376,19 @@ def test_a_question_that_has_no_room_is_not_allowed_before_it_was_shown(fence: F
 DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-old\n+new \x1b[2J"
 
 
-def test_a_tool_call_is_asked_about_with_its_diff(fence: Fence, at_terminal: tuple[Core, Screen]) -> None:
+def test_a_tool_call_is_asked_about_with_its_diff(
+    fence: Fence, at_terminal: tuple[Core, Screen]
+) -> None:
     core, screen = at_terminal
     core.ask(
-        tool(id=9, tool="edit_file", subject=("/w/x.py",), lines=("/w/x.py",), diff=DIFF, reason="edit_file writes")
+        tool(
+            id=9,
+            tool="edit_file",
+            subject=("/w/x.py",),
+            lines=("/w/x.py",),
+            diff=DIFF,
+            reason="edit_file writes",
+        )
     )
     screen.shows(ASKED)
     screen.shows("paddock: may edit_file do this?")
@@ -346,7 +403,10 @@ def test_a_tool_call_is_asked_about_with_its_diff(fence: Fence, at_terminal: tup
     screen.shows('│ subject = ["/w/x.py"]')
     screen.line("yes")
     assert core.heard() == {"answer": 9, "verdict": "session", "by": "terminal"}
-    assert approved(fence).read_text() == '[[tool]]\ntool = "edit_file"\ncwd = "/w"\nsubject = ["/w/x.py"]\n'
+    assert (
+        approved(fence).read_text()
+        == '[[tool]]\ntool = "edit_file"\ncwd = "/w"\nsubject = ["/w/x.py"]\n'
+    )
     approved(fence).unlink()
     gives_back(screen)
 
@@ -371,7 +431,9 @@ asyncio.run(main())
 def test_a_program_asks_at_its_own_terminal_and_has_it_back(fence: Fence) -> None:
     python = fence.installation.paddock.parent / "python"
     script = fence.ground.put(fence.ground.project / "desk.py", DESK)
-    with terminal.opened(fence.tester, [str(python), str(script)], cwd=fence.ground.project) as screen:
+    with terminal.opened(
+        fence.tester, [str(python), str(script)], cwd=fence.ground.project
+    ) as screen:
         screen.shows("│ git status")
         screen.shows(ASKED)
         screen.line("session")

@@ -1,4 +1,6 @@
-"""`paddock init` and `paddock policy show`: a configuration to start from, and what holds in the end."""
+"""`paddock init` and `paddock policy show`: a configuration to start from, and what holds in the
+end.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ def paddock(fence: Fence, *words: Word) -> Outcome:
 
 @pytest.fixture
 def own(fence: Fence) -> Iterator[Path]:
-    need("root", fence.tester.disposable, "an ordinary user's configuration is not the tests' to write")
+    need(
+        "root",
+        fence.tester.disposable,
+        "an ordinary user's configuration is not the tests' to write",
+    )
     file = fence.tester.home / ".config" / "paddock" / "config.json"
     yield file
     file.unlink(missing_ok=True)
@@ -44,7 +50,9 @@ def test_init_writes_careful_values_and_keeps_what_is_there(fence: Fence, own: P
     assert shown["read_only"] == {"value": True, "origin": f"{own}:1"}
     assert shown["max_steps"]["value"] == 7
     assert shown["require_approval_for_writes"] == {"value": True, "origin": "built in"}
-    denied = paddock(fence, "why", "--tool", "write_file", "--argument", "path=x", "--argument", "content=y")
+    denied = paddock(
+        fence, "why", "--tool", "write_file", "--argument", "path=x", "--argument", "content=y"
+    )
     assert denied.stdout.startswith("denied: write_file")
     assert f"wrote {own}\n" in paddock(fence, "init", "--force").stdout
     assert "read_only" not in own.read_text()
@@ -91,13 +99,17 @@ def test_a_wrong_configuration_is_named(fence: Fence) -> None:
     assert "allowed_path" in refused.stderr
 
 
-def test_one_that_lies_where_a_command_can_write_has_to_be_trusted_also_by_a_link(fence: Fence, own: Path) -> None:
+def test_one_that_lies_where_a_command_can_write_has_to_be_trusted_also_by_a_link(
+    fence: Fence, own: Path
+) -> None:
     """The whole directory may be a link, as with dotfiles."""
     place = own.parent
     kept = place.with_name("paddock-kept")
     if place.exists():
         place.rename(kept)
-    loose = fence.ground.put(fence.ground.project / "cfg" / "config.json", '{"safety": {"read_only": true}}')
+    loose = fence.ground.put(
+        fence.ground.project / "cfg" / "config.json", '{"safety": {"read_only": true}}'
+    )
     fence.tester.give(loose.parent)
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(loose.parent)
@@ -109,4 +121,6 @@ def test_one_that_lies_where_a_command_can_write_has_to_be_trusted_also_by_a_lin
         place.unlink()
         if kept.exists():
             kept.rename(place)
-    assert paddock(fence, "policy", "show", "--json").exit_code == 0, "the control: without the link"
+    assert paddock(fence, "policy", "show", "--json").exit_code == 0, (
+        "the control: without the link"
+    )

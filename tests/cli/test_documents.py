@@ -1,9 +1,10 @@
 """Every command in the documents runs (C-156), as the tester, in a directory of its own.
 
-A block's info string says what it is: ``sh`` holds commands, ``console`` a transcript whose commands follow a ``$``,
-``toml`` the project's policy, ``python`` a program against the API, ``text`` what is seen. ``stand-ins: claude`` names
-what can not be had here, an agent or the network, and is played by a script. No command needs root. The root directory
-``/srv/jail`` of the documents is one that the test makes.
+A block's info string says what it is: ``sh`` holds commands, ``console`` a transcript whose
+commands follow a ``$``, ``toml`` the project's policy, ``python`` a program against the API,
+``text`` what is seen. ``stand-ins: claude`` names what can not be had here, an agent or the
+network, and is played by a script. No command needs root. The root directory ``/srv/jail`` of the
+documents is one that the test makes.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def blocks() -> Iterator[Block]:
                 document=document,
                 line=text[: found.start()].count("\n") + 1,
                 language=language,
-                stand_ins=tuple(marks[marks.index("stand-ins:") + 1 :]) if "stand-ins:" in marks else (),
+                stand_ins=tuple(marks[marks.index("stand-ins:") + 1 :])
+                if "stand-ins:" in marks
+                else (),
                 text=found[2],
             )
 
@@ -102,8 +105,12 @@ def test_every_configuration_of_the_documents_is_read(block: Block) -> None:
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]
 
 
-@pytest.mark.parametrize("block", [block for block in PROGRAMS if "asyncio.run" not in block.text], ids=str)
-def test_every_program_of_the_documents_calls_what_there_is(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "block", [block for block in PROGRAMS if "asyncio.run" not in block.text], ids=str
+)
+def test_every_program_of_the_documents_calls_what_there_is(
+    block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not run: its policy and its command are the reader's."""
     takes = inspect.signature(paddock.run_sync)
 
@@ -115,7 +122,9 @@ def test_every_program_of_the_documents_calls_what_there_is(block: Block, monkey
     exec(compile(block.text, str(block), "exec"), {})
 
 
-@pytest.mark.parametrize("block", [block for block in PROGRAMS if "asyncio.run" in block.text], ids=str)
+@pytest.mark.parametrize(
+    "block", [block for block in PROGRAMS if "asyncio.run" in block.text], ids=str
+)
 def test_every_program_that_is_whole_runs(block: Block, fence: Fence) -> None:
     python = fence.installation.paddock.with_name("python")
     done = fence.tester.run([python, "-c", block.text], cwd=fence.ground.project)
@@ -145,7 +154,10 @@ def home(tester: Tester, ground: Ground) -> Iterator[Path]:
     try:
         yield tester.home
     finally:
-        for top in (*tops, ".local/state/paddock/trusted"):  # a policy that was trusted must not be missing later
+        for top in (
+            *tops,
+            ".local/state/paddock/trusted",
+        ):  # a policy that was trusted must not be missing later
             remove(tester.home / top)
 
 
@@ -165,20 +177,28 @@ def test_every_command_of_the_documents_runs(
         sample = (REPOSITORY / "examples" / "container.conf").read_text()
         (project / "container.conf").write_text(sample.replace("/srv/jail", str(jail)))
     if "audit" in block.script:  # there is a journal to look at
-        rules, meta = home / "rules.toml", '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n'
+        rules, meta = (
+            home / "rules.toml",
+            '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n',
+        )
         rules.write_text(f'{meta}[[rule]]\nid = "no-ls"\naction = "deny"\nexe_basename = "ls"\n')
         tester.give(rules)
-        first = tester.run([installation.paddock, "run", "--policy", rules, "--", "true"], cwd=project)
+        first = tester.run(
+            [installation.paddock, "run", "--policy", rules, "--", "true"], cwd=project
+        )
         assert first.exit_code == 0, str(first)
     if "paddock.toml" in block.script:
         policy = next(block for block in BLOCKS if block.language == "toml")
         (project / "paddock.toml").write_text(policy.text)
         tester.give(project)
-    # Paddock's own failures, and what is not found or can not be run; a refusal that is shown is no failure.
+    # Paddock's own failures, and what is not found or can not be run; a refusal that is shown is no
+    # failure.
     complaint = 'code=$?; [ $code -lt 125 ] || echo "FAILED $code: $BASH_COMMAND" >&2'
     script = f"set -E; trap '{complaint}' ERR\n{block.script.replace('/srv/jail', str(jail))}"
     path = f"{installation.paddock.parent}:{home / BIN}:{SEARCH_PATH}"
-    done = tester.run(["bash", "-c", script], cwd=project, env={"PATH": path, "ANTHROPIC_API_KEY": "x"})
+    done = tester.run(
+        ["bash", "-c", script], cwd=project, env={"PATH": path, "ANTHROPIC_API_KEY": "x"}
+    )
     assert "FAILED" not in done.stderr, str(done)
     assert "Traceback" not in done.stderr, str(done)
     assert done.stdout or "paddock " not in block.script, str(done)
@@ -186,5 +206,9 @@ def test_every_command_of_the_documents_runs(
 
 def test_the_documents_say_that_the_network_is_open_by_default() -> None:
     for document in ("README.md", "docs/policy.md"):
-        said = [line for line in (REPOSITORY / document).read_text().splitlines() if "network is open" in line]
+        said = [
+            line
+            for line in (REPOSITORY / document).read_text().splitlines()
+            if "network is open" in line
+        ]
         assert any("127.0.0.1 included" in line for line in said), document

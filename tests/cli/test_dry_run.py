@@ -45,7 +45,9 @@ def a_program_outside_every_grant(fence: Fence) -> tuple[list[Word], list[Word]]
 
 
 def a_script_without_interpreter(fence: Fence) -> tuple[list[Word], list[Word]]:
-    return [], [fence.ground.put(fence.ground.project / "script", "#!/nonexistent/sh -e\n", mode=0o755)]
+    return [], [
+        fence.ground.put(fence.ground.project / "script", "#!/nonexistent/sh -e\n", mode=0o755)
+    ]
 
 
 def a_script_for_the_shell(fence: Fence) -> tuple[list[Word], list[Word]]:
@@ -130,13 +132,21 @@ def test_a_dry_run_ends_as_the_run_does(fence: Fence, case: Case, code: int) -> 
     assert (rehearsed.exit_code, ran.exit_code) == (code, code), (rehearsed, ran)
     if case is not a_journal_that_others_can_write:  # the core names the one thing that is wrong
         assert rehearsed.stderr == ran.stderr.replace(" (os error 2)", "")
-    assert (rehearsed.stdout != "") == (code != 125), "a plan that can not be carried out is not shown"
+    assert (rehearsed.stdout != "") == (code != 125), (
+        "a plan that can not be carried out is not shown"
+    )
 
 
 def test_the_answer_for_programs_tells_the_end(fence: Fence) -> None:
-    good, bad = (json.loads(run(fence, ["--dry-run", "--json"], [name]).stdout) for name in ("true", "no-such-thing"))
+    good, bad = (
+        json.loads(run(fence, ["--dry-run", "--json"], [name]).stdout)
+        for name in ("true", "no-such-thing")
+    )
     assert (good["exit_code"], good["refusal"]) == (None, None)
-    assert (bad["exit_code"], bad["refusal"]) == (127, "cannot run no-such-thing: No such file or directory")
+    assert (bad["exit_code"], bad["refusal"]) == (
+        127,
+        "cannot run no-such-thing: No such file or directory",
+    )
     assert bad["plan"]["files"]["grants"] == good["plan"]["files"]["grants"]
 
 

@@ -18,7 +18,9 @@ from tests.support.tester import Outcome, Tester
 
 
 @pytest.fixture
-def jail(tester: Tester, installation: Installation, ground: Ground, host: dict[str, Any]) -> Iterator[Jail]:
+def jail(
+    tester: Tester, installation: Installation, ground: Ground, host: dict[str, Any]
+) -> Iterator[Jail]:
     need("userns", host["namespaces"]["usable"], str(host["namespaces"]))
     with jails.of_tester(tester, installation, ground.root) as made:
         yield made
@@ -41,11 +43,20 @@ def refused(jail: Jail, *words: Word) -> str:
     [
         (("-U", "nobody", "--", "true"), "a container needs a rootdir"),  # C-141
         (("--rootdir", "/srv", "--", "true"), "a container needs a username"),  # C-144
-        (("--rootdir", "/srv", "-U", "no-such-user", "--", "true"), "there is no user 'no-such-user'"),  # C-126
-        (("--cap-allow", "CAP_NOPE", "--", "true"), "no kernel has a capability 'CAP_NOPE'"),  # C-151
+        (
+            ("--rootdir", "/srv", "-U", "no-such-user", "--", "true"),
+            "there is no user 'no-such-user'",
+        ),  # C-126
+        (
+            ("--cap-allow", "CAP_NOPE", "--", "true"),
+            "no kernel has a capability 'CAP_NOPE'",
+        ),  # C-151
         (("--rootdir", "/", "-U", "nobody", "--", "true"), "the root directory / touches"),
         (("--rootdir", "/no/such", "-U", "nobody", "--", "true"), "/no/such can not be opened"),
-        (("--rootdir", "/etc", "-U", "nobody", "--", "true"), "the root directory /etc touches /etc/paddock"),
+        (
+            ("--rootdir", "/etc", "-U", "nobody", "--", "true"),
+            "the root directory /etc touches /etc/paddock",
+        ),
         (("--rootdir", "/usr/share", "-U", "nobody", "--", "true"), "has no directory /dev"),
         (("-u", "x", "--", "true"), "not a number of a user"),
         (("--hostname", "a b", "--", "true"), "not a plain name"),
@@ -71,7 +82,9 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
     need_program("strace")
     log = jail.rootdir.parent / "strace"
     traced: list[Word] = ["strace", "-f", "-o", log, "-e", "trace=clone,clone3,pivot_root,execve"]
-    outcome = jail.raw([*traced, *jail.command(["/bin/touch", "/srv/ran"], "--dry-run", "-l", "--hostname", "web")])
+    outcome = jail.raw(
+        [*traced, *jail.command(["/bin/touch", "/srv/ran"], "--dry-run", "-l", "--hostname", "web")]
+    )
     assert outcome.exit_code == 0, str(outcome)
     numbered = [line for line in outcome.stdout.splitlines() if line[:2].strip().isdigit()]
     assert [int(line[:2]) for line in numbered] == list(range(1, 14))
@@ -91,12 +104,23 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
 
 def test_a_dry_run_finds_what_is_wrong_with_the_places(jail: Jail) -> None:
     assert "/nowhere is not there" in refused(
-        jail, "--rootdir", jail.rootdir, "-U", "nobody", "--mount-mask", "/nowhere", "--dry-run", "--", "true"
+        jail,
+        "--rootdir",
+        jail.rootdir,
+        "-U",
+        "nobody",
+        "--mount-mask",
+        "/nowhere",
+        "--dry-run",
+        "--",
+        "true",
     )
 
 
 def test_the_plan_for_programs(jail: Jail) -> None:
-    outcome = jail.inside(["true"], "--dry-run", "--json", "--cap-allow", "cap_chown", "--cap-allow", "CAP_KILL")
+    outcome = jail.inside(
+        ["true"], "--dry-run", "--json", "--cap-allow", "cap_chown", "--cap-allow", "CAP_KILL"
+    )
     answer = json.loads(outcome.stdout)
     assert answer["command"] == ["true"]
     assert answer["plan"]["container"]["rootdir"] == str(jail.rootdir)
@@ -105,15 +129,21 @@ def test_the_plan_for_programs(jail: Jail) -> None:
 
 def test_one_profile_serves_both_commands(jail: Jail, ground: Ground) -> None:
     """C-003"""
-    profile = ground.put(ground.root / "both.conf", "ro /bin\nrw /tmp\nblock mlock\nenv-deny SOME_*\n")
-    run = jail.raw([jail.installation.paddock, "run", "--profile", profile, "--dry-run", "--", "true"])
+    profile = ground.put(
+        ground.root / "both.conf", "ro /bin\nrw /tmp\nblock mlock\nenv-deny SOME_*\n"
+    )
+    run = jail.raw(
+        [jail.installation.paddock, "run", "--profile", profile, "--dry-run", "--", "true"]
+    )
     assert run.exit_code == 0, str(run)
     inside = jail.inside(["true"], "--profile", profile, "--dry-run")
     assert inside.exit_code == 0, str(inside)
     assert "allow /tmp" in inside.stdout
 
 
-def test_run_refuses_a_containers_profile_and_names_the_directive(jail: Jail, ground: Ground) -> None:
+def test_run_refuses_a_containers_profile_and_names_the_directive(
+    jail: Jail, ground: Ground
+) -> None:
     """C-153"""
     sample = Path(__file__).parents[2] / "examples" / "container.conf"
     profile = ground.put(ground.root / "container.conf", sample.read_text())

@@ -1,4 +1,6 @@
-"""The front door starts a remembered plan without Python, but only while all it was compiled from is the same."""
+"""The front door starts a remembered plan without Python, but only while all it was compiled from
+is the same.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,15 @@ class Door:
 
     def run(self, *flags: Word, env: dict[str, str] | None = None, cwd: Path | None = None) -> int:
         return self.fence.tester.run(
-            [self.fence.installation.paddock, "run", "--tier", self.fence.tier, *flags, "--", "true"],
+            [
+                self.fence.installation.paddock,
+                "run",
+                "--tier",
+                self.fence.tier,
+                *flags,
+                "--",
+                "true",
+            ],
             cwd=cwd or self.fence.ground.project,
             env=env,
         ).exit_code
@@ -40,7 +50,9 @@ class Door:
         finally:
             away.rename(script)
 
-    def remembers(self, *flags: Word, env: dict[str, str] | None = None, cwd: Path | None = None) -> bool:
+    def remembers(
+        self, *flags: Word, env: dict[str, str] | None = None, cwd: Path | None = None
+    ) -> bool:
         with self.without_python():
             code = self.run(*flags, env=env, cwd=cwd)
         assert code in (0, 125)
@@ -75,17 +87,23 @@ def test_other_options_another_directory_and_another_command_are_not_remembered(
 
 
 def test_a_changed_policy_file_is_compiled_again(door: Door) -> None:
-    file = door.fence.ground.put(door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n')
+    file = door.fence.ground.put(
+        door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    )
     assert door.run("--policy", file) == 0
     assert door.remembers("--policy", file)
     times = file.stat()
     file.write_text('[meta]\ninherit = "strict"  \n')
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # the inode's own time can not be turned back
+    os.utime(
+        file, ns=(times.st_atime_ns, times.st_mtime_ns)
+    )  # the inode's own time can not be turned back
     assert not door.remembers("--policy", file)
 
 
 def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(door: Door) -> None:
-    file = door.fence.ground.put(door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n')
+    file = door.fence.ground.put(
+        door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    )
     assert door.run("--policy", file) == 0
     file.chmod(0o666)
     assert not door.remembers("--policy", file)
@@ -94,7 +112,9 @@ def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(door: 
 
 def test_a_policy_reached_through_a_link_is_never_remembered(door: Door) -> None:
     """The links on the way could lead elsewhere the next time."""
-    one = door.fence.ground.put(door.fence.ground.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n')
+    one = door.fence.ground.put(
+        door.fence.ground.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n'
+    )
     (door.fence.ground.root / "p.toml").symlink_to(one)
     (door.fence.ground.root / "current").symlink_to(one.parent)
     for path, remembered in ((one, True), (door.fence.ground.root / "p.toml", False)):
@@ -134,7 +154,8 @@ def test_a_project_policy_that_appears_is_noticed(door: Door) -> None:
 
 def test_a_variable_that_a_pattern_used_counts_and_others_do_not(door: Door) -> None:
     file = door.fence.ground.put(
-        door.fence.ground.root / "p.toml", '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["${TOOLS}"]\n'
+        door.fence.ground.root / "p.toml",
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["${TOOLS}"]\n',
     )
     assert door.run("--policy", file, env={"TOOLS": "/usr"}) == 0
     assert door.remembers("--policy", file, env={"TOOLS": "/usr"})
@@ -171,7 +192,11 @@ def test_the_fence_of_a_remembered_plan_is_the_same_fence(door: Door) -> None:
     first = fence.tester.run(words, cwd=fence.ground.project)
     with door.without_python():
         again = fence.tester.run(words, cwd=fence.ground.project)
-    assert (first.exit_code, first.stdout, first.stderr) == (again.exit_code, again.stdout, again.stderr)
+    assert (first.exit_code, first.stdout, first.stderr) == (
+        again.exit_code,
+        again.stdout,
+        again.stderr,
+    )
     assert again.exit_code == 1
     assert fence.outside(read).exit_code == 0
 
@@ -189,11 +214,24 @@ def test_what_git_obeys_is_looked_at_again_when_its_configuration_changes(full: 
     assert not door.remembers()
 
 
-@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C.UTF-8"}], ids=str)
-def test_the_environment_of_a_remembered_plan_is_the_same_environment(door: Door, given: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C.UTF-8"}], ids=str
+)
+def test_the_environment_of_a_remembered_plan_is_the_same_environment(
+    door: Door, given: dict[str, str]
+) -> None:
     """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
     fence = door.fence
-    without = ["/usr/bin/env", "-u", "LANG", "-u", "LC_ALL", "-u", "LC_CTYPE", *(f"{k}={v}" for k, v in given.items())]
+    without = [
+        "/usr/bin/env",
+        "-u",
+        "LANG",
+        "-u",
+        "LC_ALL",
+        "-u",
+        "LC_CTYPE",
+        *(f"{k}={v}" for k, v in given.items()),
+    ]
     words: list[Word] = [*without, fence.installation.paddock, "run", "--", "env"]
     first = fence.tester.run(words, cwd=fence.ground.project)
     with door.without_python():
@@ -201,9 +239,13 @@ def test_the_environment_of_a_remembered_plan_is_the_same_environment(door: Door
     shown = [re.sub(r"/tmp/paddock-\d+-\w+", "<tmp>", one.stdout) for one in (first, again)]
     assert (first.exit_code, again.exit_code) == (0, 0), (first, again)
     assert shown[0] == shown[1]
-    locale = dict(line.split("=", 1) for line in shown[0].splitlines() if line.startswith(("LANG=", "LC_")))
+    locale = dict(
+        line.split("=", 1) for line in shown[0].splitlines() if line.startswith(("LANG=", "LC_"))
+    )
     assert locale == given
-    control = fence.tester.run([*without, "python3", "-c", "import os; print(os.environ.get('LC_CTYPE'))"])
+    control = fence.tester.run(
+        [*without, "python3", "-c", "import os; print(os.environ.get('LC_CTYPE'))"]
+    )
     if given in ({}, {"LC_CTYPE": "C"}):
         assert control.stdout != f"{given.get('LC_CTYPE')}\n", "plain Python does change it"
 
@@ -214,15 +256,32 @@ def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) 
     site = fence.ground.make(fence.ground.root / "site")
     current = site / "current"
     flags: list[Word] = ["--profile", "ai-agent", "--allow", current]
-    loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    loose = (
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    )
     for version in ("v1", "v2"):
         fence.ground.make(site / version)
         current.unlink(missing_ok=True)
         current.symlink_to(version)
         assert not door.remembers(*flags)
-        words: list[Word] = [fence.installation.paddock, "run", *flags, "--", "sh", "-c", f"cat > {current}/p.toml"]
+        words: list[Word] = [
+            fence.installation.paddock,
+            "run",
+            *flags,
+            "--",
+            "sh",
+            "-c",
+            f"cat > {current}/p.toml",
+        ]
         assert fence.tester.run(words, stdin=loose, cwd=fence.ground.project).exit_code == 0
-        words = [fence.installation.paddock, "run", "--policy", site / version / "p.toml", "--", "cat"]
+        words = [
+            fence.installation.paddock,
+            "run",
+            "--policy",
+            site / version / "p.toml",
+            "--",
+            "cat",
+        ]
         later = fence.tester.run([*words, fence.ground.secret], cwd=fence.ground.evil)
         assert later.exit_code == 125, later
         assert "is not trusted yet" in later.stderr
@@ -274,8 +333,12 @@ def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
     assert not door.remembers()
 
 
-def test_a_weaker_plan_is_remembered_while_there_is_no_better(fence: Fence, host: dict[str, Any]) -> None:
-    """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too, until he may."""
+def test_a_weaker_plan_is_remembered_while_there_is_no_better(
+    fence: Fence, host: dict[str, Any]
+) -> None:
+    """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too,
+    until he may.
+    """
     door = Door(fence)
     for memo in door.plans.iterdir() if door.plans.exists() else ():
         memo.unlink()

@@ -1,4 +1,6 @@
-"""What people see of a fenced network before anything runs: flags, `why --host`, `explain`, `check`, `trust`."""
+"""What people see of a fenced network before anything runs: flags, `why --host`, `explain`,
+`check`, `trust`.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_a_host_is_judged_by_the_table_that_filters(
 
 def test_deny_wins_whatever_its_origin(full: Fence, policy: Path) -> None:
     """F-124"""
-    lifted = why(full, "secret.example.org", "--policy", policy, "--allow-domain", "secret.example.org")
+    lifted = why(
+        full, "secret.example.org", "--policy", policy, "--allow-domain", "secret.example.org"
+    )
     assert (lifted["allowed"], lifted["rule"]["source"]) == (False, f"{policy}:6")
     denied = why(full, "api.example.com", "--policy", policy, "--deny-domain", "*.example.com")
     assert (denied["allowed"], denied["rule"]["source"]) == (False, "--deny-domain")
@@ -82,11 +86,14 @@ def test_deny_wins_whatever_its_origin(full: Fence, policy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["169.254.169.254", "metadata.google.internal", "[fd00:ec2::254]", "[::ffff:a9fe:a9fe]"]
+    "asked",
+    ["169.254.169.254", "metadata.google.internal", "[fd00:ec2::254]", "[::ffff:a9fe:a9fe]"],
 )
 def test_metadata_is_never_reached_and_no_flag_is_offered(full: Fence, asked: str) -> None:
     """F-133 F-134"""
-    shown = paddock(full, "why", "--allow-domain", "*", "--allow-domain", "0.0.0.0/0", "--host", f"{asked}:80")
+    shown = paddock(
+        full, "why", "--allow-domain", "*", "--allow-domain", "0.0.0.0/0", "--host", f"{asked}:80"
+    )
     assert shown.exit_code == 1
     assert "never reached" in shown.stdout
     assert "to allow it" not in shown.stdout
@@ -96,7 +103,9 @@ def test_metadata_is_never_reached_and_no_flag_is_offered(full: Fence, asked: st
 
 def test_why_says_the_rule_or_the_flag_that_would_allow_it(full: Fence, policy: Path) -> None:
     allowed = paddock(full, "why", "--policy", policy, "--host", "api.example.com")
-    assert allowed.stdout == f"allowed: api.example.com:443\n  because: api.example.com ({policy}:5)\n"
+    assert (
+        allowed.stdout == f"allowed: api.example.com:443\n  because: api.example.com ({policy}:5)\n"
+    )
     denied = paddock(full, "why", "--policy", policy, "--host", "bücher.example:8443")
     assert denied.stdout.splitlines() == [
         "denied: xn--bcher-kva.example:8443",
@@ -109,14 +118,22 @@ def test_why_says_the_rule_or_the_flag_that_would_allow_it(full: Fence, policy: 
     ("asked", "said"),
     [
         ("93.184.216.34:8443", ["denied: 93.184.216.34:8443", "--allow-domain 93.184.216.34:8443"]),
-        ("[2001:db8::1]:8443", ["denied: [2001:db8::1]:8443", "--allow-domain '[2001:db8::1]:8443'"]),
+        (
+            "[2001:db8::1]:8443",
+            ["denied: [2001:db8::1]:8443", "--allow-domain '[2001:db8::1]:8443'"],
+        ),
         ("2001:db8::1", ["denied: [2001:db8::1]:443", "--allow-domain 2001:db8::1 "]),
         ("127.0.0.1:5432", ["allowed: 127.0.0.1:5432", "it is one of allowed_local_ports"]),
         ("[::1]:5432", ["allowed: [::1]:5432", "it is one of allowed_local_ports"]),
-        ("localhost:5433", ["denied: localhost:5433", "to allow it: allowed_local_ports = [5433], in [network]"]),
+        (
+            "localhost:5433",
+            ["denied: localhost:5433", "to allow it: allowed_local_ports = [5433], in [network]"],
+        ),
     ],
 )
-def test_why_knows_addresses_and_the_ports_of_this_machine(full: Fence, asked: str, said: list[str]) -> None:
+def test_why_knows_addresses_and_the_ports_of_this_machine(
+    full: Fence, asked: str, said: list[str]
+) -> None:
     text = "[meta]\ninherit='ai-agent'\n[network]\nallowed_hosts=[]\nallowed_local_ports=[5432]\n"
     local = full.ground.put(full.ground.root / "local.toml", text)
     answer = paddock(full, "why", "--policy", local, "--host", asked)
@@ -153,16 +170,31 @@ def test_absent_open_empty_and_no_network_at_all(full: Fence) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--block-net", "--allow-domain", "a.example"], "--block-net and --allow-domain contradict each other"),
-        (["--publish", "3000"], "the command has this machine's network: its ports are there already"),
-        (["--block-net", "--publish", "3000:80", "--publish", "3000:81"], "port 3000 of this machine can show one"),
+        (
+            ["--block-net", "--allow-domain", "a.example"],
+            "--block-net and --allow-domain contradict each other",
+        ),
+        (
+            ["--publish", "3000"],
+            "the command has this machine's network: its ports are there already",
+        ),
+        (
+            ["--block-net", "--publish", "3000:80", "--publish", "3000:81"],
+            "port 3000 of this machine can show one",
+        ),
         (["--block-net", "--publish", "65536"], "--publish: not a port: 65536"),
         (["--block-net", "--publish", "127.0.0.1:80:80"], "--publish: not a port"),
         (["--block-net", "--publish", "80:"], "--publish: not a port"),
         (["--allow-domain", "https://a.example/"], "--allow-domain: not a host"),
         (["--allow-domain", "@nobody"], "there is no group '@nobody'"),
-        (["--tier", "landlock", "--block-net", "--publish", "3000"], "--publish: no port is published in the landlock"),
-        (["--tier", "landlock", "--block-net", "--off", "seccomp"], "--block-net: without namespaces the network is"),
+        (
+            ["--tier", "landlock", "--block-net", "--publish", "3000"],
+            "--publish: no port is published in the landlock",
+        ),
+        (
+            ["--tier", "landlock", "--block-net", "--off", "seccomp"],
+            "--block-net: without namespaces the network is",
+        ),
     ],
 )
 def test_what_can_not_be_meant_or_held_is_refused(full: Fence, words: list[str], said: str) -> None:
@@ -177,17 +209,31 @@ def test_the_plan_keeps_every_host_with_its_line(full: Fence, policy: Path) -> N
     assert shown.exit_code == 0, shown
     network = json.loads(shown.stdout)["plan"]["network"]
     assert (network["mode"], network["default"]) == ("filtered", "deny")
-    assert network["denied"] == [{"source": str(policy), "hosts": [["secret.example.org", None, 6]]}]
+    assert network["denied"] == [
+        {"source": str(policy), "hosts": [["secret.example.org", None, 6]]}
+    ]
     assert ["10.0.0.0/8", 5432, 5] in network["allowed"][0]["hosts"]
 
 
 def test_a_lock_file_of_the_workspace_counts_after_paddock_trust(full: Fence) -> None:
-    lock = full.ground.put(full.ground.project / "package-lock.json", '"resolved": "https://lock.example/a.tgz"\n')
+    lock = full.ground.put(
+        full.ground.project / "package-lock.json", '"resolved": "https://lock.example/a.tgz"\n'
+    )
     mirror = {"npm_config_registry": "https://mirror.example/"}
 
     def answer(host: str) -> dict[str, Any]:
-        words: list[Word] = [full.installation.paddock, "why", "--allow-domain", "@npm", "--host", host, "--json"]
-        found: dict[str, Any] = json.loads(full.tester.run(words, cwd=full.ground.project, env=mirror).stdout)
+        words: list[Word] = [
+            full.installation.paddock,
+            "why",
+            "--allow-domain",
+            "@npm",
+            "--host",
+            host,
+            "--json",
+        ]
+        found: dict[str, Any] = json.loads(
+            full.tester.run(words, cwd=full.ground.project, env=mirror).stdout
+        )
         return found
 
     configured, before = answer("mirror.example"), answer("lock.example")

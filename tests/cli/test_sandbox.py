@@ -1,4 +1,6 @@
-"""paddock sandbox, and linux mode on the real kernel: as an ordinary user, beside a control without a fence."""
+"""paddock sandbox, and linux mode on the real kernel: as an ordinary user, beside a control without
+a fence.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def test_modes_are_told_for_programs_and_people(fence: Fence) -> None:
     assert list(table) == ["local", "linux", "windows", "wsl", "container", "ssh"]
     assert {mode for mode, row in table.items() if row["forced_ask"]} == {"local", "wsl", "ssh"}
     assert table["windows"]["reads"] == "everything"
-    assert all(row["network"] == "open" for mode, row in table.items() if mode in ("local", "windows", "wsl"))
+    assert all(
+        row["network"] == "open"
+        for mode, row in table.items()
+        if mode in ("local", "windows", "wsl")
+    )
     shown = told(fence, "modes").stdout
     assert all(f"\n{mode}\n" in f"\n{shown}" for mode in table)
 
@@ -60,10 +66,18 @@ def test_status_says_what_holds_here(fence: Fence) -> None:
 def test_the_self_test_fails_where_nothing_holds(fence: Fence) -> None:
     """A-107, A-120: by a place that the same person can write without a fence."""
     held = told(fence, "selftest")
-    assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (0, ["ok"] * 4), str(held)
+    assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (
+        0,
+        ["ok"] * 4,
+    ), str(held)
     local = told(fence, "selftest", "--mode", "local")
     assert local.exit_code == 125
-    assert [line.split()[0] for line in local.stdout.splitlines()] == ["ok", "ok", "FAILED", "FAILED"]
+    assert [line.split()[0] for line in local.stdout.splitlines()] == [
+        "ok",
+        "ok",
+        "FAILED",
+        "FAILED",
+    ]
     old = told(fence, "selftest", prefix=[fence.programs.oldkernel, "--no-landlock", ENOSYS, "--"])
     assert (old.exit_code, old.stdout.splitlines()[0][:2]) == (125, "ok"), str(old)
     assert "FAILED" in old.stdout
@@ -74,7 +88,9 @@ def test_the_self_test_fails_where_nothing_holds(fence: Fence) -> None:
 def test_distributions_are_for_windows(fence: Fence, act: str) -> None:
     """A-152"""
     refused = told(fence, act, "--yes")
-    assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1), str(refused)
+    assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1), str(
+        refused
+    )
     assert "that is for Windows, and this is linux" in refused.stderr
 
 
@@ -131,10 +147,17 @@ def test_linux_mode_holds_on_this_kernel(fence: Fence) -> None:
     assert control.exit_code == 0
     script = ground.put(ground.root / "linux.py", _LINUX)
     python = fence.installation.root / "bin" / "python"
-    ran = fence.tester.run([python, script, outside, ground.project, ground.secret], env={"API_TOKEN": "s3cret"})
+    ran = fence.tester.run(
+        [python, script, outside, ground.project, ground.secret], env={"API_TOKEN": "s3cret"}
+    )
     assert ran.exit_code == 0, str(ran)
     result = json.loads(ran.stdout)
-    assert (result["inside"], result["temp"], result["code"], result["given"]) == ("x\n", 0, 3, "1\n"), result
+    assert (result["inside"], result["temp"], result["code"], result["given"]) == (
+        "x\n",
+        0,
+        3,
+        "1\n",
+    ), result
     assert result["outside"] != 0
     assert result["child"] != 0
     assert result["secret"] != 0
@@ -214,7 +237,9 @@ def test_without_landlock_it_is_refused_or_asked_about(fence: Fence) -> None:
     assert look("strict", *old)[:2] == ["unavailable", ""]
     outcome, stdout, action, said = look("lenient", *old)
     assert (outcome, stdout, action) == ("exited", "ran\n", "ask")
-    assert said == ["commands of this session can write outside their workspace: the fence is not complete here"]
+    assert said == [
+        "commands of this session can write outside their workspace: the fence is not complete here"
+    ]
 
 
 # On Windows, as far as it can be had here.
@@ -258,7 +283,12 @@ def test_set_up_takes_flags_before_the_file(
     windows: FakeWsl, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A-142, A-144 to A-146, A-150"""
-    assert sandbox.execute(["setup", "--config", str(config), "--packages", "jq,curl", "--distro", "other"]) == 0
+    assert (
+        sandbox.execute(
+            ["setup", "--config", str(config), "--packages", "jq,curl", "--distro", "other"]
+        )
+        == 0
+    )
     assert windows.distros == ["other"]
     assert (tmp_path / "log").read_text() == "jq curl\n"
     assert capsys.readouterr().out.splitlines()[-1] == "other is ready"
@@ -274,7 +304,11 @@ def test_set_up_takes_flags_before_the_file(
 
 
 def test_reset_asks_first(
-    windows: FakeWsl, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    windows: FakeWsl,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A-148, A-149, A-151"""
     kept = tmp_path / "workspace"
@@ -299,17 +333,25 @@ def test_reset_asks_first(
     assert kept.read_text() == "mine"
 
 
-def test_status_looks_into_the_distribution(windows: FakeWsl, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_looks_into_the_distribution(
+    windows: FakeWsl, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A-106, A-147"""
     assert sandbox.execute(["status", "--mode", "wsl"]) == 125
     assert "there is no distribution paddock-sandbox" in capsys.readouterr().err
     (windows.directory / "distros" / "paddock-sandbox").touch()
     assert sandbox.execute(["status", "--mode", "wsl", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["works"], found["writes_confined"], found["kernel"]) == (True, False, os.uname().release)
+    assert (found["works"], found["writes_confined"], found["kernel"]) == (
+        True,
+        False,
+        os.uname().release,
+    )
     assert found["python"].startswith("3.")
     assert sandbox.execute(["status", "--mode", "wsl"]) == 0
-    assert "writes: NOT held (the distribution, and all drives of Windows" in capsys.readouterr().out
+    assert (
+        "writes: NOT held (the distribution, and all drives of Windows" in capsys.readouterr().out
+    )
 
 
 def test_packages_are_names(windows: FakeWsl, config: Path) -> None:
@@ -334,6 +376,9 @@ def test_a_configuration_that_a_command_could_have_written_starts_nothing(fence:
         assert outcome.exit_code == 125, str(outcome)
         assert "is not trusted yet" in outcome.stderr, str(outcome)
     assert not ran.exists()
-    assert fence.tester.run([fence.installation.paddock, "trust", file], cwd=ground.project).exit_code == 0
+    assert (
+        fence.tester.run([fence.installation.paddock, "trust", file], cwd=ground.project).exit_code
+        == 0
+    )
     told(fence, "selftest", "--config", file)
     assert ran.exists(), "the control: a person's own word starts it"

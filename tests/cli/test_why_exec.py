@@ -60,7 +60,15 @@ def policy(fence: Fence) -> Path:
 
 
 def why(fence: Fence, policy: Path, command: str, *more: Word) -> Outcome:
-    words: list[Word] = [fence.installation.paddock, "why", "--policy", policy, "--exec", command, *more]
+    words: list[Word] = [
+        fence.installation.paddock,
+        "why",
+        "--policy",
+        policy,
+        "--exec",
+        command,
+        *more,
+    ]
     outcome = fence.tester.run(words, cwd=fence.ground.project)
     assert "Traceback" not in outcome.stderr, outcome
     return outcome
@@ -78,7 +86,9 @@ def line(rule: str) -> int:
     return POLICY.split("\n").index(f'id = "{rule}"')
 
 
-def test_the_first_rule_that_matches_is_named_with_its_line_and_reason(fence: Fence, policy: Path) -> None:
+def test_the_first_rule_that_matches_is_named_with_its_line_and_reason(
+    fence: Fence, policy: Path
+) -> None:
     shown = why(fence, policy, "sh -c push push")
     assert shown.exit_code == 1
     assert shown.stdout.startswith("denied: sh -c push push (/usr/bin/")
@@ -128,7 +138,9 @@ def test_what_the_command_could_have_made_is_not_allowed_by_default(fence: Fence
     assert answer(fence, policy, "./made", "-x", "<cwd>/made")["allowed"]
 
 
-def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(fence: Fence, policy: Path) -> None:
+def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(
+    fence: Fence, policy: Path
+) -> None:
     answered = answer(fence, policy, "cat x")
     assert (answered["action"], answered["cause"]) == ("deny", "error")
     assert "the parent is not known" in answered["reason"]
@@ -136,7 +148,9 @@ def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(fence: Fence,
 
 def test_the_files_have_their_say_too(fence: Fence, policy: Path) -> None:
     outside = fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\n", mode=0o755)
-    assert fence.tester.run([outside], cwd=fence.ground.project).exit_code == 0, "it starts without the fence"
+    assert fence.tester.run([outside], cwd=fence.ground.project).exit_code == 0, (
+        "it starts without the fence"
+    )
     answered = answer(fence, policy, str(outside))
     assert not answered["allowed"]
     assert answered["files_refuse"] == "Permission denied" or answered["exe"] is None
@@ -240,14 +254,27 @@ def loader() -> str:
         ("bin/nobody", False),
     ],
 )
-def test_the_answer_is_what_the_gate_does(around: tuple[Fence, str], command: str, starts_outside: bool) -> None:
+def test_the_answer_is_what_the_gate_does(
+    around: tuple[Fence, str], command: str, starts_outside: bool
+) -> None:
     fence, tier = around
     policy = fence.ground.put(fence.ground.root / "p.toml", AROUND)
     command = command.replace("LOADER", loader())
     words: list[Word] = [*command.split(" ")]
     python: list[Word] = ["python3", "-c", "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]
-    assert (fence.tester.run([*python, *words], cwd=fence.ground.project).exit_code == 0) is starts_outside
-    run: list[Word] = [fence.installation.paddock, "run", "--tier", tier, "--policy", policy, "--", *words]
+    assert (
+        fence.tester.run([*python, *words], cwd=fence.ground.project).exit_code == 0
+    ) is starts_outside
+    run: list[Word] = [
+        fence.installation.paddock,
+        "run",
+        "--tier",
+        tier,
+        "--policy",
+        policy,
+        "--",
+        *words,
+    ]
     ran = fence.tester.run(run, cwd=fence.ground.project)
     assert ran.exit_code in (0, 126, 127), ran
     answered = answer(fence, policy, command, "--tier", tier)
@@ -268,7 +295,11 @@ def test_what_no_rule_is_asked_about_says_why(around: tuple[Fence, str]) -> None
         "/proc/self/exe": "whichever program asks",
     }.items():
         answered = answer(fence, policy, command, "--tier", tier)
-        assert (answered["action"], answered["cause"], answered["rule"]) == ("deny", "unseen", None), answered
+        assert (answered["action"], answered["cause"], answered["rule"]) == (
+            "deny",
+            "unseen",
+            None,
+        ), answered
         assert said in answered["reason"], answered
     # What is no program is read by a shell.
     assert answer(fence, policy, "bin/text", "--tier", tier)["exe"] == os.path.realpath("/bin/sh")

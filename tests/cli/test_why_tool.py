@@ -24,7 +24,15 @@ def policy(fence: Fence) -> Path:
 
 
 def why(fence: Fence, policy: Path, tool: str, *more: Word) -> Outcome:
-    words: list[Word] = [fence.installation.paddock, "why", "--policy", policy, "--tool", tool, *more]
+    words: list[Word] = [
+        fence.installation.paddock,
+        "why",
+        "--policy",
+        policy,
+        "--tool",
+        tool,
+        *more,
+    ]
     outcome = fence.tester.run(words, cwd=fence.ground.project)
     assert "Traceback" not in outcome.stderr, outcome
     return outcome
@@ -46,7 +54,9 @@ def test_a_call_is_judged_by_the_policy(fence: Fence, policy: Path) -> None:
     assert answer(fence, policy, "read_file", "path=private/x") == ("deny", 3)
     assert answer(fence, policy, "read_file", "path=/usr/bin/env") == ("deny", 4)
     shown = why(fence, policy, "bash", "--argument", "command=reboot")
-    assert shown.stdout.startswith("denied: bash command=reboot\n  because: it stops or restarts the machine")
+    assert shown.stdout.startswith(
+        "denied: bash command=reboot\n  because: it stops or restarts the machine"
+    )
 
 
 def test_options_add_to_the_lists_and_take_nothing_away(fence: Fence, policy: Path) -> None:
@@ -72,7 +82,9 @@ def test_what_makes_no_sense_is_said(fence: Fence, policy: Path) -> None:
     assert answer(fence, policy, "bash", "cmd=ls") == ("deny", 0)
 
 
-def test_a_run_takes_the_section_and_explain_says_what_it_is_for(fence: Fence, policy: Path) -> None:
+def test_a_run_takes_the_section_and_explain_says_what_it_is_for(
+    fence: Fence, policy: Path
+) -> None:
     """Nothing in a run goes through tools; the same file governs a run and those who call them."""
     fence.ground.put(policy, 'inherit = "ai-agent"\n'.join(("[meta]\nversion = 1\n", POLICY)))
     words: list[Word] = [fence.installation.paddock, "run", "--policy", policy, "--", "true"]

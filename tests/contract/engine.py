@@ -1,4 +1,6 @@
-"""An engine of the tests' own: podman with a store of its own, and an image made of one static program. As root."""
+"""An engine of the tests' own: podman with a store of its own, and an image made of one static
+program. As root.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Engine:
     words: tuple[str, ...]  # its client, with its options
 
     def ask(self, *words: str) -> str:
-        return subprocess.run([*self.words, *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            [*self.words, *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
 
 @contextmanager
@@ -49,7 +53,9 @@ def _make_image(engine: Engine, busybox: str, directory: Path) -> None:
     for word in _WORDS.split():
         (root / "bin" / word).symlink_to("busybox")
     (root / "usr" / "bin").symlink_to("../bin")
-    engine.ask("import", "--quiet", shutil.make_archive(str(directory / "image"), "tar", root), IMAGE)
+    engine.ask(
+        "import", "--quiet", shutil.make_archive(str(directory / "image"), "tar", root), IMAGE
+    )
 
 
 def of_the_system(name: str) -> str:

@@ -64,7 +64,9 @@ async def liar() -> AsyncIterator[Place]:
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         executor = _Liar(cwd=directory)
         try:
-            yield Place(executor=executor, workspace=Path(directory), inside=directory, has_terminals=False)
+            yield Place(
+                executor=executor, workspace=Path(directory), inside=directory, has_terminals=False
+            )
         finally:
             await executor.dispose()
 
@@ -101,7 +103,13 @@ async def podman() -> AsyncIterator[Place]:
             options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
         )
         try:
-            yield Place(executor=executor, workspace=Path(directory), inside="/work", tells_failures=False, at_a_time=3)
+            yield Place(
+                executor=executor,
+                workspace=Path(directory),
+                inside="/work",
+                tells_failures=False,
+                at_a_time=3,
+            )
         finally:
             await executor.dispose()
 
@@ -114,7 +122,11 @@ async def ssh() -> AsyncIterator[Place]:
         executor = SshExecutor(destination, exec_cwd=directory, options=options)
         try:
             yield Place(
-                executor=executor, workspace=Path(directory), inside=directory, tells_failures=False, at_a_time=3
+                executor=executor,
+                workspace=Path(directory),
+                inside=directory,
+                tells_failures=False,
+                at_a_time=3,
             )
         finally:
             await executor.dispose()
@@ -122,7 +134,9 @@ async def ssh() -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def wsl() -> AsyncIterator[Place]:
-    """PADDOCK_TEST_WSL: the wsl.exe of tests/support. Drives are mounted in a directory that the host has as well."""
+    """PADDOCK_TEST_WSL: the wsl.exe of tests/support. Drives are mounted in a directory that the
+    host has as well.
+    """
     with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
         program = Path(directory, "wsl.exe")
         program.write_text(os.environ["PADDOCK_TEST_WSL"])
@@ -131,7 +145,9 @@ async def wsl() -> AsyncIterator[Place]:
         Path(directory, "distros", "paddock-sandbox").touch()
         workspace = Path(directory, "mnt", "c", "Work")
         workspace.mkdir(parents=True)
-        executor = WslExecutor(workspace=r"C:\Work", automount=f"{directory}/mnt", program=str(program))
+        executor = WslExecutor(
+            workspace=r"C:\Work", automount=f"{directory}/mnt", program=str(program)
+        )
         try:
             yield Place(
                 executor=executor,

@@ -33,7 +33,9 @@ SECRET = "value-that-nobody-may-read"
 
 
 @asynccontextmanager
-async def _executor(engine: Engine, workspace: Path, **more: Any) -> AsyncIterator[ContainerExecutor]:
+async def _executor(
+    engine: Engine, workspace: Path, **more: Any
+) -> AsyncIterator[ContainerExecutor]:
     client, *options = engine.words
     executor = ContainerExecutor(
         IMAGE, workspace=workspace, engine=client, engine_options=options, options=OPTIONS, **more
@@ -44,7 +46,9 @@ async def _executor(engine: Engine, workspace: Path, **more: Any) -> AsyncIterat
         await executor.dispose()
 
 
-def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(engine: Engine, tmp_path: Path) -> None:
+def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(
+    engine: Engine, tmp_path: Path
+) -> None:
     """H-039 H-041 H-044 H-049"""
 
     async def scene() -> tuple[Result, Any]:
@@ -62,24 +66,34 @@ def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(e
         "lo",
         "",
     ]
-    assert [(mount["Source"], mount["Destination"]) for mount in container["Mounts"]] == [(str(tmp_path), "/work")]
+    assert [(mount["Source"], mount["Destination"]) for mount in container["Mounts"]] == [
+        (str(tmp_path), "/work")
+    ]
     assert container["HostConfig"]["AutoRemove"] is True
     assert container["HostConfig"]["Memory"] == 4096 * 1024 * 1024
     assert container["HostConfig"]["PidsLimit"] == 1024
     assert container["Config"]["Labels"][LABEL] == owner()
 
 
-def test_a_calls_variable_lies_over_the_containers_and_no_value_is_an_argument(engine: Engine, tmp_path: Path) -> None:
+def test_a_calls_variable_lies_over_the_containers_and_no_value_is_an_argument(
+    engine: Engine, tmp_path: Path
+) -> None:
     """H-029 H-042 H-043"""
 
     async def scene() -> tuple[str, list[str]]:
         os.environ["HOSTSECRET"] = "1"
-        async with _executor(engine, tmp_path, env={"ONE": "container", "TWO": "container"}) as executor:
+        async with _executor(
+            engine, tmp_path, env={"ONE": "container", "TWO": "container"}
+        ) as executor:
             line = "env; touch /work/up; until test -e /work/go; do sleep 0.02; done"
             running = asyncio.create_task(run(executor, line, env={"ONE": SECRET}))
             while not (tmp_path / "up").exists():
                 await asyncio.sleep(0.02)
-            words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _is_there(path)]
+            words = [
+                path.read_bytes()
+                for path in Path("/proc").glob("[0-9]*/cmdline")
+                if _is_there(path)
+            ]
             (tmp_path / "go").touch()
             return (await running).stdout, [word.decode(errors="replace") for word in words]
 
@@ -89,12 +103,18 @@ def test_a_calls_variable_lies_over_the_containers_and_no_value_is_an_argument(e
         os.environ.pop("HOSTSECRET")
     assert {f"ONE={SECRET}", "TWO=container"} <= set(said.splitlines())
     assert "HOSTSECRET" not in said
-    assert any('export ONE="$PADDOCK_' in word for word in words), "the control: the client was seen"
+    assert any('export ONE="$PADDOCK_' in word for word in words), (
+        "the control: the client was seen"
+    )
     assert not any(SECRET in word for word in words)
 
 
-def test_the_engine_obeys_no_variable_that_is_for_the_command(engine: Engine, tmp_path: Path) -> None:
-    """A client that reads its configuration in the workspace runs programs of the command on the host."""
+def test_the_engine_obeys_no_variable_that_is_for_the_command(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """A client that reads its configuration in the workspace runs programs of the command on the
+    host.
+    """
     client, seen, work = tmp_path / "engine", tmp_path / "seen", tmp_path / "work"
     work.mkdir()
     client.write_text(
@@ -111,7 +131,12 @@ def test_the_engine_obeys_no_variable_that_is_for_the_command(engine: Engine, tm
 
     async def scene() -> Result:
         executor = ContainerExecutor(
-            IMAGE, workspace=work, exec_cwd=str(work), engine=str(client), options=OPTIONS, env=given
+            IMAGE,
+            workspace=work,
+            exec_cwd=str(work),
+            engine=str(client),
+            options=OPTIONS,
+            env=given,
         )
         try:
             return await run(executor, ["env"], env={"HOME": "/elsewhere", **odd})
@@ -129,7 +154,9 @@ def test_the_engine_obeys_no_variable_that_is_for_the_command(engine: Engine, tm
     assert not [line for line in outside.splitlines() if line.partition("=")[0] in given]
 
 
-def test_four_worktrees_run_at_once_each_in_a_container_of_its_own(engine: Engine, tmp_path: Path) -> None:
+def test_four_worktrees_run_at_once_each_in_a_container_of_its_own(
+    engine: Engine, tmp_path: Path
+) -> None:
     """H-007"""
     suite = "for n in 1 2 3; do test -e case$n || exit 1; done; touch up; until test -e go; do sleep 0.02; done"
 
@@ -165,17 +192,23 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def test_tools_are_the_hosts_also_when_the_container_is_gone(engine: Engine, tmp_path: Path) -> None:
+def test_tools_are_the_hosts_also_when_the_container_is_gone(
+    engine: Engine, tmp_path: Path
+) -> None:
     """H-008 H-010 H-014"""
     policy = tmp_path / "policy.toml"
-    policy.write_text('[meta]\ninherit = "ai-agent"\n[tools]\nrequire_approval_for_writes = false\n')
+    policy.write_text(
+        '[meta]\ninherit = "ai-agent"\n[tools]\nrequire_approval_for_writes = false\n'
+    )
     work = tmp_path / "work"
     work.mkdir()
 
     async def scene() -> list[object]:
         async with _executor(engine, work) as executor:
             approver = lambda question: Verdict.ONCE  # noqa: E731
-            async with Sandbox(policy=policy, workspace=work, executor=executor, approver=approver) as box:
+            async with Sandbox(
+                policy=policy, workspace=work, executor=executor, approver=approver
+            ) as box:
 
                 async def call(name: str, **arguments: Any) -> Any:
                     return await box.tools.call(ToolCall(name=name, arguments=arguments))
@@ -223,7 +256,9 @@ def test_an_engine_that_goes_away_is_told_and_not_raised(engine: Engine, tmp_pat
     assert said == "up\n"
     assert [text.endswith(": broken") for text in left] == [True]
     assert again == ()
-    wait_for(lambda: engine.ask("ps", "--all", "--quiet") == "", "its pipe has ended it all the same")
+    wait_for(
+        lambda: engine.ask("ps", "--all", "--quiet") == "", "its pipe has ended it all the same"
+    )
 
 
 def test_docker_is_told_the_same(tmp_path: Path) -> None:
@@ -294,7 +329,9 @@ def test_a_killed_owner_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
 def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path: Path) -> None:
     """H-053: whose helpers were killed as well. Those of living owners, and of nobody, stay."""
     program = "from paddock.executors.orphan_containers import owner; print(owner())"
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as process:
         dead, _ = process.communicate()
     machine, boot, namespace, pid, began = owner().split("/")
     living = {
@@ -302,7 +339,10 @@ def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path:
         "elsewhere": "/".join(("another-machine", boot, namespace, dead.split("/")[3], began)),
         "other-processes": "/".join((machine, boot, "1", dead.split("/")[3], began)),
     }
-    left = {"dead": dead.strip(), "number-used-again": "/".join((machine, boot, namespace, pid, "1"))}
+    left = {
+        "dead": dead.strip(),
+        "number-used-again": "/".join((machine, boot, namespace, pid, "1")),
+    }
     left["before-the-boot"] = "/".join((machine, "another", namespace, pid, began))
     assert {name: is_dead(text) for name, text in {**living, **left}.items()} == {
         **dict.fromkeys(living, False),
@@ -313,7 +353,9 @@ def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path:
         async with _executor(engine, tmp_path) as executor:
             await run(executor, "true")
             await executor.swept()
-            return set(engine.ask("ps", "--all", "--format", "{{.Names}}").split()) - {executor.container}
+            return set(engine.ask("ps", "--all", "--format", "{{.Names}}").split()) - {
+                executor.container
+            }
 
     try:
         for name, text in {"ours": living["ours"], "dead": left["dead"], "nobodys": ""}.items():
@@ -361,7 +403,9 @@ def test_protected_and_denied_names_hold_in_a_container(engine: Engine, tmp_path
     before, confines, ran, left = asyncio.run(scene())
     assert ran.stdout.startswith("started\n"), ran
     assert SECRET not in ran.stdout + ran.stderr
-    assert (work / "made").read_text() == "free\n", "the control: the rest of the workspace can be written"
+    assert (work / "made").read_text() == "free\n", (
+        "the control: the rest of the workspace can be written"
+    )
     assert (work / ".git" / "description").read_text() == "x\n", "the control: and the rest of .git"
     assert not (work / ".git" / "hooks" / "post-checkout").exists()
     assert (work / ".git" / "config").read_text() == config
@@ -371,7 +415,9 @@ def test_protected_and_denied_names_hold_in_a_container(engine: Engine, tmp_path
     assert [text for text in left if "late/.env" in text and "nothing held it" in text], left
 
 
-def test_the_common_directory_of_a_linked_worktree_comes_along(engine: Engine, tmp_path: Path) -> None:
+def test_the_common_directory_of_a_linked_worktree_comes_along(
+    engine: Engine, tmp_path: Path
+) -> None:
     main, linked = tmp_path / "main", tmp_path / "linked"
     main.mkdir()
     _git(main, "init", "--quiet")
@@ -406,6 +452,8 @@ def test_a_place_that_can_not_search_for_names_says_so(engine: Engine, tmp_path:
     ran, confines = asyncio.run(scene())
     assert (ran.stdout, confines) == ("ran\n", False)
     assert any("are not held here" in note for note in ran.notes)
-    mount = workspace_covers.Mount(source=None, target="/work/a:b/.env", directory=False, read_only=True)
+    mount = workspace_covers.Mount(
+        source=None, target="/work/a:b/.env", directory=False, read_only=True
+    )
     with pytest.raises(NotStarted, match="a name with a colon"):
         list(workspace_covers.volumes(workspace_covers.HeldNames(mounts=(mount,)), "/empty"))

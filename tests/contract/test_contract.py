@@ -1,4 +1,6 @@
-"""Every executor passes the same checks, as a person without rights runs them; an engine as root."""
+"""Every executor passes the same checks, as a person without rights runs them; an engine as
+root.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def _perform(fence: Fence, place: str, *, as_root: bool = False, **environment: 
     places = fence.ground.put(fence.ground.root / "contract" / "places.py", PLACES.read_text())
     python = fence.installation.root / "bin" / "python"
     words: list[str | Path] = [python, "-m", "paddock.testing.executor", f"places:{place}"]
-    return fence.tester.run(words, cwd=places.parent, env=environment, as_root=as_root, timeout_s=400)
+    return fence.tester.run(
+        words, cwd=places.parent, env=environment, as_root=as_root, timeout_s=400
+    )
 
 
 def _assert_all_hold(outcome: Outcome) -> None:
@@ -51,9 +55,15 @@ def test_it_holds_in_the_sandbox(full: Fence) -> None:
 
 
 def test_it_holds_in_a_container(fence: Fence, engine: Engine) -> None:
-    environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PADDOCK_TEST_IMAGE": IMAGE}
+    environment = {
+        "HOME": "/root",
+        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+        "PADDOCK_TEST_IMAGE": IMAGE,
+    }
     words = " ".join(engine.words)
-    _assert_all_hold(_perform(fence, "podman", as_root=True, PADDOCK_TEST_ENGINE=words, **environment))
+    _assert_all_hold(
+        _perform(fence, "podman", as_root=True, PADDOCK_TEST_ENGINE=words, **environment)
+    )
     assert engine.ask("ps", "--all", "--quiet") == ""
 
 
@@ -105,7 +115,11 @@ def test_it_holds_in_wsl(fence: Fence) -> None:
 def test_it_holds_for_the_executor_of_the_guide(fence: Fence) -> None:
     """H-025 H-027 H-056 H-057"""
     guide = GUIDE.read_text()
-    (sample,) = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class Logged" in block]
+    (sample,) = [
+        block
+        for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+        if "class Logged" in block
+    ]
     assert len(sample.splitlines()) < 40
     fence.ground.put(fence.ground.root / "contract" / "guide.py", sample)
     _assert_all_hold(_perform(fence, "logged"))

@@ -16,9 +16,7 @@ from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.tester import Tester
 
-_TRY = (
-    "from tests.support import overlay; overlay.enter_namespaces(); overlay.mount_tmpfs('/tmp', '1m'); print('mounted')"
-)
+_TRY = "from tests.support import overlay; overlay.enter_namespaces(); overlay.mount_tmpfs('/tmp', '1m'); print('mounted')"
 
 
 @pytest.fixture(scope="session", name="bench")
@@ -29,14 +27,20 @@ def _bench(tester: Tester, installation: Installation) -> Iterator[support.Workb
     try:
         with support.workbench(directory, tester, installation) as bench:
             tried = tester.run([bench.python, "-c", _TRY], cwd=directory)
-            need("userns", tried.stdout == "mounted\n", f"no mounts in a user namespace: {tried.stderr}")
+            need(
+                "userns",
+                tried.stdout == "mounted\n",
+                f"no mounts in a user namespace: {tried.stderr}",
+            )
             yield bench
     finally:
         shutil.rmtree(directory)
 
 
 @pytest.fixture
-def cow(tester: Tester, installation: Installation, bench: support.Workbench, ground: Ground) -> Iterator[support.Cow]:
+def cow(
+    tester: Tester, installation: Installation, bench: support.Workbench, ground: Ground
+) -> Iterator[support.Cow]:
     made = support.Cow(tester=tester, installation=installation, bench=bench, ground=ground)
     yield made
     for name in made.made:

@@ -2,7 +2,8 @@
 
     histories.py WAY BASE FIRST COUNT
 
-Each seed from FIRST on: a random workspace, a random history on an overlay over it, and then what WAY says.
+Each seed from FIRST on: a random workspace, a random history on an overlay over it, and then what
+WAY says.
 
     whole    everything is applied at once
     parts    random selections first, each of which must leave everything else alone; then the rest
@@ -10,8 +11,9 @@ Each seed from FIRST on: a random workspace, a random history on an overlay over
     killed   the apply is killed at a random point, again and again; after each time every file must be the old or the
              new one, and in the end all of it must be applied
 
-In the end the workspace must be what the command saw, nothing may be left to apply, upper must be as it was, and no
-temporary file may lie about. Prints one JSON object; ``wrong`` lists what was not so, with its seed.
+In the end the workspace must be what the command saw, nothing may be left to apply, upper must be
+as it was, and no temporary file may lie about. Prints one JSON object; ``wrong`` lists what was not
+so, with its seed.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class History:
                     raise
 
     def path(self) -> str:
-        return os.path.join(self.root, *(self.random.choice("abc") for _ in range(self.random.randint(1, 3))))
+        return os.path.join(
+            self.root, *(self.random.choice("abc") for _ in range(self.random.randint(1, 3)))
+        )
 
     def text(self) -> str:
         return "".join(f"{self.random.randint(0, 3)}\n" for _ in range(self.random.randint(0, 5)))
@@ -221,16 +225,25 @@ class Case:
 
     @contextlib.contextmanager
     def roots(self) -> Any:
-        fds = [os.open(path, os.O_RDONLY) for path in (f"{self.place}/upper", self.workspace, self.place)]
+        fds = [
+            os.open(path, os.O_RDONLY)
+            for path in (f"{self.place}/upper", self.workspace, self.place)
+        ]
         try:
             yield Roots(upper=fds[0], lower=fds[1], state=fds[2])
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def look(self, roots: Roots, record: Record, paths: tuple[str, ...] = ()) -> tuple[list[Change], Terms]:
-        terms = Terms(started_ns=self.started_ns, is_protected=_nothing, selection=Selection(paths=paths))
-        changes = with_renames(scan(roots.upper, roots.lower, unseen=record.temporaries), roots.upper, roots.lower)
+    def look(
+        self, roots: Roots, record: Record, paths: tuple[str, ...] = ()
+    ) -> tuple[list[Change], Terms]:
+        terms = Terms(
+            started_ns=self.started_ns, is_protected=_nothing, selection=Selection(paths=paths)
+        )
+        changes = with_renames(
+            scan(roots.upper, roots.lower, unseen=record.temporaries), roots.upper, roots.lower
+        )
         return judge(changes, terms, record), terms
 
     def apply(self, paths: tuple[str, ...] = ()) -> ApplyOutcome:
@@ -249,13 +262,21 @@ class Case:
         """What the command saw; where it made a fifo, what the host had there stays."""
         special = [path for path, entry in self.seen.items() if entry[0] == "special"]
         wanted = {path: entry for path, entry in self.seen.items() if entry[0] != "special"}
-        wanted.update({p: e for p, e in self.before.items() if any(inside(p, one) for one in special)})
+        wanted.update(
+            {p: e for p, e in self.before.items() if any(inside(p, one) for one in special)}
+        )
         return wanted
 
     def alike(self, path: str, now: tuple[Any, ...] | None, wanted: tuple[Any, ...] | None) -> bool:
         """What was written anew with the same content is no change: it keeps the host's time."""
         before = self.before.get(path)
-        if now and wanted and before and now[0] == wanted[0] == before[0] == "file" and before[3] == wanted[3]:
+        if (
+            now
+            and wanted
+            and before
+            and now[0] == wanted[0] == before[0] == "file"
+            and before[3] == wanted[3]
+        ):
             return (now[1], now[3]) == (wanted[1], wanted[3]) and now[2] in (before[2], wanted[2])
         return now == wanted
 
@@ -269,7 +290,9 @@ class Case:
             if not self.alike(path, now.get(path), expected.get(path)):
                 wrong.append(f"{path}: is {now.get(path)}, the command saw {expected.get(path)}")
         left = [change for change in self.changes() if change.obstacle is not Obstacle.SPECIAL]
-        wrong += [f"still to apply: {change.kind.value} {change.path} {change.reason}" for change in left]
+        wrong += [
+            f"still to apply: {change.kind.value} {change.path} {change.reason}" for change in left
+        ]
         if upper != self.upper:
             wrong.append("upper has changed")
         return wrong
@@ -289,7 +312,9 @@ def _remove(base: str) -> None:
 
 def whole(case: Case) -> list[str]:
     outcome = case.apply()
-    return [f"left: {c.path}: {c.reason}" for c in outcome.left if c.obstacle is not Obstacle.SPECIAL] + case.verdict()
+    return [
+        f"left: {c.path}: {c.reason}" for c in outcome.left if c.obstacle is not Obstacle.SPECIAL
+    ] + case.verdict()
 
 
 def parts(case: Case) -> list[str]:
@@ -321,13 +346,22 @@ def killed(case: Case) -> list[str]:
         case.random.random() < 0.3
     )  # a file system without exchange: what changes its type is missing for a moment
     for _ in range(6):
-        survived = _killed_after(case, case.random.randint(1, 25 if in_steps else 200), in_steps=in_steps)
+        survived = _killed_after(
+            case, case.random.randint(1, 25 if in_steps else 200), in_steps=in_steps
+        )
         now: Tree = apart(lambda: tree_of(case.workspace))
         for path in sorted(now.keys() | case.before.keys()):
             old, new, is_now = case.before.get(path), expected.get(path), now.get(path)
             if _own(path) or is_now in (old, new) or (is_now and is_now[0] == "directory"):
                 continue
-            if is_now and old and is_now[0] == old[0] == "file" and is_now[3] == old[3] and new and is_now[1] == new[1]:
+            if (
+                is_now
+                and old
+                and is_now[0] == old[0] == "file"
+                and is_now[3] == old[3]
+                and new
+                and is_now[1] == new[1]
+            ):
                 continue  # its mode first
             if in_steps and is_now is None and old and new and old[0] != new[0]:
                 continue
@@ -349,7 +383,11 @@ def _killed_after(case: Case, acts: int, *, in_steps: bool) -> bool:
 
         def count(event: str, _: object = None) -> None:
             nonlocal left
-            if event in ("os.rename", "os.link", "os.remove") if in_steps else event.startswith(ACTS):
+            if (
+                event in ("os.rename", "os.link", "os.remove")
+                if in_steps
+                else event.startswith(ACTS)
+            ):
                 left -= 1
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -383,7 +421,9 @@ def main() -> int:
     wrong = []
     for seed in range(first, first + number):
         reading, writing = os.pipe()
-        pid = os.fork()  # each in a process of its own: one that passes by file modes does so for good
+        pid = (
+            os.fork()
+        )  # each in a process of its own: one that passes by file modes does so for good
         if pid == 0:
             try:
                 case = Case(base, seed)
@@ -403,7 +443,16 @@ def main() -> int:
         changes += count
         wrong += [f"seed {seed}: {text}" for text in mistakes]
     apart(lambda: _remove(base))
-    print(json.dumps({"histories": number, "acts": sum(done.values()), "changes": changes, "wrong": wrong[:20]}))
+    print(
+        json.dumps(
+            {
+                "histories": number,
+                "acts": sum(done.values()),
+                "changes": changes,
+                "wrong": wrong[:20],
+            }
+        )
+    )
     return 0
 
 

@@ -1,10 +1,11 @@
-"""Random histories full of renamed directories; runs with Python's own library alone, in a plain copy or in the fence.
+"""Random histories full of renamed directories; runs with Python's own library alone, in a plain
+copy or in the fence.
 
     moves.py grow ROOT FIRST COUNT    what the workspace has before
     moves.py act ROOT FIRST COUNT     what the command does; prints the answer to each of its acts
 
-Each history has a directory of its own below ROOT. The same seed makes the same history, so what a plain file system
-answers is what an overlay has to answer.
+Each history has a directory of its own below ROOT. The same seed makes the same history, so what a
+plain file system answers is what an overlay has to answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,14 @@ class History:
         self.said: list[str] = []
 
     def go(self, steps: int, *, moving: bool) -> list[str]:
-        acts: list[Callable[[], None]] = [self.write, self.write, self.directory, self.directory, self.link, self.mode]
+        acts: list[Callable[[], None]] = [
+            self.write,
+            self.write,
+            self.directory,
+            self.directory,
+            self.link,
+            self.mode,
+        ]
         if moving:
             acts += [self.move] * 8 + [self.move_without_replacing, self.move_relative, self.remove]
         return [self.answer(self.random.choice(acts)) for _ in range(steps)]
@@ -84,14 +92,21 @@ class History:
         old, new = self.path(), self.path()
         fd = os.open(os.path.dirname(old), os.O_RDONLY)
         try:
-            os.rename(os.path.basename(old), os.path.relpath(new, os.path.dirname(old)), src_dir_fd=fd, dst_dir_fd=fd)
+            os.rename(
+                os.path.basename(old),
+                os.path.relpath(new, os.path.dirname(old)),
+                src_dir_fd=fd,
+                dst_dir_fd=fd,
+            )
         finally:
             os.close(fd)
 
     def remove(self) -> None:
         path = self.path()
         if os.path.isdir(path) and not os.path.islink(path):
-            with contextlib.suppress(PermissionError):  # how much is gone by then depends on the order of the names
+            with contextlib.suppress(
+                PermissionError
+            ):  # how much is gone by then depends on the order of the names
                 shutil.rmtree(path) if self.writable(path) else None
         else:
             os.unlink(path)

@@ -1,4 +1,5 @@
-"""Somebody replaces a directory of the workspace by a link to another place, all the time, while an apply works in it.
+"""Somebody replaces a directory of the workspace by a link to another place, all the time, while an
+apply works in it.
 
     races.py HOW BASE ROUNDS      HOW: apply, or names (the control: a copy by path names)
 
@@ -48,11 +49,16 @@ def by_names(base: str) -> None:
     for parent, _, files in os.walk(f"{base}/session/upper"):
         for name in files:
             with contextlib.suppress(OSError):
-                shutil.copy(os.path.join(parent, name), parent.replace("session/upper", "workspace") + f"/{name}")
+                shutil.copy(
+                    os.path.join(parent, name),
+                    parent.replace("session/upper", "workspace") + f"/{name}",
+                )
 
 
 def by_apply(base: str) -> int:
-    fds = [os.open(f"{base}/{name}", os.O_RDONLY) for name in ("session/upper", "workspace", "session")]
+    fds = [
+        os.open(f"{base}/{name}", os.O_RDONLY) for name in ("session/upper", "workspace", "session")
+    ]
     try:
         roots = Roots(upper=fds[0], lower=fds[1], state=fds[2])
         terms = Terms(started_ns=time.time_ns() + 10**12, is_protected=_nothing)

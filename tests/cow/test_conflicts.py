@@ -1,10 +1,13 @@
-"""The host and the session changed the same: that is said, nothing is applied there, and nothing is lost."""
+"""The host and the session changed the same: that is said, nothing is applied there, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
 from tests.support.cow import SUPPORT, Cow, tree
 
-# What the session did to a file, and what the host did meanwhile → what diff says. No entry: no change is left.
+# What the session did to a file, and what the host did meanwhile → what diff says. No entry: no
+# change is left.
 SESSION = {
     "edit": "echo session >> {0}",
     "save": "echo session > {0}.tmp; mv {0}.tmp {0}",
@@ -63,8 +66,12 @@ def cell(session: str, host: str) -> str:
 
 def test_every_meeting_of_two_changes(cow: Cow) -> None:
     cells = [(session, host) for session in SESSION for host in HOST]
-    cow.host("; ".join(f"mkdir {cell(*pair)}; echo {cell(*pair)} > {cell(*pair)}/f" for pair in cells))
-    cow.session("; ".join(SESSION[session].format(f"{cell(session, host)}/f") for session, host in cells))
+    cow.host(
+        "; ".join(f"mkdir {cell(*pair)}; echo {cell(*pair)} > {cell(*pair)}/f" for pair in cells)
+    )
+    cow.session(
+        "; ".join(SESSION[session].format(f"{cell(session, host)}/f") for session, host in cells)
+    )
     acts = [(HOST[host] or SESSION[session], cell(session, host)) for session, host in cells]
     cow.host("; ".join(text.format(f"{place}/f") for text, place in acts))
     shown = cow.diff()
@@ -83,7 +90,9 @@ def test_every_meeting_of_two_changes(cow: Cow) -> None:
             kept = {path: entry for path, entry in before.items() if path.startswith(f"{place}/")}
             assert {path: entry for path, entry in after.items() if path in kept} == kept, place
     assert tree(cow.upper(cow.made[0])).keys() == upper, "the session keeps what it has"
-    assert {path: what for path, what in shown.items() if "!" in what} == cow.diff(), "only the conflicts are left"
+    assert {path: what for path, what in shown.items() if "!" in what} == cow.diff(), (
+        "only the conflicts are left"
+    )
 
 
 def test_overwrite_is_for_named_paths_and_keeps_the_hosts_version(cow: Cow) -> None:
@@ -101,7 +110,11 @@ def test_overwrite_is_for_named_paths_and_keeps_the_hosts_version(cow: Cow) -> N
     assert (cow.workspace / "a").read_text() == "session\n"
     assert (cow.workspace / "b").read_text() == "host b\n"
     assert not (cow.workspace / "d").exists()
-    kept = {name: entry[-1] for name, entry in tree(cow.store / session / "kept").items() if entry[0] == "file"}
+    kept = {
+        name: entry[-1]
+        for name, entry in tree(cow.store / session / "kept").items()
+        if entry[0] == "file"
+    }
     assert {name.partition("/")[2]: content for name, content in kept.items()} == {
         "a": b"host a\n",
         "d/x": b"host d/x\n",
@@ -115,7 +128,11 @@ def test_the_second_session_meets_the_first_ones_changes_as_the_hosts(cow: Cow) 
     two = cow.session("echo two > shared; echo two > only-two; echo two > both")
     assert cow.diff(two) == {"both": "added", "only-two": "added", "shared": "changed"}
     assert cow.paddock("apply", one).exit_code == 0
-    assert cow.diff(two) == {"both": "changed!conflict", "only-two": "added", "shared": "changed!conflict"}
+    assert cow.diff(two) == {
+        "both": "changed!conflict",
+        "only-two": "added",
+        "shared": "changed!conflict",
+    }
     assert cow.paddock("apply", two).exit_code == 1
     assert (cow.workspace / "shared").read_text() == "one\n"
     assert (cow.workspace / "only-two").read_text() == "two\n"
@@ -127,7 +144,12 @@ def test_a_host_that_works_elsewhere_in_the_workspace_is_no_conflict(cow: Cow) -
     cow.session("echo session >> a; echo session >> d/b; mv d/moved d/renamed; echo new > d/new")
     cow.put("d/theirs", "host\n")
     cow.put("theirs", "host\n")
-    assert cow.diff() == {"a": "changed", "d/b": "changed", "d/new": "added", "d/renamed": "renamed"}
+    assert cow.diff() == {
+        "a": "changed",
+        "d/b": "changed",
+        "d/new": "added",
+        "d/renamed": "renamed",
+    }
     assert cow.paddock("apply").exit_code == 0
     assert (cow.workspace / "d" / "theirs").read_text() == "host\n"
 
@@ -148,7 +170,9 @@ def test_what_the_host_put_into_a_directory_that_the_session_removed_stays(cow: 
     assert "d/old" not in left
 
 
-def test_a_directory_that_the_host_removed_is_a_conflict_and_comes_back_only_by_name(cow: Cow) -> None:
+def test_a_directory_that_the_host_removed_is_a_conflict_and_comes_back_only_by_name(
+    cow: Cow,
+) -> None:
     cow.put("d/a", "a\n")
     cow.put("d/b", "b\n")
     cow.session("echo session >> d/a")
@@ -160,13 +184,21 @@ def test_a_directory_that_the_host_removed_is_a_conflict_and_comes_back_only_by_
     assert set(tree(cow.workspace / "d")) == {"a"}
 
 
-def test_a_session_that_goes_on_after_an_apply_meets_its_own_files_and_no_conflict(cow: Cow) -> None:
+def test_a_session_that_goes_on_after_an_apply_meets_its_own_files_and_no_conflict(
+    cow: Cow,
+) -> None:
     cow.put("a", "1\n")
     cow.put("d/gone", "1\n")
     session = cow.session("echo 2 > a; mkdir n; echo 2 > n/f; rm d/gone; chmod 700 d")
     assert cow.paddock("apply").exit_code == 0
     cow.session("echo 3 > a; echo 3 > n/f; chmod 750 d n; echo 3 > d/gone", name=session)
-    assert cow.diff() == {"a": "changed", "d": "mode", "d/gone": "added", "n": "mode", "n/f": "changed"}
+    assert cow.diff() == {
+        "a": "changed",
+        "d": "mode",
+        "d/gone": "added",
+        "n": "mode",
+        "n/f": "changed",
+    }
     cow.put("n/f", "host\n")
     assert cow.diff()["n/f"] == "changed!conflict"
     assert cow.paddock("apply").exit_code == 1
@@ -176,7 +208,9 @@ def test_a_session_that_goes_on_after_an_apply_meets_its_own_files_and_no_confli
 
 def test_a_selection_brings_the_directories_it_needs_and_nothing_else(cow: Cow) -> None:
     cow.put("was/file", "1\n")
-    cow.session("mkdir -p n/m; echo a > n/m/a; echo b > n/m/b; echo c > n/c; rm -r was; echo file > was")
+    cow.session(
+        "mkdir -p n/m; echo a > n/m/a; echo b > n/m/b; echo c > n/c; rm -r was; echo file > was"
+    )
     assert cow.paddock("apply", "n/m/a").exit_code == 0
     assert {name for name in tree(cow.workspace) if name.startswith("n")} == {"n", "n/m", "n/m/a"}
     blocked = cow.paddock("apply", "was/file")
@@ -204,7 +238,9 @@ def test_where_another_file_system_is_mounted_nothing_is_applied(cow: Cow) -> No
     assert applied.stdout.endswith("theirs\nf\n"), applied
     assert (cow.workspace / "own.txt").read_text() == "2\n"
     assert (cow.workspace / "sub" / "f").read_text() == "1\n"
-    assert cow.diff() == {"sub/f": "changed", "sub/new": "added"}, "the control: without it nothing stands in the way"
+    assert cow.diff() == {"sub/f": "changed", "sub/new": "added"}, (
+        "the control: without it nothing stands in the way"
+    )
 
 
 def test_a_dry_run_says_it_and_changes_nothing(cow: Cow) -> None:
@@ -215,6 +251,9 @@ def test_a_dry_run_says_it_and_changes_nothing(cow: Cow) -> None:
     before = tree(cow.workspace)
     shown = cow.paddock("apply", "--dry-run")
     assert shown.exit_code == 1
-    assert "would apply: changed  a\nwould apply: added    c\nleft (conflict): changed  b: changed on" in shown.stdout
+    assert (
+        "would apply: changed  a\nwould apply: added    c\nleft (conflict): changed  b: changed on"
+        in shown.stdout
+    )
     assert tree(cow.workspace) == before
     assert not (cow.store / cow.made[0] / "applied.jsonl").exists()

@@ -1,4 +1,6 @@
-"""Diff and apply against a plain copy: random histories on real overlay mounts, not one difference."""
+"""Diff and apply against a plain copy: random histories on real overlay mounts, not one
+difference.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ SEED = int(os.environ.get("PADDOCK_SEED", "1"))
 
 
 def go(tester: Tester, bench: Workbench, way: str, base: Path, number: int) -> dict[str, int]:
-    words = [*bench.script(SCRIPT), way, base / f"paddock-{way}-{os.getpid()}", str(SEED), str(number)]
+    words = [
+        *bench.script(SCRIPT),
+        way,
+        base / f"paddock-{way}-{os.getpid()}",
+        str(SEED),
+        str(number),
+    ]
     done = tester.run(words, cwd=bench.directory, timeout_s=240)
     assert done.exit_code == 0, done
     answer = json.loads(done.stdout)
@@ -25,7 +33,9 @@ def go(tester: Tester, bench: Workbench, way: str, base: Path, number: int) -> d
     return {key: answer[key] for key in ("histories", "acts", "changes")}
 
 
-@pytest.mark.parametrize(("way", "number"), [("whole", 200), ("parts", 60), ("steps", 50), ("killed", 60)])
+@pytest.mark.parametrize(
+    ("way", "number"), [("whole", 200), ("parts", 60), ("steps", 50), ("killed", 60)]
+)
 def test_a_random_history_is_applied_without_a_difference(
     tester: Tester, bench: Workbench, way: str, number: int
 ) -> None:

@@ -1,4 +1,6 @@
-"""Names, contents and directories made by somebody who wants a diff to lie, or an apply to write elsewhere."""
+"""Names, contents and directories made by somebody who wants a diff to lie, or an apply to write
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def plant(cow: Cow) -> None:
 
 
 @pytest.mark.parametrize("form", [(), ("--stat",), ("--json",)])
-def test_no_name_or_content_steers_the_terminal_or_adds_a_line(cow: Cow, form: tuple[str, ...]) -> None:
+def test_no_name_or_content_steers_the_terminal_or_adds_a_line(
+    cow: Cow, form: tuple[str, ...]
+) -> None:
     plant(cow)
     shown = cow.paddock("diff", *form)
     assert shown.exit_code == 0
@@ -64,7 +68,9 @@ def test_every_name_is_applied_as_it_is(cow: Cow) -> None:
 
 def test_one_hostile_name_can_be_named(cow: Cow) -> None:
     plant(cow)
-    applied = cow.tester.run([cow.installation.paddock, "apply", "--", NAMES[2], NAMES[4]], cwd=cow.workspace)
+    applied = cow.tester.run(
+        [cow.installation.paddock, "apply", "--", NAMES[2], NAMES[4]], cwd=cow.workspace
+    )
     assert applied.exit_code == 0, applied
     assert set(os.listdir(os.fsencode(cow.workspace))) == {b"own.txt", NAMES[2], NAMES[4]}
 
@@ -89,7 +95,9 @@ def test_a_diff_has_an_end_whatever_the_files_hold(cow: Cow) -> None:
 
 @pytest.mark.parametrize("mode", ["0500", "0300", "0000"])
 @pytest.mark.parametrize("verb", ["apply", "discard"])
-def test_a_command_that_shuts_its_workspace_locks_nobody_out(cow: Cow, mode: str, verb: str) -> None:
+def test_a_command_that_shuts_its_workspace_locks_nobody_out(
+    cow: Cow, mode: str, verb: str
+) -> None:
     cow.host("echo old > a; mkdir d; echo old > d/b")
     session = cow.session(f"echo new > a; echo new > d/b; chmod {mode} d .")
     shown = cow.paddock("diff", session)
@@ -98,14 +106,18 @@ def test_a_command_that_shuts_its_workspace_locks_nobody_out(cow: Cow, mode: str
     done = cow.paddock(verb, session)
     assert done.exit_code == 0, done
     kept = "new\n" if verb == "apply" else "old\n"
-    assert stat.S_IMODE(cow.workspace.stat().st_mode) == (int(mode, 8) if verb == "apply" else 0o755)
+    assert stat.S_IMODE(cow.workspace.stat().st_mode) == (
+        int(mode, 8) if verb == "apply" else 0o755
+    )
     for directory in (cow.workspace, cow.workspace / "d"):
         directory.chmod(0o755)
     assert [(cow.workspace / name).read_text() for name in ("a", "d/b")] == [kept, kept]
 
 
 def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:
-    cow.host("printf 'one\\ntwo\\nthree\\n' > text; printf 'a\\tb' > end; mkdir d; echo x > d/x; ln -s old link")
+    cow.host(
+        "printf 'one\\ntwo\\nthree\\n' > text; printf 'a\\tb' > end; mkdir d; echo x > d/x; ln -s old link"
+    )
     cow.session(
         "printf 'one\\n2\\nthree\\n' > text; printf 'a\\tc' > end; rm -r d; ln -sfn new link;"
         "printf '#!\\n' > run; chmod 755 run"
@@ -120,10 +132,14 @@ def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:
         "changed  text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
     )
     assert (
-        shown.stderr == f"paddock: session {cow.made[0]} of {cow.workspace}: 6 changes: 2 deleted, 3 changed, 1 added\n"
+        shown.stderr
+        == f"paddock: session {cow.made[0]} of {cow.workspace}: 6 changes: 2 deleted, 3 changed, 1 added\n"
     )
     stat = cow.paddock("diff", "--stat", "text", "d")
-    assert stat.stdout == "deleted  d/x  -1\ndeleted  d/\nchanged  text  +1 -1\n3 changes: 2 deleted, 1 changed\n"
+    assert (
+        stat.stdout
+        == "deleted  d/x  -1\ndeleted  d/\nchanged  text  +1 -1\n3 changes: 2 deleted, 1 changed\n"
+    )
 
 
 def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(cow: Cow) -> None:

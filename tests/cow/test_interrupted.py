@@ -1,4 +1,6 @@
-"""A full disk, a signal, a second apply at the same time: what was not applied is not lost, and nothing lies about."""
+"""A full disk, a signal, a second apply at the same time: what was not applied is not lost, and
+nothing lies about.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def test_a_full_disk_ends_the_apply_before_anything_has_changed(cow: Cow) -> Non
 
 
 def test_a_signal_in_the_middle_leaves_what_the_next_apply_settles(cow: Cow) -> None:
-    """The random histories kill it at every act; this is the real command, wherever it happens to be."""
+    """The random histories kill it at every act; this is the real command, wherever it happens to
+    be.
+    """
     cow.host("mkdir d; for n in $(seq 400); do echo old > d/$n; done")
     session = cow.session(
         "for n in $(seq 400); do echo new > d/$n; done; for n in $(seq 400); do echo new > d/n$n; done"
@@ -61,16 +65,26 @@ def test_a_signal_in_the_middle_leaves_what_the_next_apply_settles(cow: Cow) -> 
     record = cow.store / session / "applied.jsonl"
     for blow in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
         size = record.stat().st_size if record.exists() else 0
-        with cow.tester.starting([cow.installation.paddock, "apply", session], cwd=cow.workspace) as process:
+        with cow.tester.starting(
+            [cow.installation.paddock, "apply", session], cwd=cow.workspace
+        ) as process:
 
             def begun(size: int = size, process: subprocess.Popen[str] = process) -> bool:
-                return process.poll() is not None or (record.exists() and record.stat().st_size > size)
+                return process.poll() is not None or (
+                    record.exists() and record.stat().st_size > size
+                )
 
             wait_for(begun, "the apply has written what it will do")
             process.send_signal(blow)
             process.wait()
-        names = {path: entry for path, entry in tree(cow.workspace / "d").items() if not path.startswith(".paddock-")}
-        assert {entry[-1] for entry in names.values()} <= {b"old\n", b"new\n"}, "each file is the old or the new one"
+        names = {
+            path: entry
+            for path, entry in tree(cow.workspace / "d").items()
+            if not path.startswith(".paddock-")
+        }
+        assert {entry[-1] for entry in names.values()} <= {b"old\n", b"new\n"}, (
+            "each file is the old or the new one"
+        )
     assert cow.paddock("apply", session).exit_code == 0
     found = tree(cow.workspace / "d")
     assert len(found) == 800
@@ -81,7 +95,9 @@ def test_a_signal_in_the_middle_leaves_what_the_next_apply_settles(cow: Cow) -> 
 def test_discard_sweeps_what_an_interrupted_apply_left_in_the_workspace(cow: Cow) -> None:
     cow.host("mkdir d; for n in $(seq 300); do echo old > d/$n; done")
     session = cow.session("for n in $(seq 300); do echo new > d/$n; done")
-    with cow.tester.starting([cow.installation.paddock, "apply", session], cwd=cow.workspace) as process:
+    with cow.tester.starting(
+        [cow.installation.paddock, "apply", session], cwd=cow.workspace
+    ) as process:
         wait_for(lambda: any((cow.workspace / "d").glob(".paddock-*")), "it has begun")
         process.kill()
         process.wait()

@@ -1,4 +1,6 @@
-"""Denied names in a copy-on-write workspace stay hidden, whatever the host does, and stay the owner's."""
+"""Denied names in a copy-on-write workspace stay hidden, whatever the host does, and stay the
+owner's.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ WATCH = """
     """
 
 
-def watched(cow: Cow, paths: list[str], script: str, *, live: bool = False) -> tuple[int, bool, list[str]]:
+def watched(
+    cow: Cow, paths: list[str], script: str, *, live: bool = False
+) -> tuple[int, bool, list[str]]:
     """A command that reads the paths all the time, while the host runs a script."""
     words = ["python3", "-c", textwrap.dedent(WATCH), *paths]
     argv = cow.running(*words)
@@ -56,7 +60,13 @@ def test_a_file_that_the_host_replaces_is_never_read(cow: Cow) -> None:
     cow.put(".env", "secret\n")
     cow.put("sub/.env", "secret\n")
     cow.put("plain", "old\n")
-    script = SAVES.format(path=".env") + "; " + SAVES.format(path="sub/.env") + "; " + SAVES.format(path="plain")
+    script = (
+        SAVES.format(path=".env")
+        + "; "
+        + SAVES.format(path="sub/.env")
+        + "; "
+        + SAVES.format(path="plain")
+    )
     rounds, listed, seen = watched(cow, [".env", "sub/.env"], script)
     assert rounds > 10
     assert not listed
@@ -73,7 +83,9 @@ def test_a_file_that_the_host_creates_is_not_seen(cow: Cow, large: bool) -> None
     cow.host("mkdir -p sub/deep other; echo x > sub/deep/a; echo secret > other/.env.local")
     if large:
         cow.host("for i in $(seq 300); do mkdir -p many/$i; done")
-    paths = [".env", "id_rsa", "other/.env"] + ([] if large else ["sub/.env", "sub/deep/.env.production"])
+    paths = [".env", "id_rsa", "other/.env"] + (
+        [] if large else ["sub/.env", "sub/deep/.env.production"]
+    )
     script = "; ".join(f"echo secret > {path}" for path in [*paths, "plain"])
     rounds, listed, seen = watched(cow, [*paths, "other/.env.local"], script)
     assert rounds > 10
@@ -85,22 +97,44 @@ def test_a_file_that_the_host_creates_is_not_seen(cow: Cow, large: bool) -> None
 def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
     cow.host("mkdir -p conf; for i in $(seq 300); do mkdir -p many/$i; done")
     policy = cow.ground.root / "deny.toml"
-    deny = [f"{cow.workspace}/conf/token", f"{cow.workspace}/conf/keys/**", f"{cow.workspace}/absent/token"]
-    policy.write_text(f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\ndeny_globs = {json.dumps(deny)}\n')
+    deny = [
+        f"{cow.workspace}/conf/token",
+        f"{cow.workspace}/conf/keys/**",
+        f"{cow.workspace}/absent/token",
+    ]
+    policy.write_text(
+        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\ndeny_globs = {json.dumps(deny)}\n'
+    )
     cow.tester.give(policy)
-    words = ["sh", "-c", "ls -A conf; echo started; read x; cat conf/token; cat conf/keys/a; ls -A conf; ls"]
-    argv: list[str | Path] = [cow.installation.paddock, "run", "--cow", "--policy", policy, "--", *words]
+    words = [
+        "sh",
+        "-c",
+        "ls -A conf; echo started; read x; cat conf/token; cat conf/keys/a; ls -A conf; ls",
+    ]
+    argv: list[str | Path] = [
+        cow.installation.paddock,
+        "run",
+        "--cow",
+        "--policy",
+        policy,
+        "--",
+        *words,
+    ]
     with cow.tester.starting(argv, cwd=cow.workspace, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n", process.stderr and process.stderr.read()
-        cow.host("echo secret > conf/token; mkdir conf/keys; echo secret > conf/keys/a; echo x > conf/plain")
+        cow.host(
+            "echo secret > conf/token; mkdir conf/keys; echo secret > conf/keys/a; echo x > conf/plain"
+        )
         out, err = process.communicate("\n", timeout=120)
     assert "secret" not in out
     assert out == "plain\nconf\nmany\nown.txt\n", err
 
 
 def test_a_directory_with_hidden_names_looks_as_it_is(cow: Cow) -> None:
-    cow.host("mkdir -p sub; echo secret > sub/.env; echo 1 > sub/a; chmod 710 sub; touch -d 2020-01-02 sub")
+    cow.host(
+        "mkdir -p sub; echo secret > sub/.env; echo 1 > sub/a; chmod 710 sub; touch -d 2020-01-02 sub"
+    )
     facts = "stat -c '%a %Y %U %F' sub sub/a; stat -c '%i' sub/a; ls -A sub | grep -v .env; stat -c '%a' ."
     outside = cow.tester.run(["sh", "-c", facts], cwd=cow.workspace)
     inside = cow.run("sh", "-c", facts)
@@ -114,7 +148,9 @@ def test_the_command_may_have_its_own_and_the_owners_stays(cow: Cow) -> None:
     done = cow.run("sh", "-ec", "echo own > .env; cat .env; rm -r sub; echo 1 > changed")
     assert done.stdout == "own\n", done
     session = cow.only_session()
-    again = cow.run("sh", "-ec", "cat .env; test ! -e sub; echo 2 >> changed", flags=["--resume", session])
+    again = cow.run(
+        "sh", "-ec", "cat .env; test ! -e sub; echo 2 >> changed", flags=["--resume", session]
+    )
     assert again.stdout == "own\n", again
     applied = cow.paddock("apply", session)
     assert applied.exit_code == 1, "something was left"
@@ -127,7 +163,9 @@ def test_the_command_may_have_its_own_and_the_owners_stays(cow: Cow) -> None:
 def test_one_that_the_host_makes_meanwhile_is_not_overwritten(cow: Cow) -> None:
     words = ["sh", "-ec", "echo own > .env; echo started; read x; cat .env"]
     known = cow.sessions()
-    with cow.tester.starting(cow.running(*words), cwd=cow.workspace, stdin=subprocess.PIPE) as process:
+    with cow.tester.starting(
+        cow.running(*words), cwd=cow.workspace, stdin=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         cow.host("echo secret > .tmp; mv .tmp .env; echo x > later")
@@ -140,7 +178,9 @@ def test_one_that_the_host_makes_meanwhile_is_not_overwritten(cow: Cow) -> None:
 
 def test_a_directory_with_a_hidden_name_can_be_renamed(cow: Cow) -> None:
     cow.host("mkdir -p d/s; echo secret > d/.env; echo secret > d/s/.env; echo 1 > d/s/a")
-    done = cow.run("python3", "-c", "import os; os.rename('d', 'e'); print(os.listdir('e'), os.listdir('e/s'))")
+    done = cow.run(
+        "python3", "-c", "import os; os.rename('d', 'e'); print(os.listdir('e'), os.listdir('e/s'))"
+    )
     assert done.stdout == "['s'] ['a']\n", done
     assert cow.paddock("apply").exit_code == 1
     left = sorted(str(path.relative_to(cow.workspace)) for path in cow.workspace.rglob("*"))
@@ -149,13 +189,23 @@ def test_a_directory_with_a_hidden_name_can_be_renamed(cow: Cow) -> None:
 
 
 def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
-    """The overlay knows that it was missing, so nothing can be covered. When the kernel forgets, it must not show."""
+    """The overlay knows that it was missing, so nothing can be covered. When the kernel forgets, it
+    must not show.
+    """
     need_root()
     # too many for whiteouts everywhere
-    cow.host("mkdir plain d; touch plain/file; for n in $(seq 400); do mkdir d/$n; touch d/$n/file; done")
-    words = ["sh", "-c", "cat plain/.env new/.env 2>/dev/null; echo started; read x; cat plain/.env new/.env; echo end"]
+    cow.host(
+        "mkdir plain d; touch plain/file; for n in $(seq 400); do mkdir d/$n; touch d/$n/file; done"
+    )
+    words = [
+        "sh",
+        "-c",
+        "cat plain/.env new/.env 2>/dev/null; echo started; read x; cat plain/.env new/.env; echo end",
+    ]
     known = cow.sessions()
-    with cow.tester.starting(cow.running(*words), cwd=cow.workspace, stdin=subprocess.PIPE) as process:
+    with cow.tester.starting(
+        cow.running(*words), cwd=cow.workspace, stdin=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         cow.host("echo secret > plain/.env; mkdir new; echo secret > new/.env")
@@ -164,5 +214,7 @@ def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
         assert process.communicate("\n", timeout=120)[0] == "end\n"
     cow.made.extend(cow.sessions() - known)
     assert cow.paddock("apply").exit_code == 1
-    assert (cow.workspace / "plain" / ".env").read_text() == "secret\n", "nor is it taken from its owner"
+    assert (cow.workspace / "plain" / ".env").read_text() == "secret\n", (
+        "nor is it taken from its owner"
+    )
     assert (cow.workspace / "new" / ".env").read_text() == "secret\n"

@@ -1,4 +1,6 @@
-"""What the host moves below a copy while a command works on it stays closed, also where the copy shows what was."""
+"""What the host moves below a copy while a command works on it stays closed, also where the copy
+shows what was.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def test_what_comes_into_a_directory_that_the_copy_shows_elsewhere(cow: Cow) -> 
         cow.put("two/a.secret", "secret\n")
         cow.put("two/b", "later\n")
         closed(cow, "one/a.secret")
-        assert inside.does("cat one/b") == "later\n", "the control: what came shows where the copy has it"
+        assert inside.does("cat one/b") == "later\n", (
+            "the control: what came shows where the copy has it"
+        )
         assert reads(inside) == ""
         forget()
         assert inside.does("cat two/plain") == "one\n", "the control: as the host has it by now"
@@ -140,7 +144,9 @@ def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
     cow.host("mkdir -p sub/deep; echo old > sub/plain")
     with shell(cow) as inside:
         assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
-        cow.host("rm -r sub; mkdir -p sub/deep; echo secret > sub/a.secret; echo secret > sub/deep/a.secret")
+        cow.host(
+            "rm -r sub; mkdir -p sub/deep; echo secret > sub/a.secret; echo secret > sub/deep/a.secret"
+        )
         cow.put("sub/plain", "new\n")
         judged(cow)
         assert reads(inside) == ""
@@ -150,7 +156,9 @@ def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
         assert inside.does("echo own > sub/mine; cat sub/mine") == "own\n"
     assert cow.diff() == {"sub/mine": "added"}
     assert cow.paddock("apply").exit_code == 0
-    assert (cow.workspace / "sub" / "a.secret").read_text() == "secret\n", "nor is it taken from its owner"
+    assert (cow.workspace / "sub" / "a.secret").read_text() == "secret\n", (
+        "nor is it taken from its owner"
+    )
 
 
 def test_what_comes_into_a_directory_that_has_left_the_workspace(cow: Cow) -> None:
@@ -182,11 +190,18 @@ def test_what_the_command_made_itself_stays_open(cow: Cow) -> None:
 
 @pytest.mark.parametrize("start", [True, False], ids=["as it starts", "while it runs"])
 def test_directories_that_change_places_all_the_time(cow: Cow, start: bool) -> None:
-    names = [*(f"a{number}" for number in range(6)), "b", "empty", *(f"z{number}" for number in range(4))]
+    names = [
+        *(f"a{number}" for number in range(6)),
+        "b",
+        "empty",
+        *(f"z{number}" for number in range(4)),
+    ]
     for name in names[:7]:
         cow.put(f"{name}/.env", "secret\n")
         cow.put(f"{name}/a.secret", "secret\n")
-    cow.host("mkdir -p b/c empty; echo secret > b/c/.env; for i in 0 1 2 3; do mkdir -p z$i/y/x; done")
+    cow.host(
+        "mkdir -p b/c empty; echo secret > b/c/.env; for i in 0 1 2 3; do mkdir -p z$i/y/x; done"
+    )
     looks = "(while ls * >/dev/null 2>&1; do sleep 0.02; done) & looking=$!"
     script = f"{looks}; echo started; read x; kill $looking; cat */.env */*/.env */*.secret"
     chance = random.Random(7)
@@ -203,15 +218,21 @@ def test_directories_that_change_places_all_the_time(cow: Cow, start: bool) -> N
                 time.sleep(chance.uniform(0, 0.002))
             text = text or process.stdout.readline()
             # What is there before the command starts is covered without an event.
-            wait_until_judged(cow.tester, cow.workspace, cow.journal, has_ended=lambda: process.poll() is not None)
+            wait_until_judged(
+                cow.tester, cow.workspace, cow.journal, has_ended=lambda: process.poll() is not None
+            )
             more, complaints = process.communicate("\n", timeout=60)
         cow.made.extend(cow.sessions() - known)
         # A start is told to be tried again, or does not show any.
         assert text + more == ("" if process.returncode == 125 else "started\n"), turn
-        assert "Permission denied" in complaints or "No such file" in complaints or process.returncode == 125, (
-            complaints
-        )
-    assert "secret" in cow.tester.run(["sh", "-c", "cat */.env"], cwd=cow.workspace).stdout, "the control"
+        assert (
+            "Permission denied" in complaints
+            or "No such file" in complaints
+            or process.returncode == 125
+        ), complaints
+    assert "secret" in cow.tester.run(["sh", "-c", "cat */.env"], cwd=cow.workspace).stdout, (
+        "the control"
+    )
 
 
 MOVES = {
@@ -239,15 +260,23 @@ def test_what_the_host_moves_to_where_the_command_took_away_stays(
     cow.host(MOVES[move])
     found = cow.workspace / ("d/src" if move == "moved in" else "d")
     for path in before:
-        assert cow.diff().get(str((found / path).relative_to(cow.workspace)), "").endswith("!conflict"), path
+        assert (
+            cow.diff().get(str((found / path).relative_to(cow.workspace)), "").endswith("!conflict")
+        ), path
     assert cow.paddock("apply").exit_code == 1
     assert {path: (found / path).read_text() for path in before} == before
 
 
 @pytest.mark.parametrize("noted", [True, False], ids=["as it began", "by its time"])
-@pytest.mark.parametrize("write", ["echo session > one/f", "echo session > .t; mv .t one/f", "rm one/f"])
-def test_what_is_in_another_directory_by_now_is_not_overwritten(cow: Cow, write: str, noted: bool) -> None:
-    cow.host("mkdir -p one/sub two/sub; echo one > one/f; echo two > two/f; echo 1 > one/sub/g; echo 2 > two/sub/g")
+@pytest.mark.parametrize(
+    "write", ["echo session > one/f", "echo session > .t; mv .t one/f", "rm one/f"]
+)
+def test_what_is_in_another_directory_by_now_is_not_overwritten(
+    cow: Cow, write: str, noted: bool
+) -> None:
+    cow.host(
+        "mkdir -p one/sub two/sub; echo one > one/f; echo two > two/f; echo 1 > one/sub/g; echo 2 > two/sub/g"
+    )
     done(cow, f"{write}; echo session > one/sub/g", noted=noted)
     exchange(cow, "one", "two")
     assert all(said.endswith("!conflict") for said in cow.diff().values()), cow.diff()
@@ -261,14 +290,22 @@ def test_what_is_in_another_directory_by_now_is_not_overwritten(cow: Cow, write:
 
 def test_directories_that_are_exchanged_between_two_applies(cow: Cow) -> None:
     cow.host("mkdir one two; for d in one two; do echo $d > $d/f; echo $d > $d/g; done")
-    done(cow, "echo session > one/f; echo session > one/g; mkdir one/new; echo session > one/new/h", noted=True)
+    done(
+        cow,
+        "echo session > one/f; echo session > one/g; mkdir one/new; echo session > one/new/h",
+        noted=True,
+    )
     assert cow.paddock("apply", "one/f").exit_code == 0
     exchange(cow, "one", "two")
     assert cow.paddock("apply", "one/g").exit_code == 1
     assert (cow.workspace / "one/g").read_text() == "two\n"
     exchange(cow, "one", "two")
     assert cow.paddock("apply").exit_code == 0
-    assert (cow.workspace / "one/g").read_text() == (cow.workspace / "one/new/h").read_text() == "session\n"
+    assert (
+        (cow.workspace / "one/g").read_text()
+        == (cow.workspace / "one/new/h").read_text()
+        == "session\n"
+    )
 
 
 def test_a_directory_in_which_the_host_works_is_the_same_one(cow: Cow) -> None:

@@ -13,7 +13,14 @@ def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
     )
     shown = cow.diff()
     assert shown[".git/HEAD"] == shown["sub/fine"] == "added"
-    kept = {".envrc", ".git/config", ".git/hooks", ".git/hooks/pre-commit", "sub/.vscode", "sub/.vscode/tasks.json"}
+    kept = {
+        ".envrc",
+        ".git/config",
+        ".git/hooks",
+        ".git/hooks/pre-commit",
+        "sub/.vscode",
+        "sub/.vscode/tasks.json",
+    }
     assert {path for path, what in shown.items() if what.endswith("!protected")} == kept
     for words in ([], ["."], ["sub", ".git"]):
         assert cow.paddock("apply", *words).exit_code == 1
@@ -26,7 +33,9 @@ def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
 
 
 def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> None:
-    """Git takes any directory with HEAD, objects and refs for one, and obeys the configuration in it."""
+    """Git takes any directory with HEAD, objects and refs for one, and obeys the configuration in
+    it.
+    """
     cow.put("old/HEAD", "ref: refs/heads/main\n")
     cow.put("old/refs/x", "")
     cow.put("plain/config", "1\n")
@@ -53,7 +62,10 @@ def test_a_link_to_where_protected_names_lie_is_protected(cow: Cow) -> None:
         "mkdir c; echo evil > c/settings.json; ln -s c .claude; mkdir -p d; ln -s ../c d/.claude; ln -s c other"
     )
     shown = cow.diff()
-    assert {path for path, what in shown.items() if what.endswith("!protected")} == {".claude", "d/.claude"}
+    assert {path for path, what in shown.items() if what.endswith("!protected")} == {
+        ".claude",
+        "d/.claude",
+    }
     assert cow.paddock("apply").exit_code == 1
     assert not (cow.workspace / ".claude").is_symlink()
     assert (cow.workspace / "other").is_symlink()
@@ -76,8 +88,17 @@ def test_a_link_that_git_would_write_through_is_protected(cow: Cow) -> None:
 
 
 def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
-    """The host has links at protected names, and repositories whose configurations name programs."""
-    for path in ("envs/dev", "cl/settings.json", "sub/tools/pre-commit", "sub/clean.sh", "srv/hooks/x", "plain/file"):
+    """The host has links at protected names, and repositories whose configurations name
+    programs.
+    """
+    for path in (
+        "envs/dev",
+        "cl/settings.json",
+        "sub/tools/pre-commit",
+        "sub/clean.sh",
+        "srv/hooks/x",
+        "plain/file",
+    ):
         cow.put(path, "1\n")
     cow.host(
         "ln -s envs/dev .envrc; ln -s cl .claude; git init -q sub; git -C sub config core.hooksPath tools;"
@@ -88,7 +109,10 @@ def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
         "srv/hooks/pre-receive plain/file sub/file; do echo evil > $f; done"
     )
     shown = cow.diff()
-    assert {path for path, what in shown.items() if not what.endswith("!protected")} == {"plain/file", "sub/file"}
+    assert {path for path, what in shown.items() if not what.endswith("!protected")} == {
+        "plain/file",
+        "sub/file",
+    }
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "envs" / "dev").read_text() == "1\n"
     assert (cow.workspace / "plain" / "file").read_text() == "evil\n"
@@ -124,7 +148,8 @@ def test_a_protected_name_keeps_the_directory_that_the_session_removed(cow: Cow)
 def test_what_was_masked_is_never_touched_nor_its_directory_removed(cow: Cow) -> None:
     for name in (".env", "sub/.env", "sub/x", "dir/.env", "dir/y"):
         cow.put(name, f"secret {name}\n")
-    # as a program meets it: the names are not there, so it makes its own, or removes the directory around them
+    # as a program meets it: the names are not there, so it makes its own, or removes the directory
+    # around them
     cow.session(
         "test ! -e .env; echo own > .env; rm -r sub; test ! -e dir/.env; rm -r dir; echo file > dir",
         masked=[".env", "sub/.env", "dir/.env"],
@@ -167,7 +192,9 @@ def test_what_runs_outside_later_is_marked(cow: Cow) -> None:
     assert "executed outside of the fence: Makefile, part\n" in applied.stdout
 
 
-_WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+_WHO = (
+    "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+)
 
 # A repository where branches of a submodule lie, as that of a submodule that only the index knows.
 _AS_A_SUBMODULE = r"""

@@ -1,4 +1,6 @@
-"""Directories are renamed in a copy-on-write workspace as anywhere else, by the programs that people use."""
+"""Directories are renamed in a copy-on-write workspace as anywhere else, by the programs that
+people use.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +21,32 @@ MOVES = Path(__file__).with_name("moves.py")
 SEED = int(os.environ.get("PADDOCK_SEED", "1"))
 
 
-def test_a_random_history_of_renames_is_answered_as_by_a_plain_file_system_and_applied(cow: Cow) -> None:
+def test_a_random_history_of_renames_is_answered_as_by_a_plain_file_system_and_applied(
+    cow: Cow,
+) -> None:
     script = cow.bench.script(MOVES)[1]
     number = "150"
-    grown = cow.tester.run(["python3", script, "grow", cow.workspace, str(SEED), number], cwd=cow.workspace)
+    grown = cow.tester.run(
+        ["python3", script, "grow", cow.workspace, str(SEED), number], cwd=cow.workspace
+    )
     assert grown.exit_code == 0, grown
     plain = cow.workspace.with_name("plain")
     copied = cow.tester.run(["cp", "-a", cow.workspace, plain], cwd=cow.ground.root)
     assert copied.exit_code == 0, copied
     natural = cow.tester.run(["python3", script, "act", plain, str(SEED), number])
     before = tree(cow.workspace)
-    fenced = cow.run("python3", script, "act", ".", str(SEED), number, flags=["-r", f"{cow.bench.directory}/**"])
+    fenced = cow.run(
+        "python3", script, "act", ".", str(SEED), number, flags=["-r", f"{cow.bench.directory}/**"]
+    )
     assert fenced.exit_code == 0, fenced
     expected, answers = json.loads(natural.stdout), json.loads(fenced.stdout)
     for seed, (wanted, given) in enumerate(zip(expected, answers, strict=True), SEED):
         assert given == wanted, f"history {seed}"
-    moved = sum(answer.startswith("move") and answer.endswith("done") for history in answers for answer in history)
+    moved = sum(
+        answer.startswith("move") and answer.endswith("done")
+        for history in answers
+        for answer in history
+    )
     assert moved > 200
     assert tree(cow.workspace) == before
     applied = cow.paddock("apply", cow.only_session())
@@ -83,7 +95,9 @@ PYTHON = ["python3", "-c", "import os; os.rename('old', 'new')"]
         ["python3", "-c", "import os; os.mkdir('new'); os.rename('old', 'new')"],
     ],
 )
-def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(cow: Cow, words: list[str]) -> None:
+def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(
+    cow: Cow, words: list[str]
+) -> None:
     need("node", words[0] != "node" or shutil.which("node") is not None, "no node")
     grow(cow)
     if words[0] == "git":
@@ -106,7 +120,17 @@ def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(cow: Cow
     cow.host("mv -T new old; rm -rf new; git reset -q 2> /dev/null || true")
     alone = cow.tester.run(words, cwd=cow.workspace)
     assert alone.exit_code == 0, alone
-    live: list[str | Path] = [cow.installation.paddock, "run", "--profile", "ai-agent", "--", "mv", "-T", "new", "old"]
+    live: list[str | Path] = [
+        cow.installation.paddock,
+        "run",
+        "--profile",
+        "ai-agent",
+        "--",
+        "mv",
+        "-T",
+        "new",
+        "old",
+    ]
     assert cow.tester.run(live, cwd=cow.workspace).exit_code == 0
     assert (cow.workspace / "old/sub/deep/c").exists()
 
@@ -114,7 +138,9 @@ def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(cow: Cow
 def test_a_renamed_file_is_one_change_wherever_changes_are_counted(cow: Cow) -> None:
     cow.host("echo 1 > a; echo 2 > b")
     assert cow.run("sh", "-c", "mv a c; echo 3 > b").exit_code == 0
-    assert cow.paddock("diff", "--stat").stdout.splitlines()[-1] == "2 changes: 1 changed, 1 renamed"
+    assert (
+        cow.paddock("diff", "--stat").stdout.splitlines()[-1] == "2 changes: 1 changed, 1 renamed"
+    )
     tried = cow.paddock("apply", "--dry-run").stdout.splitlines()
     assert tried[-1] == f"2 would be applied to {cow.workspace}"
     assert sum(line.startswith("would apply: ") for line in tried) == 2
@@ -156,7 +182,9 @@ def python(cow: Cow, script: str, *, flags: tuple[str, ...] = ()) -> Outcome:
 
 
 def test_a_place_that_is_covered_stays_and_nothing_of_its_directory_is_moved(cow: Cow) -> None:
-    """A directory that can not be looked through is closed by a mount; outside the same rename succeeds."""
+    """A directory that can not be looked through is closed by a mount; outside the same rename
+    succeeds.
+    """
     cow.host("mkdir -p d/s/shut e; echo 1 > d/a; chmod 000 d/s/shut")
     script = """
         import os, errno
@@ -175,11 +203,15 @@ def test_a_place_that_is_covered_stays_and_nothing_of_its_directory_is_moved(cow
 
 
 def test_renames_that_race_lose_nothing(cow: Cow) -> None:
-    """Ten threads, fifty directories each way; who comes too late gets an answer that rename(2) knows.
+    """Ten threads, fifty directories each way; who comes too late gets an answer that rename(2)
+    knows.
 
-    EXDEV is the overlay's own, for a name that was not there when we looked and was when the kernel did.
+    EXDEV is the overlay's own, for a name that was not there when we looked and was when the kernel
+    did.
     """
-    cow.host("for i in 0 1 2 3 4 5 6 7 8 9; do mkdir -p d$i/s; for j in 1 2 3; do echo $i$j > d$i/s/f$j; done; done")
+    cow.host(
+        "for i in 0 1 2 3 4 5 6 7 8 9; do mkdir -p d$i/s; for j in 1 2 3; do echo $i$j > d$i/s/f$j; done; done"
+    )
     script = """
         import errno, os, random, threading
         def work(seed):
@@ -208,7 +240,9 @@ def test_renames_that_race_lose_nothing(cow: Cow) -> None:
 
 
 def test_signals_do_not_interrupt_a_rename(cow: Cow) -> None:
-    """Once we have heard of it; before that the kernel begins anew, for a handler that asks for it."""
+    """Once we have heard of it; before that the kernel begins anew, for a handler that asks for
+    it.
+    """
     cow.host("mkdir d; cd d; for i in $(seq 300); do echo $i > $i; done")
     script = """
         import os, signal
@@ -278,15 +312,21 @@ def test_bad_arguments_get_the_kernels_own_answers(cow: Cow) -> None:
 
 
 def test_a_full_disk_undoes_what_was_moved(cow: Cow) -> None:
-    cow.host("mkdir -p d/s; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero > d/s/$i; done; echo 1 > d/a")
+    cow.host(
+        "mkdir -p d/s; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero > d/s/$i; done; echo 1 > d/a"
+    )
     script = "import os\ntry:\n os.rename('d', 'e')\nexcept OSError as e: print(e.strerror)\n"
     script += "for path in ('.', 'd', 'd/s'): print(sorted(os.listdir(path)))\nprint(os.path.getsize('d/s/8'))"
     cow.host(f"mkdir -p {cow.store}")
     tmpfs = [*cow.bench.script(SUPPORT / "overlay.py"), "--tmpfs", "300k", cow.store, "--"]
     there: list[str | Path] = ["sh", "-c", 'cd "$0" && exec "$@"', cow.workspace]
-    done = cow.tester.run([*tmpfs, *there, *cow.running("python3", "-c", script)], cwd=cow.workspace)
+    done = cow.tester.run(
+        [*tmpfs, *there, *cow.running("python3", "-c", script)], cwd=cow.workspace
+    )
     assert "No space left on device" in done.stdout, done
-    assert done.stdout.endswith("['a', 's']\n['1', '2', '3', '4', '5', '6', '7', '8']\n65536\n"), done
+    assert done.stdout.endswith("['a', 's']\n['1', '2', '3', '4', '5', '6', '7', '8']\n65536\n"), (
+        done
+    )
     assert ".paddock" not in done.stdout
 
 

@@ -1,4 +1,6 @@
-"""Sessions: listed, locked while they run, found by the directory, broken ones shown, removed without a trace."""
+"""Sessions: listed, locked while they run, found by the directory, broken ones shown, removed
+without a trace.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_sessions_are_listed_newest_first_with_what_they_hold(cow: Cow) -> None:
     assert found[one]["bytes"] == 5
     assert found[one]["state"] == "ended"
     assert found[one]["workspace"] == str(cow.workspace)
-    line = next(line for line in cow.paddock("sessions").stdout.splitlines() if line.startswith(one))
+    line = next(
+        line for line in cow.paddock("sessions").stdout.splitlines() if line.startswith(one)
+    )
     assert "ended    2 changes, 5 B" in line
     assert str(cow.workspace) in line
 
@@ -154,7 +158,9 @@ def test_a_reboot_may_give_the_disk_another_number(cow: Cow) -> None:
 
 def test_discard_leaves_nothing_and_touches_no_workspace(cow: Cow) -> None:
     before = tree(cow.workspace)
-    session = cow.session("mkdir -p a/b/c; touch a/b/c/d; chmod 000 a/b/c a/b a; ln -s / root; rm own.txt")
+    session = cow.session(
+        "mkdir -p a/b/c; touch a/b/c/d; chmod 000 a/b/c a/b a; ln -s / root; rm own.txt"
+    )
     assert os.listdir(cow.store / session / "work") == ["work"]
     assert cow.paddock("discard").exit_code == 0
     assert not [name for name in os.listdir(cow.store) if session in name]
@@ -212,14 +218,19 @@ def test_a_session_is_resumed_after_a_reboot_and_while_somebody_looks_at_it(cow:
     file = cow.store / session / "session.json"
     text = file.read_text()
     fields = json.loads(text)
-    file.write_text(text.replace(f'"device":{fields["device"]}', f'"device":{fields["device"] + 1}'))
+    file.write_text(
+        text.replace(f'"device":{fields["device"]}', f'"device":{fields["device"] + 1}')
+    )
     words: list[str | Path] = ["flock", "-s", cow.store / session, "sh", "-c", "echo held; cat"]
     resume = cow.running("cat", "f", flags=["--resume", session])
     with cow.tester.starting(words, stdin=subprocess.PIPE) as looking:
         assert looking.stdout is not None
         assert looking.stdout.readline() == "held\n"
         with cow.tester.starting(resume, cwd=cow.workspace) as resumed:
-            wait_for(lambda: has_open(resumed.pid, cow.store / session), "the run tries to lock the session")
+            wait_for(
+                lambda: has_open(resumed.pid, cow.store / session),
+                "the run tries to lock the session",
+            )
             looking.communicate("")
             assert resumed.communicate(timeout=120)[0] == "1\n"
 

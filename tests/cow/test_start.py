@@ -16,7 +16,9 @@ def overlay_at(place: Path, full: Fence) -> Iterator[None]:
     """A file system that no overlay takes for its changes: another overlay."""
     need_root()
     layers = [full.ground.make(full.ground.root / name) for name in ("lower", "upper", "work")]
-    assert full.tester.run(["mkdir", "-p", place]).exit_code == 0, "what is above it is the tester's, too"
+    assert full.tester.run(["mkdir", "-p", place]).exit_code == 0, (
+        "what is above it is the tester's, too"
+    )
     options = "lowerdir={},upperdir={},workdir={}".format(*layers)
     subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", place], check=True)
     try:
@@ -44,7 +46,9 @@ def test_two_copies_of_one_workspace_do_not_meet(full: Fence) -> None:
         assert first.stdin is not None
         assert first.stdout.readline() == "started\n"
         assert first.stdout.readline() == "mine\n"
-        second = full.inside(["sh", "-c", "echo started; ls; echo other > file; echo x > more"], "--cow")
+        second = full.inside(
+            ["sh", "-c", "echo started; ls; echo other > file; echo x > more"], "--cow"
+        )
         assert (second.exit_code, second.stdout) == (0, "started\nown.txt\n"), str(second)
         print(file=first.stdin, flush=True)
         assert first.stdout.read() == "mine\nfile\nown.txt\n"

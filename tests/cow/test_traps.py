@@ -1,4 +1,6 @@
-"""What an upper directory can look like, and what a naive apply would make of it. On real mounts."""
+"""What an upper directory can look like, and what a naive apply would make of it. On real
+mounts.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +49,15 @@ def test_a_directory_in_place_of_a_link_does_not_lead_out_of_the_workspace(cow: 
     outside = cow.ground.outside
     before = tree(outside)
     cow.host(f"ln -s {outside} d; ln -s {cow.ground.secret} f")
-    cow.session("rm d f; mkdir d; echo evil > d/secret.txt; echo evil > d/authorized_keys; echo evil > f")
-    assert cow.diff() == {"d": "type", "d/authorized_keys": "added", "d/secret.txt": "added", "f": "type"}
+    cow.session(
+        "rm d f; mkdir d; echo evil > d/secret.txt; echo evil > d/authorized_keys; echo evil > f"
+    )
+    assert cow.diff() == {
+        "d": "type",
+        "d/authorized_keys": "added",
+        "d/secret.txt": "added",
+        "f": "type",
+    }
     # the control: a copy by names goes through the link, as it would have without care
     (cow.workspace / "d" / "control").write_text("here")
     assert (outside / "control").exists()
@@ -70,11 +79,20 @@ def test_a_new_link_is_applied_as_a_link(cow: Cow) -> None:
 def test_below_a_replaced_directory_every_old_name_is_deleted_at_any_depth(cow: Cow) -> None:
     for name in ("d/a", "d/s/b", "d/s/t/c", "d/s/t/keep"):
         cow.put(name, name)
-    cow.session("rm -r d; mkdir -p d/s/t; echo d/s/t/keep > d/s/t/new; printf d/s/t/keep > d/s/t/keep")
+    cow.session(
+        "rm -r d; mkdir -p d/s/t; echo d/s/t/keep > d/s/t/new; printf d/s/t/keep > d/s/t/keep"
+    )
     upper = cow.upper(cow.made[0])
     assert os.getxattr(upper / "d", "user.overlay.opaque") == b"y"
-    assert "user.overlay.opaque" not in os.listxattr(upper / "d" / "s" / "t"), "the mark is on the top alone"
-    assert cow.diff() == {"d/a": "deleted", "d/s/b": "deleted", "d/s/t/c": "deleted", "d/s/t/new": "added"}
+    assert "user.overlay.opaque" not in os.listxattr(upper / "d" / "s" / "t"), (
+        "the mark is on the top alone"
+    )
+    assert cow.diff() == {
+        "d/a": "deleted",
+        "d/s/b": "deleted",
+        "d/s/t/c": "deleted",
+        "d/s/t/new": "added",
+    }
     assert cow.paddock("apply").exit_code == 0
     assert {name for name in tree(cow.workspace) if name.startswith("d/")} == {
         "d/s",
@@ -87,7 +105,9 @@ def test_below_a_replaced_directory_every_old_name_is_deleted_at_any_depth(cow: 
 def test_what_was_copied_up_and_not_changed_is_no_change(cow: Cow) -> None:
     cow.put("same", "text\n")
     cow.put("d/same", "text\n")
-    cow.session("echo x >> same; printf 'text\\n' > same; chmod 600 d/same; chmod 644 d/same; touch d/same")
+    cow.session(
+        "echo x >> same; printf 'text\\n' > same; chmod 600 d/same; chmod 644 d/same; touch d/same"
+    )
     assert (cow.upper(cow.made[0]) / "d" / "same").exists()
     assert cow.diff() == {}
 
@@ -207,12 +227,17 @@ def test_a_tree_that_is_too_deep_is_said_and_the_rest_is_applied(cow: Cow) -> No
 
 
 def test_a_deep_tree_of_the_hosts_is_not_half_deleted_below_the_limit(cow: Cow) -> None:
-    deep = "import os\nfor n in range(300):\n    os.mkdir('d')\n    os.chdir('d')\nopen('bottom', 'w')"
+    deep = (
+        "import os\nfor n in range(300):\n    os.mkdir('d')\n    os.chdir('d')\nopen('bottom', 'w')"
+    )
     made = cow.tester.run(["python3", "-c", deep], cwd=cow.workspace)
     assert made.exit_code == 0, made
     cow.session("rm -r d")
     assert cow.paddock("apply").exit_code == 1
-    assert cow.tester.run(["find", ".", "-name", "bottom"], cwd=cow.workspace).stdout.count("bottom") == 1
+    assert (
+        cow.tester.run(["find", ".", "-name", "bottom"], cwd=cow.workspace).stdout.count("bottom")
+        == 1
+    )
 
 
 def test_the_mode_of_the_workspace_itself_is_a_change(cow: Cow) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tests.support.fence import Fence
 
-# Every plant touches a mark of its own, whoever comes to execute it. A plant that is refused is the fence's work, so
-# each is tried alone, and its failure is its own. The one that sleeps gives the guard time to find the repository
-# harmless first.
+# Every plant touches a mark of its own, whoever comes to execute it. A plant that is refused is the
+# fence's work, so each is tried alone, and its failure is its own. The one that sleeps gives the
+# guard time to find the repository harmless first.
 PLANTS = r"""
 mark() { echo "touch $MARKS/$1"; }
 evil() { printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "%s; false"\n' "$(mark $1)"; }
@@ -69,10 +69,13 @@ def test_git_on_the_host_executes_nothing_that_was_planted(full: Fence) -> None:
     found = prepared(full, control)
     assert full.outside(["sh", "-c", f"MARKS={found} SURVIVOR=\n{PLANTS}"], cwd=control).started
     assert full.outside(["sh", "-c", LOOK], cwd=control).exit_code == 0
-    assert {"nested", "bare", "late", "pointed", "renamed", "common"} <= marks(found), "the plants are good"
+    assert {"nested", "bare", "late", "pointed", "renamed", "common"} <= marks(found), (
+        "the plants are good"
+    )
 
 
-# At names that git writes, and does not look at before: what it says there goes where the link leads.
+# At names that git writes, and does not look at before: what it says there goes where the link
+# leads.
 THROUGH = r"""
 echo started
 printf '[core]\n\trepositoryformatversion = 0\n\tfsmonitor = "touch %s; false"\n' "$MARKS/through" > message
@@ -92,14 +95,19 @@ exit 0
 
 
 def test_git_on_the_host_writes_through_no_link_that_was_planted(full: Fence) -> None:
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         found = prepared(full, full.ground.make(place))
         kept = full.ground.put(full.ground.outside / f"kept-{place.name}", "kept\n")
         planted = f"cd {place}; MARKS={found} OUTSIDE={kept}\n{THROUGH}"
         assert run(["sh", "-c", planted]).started
         assert full.outside(["sh", "-c", AMEND], cwd=place).exit_code == 0
         fenced = place == full.ground.project
-        assert (marks(found), kept.read_text() == "kept\n") == ((set(), True) if fenced else ({"through"}, False))
+        assert (marks(found), kept.read_text() == "kept\n") == (
+            (set(), True) if fenced else ({"through"}, False)
+        )
         assert (place / "aside/.git/moved/HEAD").is_symlink() is not fenced
 
 
@@ -120,18 +128,31 @@ def test_git_finds_out_that_there_are_links(full: Fence) -> None:
 
 
 def test_what_links_in_a_protected_directory_lead_to_is_protected(full: Fence) -> None:
-    hooks = {"pre-commit": "../../scripts/one", "post-commit": "../../scripts/none", "post-index-change": "by"}
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    hooks = {
+        "pre-commit": "../../scripts/one",
+        "post-commit": "../../scripts/none",
+        "post-index-change": "by",
+    }
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         found = prepared(full, full.ground.make(place))
         full.ground.put(place / "scripts/one", "#!/bin/sh\n", mode=0o755)
         full.ground.put(place / "scripts/two", "#!/bin/sh\n", mode=0o755)
         links = [f"ln -s {target} .git/hooks/{name}" for name, target in hooks.items()]
-        links += [f"ln -s {place}/chain .git/hooks/by", "ln -s scripts/two chain", "ln -s ../.. .git/hooks/up"]
+        links += [
+            f"ln -s {place}/chain .git/hooks/by",
+            "ln -s scripts/two chain",
+            "ln -s ../.. .git/hooks/up",
+        ]
         assert full.outside(["sh", "-c", "; ".join(links)], cwd=place).exit_code == 0
         said = 'printf "#!/bin/sh\\ntouch %s\\n" $MARKS/$n'
         write = f"for n in one two none; do {said} > scripts/$n; chmod +x scripts/$n; done"
         rest = "rm -f chain; cp scripts/none chain; chmod +x chain; echo free > file; exit 0"
-        assert run(["sh", "-c", f"echo started; cd {place}; MARKS={found}\n{write}\n{rest}"]).started
+        assert run(
+            ["sh", "-c", f"echo started; cd {place}; MARKS={found}\n{write}\n{rest}"]
+        ).started
         assert (place / "file").read_text() == "free\n", "the rest can be written"
         commit = "git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -m two"
         full.outside(["sh", "-c", commit], cwd=place)

@@ -76,13 +76,19 @@ class Asking:
         return self.fence.inside(words, "--policy", self.policy, *flags, **rest)
 
     def events(self) -> list[dict[str, Any]]:
-        return [event for event in journal.events(self.fence.journal) if event["event"].startswith("exec")]
+        return [
+            event
+            for event in journal.events(self.fence.journal)
+            if event["event"].startswith("exec")
+        ]
 
     @contextmanager
     def at_terminal(self, script: str) -> Iterator[Screen]:
         """A shell outside, which runs the script inside: what its job control sees is seen."""
         self.fence.ground.put(self.project / "script", f"echo up-$((40+2))\n{script}\n")
-        self.fence.ground.put(self.fence.ground.root / "start", "exec " + _joined(self.command(["sh", "script"])))
+        self.fence.ground.put(
+            self.fence.ground.root / "start", "exec " + _joined(self.command(["sh", "script"]))
+        )
         outer = ["bash", "--norc", "--noprofile", "-i"]
         with terminal.opened(self.fence.tester, outer, cwd=self.project) as screen:
             screen.line("PS1='outer$ '; echo shell-$((1+1))")
@@ -96,7 +102,8 @@ class Asking:
         found = [
             int(entry.parent.name)
             for entry in Path("/proc").glob("[0-9]*/cmdline")
-            if b"\0companion\0--socket\0" in _content(entry) and entry.stat().st_uid == self.fence.tester.uid
+            if b"\0companion\0--socket\0" in _content(entry)
+            and entry.stat().st_uid == self.fence.tester.uid
         ]
         (pid,) = [pid for pid in found if alive(pid)]
         return pid
@@ -116,7 +123,11 @@ def _joined(words: list[Word]) -> str:
 @pytest.fixture(params=["fence", "full"])
 def asking(request: pytest.FixtureRequest) -> Iterator[Asking]:
     fence: Fence = request.getfixturevalue(request.param)
-    need("root", fence.tester.disposable, "an ordinary user's own approvals are not the tests' to write")
+    need(
+        "root",
+        fence.tester.disposable,
+        "an ordinary user's own approvals are not the tests' to write",
+    )
     need_program("git")
     ground = fence.ground
     setup = (
@@ -183,22 +194,37 @@ def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
         wait_for(lambda: "write it? yes" in screen.text(), "the rule is shown")
         screen.line("yes")
         screen.shows("first-0")
-    assert (asking.approved.stat().st_mode & 0o777, asking.approved.stat().st_uid) == (0o600, asking.fence.tester.uid)
+    assert (asking.approved.stat().st_mode & 0o777, asking.approved.stat().st_uid) == (
+        0o600,
+        asking.fence.tester.uid,
+    )
     # No terminal: nobody could be asked.
     assert asking.run(["sh", "-c", PUSH]).exit_code == 0
     assert asking.run(["sh", "-c", "git push -q remote.git main:other"]).exit_code == 126
     assert asking.run(["sh", "-c", "git push --force -q remote.git main"]).exit_code == 126
-    why: list[Word] = [asking.fence.installation.paddock, "why", "--tier", asking.fence.tier, "--policy", asking.policy]
+    why: list[Word] = [
+        asking.fence.installation.paddock,
+        "why",
+        "--tier",
+        asking.fence.tier,
+        "--policy",
+        asking.policy,
+    ]
     shown = asking.fence.tester.run([*why, "--exec", PUSH], cwd=asking.project)
     assert shown.exit_code == 0
-    assert f"because: approved earlier ({asking.approved}:1); rule 'push-asks' ({asking.policy}:" in shown.stdout
+    assert (
+        f"because: approved earlier ({asking.approved}:1); rule 'push-asks' ({asking.policy}:"
+        in shown.stdout
+    )
     other = asking.fence.tester.run([*why, "--exec", "git push"], cwd=asking.project)
     assert (other.exit_code, other.stdout.startswith("asked about: ")) == (1, True), other
     explained = asking.fence.tester.run(
-        [asking.fence.installation.paddock, "explain", "--policy", asking.policy], cwd=asking.project
+        [asking.fence.installation.paddock, "explain", "--policy", asking.policy],
+        cwd=asking.project,
     )
     assert f"{asking.approved}:1" in explained.stdout
-    # Whatever was compiled with it is not remembered without it; nor with another text, written in place.
+    # Whatever was compiled with it is not remembered without it; nor with another text, written in
+    # place.
     text = asking.approved.read_text()
     asking.approved.write_text("")
     assert asking.run(["sh", "-c", PUSH]).exit_code == 126
@@ -214,7 +240,12 @@ def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) ->
     rule = '[[rule]]\\nid = "x"\\naction = "allow"\\nexe = "/usr/bin/git"\\n'
     script = f"echo started; mkdir -p {asking.approved.parent}; printf '{rule}' > {asking.approved}; {PUSH}"
     run = asking.run(["sh", "-c", script], "-a", f"{home}/.config/**")
-    assert (run.started, run.exit_code, asking.pushed(), asking.approved.exists()) == (True, 126, False, False), run
+    assert (run.started, run.exit_code, asking.pushed(), asking.approved.exists()) == (
+        True,
+        126,
+        False,
+        False,
+    ), run
     control = asking.fence.outside(["sh", "-c", script.removesuffix(PUSH)])
     assert control.exit_code == 0
     assert asking.run(["sh", "-c", PUSH]).exit_code == 0
@@ -243,7 +274,9 @@ def test_who_asks_is_killed_and_the_question_goes_with_him(asking: Asking) -> No
     with asking.at_terminal(script) as screen:
         asked(screen)
         (caller,) = [
-            pid for pid in screen.processes() if _content(Path(f"/proc/{pid}/cmdline")).startswith(b"sh\0-c\0echo $$")
+            pid
+            for pid in screen.processes()
+            if _content(Path(f"/proc/{pid}/cmdline")).startswith(b"sh\0-c\0echo $$")
         ]
         os.kill(caller, signal.SIGKILL)
         screen.shows("killed-137")
@@ -294,11 +327,17 @@ termios.tcsetattr(0, termios.TCSANOW, old)
 """
 
 
-def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_rest(asking: Asking) -> None:
-    """It wakes with every answer, tries to read and is stopped. The shell outside must not take that for Ctrl-Z."""
+def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_rest(
+    asking: Asking,
+) -> None:
+    """It wakes with every answer, tries to read and is stopped. The shell outside must not take
+    that for Ctrl-Z.
+    """
     asking.fence.ground.put(asking.project / "keys.py", KEYS)
     pushes = f"n=0; while [ $n -lt 10 ]; do n=$((n+1)); {PUSH}; echo answered-$n-$?; done"
-    with asking.at_terminal(f"python3 keys.py < /dev/tty & {{ {WAIT}; {pushes}; }} & wait") as screen:
+    with asking.at_terminal(
+        f"python3 keys.py < /dev/tty & {{ {WAIT}; {pushes}; }} & wait"
+    ) as screen:
         screen.shows("keys-up")
         asking.go()
         for number in range(1, 11):
@@ -306,7 +345,13 @@ def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_r
             screen.line("once")
             wait_for(lambda n=number: f"answered-{n}-0" in screen.text(), "it ran")  # type: ignore[misc]
         screen.type("key")
-        wait_for(lambda: (asking.project / "keys").exists() and (asking.project / "keys").read_text() == "key", "keys")
+        wait_for(
+            lambda: (
+                (asking.project / "keys").exists()
+                and (asking.project / "keys").read_text() == "key"
+            ),
+            "keys",
+        )
         screen.type("q")
         screen.shows("ended-0")
         assert "Stopped" not in screen.text()
@@ -337,15 +382,23 @@ termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 @pytest.mark.parametrize(("how", "typed"), [("raw", "on"), ("kill", "nay"), ("take", "nay")])
-def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(asking: Asking, how: str, typed: str) -> None:
-    """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or letters that vanish."""
+def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(
+    asking: Asking, how: str, typed: str
+) -> None:
+    """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or
+    letters that vanish.
+    """
     asking.fence.ground.put(asking.project / "disturbs.py", DISTURBS)
     script = f"python3 disturbs.py {how} & while ! test -e disturbing; do sleep 0.1; done; {PUSH}; echo push-$?; wait"
     with asking.at_terminal(script) as screen:
         asked(screen)
         screen.type(typed)
         wait_for(
-            lambda: typed.strip() in screen.text().rpartition("deny)")[2] or screen.text().count(ASKED) > 1, "typed"
+            lambda: (
+                typed.strip() in screen.text().rpartition("deny)")[2]
+                or screen.text().count(ASKED) > 1
+            ),
+            "typed",
         )
         screen.type("\n")
         wait_for(lambda: screen.text().count(ASKED) > 1, "it is asked again")
@@ -412,14 +465,17 @@ def test_the_end_of_the_run_takes_the_question_away(asking: Asking) -> None:
 
 
 def test_a_question_stops_neither_the_run_nor_anybody_else(asking: Asking) -> None:
-    with asking.at_terminal(f"{PUSH} & for i in 1 2 3; do env true; done; echo others-$?; wait") as screen:
+    with asking.at_terminal(
+        f"{PUSH} & for i in 1 2 3; do env true; done; echo others-$?; wait"
+    ) as screen:
         asked(screen)
         screen.shows("others-0")
         screen.line("once")
         screen.shows("ended-0")
 
 
-# --- the API -------------------------------------------------------------------------------------------------------
+# --- the API
+# -------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
 import json, os, sys, threading
@@ -452,7 +508,9 @@ except ZeroDivisionError as error:
 def api(asking: Asking, command: str, how: str) -> Any:
     program = asking.fence.ground.put(asking.fence.ground.root / "program.py", PROGRAM)
     python = asking.fence.installation.paddock.with_name("python")
-    run = asking.fence.tester.run([python, program, command, asking.policy, how], cwd=asking.project)
+    run = asking.fence.tester.run(
+        [python, program, command, asking.policy, how], cwd=asking.project
+    )
     assert run.exit_code == 0, run
     return json.loads(run.stdout.splitlines()[-1])
 
@@ -473,7 +531,9 @@ def test_a_callback_answers(asking: Asking, how: str, answered: dict[str, Any]) 
 
 def test_hundreds_wait_and_everything_else_goes_on(asking: Asking) -> None:
     """300 questions are open at once, and nobody answers until 100 other programs have run."""
-    asked_of = "; ".join(["n=0", "while [ $n -lt 300 ]; do n=$((n+1)); git push --dry-run $n 2>/dev/null & done"])
+    asked_of = "; ".join(
+        ["n=0", "while [ $n -lt 300 ]; do n=$((n+1)); git push --dry-run $n 2>/dev/null & done"]
+    )
     others = "n=0; while [ $n -lt 100 ]; do n=$((n+1)); env true || exit 9; done; touch release"
     result = api(asking, f"{asked_of}; {others}; wait", "hold")
     assert result == {"code": 0, "seen": 300}

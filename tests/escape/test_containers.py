@@ -1,4 +1,6 @@
-"""Inside a container: the engine's own filter is on, and the fence still has to hold, or to say what is in its way."""
+"""Inside a container: the engine's own filter is on, and the fence still has to hold, or to say
+what is in its way.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def fenced(container: Container, *words: Word) -> list[Word]:
 
 
 @pytest.mark.parametrize("uid", [None, 0], ids=["user", "root"])
-def test_under_the_engines_default_filter_the_fence_holds(container: Container, uid: int | None) -> None:
+def test_under_the_engines_default_filter_the_fence_holds(
+    container: Container, uid: int | None
+) -> None:
     """F-019"""
     secret, probe = container.fence.ground.secret, container.fence.programs.probe
     status = container.run(["cat", "/proc/self/status"], uid=uid)
@@ -71,7 +75,9 @@ def test_an_engine_that_does_not_know_the_calls_is_named_with_the_remedy(
     assert "--security-opt seccomp=" in refused.stderr
     assert names[0].partition("_")[0] in refused.stderr.lower()
     assert not marker.exists()
-    doctor = container.run([container.fence.installation.paddock, "doctor"], "--security-opt", f"seccomp={older}")
+    doctor = container.run(
+        [container.fence.installation.paddock, "doctor"], "--security-opt", f"seccomp={older}"
+    )
     assert doctor.exit_code == 125
     assert "--security-opt seccomp=" in doctor.stderr
     for remedy in ("unconfined", _knowing((*LANDLOCK, "seccomp"), older)):
@@ -126,7 +132,9 @@ asyncio.run(main())
 
 
 def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
-    """As an ordinary user: its files are its own inside (``keep-id``), and protected names hold there too."""
+    """As an ordinary user: its files are its own inside (``keep-id``), and protected names hold
+    there too.
+    """
     need_root()
     need_program("podman")
     runc, busybox = need_program("runc"), need_program("busybox")
@@ -150,10 +158,16 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
         (work / ".env").write_text(f"KEY={SECRET}\n")
         tester.give(place)
         script = ground.put(ground.root / "rootless.py", ROOTLESS)
-        environment = {"HOME": str(tester.home), "PATH": "/usr/sbin:/usr/bin:/bin", "XDG_RUNTIME_DIR": str(place)}
+        environment = {
+            "HOME": str(tester.home),
+            "PATH": "/usr/sbin:/usr/bin:/bin",
+            "XDG_RUNTIME_DIR": str(place),
+        }
         python = full.installation.paddock.with_name("python")
         with subordinate_numbers(tester, 700000):
-            ran = tester.run([python, script, place, archive, work, runc], cwd=place, env=environment)
+            ran = tester.run(
+                [python, script, place, archive, work, runc], cwd=place, env=environment
+            )
         assert ran.exit_code == 0, str(ran)
         stdout, stderr, error, confines, left = json.loads(ran.stdout)
         assert stdout == f"started\n{tester.uid}\n", (stdout, stderr, error)
@@ -162,7 +176,9 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
         assert os.readlink(planted) == "../../../.bashrc", "the control: the link stays on the host"
         assert [line.partition(":")[0] for line in left] == [str(planted)], left
         assert "link to ../../../.bashrc" in left[0]
-        assert (work / "made").stat().st_uid == tester.uid, "the control: what is made there is the caller's"
+        assert (work / "made").stat().st_uid == tester.uid, (
+            "the control: what is made there is the caller's"
+        )
         assert not (work / ".git" / "hooks" / "post-checkout").exists()
     finally:
         wait_for(lambda: removed(place), "the engine has left its files")

@@ -1,4 +1,6 @@
-"""Deep and wide trees: guard and last scan need little memory for them, and time that grows with their entries."""
+"""Deep and wide trees: guard and last scan need little memory for them, and time that grows with
+their entries.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ import pytest
 from tests.support.fence import Fence, Word
 from tests.support.waiting import wait_for
 
-# Plants two names in each of 20 directories, and leaves behind a chain of directories with long names and many leaves.
+# Plants two names in each of 20 directories, and leaves behind a chain of directories with long
+# names and many leaves.
 DEEP = """
 import os, sys
 levels, leaves = int(sys.argv[1]), int(sys.argv[2])
@@ -43,7 +46,8 @@ def left(full: Fence) -> list[Path]:
     return [*project.glob("w*/.envrc"), *project.glob("w*/.vscode")]
 
 
-# A process of its own measures: what a child takes counts from its fork on, and these tests are large.
+# A process of its own measures: what a child takes counts from its fork on, and these tests are
+# large.
 MEASURED = """
 import os, sys
 pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
@@ -110,7 +114,9 @@ def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_the_last_scan_and_the_run_says_so(full: Fence, number: signal.Signals) -> None:
+def test_a_signal_stops_the_last_scan_and_the_run_says_so(
+    full: Fence, number: signal.Signals
+) -> None:
     wide = "import os\nfor i in range(30000): os.mkdir(f'{i:05}')\nprint('made', flush=True)"
     with full.starting(["python3", "-c", wide], "--quiet") as process:
         assert process.stdout is not None
@@ -125,7 +131,8 @@ def test_a_signal_stops_the_last_scan_and_the_run_says_so(full: Fence, number: s
     assert full.inside(["true"]).exit_code == 0, "the control: nobody stops this one"
 
 
-# Makes leaves in a deep directory, and then reads a denied name that the host replaces, for as long as it can.
+# Makes leaves in a deep directory, and then reads a denied name that the host replaces, for as long
+# as it can.
 READER = """
 import os, sys, time
 levels, leaves = int(sys.argv[1]), int(sys.argv[2])
@@ -152,7 +159,10 @@ def test_a_denied_name_is_covered_before_the_events_of_a_deep_tree_are_judged(fu
     with full.starting(["python3", "-c", READER, "1000", "2500"]) as process:
         wait_for((project / "now").exists, "the leaves are made")
         new.rename(project / ".env")
-        wait_for(lambda: any(event["event"] == "name.masked" for event in full.events()), "the guard has covered it")
+        wait_for(
+            lambda: any(event["event"] == "name.masked" for event in full.events()),
+            "the guard has covered it",
+        )
         (project / "end").touch()
         assert process.stdout is not None
         said = process.stdout.read()

@@ -27,7 +27,13 @@ STEERING = [
     "GIT_SSH_COMMAND",
     "GCONV_PATH",
 ]
-SECRETS = ["AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "OPENAI_API_KEY", "SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS"]
+SECRETS = [
+    "AWS_SECRET_ACCESS_KEY",
+    "GITHUB_TOKEN",
+    "OPENAI_API_KEY",
+    "SSH_AUTH_SOCK",
+    "DBUS_SESSION_BUS_ADDRESS",
+]
 
 
 def names(text: str) -> dict[str, str]:
@@ -56,7 +62,14 @@ def test_what_programs_need_comes_in(fence: Fence) -> None:
 
 def test_a_variable_comes_in_when_it_is_named(fence: Fence) -> None:
     env = {"AWS_SECRET_ACCESS_KEY": "x", "MY_SETTING": "y"}
-    flags = ("--env-pass", "AWS_SECRET_ACCESS_KEY", "--env-pass", "MY_SETTING", "--env", "ADDED=a=b")
+    flags = (
+        "--env-pass",
+        "AWS_SECRET_ACCESS_KEY",
+        "--env-pass",
+        "MY_SETTING",
+        "--env",
+        "ADDED=a=b",
+    )
     seen = names(fence.inside(["/usr/bin/env"], *flags, env=env).stdout)
     assert (seen["AWS_SECRET_ACCESS_KEY"], seen["MY_SETTING"], seen["ADDED"]) == ("x", "y", "a=b")
     assert "MY_SETTING" not in names(fence.inside(["/usr/bin/env"], env=env).stdout)
@@ -64,14 +77,18 @@ def test_a_variable_comes_in_when_it_is_named(fence: Fence) -> None:
 
 def test_the_process_holds_nothing_more_than_it_shows(fence: Fence) -> None:
     """/proc/self/environ is what the kernel was given at exec."""
-    outcome = fence.inside(["cat", "/proc/self/environ"], env={"GITHUB_TOKEN": "leaked", "FOO": "leaked"})
+    outcome = fence.inside(
+        ["cat", "/proc/self/environ"], env={"GITHUB_TOKEN": "leaked", "FOO": "leaked"}
+    )
     assert outcome.exit_code == 0
     assert outcome.stdout
     assert "leaked" not in outcome.stdout
 
 
 def test_a_preload_library_never_runs_inside(fence: Fence) -> None:
-    """C-046: the library says into which program it was loaded; it lies where the fence lets it be read."""
+    """C-046: the library says into which program it was loaded; it lies where the fence lets it be
+    read.
+    """
     env = {"LD_PRELOAD": str(fence.programs.preload)}
     assert "preloaded into true" in fence.outside(["true"], env=env).stderr
     inside = fence.inside(["sh", "-c", "echo started; /bin/true"], env=env)
@@ -82,7 +99,9 @@ def test_a_preload_library_never_runs_inside(fence: Fence) -> None:
 
 def test_turned_off_the_environment_stays_as_it_was(fence: Fence) -> None:
     """C-048."""
-    outcome = fence.inside(["/usr/bin/env"], "--off", "env-sanitize", env={"FOO": "kept", "LD_AUDIT": ""})
+    outcome = fence.inside(
+        ["/usr/bin/env"], "--off", "env-sanitize", env={"FOO": "kept", "LD_AUDIT": ""}
+    )
     assert names(outcome.stdout)["FOO"] == "kept"
     assert "env-sanitize" in outcome.stderr
 

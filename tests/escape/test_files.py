@@ -1,7 +1,8 @@
 """Files outside the grants stay as they were, whichever call is used to reach them.
 
-Each act is tried three times: in the workspace (allowed), in a neighbour of the workspace (refused, and the host sees
-nothing changed), and on the neighbour without the fence (succeeds, so the act itself is sound).
+Each act is tried three times: in the workspace (allowed), in a neighbour of the workspace (refused,
+and the host sees nothing changed), and on the neighbour without the fence (succeeds, so the act
+itself is sound).
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def probe(fence: Fence, act: Act, directory: Path) -> list[Word]:
 
 
 @pytest.mark.parametrize("act", ACTS, ids=str)
-def test_an_act_works_in_the_workspace_and_not_beside_it(fence: Fence, ground: Ground, act: Act) -> None:
+def test_an_act_works_in_the_workspace_and_not_beside_it(
+    fence: Fence, ground: Ground, act: Act
+) -> None:
     """C-029, C-021, F-090: every operation, however spelled."""
     furnish(ground, ground.project)
     furnish(ground, ground.outside)
@@ -88,7 +91,9 @@ def test_an_act_works_in_the_workspace_and_not_beside_it(fence: Fence, ground: G
     assert control.answer.startswith("ok"), str(control)
 
 
-@pytest.mark.parametrize("act", [act for act in ACTS if act.name in ("read", "create", "unlink")], ids=str)
+@pytest.mark.parametrize(
+    "act", [act for act in ACTS if act.name in ("read", "create", "unlink")], ids=str
+)
 def test_a_directory_whose_name_begins_like_the_workspace_is_not_the_workspace(
     fence: Fence, ground: Ground, act: Act
 ) -> None:
@@ -116,7 +121,9 @@ def test_no_spelling_of_a_path_leads_out(fence: Fence, ground: Ground, detour: s
     (ground.project / "link").symlink_to(ground.secret)
     (ground.project / "directory-link").symlink_to(ground.outside)
     path = detour.format(project=ground.project, outside=ground.outside)
-    own = fence.inside(fence.probe("read", path.replace("outside", "project").replace("secret", "own")))
+    own = fence.inside(
+        fence.probe("read", path.replace("outside", "project").replace("secret", "own"))
+    )
     denied = fence.inside(fence.probe("read", path))
     control = fence.outside(fence.probe("read", path))
     assert control.answer == f"ok {SECRET}"
@@ -126,13 +133,17 @@ def test_no_spelling_of_a_path_leads_out(fence: Fence, ground: Ground, detour: s
 
 @pytest.mark.parametrize("via", ["link", "rename", "exchange"])
 def test_a_file_can_not_be_carried_in_or_out(fence: Fence, ground: Ground, via: str) -> None:
-    """Reading a secret after linking or moving it into the workspace; planting a file outside by moving it there."""
+    """Reading a secret after linking or moving it into the workspace; planting a file outside by
+    moving it there.
+    """
     before = Snapshot.of(ground.outside)
     carried = ground.project / "carried.txt"
     if via == "exchange":
         ground.put(carried, "bait\n")
     stolen = fence.inside(fence.probe(via, ground.secret, carried))
-    planted = fence.inside(fence.probe(via, ground.project / "own.txt", ground.outside / "planted.txt"))
+    planted = fence.inside(
+        fence.probe(via, ground.project / "own.txt", ground.outside / "planted.txt")
+    )
     if via == "exchange":
         planted = fence.inside(fence.probe(via, ground.project / "own.txt", ground.secret))
     assert stolen.answer in ("EACCES", "EXDEV"), str(stolen)
@@ -143,12 +154,19 @@ def test_a_file_can_not_be_carried_in_or_out(fence: Fence, ground: Ground, via: 
 
 def test_a_nameless_file_can_not_be_given_a_name_outside(fence: Fence, ground: Ground) -> None:
     before = Snapshot.of(ground.outside)
-    allowed = fence.inside(fence.probe("tmpfile-link", ground.project, ground.project / "named.txt"))
+    allowed = fence.inside(
+        fence.probe("tmpfile-link", ground.project, ground.project / "named.txt")
+    )
     denied = fence.inside(fence.probe("tmpfile-link", ground.project, ground.outside / "named.txt"))
     assert allowed.answer == "ok", str(allowed)
     assert denied.answer in ("EACCES", "EXDEV"), str(denied)
     assert Snapshot.of(ground.outside) == before
-    assert fence.outside(fence.probe("tmpfile-link", ground.project, ground.outside / "named.txt")).answer == "ok"
+    assert (
+        fence.outside(
+            fence.probe("tmpfile-link", ground.project, ground.outside / "named.txt")
+        ).answer
+        == "ok"
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +187,10 @@ def test_shell_interpreter_and_static_program_meet_the_same_wall(
         need_program("perl")
 
     def reading(path: Path) -> list[Word]:
-        return [word.replace("{path}", str(path)).replace("{probe}", str(fence.programs.probe)) for word in reader]
+        return [
+            word.replace("{path}", str(path)).replace("{probe}", str(fence.programs.probe))
+            for word in reader
+        ]
 
     allowed = fence.inside(reading(ground.project / "own.txt"))
     denied = fence.inside(reading(ground.secret))
@@ -196,10 +217,17 @@ def test_a_directory_descriptor_does_not_come_along(fence: Fence, ground: Ground
     assert control.answer == f"ok {SECRET}"
 
 
-def test_a_directory_as_standard_input_is_refused(fence: Fence, ground: Ground, host: dict[str, Any]) -> None:
-    """By the core with its own words; the command line does not even get that far, as the interpreter refuses first."""
+def test_a_directory_as_standard_input_is_refused(
+    fence: Fence, ground: Ground, host: dict[str, Any]
+) -> None:
+    """By the core with its own words; the command line does not even get that far, as the
+    interpreter refuses first.
+    """
     plan = core.plan_for(
-        fence.tester, ground.project, landlock_abi=host["landlock_abi"], read=[fence.programs.directory]
+        fence.tester,
+        ground.project,
+        landlock_abi=host["landlock_abi"],
+        read=[fence.programs.directory],
     )
     words = fence.probe("read-below", "0", "secret.txt")
     directory = os.open(ground.outside, os.O_RDONLY | os.O_DIRECTORY)
@@ -227,7 +255,9 @@ def test_a_workspace_that_was_deleted_under_us_is_an_error(fence: Fence, ground:
     assert "Traceback" not in refused.stderr
 
 
-def test_a_workspace_moved_away_before_the_start_is_the_one_that_is_granted(fence: Fence, ground: Ground) -> None:
+def test_a_workspace_moved_away_before_the_start_is_the_one_that_is_granted(
+    fence: Fence, ground: Ground
+) -> None:
     """A stale path must not hand out whatever lies under the old name now."""
     moved = ground.root / "moved"
     script = f'mv {ground.project} {moved}; mv {ground.outside} {ground.project}; exec "$@"'
@@ -237,7 +267,9 @@ def test_a_workspace_moved_away_before_the_start_is_the_one_that_is_granted(fenc
     assert SECRET not in denied.stdout
 
 
-def test_a_symlink_as_workspace_grants_what_it_points_to_and_nothing_beside(fence: Fence, ground: Ground) -> None:
+def test_a_symlink_as_workspace_grants_what_it_points_to_and_nothing_beside(
+    fence: Fence, ground: Ground
+) -> None:
     alias = ground.root / "alias"
     alias.symlink_to(ground.project)
     allowed = fence.inside(fence.probe("create", "new.txt"), cwd=alias)

@@ -1,5 +1,7 @@
-"""Git directories are known by what they are, not by their name: the host's git executes nothing that was planted in
-one, and writes through no link there. Verdicts are marks on the host; each control does the same without the fence."""
+"""Git directories are known by what they are, not by their name: the host's git executes nothing
+that was planted in one, and writes through no link there. Verdicts are marks on the host; each
+control does the same without the fence.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ from tests.support.fence import Fence
 from tests.support.tester import Outcome, Tester
 from tests.support.waiting import wait_for
 
-_WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
-_REPOSITORY = f"{_WHO}set -e; git init -q -b main .; echo 1 > file; git add file; git commit -qm one"
+_WHO = (
+    "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+)
+_REPOSITORY = (
+    f"{_WHO}set -e; git init -q -b main .; echo 1 > file; git add file; git commit -qm one"
+)
 
 # A whole repository, a `.git` file that leads to its worktree, and an index that names it.
 _LED_TO = r"""
@@ -40,10 +46,14 @@ def made(full: Fence, place: Path, script: str = _REPOSITORY) -> Path:
     return place
 
 
-# Where branches of a submodule lie, and by a name that is git's only where the file system folds letters.
+# Where branches of a submodule lie, and by a name that is git's only where the file system folds
+# letters.
 @pytest.mark.parametrize("hidden", [".git/modules/x/refs/heads/.git", "x/.GIT"])
 def test_a_hidden_repository_executes_nothing(full: Fence, hidden: str) -> None:
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place)
         mark = full.ground.outside / f"mark-{place.name}"
         planted = run(["sh", "-c", f"cd {place}; MARK={mark} HIDDEN={hidden}\n{_LED_TO}"])
@@ -80,7 +90,10 @@ print("started")
 
 
 def test_a_repository_behind_a_mask_executes_nothing(full: Fence) -> None:
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place)
         mark = full.ground.outside / f"mark-{place.name}"
         planted = run(["python3", "-c", _BEHIND_A_MASK, str(mark), ".env", "repository"], cwd=place)
@@ -111,41 +124,77 @@ chmod +x $1/post-index-change; }
 
 
 @pytest.mark.parametrize(("key", "value"), _RELATIVE)
-def test_a_new_work_tree_executes_nothing_by_a_relative_value(full: Fence, key: str, value: str) -> None:
-    """What the value means in the work tree that was there is read-only; in another place it means another file."""
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+def test_a_new_work_tree_executes_nothing_by_a_relative_value(
+    full: Fence, key: str, value: str
+) -> None:
+    """What the value means in the work tree that was there is read-only; in another place it means
+    another file.
+    """
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place, f"{_REPOSITORY}; git config {key} '{value}'")
         mark = full.ground.outside / f"mark-{place.name}"
         add = "git worktree add -q -b deep deep/wt; cd deep/wt; hook tools/hooks; hook ../tools/hooks; cd ../.."
         link = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),deep/wt"
-        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{add}; {link}; exit 0"], cwd=place).started
+        assert run(
+            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{add}; {link}; exit 0"], cwd=place
+        ).started
         mark.unlink(missing_ok=True)
-        full.outside(["sh", "-c", f"{_WHO}touch deep/wt/file; git status; git -C deep/wt status; true"], cwd=place)
+        full.outside(
+            ["sh", "-c", f"{_WHO}touch deep/wt/file; git status; git -C deep/wt status; true"],
+            cwd=place,
+        )
         assert mark.exists() is (run == full.outside)
 
 
-# The entry's name is none that a listing by names without a dot shows, or it says that the work tree is elsewhere.
+# The entry's name is none that a listing by names without a dot shows, or it says that the work
+# tree is elsewhere.
 @pytest.mark.parametrize("rename", ["N=.N", "echo $PWD/other/.git > .git/worktrees/wt/gitdir"])
 def test_a_value_counts_wherever_a_git_file_leads(full: Fence, rename: str) -> None:
-    """The run makes a work tree; the person sets a relative value; the next run finds what the value means there."""
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    """The run makes a work tree; the person sets a relative value; the next run finds what the
+    value means there.
+    """
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place)
         mark = full.ground.outside / f"mark-{place.name}"
         move = "E=$PWD/.git/worktrees; [ $N = wt ] || { mv $E/wt $E/$N; echo gitdir: $E/$N > wt/.git; }"
         first = f"echo started; git worktree add -q wt; N=wt; {rename}; {move}; exit 0"
         assert run(["sh", "-c", first], cwd=place).started
         full.outside(["git", "config", "core.hooksPath", "tools/hooks"], cwd=place)
-        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook wt/tools/hooks; exit 0"], cwd=place).started
-        full.outside(["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "wt")
+        assert run(
+            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook wt/tools/hooks; exit 0"],
+            cwd=place,
+        ).started
+        full.outside(
+            ["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "wt"
+        )
         assert mark.exists() is (run == full.outside)
 
 
 def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) -> None:
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
-        made(full, place, f"{_REPOSITORY}; git worktree add -q wt; mv wt moved; git config core.hooksPath tools/hooks")
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
+        made(
+            full,
+            place,
+            f"{_REPOSITORY}; git worktree add -q wt; mv wt moved; git config core.hooksPath tools/hooks",
+        )
         mark = full.ground.outside / f"mark-{place.name}"
-        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook moved/tools/hooks; exit 0"], cwd=place).started
-        full.outside(["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "moved")
+        assert run(
+            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook moved/tools/hooks; exit 0"],
+            cwd=place,
+        ).started
+        full.outside(
+            ["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"],
+            cwd=place / "moved",
+        )
         assert mark.exists() is (run == full.outside)
 
 
@@ -180,40 +229,67 @@ def test_a_denied_name_that_its_owner_replaces_stays(full: Fence) -> None:
 
 
 def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fence) -> None:
-    """Git writes core.worktree for a submodule; work trees that are linked to it have other places."""
+    """Git writes core.worktree for a submodule; work trees that are linked to it have other
+    places.
+    """
     sub = made(full, full.ground.outside / "source")
     script = f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule --quiet add {sub} sub"
     config = "git -C sub config core.hooksPath tools/hooks && git -C sub worktree add -q ../linked"
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place, f"{script} && {config}; mkdir -p linked/tools/hooks")
         mark = full.ground.outside / f"mark-{place.name}"
         assert run(
-            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook linked/tools/hooks; exit 0"], cwd=place
+            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook linked/tools/hooks; exit 0"],
+            cwd=place,
         ).started
-        full.outside(["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "linked")
+        full.outside(
+            ["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"],
+            cwd=place / "linked",
+        )
         assert mark.exists() is (run == full.outside)
 
 
 def test_a_work_tree_is_added_where_every_value_means_the_same(full: Fence) -> None:
-    """`.husky` is protected by its name in every directory, and a program by its whole path is the same everywhere."""
+    """`.husky` is protected by its name in every directory, and a program by its whole path is the
+    same everywhere.
+    """
     config = "git config core.hooksPath .husky/_; git config credential.helper '!/usr/bin/gh auth git-credential'"
     project = made(full, full.ground.project, f"{_REPOSITORY}; {config}")
-    done = full.inside(["sh", "-c", f"{_WHO}set -e; git worktree add -q wt; cd wt; git commit -q --allow-empty -m two"])
+    done = full.inside(
+        [
+            "sh",
+            "-c",
+            f"{_WHO}set -e; git worktree add -q wt; cd wt; git commit -q --allow-empty -m two",
+        ]
+    )
     assert done.exit_code == 0, str(done)
     log = full.outside(["git", "log", "--format=%s"], cwd=project / "wt")
     assert log.stdout.split() == ["two", "one"], str(log)
 
 
 @pytest.mark.parametrize(("key", "value"), _RELATIVE)
-def test_a_repository_stays_where_its_relative_values_are_meant_from(full: Fence, key: str, value: str) -> None:
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+def test_a_repository_stays_where_its_relative_values_are_meant_from(
+    full: Fence, key: str, value: str
+) -> None:
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         nested = made(full, place / "nested", f"{_REPOSITORY}; git config {key} '{value}'")
         mark = full.ground.outside / f"mark-{place.name}"
         move = "mkdir deep; mv nested deep/nested && ln -s deep/nested nested; mkdir -p deep/nested"
         plant = "hook deep/nested/tools/hooks; hook deep/tools/hooks"
-        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{move}; {plant}; exit 0"], cwd=place).started
+        assert run(
+            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{move}; {plant}; exit 0"], cwd=place
+        ).started
         mark.unlink(missing_ok=True)
-        full.outside(["sh", "-c", f"{_WHO}touch file; git status; git commit -q --allow-empty -m two"], cwd=nested)
+        full.outside(
+            ["sh", "-c", f"{_WHO}touch file; git status; git commit -q --allow-empty -m two"],
+            cwd=nested,
+        )
         assert mark.exists() is (run == full.outside)
 
 
@@ -246,7 +322,9 @@ class Bare:
         return self.fence.inside(words, cwd=cwd) if fenced else self.fence.outside(words, cwd=cwd)
 
     def commits(self) -> None:
-        script = f"{_WHO}echo 2 > new; git add new; git commit -q --allow-empty -m 'written through'"
+        script = (
+            f"{_WHO}echo 2 > new; git add new; git commit -q --allow-empty -m 'written through'"
+        )
         self.fence.outside(["sh", "-c", script], cwd=self.top / "feature")
 
 
@@ -257,8 +335,14 @@ _PLANT = "E=$(git -C {top}/feature rev-parse --git-dir); rm -f $E/logs/HEAD; ln 
 def bare(full: Fence) -> Bare:
     source = made(full, full.ground.outside / "source")
     top = full.ground.make(full.ground.root / "w")
-    made(full, top, f"git clone -q --bare {source} .bare; cd .bare; git worktree add -q -b feature ../feature main")
-    return Bare(fence=full, top=top, victim=full.ground.put(full.ground.outside / "bashrc", "mine\n"))
+    made(
+        full,
+        top,
+        f"git clone -q --bare {source} .bare; cd .bare; git worktree add -q -b feature ../feature main",
+    )
+    return Bare(
+        fence=full, top=top, victim=full.ground.put(full.ground.outside / "bashrc", "mine\n")
+    )
 
 
 @pytest.mark.parametrize("workspace", ["feature", "."])
@@ -274,7 +358,8 @@ def test_no_link_is_planted_in_a_bare_repository(bare: Bare, workspace: str) -> 
 
 
 @pytest.mark.parametrize(
-    "part", ["config", "hooks/post-commit", "objects/info/alternates", "worktrees/feature/commondir"]
+    "part",
+    ["config", "hooks/post-commit", "objects/info/alternates", "worktrees/feature/commondir"],
 )
 def test_what_git_obeys_in_a_bare_repository_stays_as_it_is(bare: Bare, part: str) -> None:
     place = bare.top / ".bare" / part
@@ -298,7 +383,13 @@ def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
 
 
 # What git obeys in a repository, or writes through, and was not there before.
-_PARTS = ("commondir", "config.worktree", "info/attributes", "objects/info/alternates", "FETCH_HEAD")
+_PARTS = (
+    "commondir",
+    "config.worktree",
+    "info/attributes",
+    "objects/info/alternates",
+    "FETCH_HEAD",
+)
 _PLANT_PARTS = """
 echo started; while ! test -d $PLACE || ! test -e go; do sleep 0.01; done; cd $PLACE
 mkdir -p info objects/info
@@ -310,11 +401,19 @@ touch ../planted; while ! test -e ../end; do sleep 0.01; done
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("place", ["old.repo", "new.repo"])
-def test_a_repository_that_its_owner_moves_is_protected_where_it_is(full: Fence, place: str, is_killed: bool) -> None:
+def test_a_repository_that_its_owner_moves_is_protected_where_it_is(
+    full: Fence, place: str, is_killed: bool
+) -> None:
     project, mark = made(full, full.ground.project), full.ground.outside / "mark"
     victim = full.ground.put(full.ground.outside / "bashrc", "mine\n")
-    made(full, project, "git clone -q --bare . old.repo; mkdir evil; cp -r old.repo/objects old.repo/refs evil")
-    full.ground.put(project / "evil" / "config", f'[core]\n\tbare = true\n[alias]\n\tx = "!touch {mark}"\n')
+    made(
+        full,
+        project,
+        "git clone -q --bare . old.repo; mkdir evil; cp -r old.repo/objects old.repo/refs evil",
+    )
+    full.ground.put(
+        project / "evil" / "config", f'[core]\n\tbare = true\n[alias]\n\tx = "!touch {mark}"\n'
+    )
     here, config = project / place, (project / "old.repo" / "config").read_bytes()
     script = _PLANT_PARTS.replace("$PLACE", place).replace("$VICTIM", str(victim))
     with full.starting(["sh", "-c", script]) as process:
@@ -327,14 +426,18 @@ def test_a_repository_that_its_owner_moves_is_protected_where_it_is(full: Fence,
         full.ground.put(project / "go")
         wait_for(lambda: (project / "planted").exists(), "the command has planted its names")
         if is_killed:
-            assert all(os.path.lexists(here / part) for part in _PARTS), "the control: they can be planted"
+            assert all(os.path.lexists(here / part) for part in _PARTS), (
+                "the control: they can be planted"
+            )
             os.kill(process.pid, signal.SIGKILL)
         full.ground.put(project / "end")
         process.wait(timeout=120)
     assert full.inside(["true"]).exit_code == 0
     assert [part for part in _PARTS if os.path.lexists(here / part)] == []
     assert (here / "config").read_bytes() == config
-    assert full.outside(["git", "log", "-1", "--format=%s"], cwd=here).stdout == "one\n", "it works as before"
+    assert full.outside(["git", "log", "-1", "--format=%s"], cwd=here).stdout == "one\n", (
+        "it works as before"
+    )
     full.outside(["git", "x"], cwd=here)
     assert not mark.exists()
     full.ground.put(here / "commondir", "../evil\n")
@@ -343,9 +446,15 @@ def test_a_repository_that_its_owner_moves_is_protected_where_it_is(full: Fence,
 
 
 def test_no_directory_above_a_repository_is_renamed(full: Fence) -> None:
-    """One without a configuration, as fixtures and backups are: nothing in it is locked and holds its path."""
+    """One without a configuration, as fixtures and backups are: nothing in it is locked and holds
+    its path.
+    """
     project, mark = made(full, full.ground.project), full.ground.outside / "mark"
-    made(full, project, "git clone -q --bare . tests/fixtures/r.git; cd tests/fixtures/r.git; rm -r config hooks info")
+    made(
+        full,
+        project,
+        "git clone -q --bare . tests/fixtures/r.git; cd tests/fixtures/r.git; rm -r config hooks info",
+    )
     move = "mv tests other; mv tests/fixtures tests/other; "
     plant = (
         "D=$(echo */*/r.git); mkdir -p $D/hooks; "
@@ -379,7 +488,10 @@ def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: Fence) ->
 
 def test_what_an_included_configuration_names_is_protected(full: Fence) -> None:
     """Of a repository below the workspace, by a chain of includes, whatever their conditions."""
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         nested = made(
             full,
             full.ground.make(place / "nested"),
@@ -393,7 +505,13 @@ def test_what_an_included_configuration_names_is_protected(full: Fence) -> None:
         full.outside(["sh", "-c", f"{_WHO}git commit -q --allow-empty -m two"], cwd=nested)
         assert mark.exists() is (run == full.outside)
         if run == full.inside:
-            full.inside(["sh", "-c", f"cd {nested}; echo x >> more; echo x >> .gitconfig; rm tools/hooks/pre-commit"])
+            full.inside(
+                [
+                    "sh",
+                    "-c",
+                    f"cd {nested}; echo x >> more; echo x >> .gitconfig; rm tools/hooks/pre-commit",
+                ]
+            )
             assert (nested / "more").read_text() == "[core]\n\thooksPath = tools/hooks\n"
 
 
@@ -412,15 +530,25 @@ def test_a_configuration_that_can_not_be_read_ends_the_start(full: Fence) -> Non
 @pytest.fixture
 def dotfiles(full: Fence, tester: Tester) -> Iterator[Path]:
     """A repository of settings that the home links to, as `stow` lays it out."""
-    need("root", tester.disposable, "an ordinary user's own start-up files are not the tests' to write")
+    need(
+        "root",
+        tester.disposable,
+        "an ordinary user's own start-up files are not the tests' to write",
+    )
     dot = full.ground.make(full.ground.root / "dot")
-    names = {".gitconfig": "git/.gitconfig", ".bashrc": "bash/.bashrc", ".config/fish": "config/fish"}
+    names = {
+        ".gitconfig": "git/.gitconfig",
+        ".bashrc": "bash/.bashrc",
+        ".config/fish": "config/fish",
+    }
     aside = {name: tester.home / f"{name}.aside" for name in names}
     for name, inside in names.items():
         (tester.home / name).parent.mkdir(parents=True, exist_ok=True)
         if (tester.home / name).exists():
             (tester.home / name).rename(aside[name])
-        target = full.ground.put(dot / inside / "config.fish" if name == ".config/fish" else dot / inside, "# mine\n")
+        target = full.ground.put(
+            dot / inside / "config.fish" if name == ".config/fish" else dot / inside, "# mine\n"
+        )
         (tester.home / name).symlink_to(dot / inside)
         assert target.exists()
     tester.give(tester.home / ".config")
@@ -447,8 +575,12 @@ def test_the_settings_that_the_home_links_to_are_protected(full: Fence, dotfiles
     assert mark.exists(), "the plant is good"
 
 
-def test_git_s_own_configuration_is_protected_where_its_directory_is_the_workspace(full: Fence, tester: Tester) -> None:
-    need("root", tester.disposable, "an ordinary user's own configuration is not the tests' to write")
+def test_git_s_own_configuration_is_protected_where_its_directory_is_the_workspace(
+    full: Fence, tester: Tester
+) -> None:
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
     config = tester.home / ".config"
     kept = (config / "git").exists()
     assert not kept, "the tester has none"

@@ -1,6 +1,8 @@
-"""What git leaves behind in its directory and obeys later: the index, an unfinished merge or rebase, replaced objects.
+"""What git leaves behind in its directory and obeys later: the index, an unfinished merge or
+rebase, replaced objects.
 
-A command writes it in one run, the host's git does its day's work, and marks on the host tell what was executed.
+A command writes it in one run, the host's git does its day's work, and marks on the host tell what
+was executed.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ os.rename(".git/new", ".git/index")
 
 @pytest.mark.parametrize("path", [".git/hooks/post-checkout", "../planted"])
 def test_an_index_names_no_file_outside_the_work_tree(full: Fence, path: str) -> None:
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place)
         mark = full.ground.outside / f"mark-{place.name}"
         planted = run(["python3", "-c", _INDEX, path, f"#!/bin/sh\ntouch {mark}\n"], cwd=place)
@@ -67,7 +72,10 @@ def test_no_resolution_that_the_command_made_up_copies_a_secret(full: Fence) -> 
     script = """echo started; mkdir -p .git/rr-cache/1111111111111111111111111111111111111111
         echo > .git/rr-cache/1111111111111111111111111111111111111111/preimage
         printf '1111111111111111111111111111111111111111\\t%s\\0' "$0" > .git/MERGE_RR"""
-    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
         made(full, place)
         planted = run(["sh", "-c", script, str(full.ground.secret)], cwd=place)
         assert planted.started, str(planted)
@@ -86,7 +94,9 @@ def test_no_resolution_that_the_command_made_up_copies_a_secret(full: Fence) -> 
 )  # fmt: skip
 def test_state_that_git_obeys_does_not_appear(full: Fence, part: str) -> None:
     place = made(full, full.ground.project)
-    planted = full.inside(["sh", "-c", f"echo started; mkdir -p $(dirname .git/{part}); echo evil > .git/{part}"])
+    planted = full.inside(
+        ["sh", "-c", f"echo started; mkdir -p $(dirname .git/{part}); echo evil > .git/{part}"]
+    )
     assert planted.started, str(planted)
     assert not (place / ".git" / part).exists(), str(planted)
     full.outside(["sh", "-c", f"mkdir -p $(dirname .git/{part}); echo evil > .git/{part}"])
@@ -97,7 +107,12 @@ def test_state_that_git_obeys_does_not_appear(full: Fence, part: str) -> None:
 def test_counts_of_a_rebase_are_digits(full: Fence, content: str, stays: bool) -> None:
     place = made(full, full.ground.project)
     planted = full.inside(
-        ["sh", "-c", 'echo started; mkdir .git/rebase-merge; printf %s "$0" > .git/rebase-merge/msgnum', content]
+        [
+            "sh",
+            "-c",
+            'echo started; mkdir .git/rebase-merge; printf %s "$0" > .git/rebase-merge/msgnum',
+            content,
+        ]
     )
     assert planted.started, str(planted)
     assert (place / ".git/rebase-merge/msgnum").exists() is stays

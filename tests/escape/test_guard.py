@@ -1,4 +1,6 @@
-"""The guard of a live workspace: what a command could do to make it look away, and what the host does meanwhile."""
+"""The guard of a live workspace: what a command could do to make it look away, and what the host
+does meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def judged(full: Fence) -> None:
 
 
 def by_host(full: Fence, script: str, *, until: str = "ready") -> None:
-    """The command goes on when the guard has judged what the script did, and the file ``until`` is there."""
+    """The command goes on when the guard has judged what the script did, and the file ``until`` is
+    there.
+    """
     wait_for(lambda: (full.ground.project / "ready").exists(), "the command waits")
     done = full.outside(["sh", "-c", f"set -e; {script}"])
     assert done.exit_code == 0, str(done)
@@ -65,7 +69,9 @@ def by_host(full: Fence, script: str, *, until: str = "ready") -> None:
         ("a/*/secret", "echo new-secret > ../new; mv ../new a/b/secret"),
     ],
 )
-def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(full: Fence, deny: str, act: str) -> None:
+def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(
+    full: Fence, deny: str, act: str
+) -> None:
     secret = full.ground.put(full.ground.project / "a" / "b" / "secret", "old-secret\n")
     script = READER.replace("SECRET", str(secret))
     with running(full, ["sh", "-c", script], "--deny", f"{full.ground.project}/{deny}") as process:
@@ -78,11 +84,15 @@ def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(full: Fence, d
 
 @pytest.mark.parametrize("act", ["moves", "is removed", "is replaced"])
 def test_what_moves_while_a_run_starts_is_looked_for_again(full: Fence, act: str) -> None:
-    """What was seen counts as covered, wherever it goes: if it goes before it is, nobody would cover it later."""
+    """What was seen counts as covered, wherever it goes: if it goes before it is, nobody would
+    cover it later.
+    """
     project = full.ground.project
     full.ground.put(project / "d" / ".env", "secret\n")
     full.ground.put(project / "d" / "plain", "plain\n")
-    script = "echo started; while ! test -e done; do sleep 0.01; done; cat */.env */plain; rm -f done"
+    script = (
+        "echo started; while ! test -e done; do sleep 0.01; done; cat */.env */plain; rm -f done"
+    )
     here, there = project / "d", project / "e"
     for turn in range(60):
         if act == "is replaced":
@@ -148,7 +158,8 @@ def test_a_command_that_stops_does_not_stop_the_guard(full: Fence) -> None:
     with running(full, ["python3", "-c", STOPPED]) as process:
         wait_for(lambda: state(process.pid) == "T", "the supervisor is stopped")
         full.ground.put(full.ground.project / "go")
-        # The command is continued after that: what is gone by then was taken away while it was stopped.
+        # The command is continued after that: what is gone by then was taken away while it was
+        # stopped.
         assert said(process) == "there: False\n"
     assert not (full.ground.project / ".envrc").exists()
     assert not (full.ground.project / ".vscode").exists()
@@ -188,7 +199,9 @@ def test_a_name_that_the_host_removes_is_not_the_command_s_to_make(full: Fence) 
         said(process)
     assert not (project / ".envrc").exists()
     assert not (project / "a" / ".vscode").exists()
-    assert (project / ".mcp.json").read_text() == "mine\n", "what the host replaces by a rename is the host's"
+    assert (project / ".mcp.json").read_text() == "mine\n", (
+        "what the host replaces by a rename is the host's"
+    )
 
 
 REPOSITORIES = {
@@ -208,9 +221,15 @@ REPOSITORIES = {
 
 
 @pytest.mark.parametrize("made", REPOSITORIES.values(), ids=REPOSITORIES)
-def test_what_other_repositories_of_the_workspace_name_is_protected_too(full: Fence, made: str) -> None:
+def test_what_other_repositories_of_the_workspace_name_is_protected_too(
+    full: Fence, made: str
+) -> None:
     project, mark = full.ground.project, full.ground.outside / "mark"
-    who = {f"GIT_{one}_{what}": "t@example.com" for one in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    who = {
+        f"GIT_{one}_{what}": "t@example.com"
+        for one in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
     done = full.outside(["sh", "-c", f"set -e; {made}"], env=who)
     assert done.exit_code == 0, str(done)
     plant = (
@@ -229,13 +248,19 @@ def test_what_other_repositories_of_the_workspace_name_is_protected_too(full: Fe
 def test_a_bare_repository_gets_no_hooks(full: Fence) -> None:
     project, mark = full.ground.project, full.ground.outside / "mark"
     made = "git init -q .; git commit -q --allow-empty -m x; git clone -q --bare --template= . fixture.git"
-    who = {f"GIT_{one}_{what}": "t@example.com" for one in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    who = {
+        f"GIT_{one}_{what}": "t@example.com"
+        for one in ("AUTHOR", "COMMITTER")
+        for what in ("NAME", "EMAIL")
+    }
     assert full.outside(["sh", "-c", made], env=who).exit_code == 0
     plant = (
         f"mkdir -p fixture.git/hooks; printf '#!/bin/sh\\ntouch {mark}\\n' > fixture.git/hooks/post-receive;"
         "chmod +x fixture.git/hooks/post-receive"
     )
-    assert full.inside(["sh", "-c", f"echo started; {plant}; echo ../e > fixture.git/commondir"]).started
+    assert full.inside(
+        ["sh", "-c", f"echo started; {plant}; echo ../e > fixture.git/commondir"]
+    ).started
     assert full.outside(["git", "push", "-q", "fixture.git", "HEAD:one"]).exit_code == 0
     assert not mark.exists()
     assert not (project / "fixture.git" / "commondir").exists()
@@ -277,13 +302,19 @@ echo "the sandbox: $(cat .env 2>&1)"; rm -f ready done
 """
 
 
-def test_a_mount_namespace_of_the_command_s_own_has_nothing_that_is_covered_later(full: Fence) -> None:
-    """Not held, and SECURITY.md says so: whoever makes a namespace can cut what comes to it. The run warns of it."""
+def test_a_mount_namespace_of_the_command_s_own_has_nothing_that_is_covered_later(
+    full: Fence,
+) -> None:
+    """Not held, and SECURITY.md says so: whoever makes a namespace can cut what comes to it. The
+    run warns of it.
+    """
     policy = full.ground.put(full.ground.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
     with running(full, ["sh", "-c", TWO_READERS], "--policy", policy) as process:
         by_host(full, "echo new-secret > .env")
         answers = dict(line.split(": ", 1) for line in said(process).splitlines())
         assert process.stderr is not None
         assert "creates or replaces meanwhile is not covered in them" in process.stderr.read()
-    assert answers["its own"] == "new-secret", "if this begins to fail, the page has become too modest"
+    assert answers["its own"] == "new-secret", (
+        "if this begins to fail, the page has become too modest"
+    )
     assert "new-secret" not in answers["the sandbox"]

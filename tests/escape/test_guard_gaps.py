@@ -1,8 +1,10 @@
-"""Events that the guard did not see, or not in time: what it can not tell from a plant is taken away.
+"""Events that the guard did not see, or not in time: what it can not tell from a plant is taken
+away.
 
-The supervisor is stopped meanwhile, so that its events wait, and nothing depends on how fast it is. The kernel keeps as
-many events as ``max_queued_events`` says, and drops the rest. Each plant is looked at by the host before the supervisor
-goes on: that is the control, which shows that the act itself succeeds.
+The supervisor is stopped meanwhile, so that its events wait, and nothing depends on how fast it is.
+The kernel keeps as many events as ``max_queued_events`` says, and drops the rest. Each plant is
+looked at by the host before the supervisor goes on: that is the control, which shows that the act
+itself succeeds.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ print("started", flush=True)
 wait("go")
 """
 MOST_EVENTS = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
-# What keeps the guard from seeing that a name went away: nothing, events that wait, events that were dropped.
+# What keeps the guard from seeing that a name went away: nothing, events that wait, events that
+# were dropped.
 GAPS = {"none": "", "waiting": "busy()", "dropped": f"flood({MOST_EVENTS + 2000})"}
 gaps = pytest.mark.parametrize("gap", GAPS)
 
@@ -47,7 +50,9 @@ gaps = pytest.mark.parametrize("gap", GAPS)
 def stepping(full: Fence, gap: str, script: str) -> Iterator[subprocess.Popen[str]]:
     """A run whose supervisor sees nothing of what follows; without a gap it does."""
     project = full.ground.project
-    with full.starting([need_program("python3"), "-c", f"{STEPS}{GAPS[gap]}\ndone('filled')\n{script}"]) as process:
+    with full.starting(
+        [need_program("python3"), "-c", f"{STEPS}{GAPS[gap]}\ndone('filled')\n{script}"]
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         if gap != "none":
@@ -93,7 +98,9 @@ done("planted"); wait("end")
 
 
 @gaps
-def test_what_the_host_replaces_by_a_rename_is_the_host_s_unless_events_were_dropped(full: Fence, gap: str) -> None:
+def test_what_the_host_replaces_by_a_rename_is_the_host_s_unless_events_were_dropped(
+    full: Fence, gap: str
+) -> None:
     project = full.ground.project
     full.ground.put(project / ".envrc", "as it was\n")
     with stepping(full, gap, "wait('end')") as process:
@@ -124,7 +131,9 @@ done("planted"); wait("end")
 
 
 @pytest.mark.parametrize("gap", ["none", "dropped"])
-def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(full: Fence, gap: str) -> None:
+def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
+    full: Fence, gap: str
+) -> None:
     project, mark = full.ground.project, full.ground.outside / "mark"
     config = f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch {mark}; false"\n'
     assert full.outside(["git", "init", "-q", "."]).exit_code == 0
@@ -135,7 +144,9 @@ def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(full: Fenc
         assert full.outside(["git", "config", "user.name", "ada"]).exit_code == 0
         until(full, "planted")
         if not (project / "reused").exists():
-            pytest.skip("this file system gives the number of a removed file to none of the next 4000")
+            pytest.skip(
+                "this file system gives the number of a removed file to none of the next 4000"
+            )
         full.ground.put(project / "end")
         told = ended(process)
     assert not (project / ".git" / "commondir").exists(), told
@@ -149,7 +160,9 @@ def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(full: Fenc
 
 @gaps
 def test_what_another_run_removed_is_not_the_command_s(full: Fence, gap: str) -> None:
-    """For the run that made it first the file is no mount point; for the other one that run is outside."""
+    """For the run that made it first the file is no mount point; for the other one that run is
+    outside.
+    """
     project, mark = full.ground.project, full.ground.outside / "mark"
     first = "git init -q nested; echo started; while ! test -e remove; do sleep 0.01; done; rm nested/.git/config"
     config = f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch {mark}; false"\n'

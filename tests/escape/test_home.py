@@ -1,4 +1,6 @@
-"""The ``ai-agent`` profile in a real home: secrets, start-up files, temp directory, devices, /proc."""
+"""The ``ai-agent`` profile in a real home: secrets, start-up files, temp directory, devices,
+/proc.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,29 @@ SECRETS = (
     ".pypirc",
     ".bash_history",
 )
-START_UP = (".bashrc", ".profile", ".gitconfig", ".config/fish/config.fish", ".local/bin/ls", ".vimrc")
+START_UP = (
+    ".bashrc",
+    ".profile",
+    ".gitconfig",
+    ".config/fish/config.fish",
+    ".local/bin/ls",
+    ".vimrc",
+)
 
 
 @pytest.fixture
 def home(tester: Tester) -> Iterator[Path]:
     """The tester's home, furnished like a developer's; only where it is ours to furnish."""
-    need("root", tester.disposable, "an ordinary user's own keys and start-up files are not the tests' to write")
-    kept = {name: (tester.home / name).read_bytes() for name in START_UP if (tester.home / name).is_file()}
+    need(
+        "root",
+        tester.disposable,
+        "an ordinary user's own keys and start-up files are not the tests' to write",
+    )
+    kept = {
+        name: (tester.home / name).read_bytes()
+        for name in START_UP
+        if (tester.home / name).is_file()
+    }
     for name in (*SECRETS, *START_UP):
         (tester.home / name).parent.mkdir(parents=True, exist_ok=True)
         (tester.home / name).write_text(SECRET + "\n")
@@ -64,7 +81,9 @@ def home(tester: Tester) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("profile", ["ai-agent", "strict", "dev", "read-only"])
-def test_secrets_in_the_home_are_unreadable_by_default(fence: Fence, home: Path, profile: str) -> None:
+def test_secrets_in_the_home_are_unreadable_by_default(
+    fence: Fence, home: Path, profile: str
+) -> None:
     """C-024 for every built-in profile. One run reads them all."""
     script = "echo started; for name; do cat ~/$name && echo read $name; done"
     words = ["sh", "-c", script, "sh", *SECRETS]
@@ -96,7 +115,9 @@ def test_nothing_new_appears_in_the_home(fence: Fence, home: Path, tester: Teste
     assert not (home / ".config" / "autostart").exists()
 
 
-def test_home_comes_from_the_password_file_not_from_the_environment(fence: Fence, home: Path) -> None:
+def test_home_comes_from_the_password_file_not_from_the_environment(
+    fence: Fence, home: Path
+) -> None:
     """C-025: ``HOME=/`` must not widen or move anything."""
     victim = home / ".ssh" / "id_ed25519"
     for value in ("/", str(fence.ground.root), "relative", ""):
@@ -115,7 +136,9 @@ def test_the_home_itself_is_refused_as_a_workspace(fence: Fence, tester: Tester)
 # ---- temp
 
 
-def test_the_shared_temp_directory_is_closed_and_a_private_one_works(fence: Fence, tester: Tester) -> None:
+def test_the_shared_temp_directory_is_closed_and_a_private_one_works(
+    fence: Fence, tester: Tester
+) -> None:
     """C-023."""
     with tempfile.NamedTemporaryFile(dir="/tmp", prefix="paddock-outside-") as shared:
         shared.write(SECRET.encode())
@@ -124,7 +147,9 @@ def test_the_shared_temp_directory_is_closed_and_a_private_one_works(fence: Fenc
         denied = fence.inside(fence.probe("read", shared.name))
         listing = fence.inside(["sh", "-c", "echo started; ls /tmp"])
         control = fence.outside(fence.probe("read", shared.name))
-    made = fence.inside(["sh", "-c", "echo started; f=$(mktemp) && echo x > $f && cat $f && echo $f"])
+    made = fence.inside(
+        ["sh", "-c", "echo started; f=$(mktemp) && echo x > $f && cat $f && echo $f"]
+    )
     assert denied.answer == "EACCES", str(denied)
     assert listing.started
     assert Path(shared.name).name not in listing.stdout
@@ -143,7 +168,9 @@ def test_two_runs_do_not_share_a_temp_directory(fence: Fence) -> None:
 
 
 def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence: Fence) -> None:
-    """Links out of it, a directory nobody may enter, odd names: removed, and what the links name stays."""
+    """Links out of it, a directory nobody may enter, odd names: removed, and what the links name
+    stays.
+    """
     script = (
         "echo started; cd $TMPDIR; ln -s {outside} link; ln {own} hard; mkdir -p a/b/c locked; touch a/b/c/x locked/y;"
         " chmod 0 locked; touch -- '-rf' 'new\nline'; pwd -P"
@@ -179,7 +206,11 @@ def test_devices_are_usable(fence: Fence, script: str) -> None:
 
 
 def test_new_terminals_can_be_made_with_the_profile_that_grants_them(fence: Fence) -> None:
-    words = ["python3", "-c", "import os; print('started', flush=True); os.openpty(); print('made')"]
+    words = [
+        "python3",
+        "-c",
+        "import os; print('started', flush=True); os.openpty(); print('made')",
+    ]
     assert fence.inside(words, profile="dev").answer == "made"
     assert fence.inside(words).exit_code != 0
 
@@ -192,7 +223,9 @@ def test_proc_self_is_readable_at_any_depth(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("name", ["environ", "mem", "maps", "root/etc/passwd", "cwd/.", "fd/0"])
-def test_other_processes_can_not_be_read_through_proc(fence: Fence, tester: Tester, name: str) -> None:
+def test_other_processes_can_not_be_read_through_proc(
+    fence: Fence, tester: Tester, name: str
+) -> None:
     """C-027."""
     with witness.bystander(tester) as pid:
         denied = fence.inside(fence.probe("proc", str(pid), name))

@@ -1,4 +1,6 @@
-"""However Paddock is installed: what it is started from next time, outside the fence, stays as it is."""
+"""However Paddock is installed: what it is started from next time, outside the fence, stays as it
+is.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from tests.support.installation import for_one_user, on_an_interpreter_at_home
 
 @pytest.fixture(autouse=True)
 def _disposable(fence: Fence) -> None:
-    need("root", fence.tester.disposable, "an ordinary user's own installation is not the tests' to risk")
+    need(
+        "root",
+        fence.tester.disposable,
+        "an ordinary user's own installation is not the tests' to risk",
+    )
 
 
 @contextmanager
@@ -44,14 +50,19 @@ def test_installed_for_one_user(fence: Fence) -> None:
             installed.paddock.with_name("paddock-python"),
             installed.package / "__init__.py",
         ]
-        absent = [installed.package.parent / "usercustomize.py", installed.package.parent / "evil.pth"]
+        absent = [
+            installed.package.parent / "usercustomize.py",
+            installed.package.parent / "evil.pth",
+        ]
         beside = local / "bin" / "other"
         beside.write_text("old")
         fence.tester.give(beside)
         with unharmed(victims, absent):
             script = attack(victims, absent)
             script[-1] += f"\necho new > {beside}"
-            denied = replace(fence, installation=installed).inside(script, "-a", f"{local}/**", journal=False)
+            denied = replace(fence, installation=installed).inside(
+                script, "-a", f"{local}/**", journal=False
+            )
         assert denied.started, denied
         assert beside.read_text() == "new\n", "the rest of the grant stands"
         control = fence.outside(["sh", "-c", f"echo '# seen' >> {victims[2]}"])
@@ -63,7 +74,15 @@ def test_installed_for_one_user_it_starts_whatever_the_environment_says(fence: F
     """Where a user's packages are is a variable of the caller's for Python; not for Paddock."""
     with for_one_user(fence.tester) as installed:
         for number, env in enumerate(({}, {"PYTHONUSERBASE": str(fence.ground.project)})):
-            words: list[Word] = [installed.paddock, "run", "--env", f"N={number}", "--", "echo", "ran"]
+            words: list[Word] = [
+                installed.paddock,
+                "run",
+                "--env",
+                f"N={number}",
+                "--",
+                "echo",
+                "ran",
+            ]
             run = fence.tester.run(words, env=env, cwd=fence.ground.project)
             assert run.stdout == "ran\n", run
 
@@ -71,8 +90,16 @@ def test_installed_for_one_user_it_starts_whatever_the_environment_says(fence: F
 def test_on_an_interpreter_in_the_home(fence: Fence) -> None:
     with on_an_interpreter_at_home(fence.tester) as (installed, base):
         (library,) = (base / "lib").glob("python*")
-        victims = [library / "contextlib.py", next((base / "bin").iterdir()), installed.root / "pyvenv.cfg"]
-        absent = [base / "pyvenv.cfg", base / "lib" / "python311.zip", library / "sitecustomize-evil.py"]
+        victims = [
+            library / "contextlib.py",
+            next((base / "bin").iterdir()),
+            installed.root / "pyvenv.cfg",
+        ]
+        absent = [
+            base / "pyvenv.cfg",
+            base / "lib" / "python311.zip",
+            library / "sitecustomize-evil.py",
+        ]
         with unharmed(victims, absent):
             denied = replace(fence, installation=installed).inside(
                 attack(victims, absent), "-a", f"{base}/**", journal=False
@@ -84,18 +111,28 @@ def test_on_an_interpreter_in_the_home(fence: Fence) -> None:
 
 
 def test_start_up_files_of_the_user_are_not_run(fence: Fence) -> None:
-    """Where the environment lets Python see the user's own packages, it runs what lies there on every start."""
+    """Where the environment lets Python see the user's own packages, it runs what lies there on
+    every start.
+    """
     marker = fence.ground.outside / "ran"
     python = fence.installation.root / "bin" / "python3"
     config = fence.installation.root / "pyvenv.cfg"
     text = config.read_text()
-    site = Path(fence.tester.run([python, "-c", "import site; print(site.getusersitepackages())"]).stdout.strip())
+    site = Path(
+        fence.tester.run(
+            [python, "-c", "import site; print(site.getusersitepackages())"]
+        ).stdout.strip()
+    )
     library = site.parents[1]
     assert not library.exists(), f"{library} is left over"
     library.mkdir(parents=True)
     fence.tester.give(library)
     try:
-        config.write_text(text.replace("include-system-site-packages = false", "include-system-site-packages = true"))
+        config.write_text(
+            text.replace(
+                "include-system-site-packages = false", "include-system-site-packages = true"
+            )
+        )
         plant = f'mkdir -p {site}; echo \'open("{marker}", "w")\' > {site}/usercustomize.py'
         planted = fence.inside(["sh", "-c", plant], "--allow", f"{library}/**", journal=False)
         assert planted.exit_code == 0, planted
@@ -103,7 +140,9 @@ def test_start_up_files_of_the_user_are_not_run(fence: Fence) -> None:
         assert marker.exists(), "plain Python does run it"
         marker.unlink()
         for words in (["profiles"], ["run", "--block", "mlock", "--", "true"]):
-            started = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
+            started = fence.tester.run(
+                [fence.installation.paddock, *words], cwd=fence.ground.project
+            )
             assert started.exit_code == 0, started
             assert not marker.exists(), words
     finally:
@@ -136,7 +175,17 @@ def test_the_link_that_a_person_starts_it_by(fence: Fence) -> None:
         env = {"PATH": f"{link.parent}:/usr/bin:/bin"}
         script = f"echo started; ln -sf /bin/true {link}; rm -f {link}; mv {link} {link}-old; echo evil > {link}"
         script += f"; mv {link.parent} {link.parent}-old; echo new > {link.parent}/other"
-        words: list[Word] = ["run", "--profile", "ai-agent", "-a", f"{link.parent}/**", "--", "sh", "-c", script]
+        words: list[Word] = [
+            "run",
+            "--profile",
+            "ai-agent",
+            "-a",
+            f"{link.parent}/**",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
         denied = fence.tester.run([link, *words], env=env, cwd=fence.ground.project)
         assert denied.started, denied
         assert os.readlink(link) == str(fence.installation.paddock)
@@ -151,7 +200,16 @@ def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> N
     fence.ground.put(fence.ground.project / "bin" / "paddock", "#!/bin/sh\n", mode=0o755)
     words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", "true"]
     path = f"{fence.ground.project}/bin:/usr/bin:/bin"
-    rewrite: list[Word] = [fence.installation.paddock, "run", "--tier", "full", "--", "sh", "-c", "echo > bin/paddock"]
+    rewrite: list[Word] = [
+        fence.installation.paddock,
+        "run",
+        "--tier",
+        "full",
+        "--",
+        "sh",
+        "-c",
+        "echo > bin/paddock",
+    ]
     locked = fence.tester.run(rewrite, env={"PATH": path}, cwd=fence.ground.project)
     assert "Read-only file system" in locked.stderr, locked
     refused = fence.tester.run(words, env={"PATH": path}, cwd=fence.ground.project)
@@ -177,7 +235,9 @@ def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(fe
         ):
             script.write_text(header + rest)
             env = {"PYTHONPATH": str(fence.ground.project)}
-            started = fence.tester.run([fence.installation.paddock, "profiles"], env=env, cwd=fence.ground.project)
+            started = fence.tester.run(
+                [fence.installation.paddock, "profiles"], env=env, cwd=fence.ground.project
+            )
             assert started.exit_code == code, started
             assert not marker.exists(), header
     finally:

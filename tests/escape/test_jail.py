@@ -1,7 +1,7 @@
 """Containers, on the real kernel: what root makes, with its controls and the host's own view of it.
 
-The root directory is a busybox that the test puts there. ``nobody`` is the user, whom the container's passwd does not
-know.
+The root directory is a busybox that the test puts there. ``nobody`` is the user, whom the
+container's passwd does not know.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def test_nothing_of_the_host_is_there(jail: Jail) -> None:
     secret = jail.rootdir.parent / "secret"
     secret.write_text("of the host\n")
     secret.chmod(0o644)
-    assert subprocess.run(["cat", secret], capture_output=True, check=True).stdout == b"of the host\n"
+    assert (
+        subprocess.run(["cat", secret], capture_output=True, check=True).stdout == b"of the host\n"
+    )
     outcome = jail.shell(
         f"cat {secret}; cat /proc/1/root{secret}; cat /../..{secret}; cat /proc/self/cwd/../..{secret}; "
         "cat /proc/mounts; cat /proc/self/mountinfo"
@@ -65,7 +67,9 @@ def test_nothing_of_the_host_is_there(jail: Jail) -> None:
     points = {line.split()[1] for line in outcome.stdout.splitlines() if len(line.split()) == 6}
     assert points
     assert all(re.match(r"^/(dev|proc)?(/|$)", point) for point in points), points
-    assert str(jail.rootdir) not in {line.split()[4] for line in outcome.stdout.splitlines() if len(line.split()) > 8}
+    assert str(jail.rootdir) not in {
+        line.split()[4] for line in outcome.stdout.splitlines() if len(line.split()) > 8
+    }
 
 
 def test_a_link_in_the_root_directory_does_not_lead_out(jail: Jail) -> None:
@@ -87,7 +91,9 @@ def test_a_mount_point_that_is_a_link_is_refused(jail: Jail, name: str) -> None:
 
 
 def test_every_namespace_is_its_own(jail: Jail) -> None:
-    """C-128. The command is not number 1: that is init's, which buries the dead and ends with it."""
+    """C-128. The command is not number 1: that is init's, which buries the dead and ends with
+    it.
+    """
     with jail.running() as running:
         for name in NAMESPACES:
             outside = os.readlink(f"/proc/self/ns/{name}")
@@ -101,14 +107,20 @@ def test_every_namespace_is_its_own(jail: Jail) -> None:
 def test_users_are_nobody_outside_unless_asked_for(jail: Jail) -> None:
     """C-129"""
     outcome = jail.shell(
-        "cat /proc/self/uid_map /proc/self/gid_map; id -u; id -g; touch /srv/made", "-u", "7", "-g", "8"
+        "cat /proc/self/uid_map /proc/self/gid_map; id -u; id -g; touch /srv/made",
+        "-u",
+        "7",
+        "-g",
+        "8",
     )
     assert outcome.stdout.split()[1:] == ["0", str(SHIFTED), "65536"] * 2 + ["7", "8"], str(outcome)
     assert (jail.rootdir / "srv" / "made").stat().st_uid == SHIFTED + 7
     with jail.running() as running:
         assert status(running.command, "Uid").split() == [str(SHIFTED + NOBODY)] * 4
         assert status(running.init, "Uid").split() == [str(SHIFTED)] * 4
-    same = jail.shell("cat /proc/self/uid_map; touch /srv/same", "--id-map", "identity", "-u", "7", "-g", "8")
+    same = jail.shell(
+        "cat /proc/self/uid_map; touch /srv/same", "--id-map", "identity", "-u", "7", "-g", "8"
+    )
     assert same.stdout.split()[1:] == ["0", "0", "65536"], str(same)
     assert "the same users outside" in same.stderr
     assert (jail.rootdir / "srv" / "same").stat().st_uid == 7
@@ -136,12 +148,16 @@ def test_devices_are_a_few_and_proc_is_masked(jail: Jail) -> None:
     assert masked
     for name in masked:
         # Its own root, with the rights of the host's: only the masks are left.
-        shown = jail.shell(f"cat /proc/{name} && echo read", "-u", "0", "-g", "0", "--id-map", "identity")
+        shown = jail.shell(
+            f"cat /proc/{name} && echo read", "-u", "0", "-g", "0", "--id-map", "identity"
+        )
         assert shown.started, str(shown)
         assert "read" not in shown.stdout, name
     before = Path("/proc/sys/kernel/panic").read_text()
     for place in ("/proc/sys/kernel/panic", "/proc/irq/default_smp_affinity"):
-        shown = jail.shell(f"echo 1 > {place} && echo wrote", "-u", "0", "-g", "0", "--id-map", "identity")
+        shown = jail.shell(
+            f"echo 1 > {place} && echo wrote", "-u", "0", "-g", "0", "--id-map", "identity"
+        )
         assert "wrote" not in shown.stdout, str(shown)
     assert Path("/proc/sys/kernel/panic").read_text() == before
 
@@ -176,7 +192,11 @@ def test_host_name_and_loopback(jail: Jail) -> None:
     assert "UP" not in down.stdout
     assert "answered" not in down.stdout, str(down)
     up = jail.shell(
-        "hostname; ip link show lo; ping -c1 -W1 127.0.0.1 && echo answered", *ping, "-l", "--hostname", "web"
+        "hostname; ip link show lo; ping -c1 -W1 127.0.0.1 && echo answered",
+        *ping,
+        "-l",
+        "--hostname",
+        "web",
     )
     assert up.stdout.split()[1] == "web", str(up)
     assert "UP" in up.stdout
@@ -204,11 +224,17 @@ def test_limits_hold_the_whole_container(jail: Jail, kind: str) -> None:
 def test_capabilities_are_none_but_those_that_are_named(jail: Jail) -> None:
     """C-133, C-134, C-135, C-151"""
     with jail.running() as running:
-        sets = {name: int(status(running.command, name), 16) for name in ("CapBnd", "CapPrm", "CapEff", "CapAmb")}
+        sets = {
+            name: int(status(running.command, name), 16)
+            for name in ("CapBnd", "CapPrm", "CapEff", "CapAmb")
+        }
         assert set(sets.values()) == {0}
         assert status(running.command, "Groups") == ""
         assert status(running.command, "NoNewPrivs") == "1"
-        wait_for(lambda: int(status(running.init, "CapEff"), 16) == 0, "init has nothing left to take over")
+        wait_for(
+            lambda: int(status(running.init, "CapEff"), 16) == 0,
+            "init has nothing left to take over",
+        )
     with jail.running("--cap-allow", "CAP_NET_BIND_SERVICE") as running:
         for name in ("CapBnd", "CapPrm", "CapEff", "CapInh", "CapAmb"):
             assert int(status(running.command, name), 16) == CAP_NET_BIND_SERVICE, name
@@ -232,7 +258,9 @@ def test_the_groups_of_the_caller_are_given_up(jail: Jail) -> None:
 
 def test_the_environment_is_made_anew(jail: Jail) -> None:
     """C-136"""
-    outcome = jail.inside(["/bin/env"], env={"LD_PRELOAD": "/x", "A_TOKEN": "t", "TERM": "dumb", "PATH": "/evil:/bin"})
+    outcome = jail.inside(
+        ["/bin/env"], env={"LD_PRELOAD": "/x", "A_TOKEN": "t", "TERM": "dumb", "PATH": "/evil:/bin"}
+    )
     entries = dict(line.split("=", 1) for line in outcome.stdout.splitlines())
     assert entries["TERM"] == "dumb"
     assert entries["USER"] == "nobody"
@@ -254,7 +282,9 @@ def test_without_a_filter_nothing_runs(jail: Jail, programs: Programs, number: s
 
 def test_system_calls_are_filtered(jail: Jail) -> None:
     flags = ("-u", "0", "-g", "0", "--cap-allow", "CAP_SYS_ADMIN", "--cap-allow", "CAP_SYS_CHROOT")
-    outcome = jail.shell("mount -t tmpfs x /tmp && echo mounted; chroot / true && echo rooted", *flags)
+    outcome = jail.shell(
+        "mount -t tmpfs x /tmp && echo mounted; chroot / true && echo rooted", *flags
+    )
     assert outcome.stdout == "started\n", str(outcome)
 
 
@@ -267,7 +297,9 @@ def test_descriptors_of_the_caller_stay_outside(jail: Jail) -> None:
         outcome = jail.inside(["/bin/sh", "-c", "echo started; ls /proc/self/fd"], pass_fds=[fd])
     finally:
         os.close(fd)
-    assert outcome.stdout.split() == ["started", "0", "1", "2", "3"], str(outcome)  # 3 is the listing itself
+    assert outcome.stdout.split() == ["started", "0", "1", "2", "3"], str(
+        outcome
+    )  # 3 is the listing itself
 
 
 def test_grants_are_held_inside_by_landlock(jail: Jail) -> None:
@@ -317,7 +349,9 @@ def test_the_end_of_the_command_is_the_end_of_all_it_started(jail: Jail) -> None
     outcome = jail.shell("(trap '' TERM HUP; setsid sleep 60 & ) ; touch /srv/started; exit 3")
     assert outcome.exit_code == 3, str(outcome)
     assert (jail.rootdir / "srv" / "started").exists()
-    mine = [pid for pid in os.listdir("/proc") if pid.isdigit() and _root_of(pid) == str(jail.rootdir)]
+    mine = [
+        pid for pid in os.listdir("/proc") if pid.isdigit() and _root_of(pid) == str(jail.rootdir)
+    ]
     assert mine == []
 
 
@@ -330,7 +364,10 @@ def _root_of(pid: str) -> str:
 
 @contextmanager
 def network_namespace() -> Iterator[str]:
-    ip, name = shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin"), f"paddock-{secrets.token_hex(4)}"
+    ip, name = (
+        shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin"),
+        f"paddock-{secrets.token_hex(4)}",
+    )
     need("ip", ip is not None, "no ip on this machine")
     assert ip
     subprocess.run([ip, "netns", "add", name], check=True, capture_output=True)
@@ -372,13 +409,19 @@ def control_group(tree: str) -> Iterator[Path]:
 
 def test_control_groups_of_both_versions_are_entered(jail: Jail) -> None:
     """C-150"""
-    with control_group("pids") as pids, control_group("freezer") as freezer, control_group("unified") as unified:
+    with (
+        control_group("pids") as pids,
+        control_group("freezer") as freezer,
+        control_group("unified") as unified,
+    ):
         groups = (pids, freezer, unified)
         flags = [word for group in groups for word in ("--cgroup", str(group))]
         with jail.running(*flags) as running:
             for group in groups:
                 assert str(running.command) in (group / "cgroup.procs").read_text().split(), group
-                assert str(running.supervisor.pid) not in (group / "cgroup.procs").read_text().split(), group
+                assert (
+                    str(running.supervisor.pid) not in (group / "cgroup.procs").read_text().split()
+                ), group
         # Inside, they are the top: no name of the host's is seen.
         seen = jail.shell("cat /proc/self/cgroup", *flags)
         assert {line.split(":")[2] for line in seen.stdout.splitlines()[1:]} == {"/"}, str(seen)
@@ -412,12 +455,34 @@ def test_the_sample_starts_a_shell(jail: Jail) -> None:
     profile = jail.rootdir.parent / "container.conf"
     profile.write_text(EXAMPLE.read_text().replace("/srv/jail", str(jail.rootdir)))
     profile.chmod(0o644)
-    words = ["/bin/sh", "-c", "echo started; hostname; id -u; cat /proc/cpuinfo; touch /tmp/x /etc/x; ls /tmp"]
+    words = [
+        "/bin/sh",
+        "-c",
+        "echo started; hostname; id -u; cat /proc/cpuinfo; touch /tmp/x /etc/x; ls /tmp",
+    ]
     outcome = jail.raw(
-        [jail.installation.paddock, "jail", "--profile", profile, "--audit-log", jail.journal, "--", *words]
+        [
+            jail.installation.paddock,
+            "jail",
+            "--profile",
+            profile,
+            "--audit-log",
+            jail.journal,
+            "--",
+            *words,
+        ]
     )
     assert outcome.stdout.split() == ["started", "jail", str(NOBODY), "x"], str(outcome)
-    over: list[Word] = [jail.installation.paddock, "jail", "--profile", profile, "--audit-log", jail.journal, "-u", "5"]
+    over: list[Word] = [
+        jail.installation.paddock,
+        "jail",
+        "--profile",
+        profile,
+        "--audit-log",
+        jail.journal,
+        "-u",
+        "5",
+    ]
     outcome = jail.raw([*over, "--hostname", "other", "--", *words])
     assert outcome.stdout.split()[:3] == ["started", "other", "5"], str(outcome)
 
@@ -429,9 +494,7 @@ def test_the_steps_come_in_their_order(jail: Jail) -> None:
     profile.write_text("hostname order\nloopback on\n")
     profile.chmod(0o644)
     log = jail.rootdir.parent / "strace"
-    calls = (
-        "openat,clone,clone3,vfork,write,pivot_root,umount2,sethostname,prlimit64,prctl,setgroups,setresgid,setresuid,"
-    )
+    calls = "openat,clone,clone3,vfork,write,pivot_root,umount2,sethostname,prlimit64,prctl,setgroups,setresgid,setresuid,"
     calls += "capset,seccomp,close_range,execve,move_mount,sendto,unshare"
     prefix: list[str | Path] = ["strace", "-f", "-s", "256", "-o", log, "-e", f"trace={calls}"]
     with control_group("pids") as group:
@@ -464,11 +527,22 @@ def test_the_steps_come_in_their_order(jail: Jail) -> None:
     seen: dict[str, int] = {}
     at = -1
     for name, pattern in steps:
-        found = next((number for number, line in enumerate(lines) if number > at and re.search(pattern, line)), None)
+        found = next(
+            (
+                number
+                for number, line in enumerate(lines)
+                if number > at and re.search(pattern, line)
+            ),
+            None,
+        )
         assert found is not None, f"{name} does not come after line {at}: {lines[at]}"
         at = seen[name] = found
     # By another process than the users, so before or after them.
-    own = next(number for number, line in enumerate(lines) if re.search(r"unshare\(.*CLONE_NEWNS.*CLONE_NEWNET", line))
+    own = next(
+        number
+        for number, line in enumerate(lines)
+        if re.search(r"unshare\(.*CLONE_NEWNS.*CLONE_NEWNET", line)
+    )
     assert seen["user namespace"] < own < seen["loopback"]
 
 

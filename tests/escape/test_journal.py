@@ -21,7 +21,11 @@ NOBODY = 65534
 
 
 def lines(directory: Path) -> list[bytes]:
-    return [line for file in sorted(directory.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
+    return [
+        line
+        for file in sorted(directory.glob("*.jsonl"))
+        for line in file.read_bytes().splitlines()
+    ]
 
 
 def assert_chained(directory: Path, count: int) -> None:
@@ -108,7 +112,11 @@ def test_the_terminal_is_named(fence: Fence) -> None:
 def test_events_can_be_seen_as_they_happen(fence: Fence) -> None:
     """C-016: ``--audit`` prints what the file holds."""
     outcome = fence.inside(["true"], "--audit")
-    shown = [line.removeprefix("paddock: audit ") for line in outcome.stderr.splitlines() if "paddock: audit" in line]
+    shown = [
+        line.removeprefix("paddock: audit ")
+        for line in outcome.stderr.splitlines()
+        if "paddock: audit" in line
+    ]
     assert [line.encode() for line in shown] == lines(fence.journal)
 
 
@@ -276,7 +284,17 @@ def test_the_order_is_journal_then_landlock_then_filter_then_exec(fence: Fence) 
     need_program("strace")
     log = fence.ground.root / "strace"
     calls = "openat,write,pwrite64,writev,landlock_restrict_self,seccomp,prctl,execve"
-    words = ["strace", "-f", "-s", "4096", "-o", log, "-e", f"trace={calls}", *fence.command(["/bin/true"])]
+    words = [
+        "strace",
+        "-f",
+        "-s",
+        "4096",
+        "-o",
+        log,
+        "-e",
+        f"trace={calls}",
+        *fence.command(["/bin/true"]),
+    ]
     traced = fence.outside(words)
     assert traced.exit_code == 0, str(traced)
     text = log.read_text()
@@ -348,7 +366,9 @@ def test_fifty_runs_at_once_make_one_unbroken_chain(fence: Fence) -> None:
     script = "\n".join([*[f"{command} &"] * 50, "wait"])
     fence.tester.run(["sh", "-c", script], cwd=fence.ground.project)
     assert_chained(fence.journal, 100)
-    verified = fence.outside([fence.installation.paddock, "audit", "verify", "--dir", fence.journal])
+    verified = fence.outside(
+        [fence.installation.paddock, "audit", "verify", "--dir", fence.journal]
+    )
     assert verified.exit_code == 0, str(verified)
 
 
@@ -394,7 +414,16 @@ def test_a_journal_in_memory_is_warned_about(fence: Fence) -> None:
     fence.tester.give(place)
     try:
         for directory, warned in ((place, True), (fence.ground.root / "on-disk", False)):
-            words: list[Word] = ["run", "--read", "/usr", "--audit-log", directory, "--dry-run", "--", "true"]
+            words: list[Word] = [
+                "run",
+                "--read",
+                "/usr",
+                "--audit-log",
+                directory,
+                "--dry-run",
+                "--",
+                "true",
+            ]
             shown = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
             assert shown.exit_code == 0, str(shown)
             assert ("a reboot takes it away" in shown.stdout) == warned, str(shown)

@@ -1,4 +1,6 @@
-"""A command that fills the journal's disk hides nothing: what is missing is counted, and `verify` says so."""
+"""A command that fills the journal's disk hides nothing: what is missing is counted, and `verify`
+says so.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ action = "deny"
 exe = ["/usr/bin/touch"]
 """
 TRIES = 40
-# More lines than fit into the last block of the journal, which it has already. What else is in there are no programs.
+# More lines than fit into the last block of the journal, which it has already. What else is in
+# there are no programs.
 TRYING = f"""
 i=0; while [ $i -lt {TRIES} ]; do /usr/bin/touch x; /usr/bin/true; i=$((i+1)); done 2>/dev/null
 """
@@ -52,7 +55,9 @@ def run(fence: Fence, script: str) -> Outcome:
 
 
 def audit(fence: Fence, *words: Word) -> Outcome:
-    return fence.outside([fence.installation.paddock, "audit", *words, "--dir", fence.journal], cwd=fence.ground.root)
+    return fence.outside(
+        [fence.installation.paddock, "audit", *words, "--dir", fence.journal], cwd=fence.ground.root
+    )
 
 
 def kinds(events: list[dict[str, object]]) -> list[object]:
@@ -73,7 +78,9 @@ def test_without_a_full_disk_nothing_is_missing(crowded: Fence) -> None:
     assert (verified.exit_code, verified.stderr) == (0, ""), str(verified)
 
 
-def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(crowded: Fence) -> None:
+def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
+    crowded: Fence,
+) -> None:
     run(crowded, f"{FILL}\n{TRYING}\n{FREE}\n/usr/bin/true after")
     events = crowded.events()
     assert_chained(crowded.journal, len(events))
@@ -99,7 +106,9 @@ def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(cro
     assert f"{count} events of session {session} are missing" in report.stdout
 
 
-def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(crowded: Fence) -> None:
+def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
+    crowded: Fence,
+) -> None:
     done = run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/true after")
     assert "can not be written" in done.stderr, str(done)
     before = crowded.events()
@@ -127,7 +136,9 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(cr
 
 @pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
 def test_a_changed_mode_does_not_keep_it_from_being_told(crowded: Fence) -> None:
-    """Landlock does not judge chmod: what was open for writing stays so although it could not be written."""
+    """Landlock does not judge chmod: what was open for writing stays so although it could not be
+    written.
+    """
     crowded.inside(["true"])
     today = next(Path(crowded.journal).glob("*.jsonl"))
     run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/chmod 644 {today}\n{FREE}\n/usr/bin/true after")
@@ -174,7 +185,9 @@ def test_the_end_of_a_call_that_was_made_is_told_or_counted(fence: Fence) -> Non
     need_root()
     with small_disk(fence.ground, fence.ground.project, fence.journal):
         program = fence.ground.put(fence.ground.root / "calls.py", CALLS)
-        done = fence.outside([fence.installation.paddock.with_name("python"), program, fence.journal])
+        done = fence.outside(
+            [fence.installation.paddock.with_name("python"), program, fence.journal]
+        )
         assert (done.exit_code, done.stderr) == (0, ""), str(done)
         starts, ends = map(int, done.stdout.split())
         events = fence.events()

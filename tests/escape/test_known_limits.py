@@ -1,4 +1,5 @@
-"""What this tier does not hold. SECURITY.md says so; if one of these begins to fail, the page has become too modest.
+"""What this tier does not hold. SECURITY.md says so; if one of these begins to fail, the page has
+become too modest.
 
 Landlock leaves metadata alone and judges names, not contents. Namespaces close what is open here.
 """
@@ -24,7 +25,9 @@ def test_modes_of_own_files_outside_can_be_changed(fence: Fence) -> None:
 
 
 def test_a_second_name_of_a_denied_file_reads_it(fence: Fence) -> None:
-    """A hard link that was there before the run, in the granted part: the rule on it is a rule on the file."""
+    """A hard link that was there before the run, in the granted part: the rule on it is a rule on
+    the file.
+    """
     place = fence.ground.make(fence.ground.root / "place")
     key = fence.ground.put(place / "private" / "key", "secret\n")
     (place / "second").hardlink_to(key)
@@ -40,5 +43,7 @@ def test_a_readable_file_can_be_run_by_the_loader(fence: Fence) -> None:
     copy = fence.ground.put(place / "true", "")
     copy.write_bytes(Path("/bin/true").read_bytes())
     loader = "/lib64/ld-linux-x86-64.so.2"
-    outcome = fence.inside(["sh", "-c", f"echo started; {loader} {copy}; echo $?"], "-r", f"{place}/**")
+    outcome = fence.inside(
+        ["sh", "-c", f"echo started; {loader} {copy}; echo $?"], "-r", f"{place}/**"
+    )
     assert outcome.answer == "0", str(outcome)

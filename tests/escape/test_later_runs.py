@@ -1,4 +1,5 @@
-"""What one run leaves behind must not loosen the next: planted links, policies, code, moved directories.
+"""What one run leaves behind must not loosen the next: planted links, policies, code, moved
+directories.
 
 Each attack was found by somebody who tried to get out.
 """
@@ -18,7 +19,9 @@ from tests.support.later import at_home, paddock
 
 def loose(fence: Fence) -> str:
     """A policy that lets the secret be read."""
-    return f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    return (
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    )
 
 
 def plant(fence: Fence, name: str, cwd: Path | None = None) -> None:
@@ -36,7 +39,9 @@ def elsewhere(fence: Fence) -> Path:
 
 
 def is_kept_from_the_secret(fence: Fence, *flags: Word, words: str = "is not trusted yet") -> None:
-    """A run somewhere else, with these flags, stops with these words; the same command without Paddock succeeds."""
+    """A run somewhere else, with these flags, stops with these words; the same command without
+    Paddock succeeds.
+    """
     read: list[Word] = ["cat", fence.ground.secret]
     later = paddock(fence, "run", *flags, "--", *read, cwd=elsewhere(fence))
     assert later.exit_code == 125, later
@@ -75,7 +80,9 @@ def test_a_link_planted_in_the_workspace_does_not_widen_a_later_grant(fence: Fen
     assert (link / "made").exists()
 
 
-def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing(fence: Fence) -> None:
+def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing(
+    fence: Fence,
+) -> None:
     """Another run exchanges the directory with a link to everything, over and over."""
     sub = fence.ground.make(fence.ground.project / "sub")
     link = fence.ground.project / "link"
@@ -93,13 +100,19 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
         words = f"--audit-log {journal} -- cat {fence.ground.secret}"
         script = f'cd sub 2>/dev/null && exec "$0" run --quiet --tier {fence.tier} --profile ai-agent {words}'
         answers = [
-            fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)
+            fence.tester.run(
+                ["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project
+            )
             for _ in range(40)
         ]
-    # Who stands in the target of the link was led there by the shell. A run that stands in the directory, which has one
-    # name or the other, must not read outside.
+    # Who stands in the target of the link was led there by the shell. A run that stands in the
+    # directory, which has one name or the other, must not read outside.
     events = fence.events(journal)
-    stood = [e["session"] for e in events if e["event"] == "session.start" and e["cwd"] in (str(sub), str(link))]
+    stood = [
+        e["session"]
+        for e in events
+        if e["event"] == "session.start" and e["cwd"] in (str(sub), str(link))
+    ]
     ended = {e["session"]: e["exit_code"] for e in events if e["event"] == "session.end"}
     refused = [one for one in answers if "no longer where this process stands" in one.stderr]
     assert stood or refused, "the race was never run"
@@ -108,10 +121,13 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
 
 def test_a_policy_beside_the_work_can_not_rewrite_itself(fence: Fence) -> None:
     file = fence.ground.put(
-        fence.ground.project / "p.toml", '[meta]\ninherit = "read-only"\n[filesystem]\nallow_globs = ["<cwd>/**"]\n'
+        fence.ground.project / "p.toml",
+        '[meta]\ninherit = "read-only"\n[filesystem]\nallow_globs = ["<cwd>/**"]\n',
     )
     assert paddock(fence, "trust", str(file)).exit_code == 0
-    loose = f'[meta]\ninherit = "read-only"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    loose = (
+        f'[meta]\ninherit = "read-only"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    )
     rewrite = ("--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
     assert "Read-only file system" in paddock(fence, "run", "--tier", "full", *rewrite).stderr
     rewritten = paddock(fence, "run", "--tier", "landlock", *rewrite)
@@ -140,7 +156,9 @@ def test_the_default_journal_is_closed_to_a_run_that_does_not_use_it(fence: Fenc
     assert paddock(fence, "run", "--", "true").exit_code == 0
     head = f"/var/tmp/paddock-audit-{fence.tester.uid}/head"
     for flags in (("--off", "audit"), ("--audit-log", str(fence.journal))):
-        inside = paddock(fence, "run", "--profile", "ai-agent", "--allow", "/var/tmp", *flags, "--", "cat", head)
+        inside = paddock(
+            fence, "run", "--profile", "ai-agent", "--allow", "/var/tmp", *flags, "--", "cat", head
+        )
         assert "Permission denied" in inside.stderr, inside
     assert fence.outside(["cat", head]).exit_code == 0
 
@@ -151,12 +169,25 @@ def test_a_journal_placed_elsewhere_is_closed_to_every_later_run(fence: Fence) -
     second.chmod(0o700)
     head = fence.ground.put(second / "head", mode=0o600)
     beside = fence.ground.put(fence.ground.root / "beside" / "file", "open\n")
-    flags = ("-r", f"{fence.programs.directory}/**", "--profile", "ai-agent", "--allow", f"{fence.ground.root}/**")
+    flags = (
+        "-r",
+        f"{fence.programs.directory}/**",
+        "--profile",
+        "ai-agent",
+        "--allow",
+        f"{fence.ground.root}/**",
+    )
 
     def later(*act: Word) -> str:
         return paddock(fence, "run", *flags, "--", *fence.probe(*act)).answer
 
-    acts = [("read", head), ("list", second), ("create", second / "new"), ("unlink", head), ("rename", second, "taken")]
+    acts = [
+        ("read", head),
+        ("list", second),
+        ("create", second / "new"),
+        ("unlink", head),
+        ("rename", second, "taken"),
+    ]
     assert later("read", head) == "ok ", "nobody has called it a journal yet"
     assert paddock(fence, "run", "--audit-log", second, "--", "true").exit_code == 0
     for act in acts:
@@ -166,19 +197,32 @@ def test_a_journal_placed_elsewhere_is_closed_to_every_later_run(fence: Fence) -
     assert fence.outside(fence.probe("read", head)).answer.startswith("ok 2 ")
 
 
-def test_a_journal_file_placed_elsewhere_is_closed_with_its_head_and_nothing_else(fence: Fence) -> None:
+def test_a_journal_file_placed_elsewhere_is_closed_with_its_head_and_nothing_else(
+    fence: Fence,
+) -> None:
     logs = fence.ground.make(fence.ground.root / "logs")
     note = fence.ground.put(logs / "note", "open\n")
     file = logs / "mine.jsonl"
     assert paddock(fence, "run", f"--audit={file}", "--", "true").exit_code == 0
-    flags = ("-r", f"{fence.programs.directory}/**", "--profile", "ai-agent", "--allow", f"{logs}/**")
+    flags = (
+        "-r",
+        f"{fence.programs.directory}/**",
+        "--profile",
+        "ai-agent",
+        "--allow",
+        f"{logs}/**",
+    )
     for path, answer in ((file, "EACCES"), (logs / "mine.jsonl.head", "EACCES"), (note, "ok open")):
-        assert paddock(fence, "run", *flags, "--", *fence.probe("read", path)).answer == answer, path
+        assert paddock(fence, "run", *flags, "--", *fence.probe("read", path)).answer == answer, (
+            path
+        )
     assert fence.outside(fence.probe("read", file)).answer.startswith("ok {")
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])
-def test_a_place_that_was_refused_as_a_journal_does_not_stay_closed(fence: Fence, mode: int) -> None:
+def test_a_place_that_was_refused_as_a_journal_does_not_stay_closed(
+    fence: Fence, mode: int
+) -> None:
     shared = fence.ground.make(fence.ground.root / "shared")
     note = fence.ground.put(shared / "note", "open\n")
     shared.chmod(mode)
@@ -200,7 +244,12 @@ def test_links_made_in_another_project_are_not_followed(fence: Fence) -> None:
     home_link.symlink_to(dot / "vim")
     read = ["cat", str(fence.ground.secret)]
     try:
-        assert fence.inside(["sh", "-c", f"rmdir vim; ln -s {fence.ground.outside} vim"], cwd=dot).exit_code == 0
+        assert (
+            fence.inside(
+                ["sh", "-c", f"rmdir vim; ln -s {fence.ground.outside} vim"], cwd=dot
+            ).exit_code
+            == 0
+        )
         assert (dot / "vim").is_symlink()
         later = fence.inside(read)
         assert "Permission denied" in later.stderr, later
@@ -213,7 +262,9 @@ def test_links_made_in_another_project_are_not_followed(fence: Fence) -> None:
 
 def test_a_policy_in_another_runs_workspace_needs_the_word(fence: Fence) -> None:
     file = fence.ground.put(fence.ground.project / "pol.toml", '[meta]\ninherit = "ai-agent"\n')
-    loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    loose = (
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    )
     assert fence.inside(["sh", "-c", f"printf '{loose}' > pol.toml"]).exit_code == 0
     sub = fence.ground.make(fence.ground.evil / "sub")
     words = ["run", "--policy", str(file), "--", "cat", str(fence.ground.secret)]
@@ -223,10 +274,14 @@ def test_a_policy_in_another_runs_workspace_needs_the_word(fence: Fence) -> None
 
 
 def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(fence: Fence) -> None:
-    policy = fence.ground.put(fence.ground.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n')
+    policy = fence.ground.put(
+        fence.ground.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n'
+    )
     assert paddock(fence, "trust", str(policy)).exit_code == 0
     codex = fence.ground.make(fence.ground.root / "codex")
-    loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    loose = (
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    )
     swap = f"printf '{loose}' > {codex}/q.toml; rm -r pd; ln -s {codex} pd"
     flags = ("--policy", "./pd/q.toml")
     swapping = (*flags, "--allow", str(codex), "--", "sh", "-c", swap)
@@ -259,7 +314,9 @@ def test_state_behind_a_link_that_the_command_could_change_stops_the_run(fence: 
 
 
 def test_a_profile_that_became_unreadable_is_not_skipped(fence: Fence) -> None:
-    """Landlock does not judge chmod: a command can shut the config directory, not make it vanish."""
+    """Landlock does not judge chmod: a command can shut the config directory, not make it
+    vanish.
+    """
     config = fence.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)
     fence.tester.give(fence.tester.home / ".config")
@@ -294,7 +351,9 @@ def test_a_run_that_was_refused_leaves_no_place_distrusted(fence: Fence) -> None
     assert paddock(fence, "run", "--policy", policy, "--", "true").exit_code == 0
     assert paddock(fence, "run", "--allow", f"{place}/**", "--", "true").exit_code == 0
     later = paddock(fence, "run", "--policy", policy, "--", "true")
-    assert (later.exit_code, "is not trusted yet" in later.stderr) == (125, True), "one that ran is remembered"
+    assert (later.exit_code, "is not trusted yet" in later.stderr) == (125, True), (
+        "one that ran is remembered"
+    )
 
 
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm", "/proc"])
@@ -375,21 +434,34 @@ def test_a_link_in_the_config_directory_is_judged_by_where_it_leads(fence: Fence
         for place in (fence.ground.evil, fence.ground.project):
             team.unlink(missing_ok=True)
             team.symlink_to(fence.ground.put(place / "team.toml", STRICT))
-            assert paddock(fence, "run", "--policy", team, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+            assert (
+                paddock(
+                    fence, "run", "--policy", team, "--", "true", cwd=elsewhere(fence)
+                ).exit_code
+                == 0
+            )
         plant(fence, "team.toml")
         is_kept_from_the_secret(fence, "--policy", team)
         assert paddock(fence, "trust", team).exit_code == 0
-        assert paddock(fence, "run", "--policy", team, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+        assert (
+            paddock(fence, "run", "--policy", team, "--", "true", cwd=elsewhere(fence)).exit_code
+            == 0
+        )
         assert paddock(fence, "trust", "--revoke", team).exit_code == 0
 
 
-def test_a_linked_directory_in_the_config_directory_is_judged_by_where_it_leads(fence: Fence) -> None:
+def test_a_linked_directory_in_the_config_directory_is_judged_by_where_it_leads(
+    fence: Fence,
+) -> None:
     fence.ground.put(fence.ground.project / "pol" / "team.toml", STRICT)
     with at_home(fence, ".config/paddock") as config:
         (config / "pol").symlink_to(fence.ground.project / "pol")
         (config / "mine.toml").write_text('[meta]\ninherit = "./pol/team.toml"\n')
         fence.tester.give(config)
-        assert paddock(fence, "run", "--profile", "mine", "--", "true", cwd=elsewhere(fence)).exit_code == 0
+        assert (
+            paddock(fence, "run", "--profile", "mine", "--", "true", cwd=elsewhere(fence)).exit_code
+            == 0
+        )
         plant(fence, "pol/team.toml")
         is_kept_from_the_secret(fence, "--profile", "mine")
 
@@ -402,7 +474,10 @@ def test_a_config_directory_that_an_earlier_run_filled_counts_only_as_trusted(fe
         is_kept_from_the_secret(fence)
     with at_home(fence, ".config/paddock", fence.ground.make(fence.ground.evil / "paddock")):
         fence.ground.put(fence.ground.evil / "paddock" / "mine.toml", STRICT)
-        assert paddock(fence, "run", "--profile", "mine", "--", "true", cwd=elsewhere(fence)).exit_code == 0
+        assert (
+            paddock(fence, "run", "--profile", "mine", "--", "true", cwd=elsewhere(fence)).exit_code
+            == 0
+        )
 
 
 def test_a_directory_that_became_a_link_does_not_borrow_trust(fence: Fence) -> None:
@@ -414,7 +489,9 @@ def test_a_directory_that_became_a_link_does_not_borrow_trust(fence: Fence) -> N
     swap = f"mv sub gone && ln -s {other.parent} sub"
     assert fence.inside(["sh", "-c", swap]).exit_code == 0
     is_kept_from_the_secret(fence, "--policy", strict, words="has changed since you trusted it")
-    assert paddock(fence, "run", "--policy", other, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+    assert (
+        paddock(fence, "run", "--policy", other, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+    )
 
 
 def test_a_link_in_the_middle_of_the_way_does_not_borrow_trust(fence: Fence) -> None:
@@ -424,7 +501,10 @@ def test_a_link_in_the_middle_of_the_way_does_not_borrow_trust(fence: Fence) -> 
     assert paddock(fence, "trust", other).exit_code == 0
     pols = fence.ground.root / "pols"
     pols.symlink_to(fence.ground.project / "policies")
-    assert fence.inside(["sh", "-c", f"mv policies gone && ln -s {other.parent} policies"]).exit_code == 0
+    assert (
+        fence.inside(["sh", "-c", f"mv policies gone && ln -s {other.parent} policies"]).exit_code
+        == 0
+    )
     is_kept_from_the_secret(fence, "--policy", pols / "p.toml")
 
 
@@ -467,14 +547,18 @@ def test_a_journal_is_not_led_elsewhere(fence: Fence) -> None:
     own = fence.ground.root / "own"
     own.symlink_to(target)
     for link, code in ((fence.ground.project / "logs", 125), (own, 0)):
-        run = paddock(fence, "run", "--audit-log", link / "journal", "--", "true", cwd=elsewhere(fence))
+        run = paddock(
+            fence, "run", "--audit-log", link / "journal", "--", "true", cwd=elsewhere(fence)
+        )
         assert run.exit_code == code, run
         assert (target / "journal").exists() == (code == 0)
 
 
 @pytest.mark.parametrize("mode", [0o622, 0o606])
 def test_a_list_of_places_that_others_could_write_is_not_believed(fence: Fence, mode: int) -> None:
-    need("root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change")
+    need(
+        "root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change"
+    )
     assert paddock(fence, "run", "--", "true").exit_code == 0
     reach = fence.tester.home / ".local" / "state" / "paddock" / "reach"
     before = reach.stat().st_mode

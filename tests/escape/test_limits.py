@@ -1,8 +1,10 @@
-"""Limits for the whole tree, through the installed program: what meets one is stopped, the journal says which and by
-what it was held, nothing of it is left, and the same act without the limit succeeds.
+"""Limits for the whole tree, through the installed program: what meets one is stopped, the journal
+says which and by what it was held, nothing of it is left, and the same act without the limit
+succeeds.
 
-Each run is in a cage of root's (tests/support/cage.py), whose counters are the host's verdict. Paddock can not use
-those groups and has to do without; the tests at the end give it groups of version 1 and of version 2.
+Each run is in a cage of root's (tests/support/cage.py), whose counters are the host's verdict.
+Paddock can not use those groups and has to do without; the tests at the end give it groups of
+version 1 and of version 2.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ reach = os.open('reach', os.O_WRONLY | os.O_CREAT)
 block = b'x' * (1 << 20)
 def came(count):
     os.pwrite(reach, b'%08d' % count, 0)
-    # So that the time between two looks counts, and not how fast this memory is. Seldom: being woken takes its time.
+    # So that the time between two looks counts, and not how fast this memory is. Seldom: being
+    # woken takes its time.
     if count % 10 == 0: time.sleep(0.02)
 """
 ANONYMOUS = """
@@ -88,13 +91,18 @@ class Limited:
     cage: Cage
 
     def run(self, words: list[Word], **limits: int) -> Outcome:
-        return self.fence.inside(words, *self.policy(**limits), prefix=self.cage.prefix(), as_root=True)
+        return self.fence.inside(
+            words, *self.policy(**limits), prefix=self.cage.prefix(), as_root=True
+        )
 
     def policy(self, **limits: int) -> tuple[Word, ...]:
         if not limits:
             return ()
         lines = "".join(f"{name} = {value}\n" for name, value in limits.items())
-        return ("--policy", self.fence.ground.put(self.fence.ground.root / "limits.toml", f"[limits]\n{lines}"))
+        return (
+            "--policy",
+            self.fence.ground.put(self.fence.ground.root / "limits.toml", f"[limits]\n{lines}"),
+        )
 
     def met(self) -> list[dict[str, Any]]:
         """Since the last time; the journal is put away."""
@@ -111,10 +119,18 @@ class Limited:
         assert outcome.started, str(outcome)
         assert "full" not in outcome.stdout, str(outcome)
         assert outcome.exit_code == 137, str(outcome)
-        assert f"paddock: ended: {limit} {value} exceeded" in outcome.stderr.splitlines(), str(outcome)
+        assert f"paddock: ended: {limit} {value} exceeded" in outcome.stderr.splitlines(), str(
+            outcome
+        )
         (met,) = self.met()
         facts = {key: met[key] for key in ("limit", "value", "means", "ended", "unwatched")}
-        assert facts == {"limit": limit, "value": value, "means": means, "ended": True, "unwatched": False}
+        assert facts == {
+            "limit": limit,
+            "value": value,
+            "means": means,
+            "ended": True,
+            "unwatched": False,
+        }
         self.assert_nothing_left()
 
     def assert_unharmed(self, outcome: Outcome) -> None:
@@ -128,10 +144,16 @@ class Limited:
 
 
 @pytest.fixture(params=["landlock", "full"])
-def limited(request: pytest.FixtureRequest, fence: Fence, host: dict[str, Any]) -> Iterator[Limited]:
+def limited(
+    request: pytest.FixtureRequest, fence: Fence, host: dict[str, Any]
+) -> Iterator[Limited]:
     tier = str(request.param)
     if tier == "full":
-        need("namespaces", host["namespaces"]["usable"], f"this machine makes no namespaces: {host['namespaces']}")
+        need(
+            "namespaces",
+            host["namespaces"]["usable"],
+            f"this machine makes no namespaces: {host['namespaces']}",
+        )
     with cage.around(fence.tester) as around:
         yield Limited(fence=replace(fence, tier=tier), cage=around)
 
@@ -144,7 +166,9 @@ def full_tier(full: Fence) -> Iterator[Limited]:
 
 @pytest.mark.parametrize("hog", [SHARED, MEMFD, MANY_SMALL], ids=["shared", "memfd", "many-small"])
 def test_a_memory_hog_ends_the_run(limited: Limited, hog: str) -> None:
-    limited.assert_ended(limited.run(python(REACH + hog, 1500), memory_mb=100), "memory_mb", 100, "watchdog")
+    limited.assert_ended(
+        limited.run(python(REACH + hog, 1500), memory_mb=100), "memory_mb", 100, "watchdog"
+    )
     assert limited.reach < 1200, "what it gets between two looks"
     assert limited.cage.peak_mb < 1500, "the host's count"
     limited.assert_unharmed(limited.run(python(REACH + hog, 200)))
@@ -166,7 +190,9 @@ def test_one_process_meets_the_limit_as_an_error(limited: Limited) -> None:
 def test_node_starts_under_a_memory_limit(limited: Limited) -> None:
     """A-113: never by address space, of which Node reserves more than that."""
     node = need_program("node")
-    limited.assert_unharmed(limited.run([node, "-e", "console.log('started\\nfull')"], memory_mb=512))
+    limited.assert_unharmed(
+        limited.run([node, "-e", "console.log('started\\nfull')"], memory_mb=512)
+    )
 
 
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
@@ -182,7 +208,8 @@ def test_files_in_memory_count_as_memory(full_tier: Limited, place: str) -> None
 def test_shared_memory_with_a_name_counts_once(full_tier: Limited) -> None:
     """Mapped, a file in /dev/shm is in the account of its processes and in that of its file system.
 
-    The watchdog looks at least every 0.5 s and says nothing about it: the command stays for three looks.
+    The watchdog looks at least every 0.5 s and says nothing about it: the command stays for three
+    looks.
     """
     script = """
 file = os.open('/dev/shm/one', os.O_RDWR | os.O_CREAT)
@@ -224,7 +251,9 @@ CROWD = "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; 
 
 
 def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
-    """In the full tier the kernel refuses the next process; in the landlock tier somebody looks, and ends the run."""
+    """In the full tier the kernel refuses the next process; in the landlock tier somebody looks,
+    and ends the run.
+    """
     held = limited.fence.tier == "full"
     argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
     with limited.fence.tester.starting(
@@ -232,7 +261,9 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     ) as bomb:
         assert bomb.stdout
         assert bomb.stdout.readline() == "started\n"
-        assert limited.fence.outside(["sh", "-c", "sleep 0 & wait"]).exit_code == 0, "the same user forks outside"
+        assert limited.fence.outside(["sh", "-c", "sleep 0 & wait"]).exit_code == 0, (
+            "the same user forks outside"
+        )
         assert bomb.wait(timeout=120) == 137
         assert bomb.stderr
         said = bomb.stderr.read()
@@ -270,7 +301,9 @@ def test_the_wall_clock_ends_what_ignores_signals(limited: Limited) -> None:
 
 
 def test_open_files_are_limited(limited: Limited) -> None:
-    script = "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')"
+    script = (
+        "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')"
+    )
     outcome = limited.run(python(script), open_files=64)
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 1, str(outcome)
@@ -280,7 +313,11 @@ def test_open_files_are_limited(limited: Limited) -> None:
 
 def test_the_size_of_a_file_is_limited(limited: Limited) -> None:
     big = limited.fence.ground.project / "big"
-    write = ["sh", "-c", "echo started; head -c 3000000 /dev/zero > big; code=$?; echo full; exit $code"]
+    write = [
+        "sh",
+        "-c",
+        "echo started; head -c 3000000 /dev/zero > big; code=$?; echo full; exit $code",
+    ]
     outcome = limited.run(list(write), file_size_mb=1)
     assert outcome.exit_code == 128 + 25, str(outcome)
     assert big.stat().st_size == 1 << 20, str(outcome)
@@ -293,14 +330,23 @@ def test_the_size_of_a_file_is_limited(limited: Limited) -> None:
 
 def test_a_limit_that_was_met_alone_is_named(limited: Limited) -> None:
     """The command itself is ended by the signal of its limit."""
-    outcome = limited.run(["dd", "if=/dev/zero", "of=big", "bs=1M", "count=3", "status=none"], file_size_mb=1)
+    outcome = limited.run(
+        ["dd", "if=/dev/zero", "of=big", "bs=1M", "count=3", "status=none"], file_size_mb=1
+    )
     assert outcome.exit_code == 128 + 25, str(outcome)
     assert "paddock: ended: file_size_mb 1 exceeded" in outcome.stderr
     assert [(met["limit"], met["means"]) for met in limited.met()] == [("file_size_mb", "rlimit")]
 
 
 def test_what_is_held_is_told(limited: Limited) -> None:
-    everything = {"memory_mb": 512, "processes": 64, "cpu_s": 10, "open_files": 100, "file_size_mb": 5, "wall_s": 60}
+    everything = {
+        "memory_mb": 512,
+        "processes": 64,
+        "cpu_s": 10,
+        "open_files": 100,
+        "file_size_mb": 5,
+        "wall_s": 60,
+    }
     flags = limited.policy(**everything)
     shown = limited.fence.inside(["true"], *flags, "--dry-run", journal=False)
     assert shown.exit_code == 0, str(shown)
@@ -308,7 +354,9 @@ def test_what_is_held_is_told(limited: Limited) -> None:
         assert name in shown.stdout, str(shown)
         assert str(value) in shown.stdout, str(shown)
     # `prlimit` is the host's word on what each process has.
-    table = limited.run(["prlimit", "--output", "RESOURCE,SOFT,HARD", "--noheadings"], **everything).stdout
+    table = limited.run(
+        ["prlimit", "--output", "RESOURCE,SOFT,HARD", "--noheadings"], **everything
+    ).stdout
     rows = {row.split()[0]: row.split()[1:] for row in table.splitlines()}
     assert rows["NOFILE"] == ["100", "100"]
     assert rows["FSIZE"] == [str(5 << 20)] * 2
@@ -330,17 +378,29 @@ print('full')
 """
 
 
-def _stopping(limited: Limited, child: str, *flags: Word) -> AbstractContextManager[subprocess.Popen[str]]:
-    words = python(REACH + STOPS_ITSELF.replace("CHILD", child.strip().replace("\n", "\n    ")), 1500)
+def _stopping(
+    limited: Limited, child: str, *flags: Word
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    words = python(
+        REACH + STOPS_ITSELF.replace("CHILD", child.strip().replace("\n", "\n    ")), 1500
+    )
     argv = [*limited.cage.prefix(), *limited.fence.command(words, *flags)]
     return limited.fence.tester.starting(argv, cwd=limited.fence.ground.project, as_root=True)
 
 
-@pytest.mark.parametrize(("limit", "value"), [("memory_mb", 200), ("cpu_s", 1), ("wall_s", 2), ("processes", 20)])
+@pytest.mark.parametrize(
+    ("limit", "value"), [("memory_mb", 200), ("cpu_s", 1), ("wall_s", 2), ("processes", 20)]
+)
 def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, value: int) -> None:
-    """Ctrl-Z, or the command itself, stops Paddock too; what goes on in the background still meets its limits."""
+    """Ctrl-Z, or the command itself, stops Paddock too; what goes on in the background still meets
+    its limits.
+    """
     crowd = "for _ in range(30):\n    if os.fork() == 0: time.sleep(60)"
-    acts = {"memory_mb": SHARED.replace("print('full')", ""), "cpu_s": "while True: pass", "processes": crowd}
+    acts = {
+        "memory_mb": SHARED.replace("print('full')", ""),
+        "cpu_s": "while True: pass",
+        "processes": crowd,
+    }
     act = acts.get(limit, "time.sleep(60)")
     if limit == "processes" and limited.fence.tier == "full":
         pytest.skip("the kernel holds it, and nobody has to look")
@@ -353,11 +413,18 @@ def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, va
 
 
 def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> None:
-    """The control: the same hog goes on beside a stopped run, which ends as it would when it is continued."""
+    """The control: the same hog goes on beside a stopped run, which ends as it would when it is
+    continued.
+    """
     done = limited.fence.ground.project / "done"
-    with _stopping(limited, SHARED.replace("print('full')", "").replace("sys.argv[1]", "400")) as paddock:
+    with _stopping(
+        limited, SHARED.replace("print('full')", "").replace("sys.argv[1]", "400")
+    ) as paddock:
         wait_for(done.exists, "the child has done it")
-        wait_for(lambda: witness.state(paddock.pid) == "T", "the run is stopped, as the shell would see it")
+        wait_for(
+            lambda: witness.state(paddock.pid) == "T",
+            "the run is stopped, as the shell would see it",
+        )
         paddock.send_signal(signal.SIGCONT)
         assert paddock.wait(timeout=120) == 0
         assert paddock.stdout
@@ -381,10 +448,16 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
 
 
 @pytest.fixture(params=["landlock", "full"])
-def given(request: pytest.FixtureRequest, fence: Fence, host: dict[str, Any]) -> Iterator[Callable[..., Limited]]:
+def given(
+    request: pytest.FixtureRequest, fence: Fence, host: dict[str, Any]
+) -> Iterator[Callable[..., Limited]]:
     tier = str(request.param)
     if tier == "full":
-        need("namespaces", host["namespaces"]["usable"], f"this machine makes no namespaces: {host['namespaces']}")
+        need(
+            "namespaces",
+            host["namespaces"]["usable"],
+            f"this machine makes no namespaces: {host['namespaces']}",
+        )
     with ExitStack() as stack:
 
         def give(*trees: str) -> Limited:
@@ -408,7 +481,9 @@ print('full')
     [(ANONYMOUS, ()), (SHARED, ()), (UNMAPPED, ()), (MANY_SMALL, ()), (FILES, ("/dev/shm",))],
     ids=["anonymous", "shared", "unmapped", "many-small", "files"],
 )
-def test_a_group_of_version_1_holds_memory(given: Callable[..., Limited], hog: str, arguments: tuple[str, ...]) -> None:
+def test_a_group_of_version_1_holds_memory(
+    given: Callable[..., Limited], hog: str, arguments: tuple[str, ...]
+) -> None:
     limited = given("memory")
     outcome = limited.run(python(REACH + hog, 600, *arguments), memory_mb=100)
     limited.assert_ended(outcome, "memory_mb", 100, "cgroup v1")
@@ -440,9 +515,13 @@ def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> 
 
 
 @pytest.mark.parametrize(("tree", "means"), [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")])
-def test_the_clock_of_a_group_counts_everybody(given: Callable[..., Limited], tree: str, means: str) -> None:
-    """Also children that nobody waits for. Where the version 2 tree has neither memory nor pids (a hybrid
-    machine), this is what can be tried of it: making, joining, counting, killing and removing a group."""
+def test_the_clock_of_a_group_counts_everybody(
+    given: Callable[..., Limited], tree: str, means: str
+) -> None:
+    """Also children that nobody waits for. Where the version 2 tree has neither memory nor pids (a
+    hybrid machine), this is what can be tried of it: making, joining, counting, killing and
+    removing a group.
+    """
     limited = given(tree)
     forgotten = """
 import os, signal, time
@@ -475,7 +554,9 @@ for path, text in [*acts, (f'{os.path.dirname(group)}/cgroup.procs', str(os.getp
 
 
 @pytest.mark.parametrize("grant", ["/sys/fs/cgroup/**", "/sys/**"])
-def test_no_grant_lets_a_command_lift_its_own_limit(given: Callable[..., Limited], grant: str) -> None:
+def test_no_grant_lets_a_command_lift_its_own_limit(
+    given: Callable[..., Limited], grant: str
+) -> None:
     limited = given("memory")
     fence, above = limited.fence, limited.cage.given["memory"]
     # The group has the name of the session, which the command is not told; but it may look.
@@ -488,7 +569,9 @@ def test_no_grant_lets_a_command_lift_its_own_limit(given: Callable[..., Limited
     # The control: the same user outside lifts it.
     words = ["sh", "-c", "echo started; read line"]
     argv = [*limited.cage.prefix(), *fence.command(words, *limited.policy(memory_mb=300))]
-    starting = fence.tester.starting(argv, cwd=fence.ground.project, stdin=subprocess.PIPE, as_root=True)
+    starting = fence.tester.starting(
+        argv, cwd=fence.ground.project, stdin=subprocess.PIPE, as_root=True
+    )
     with starting as paddock:
         assert paddock.stdout
         assert paddock.stdout.readline() == "started\n"

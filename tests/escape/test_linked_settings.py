@@ -1,4 +1,6 @@
-"""Directories of the home that are protected or denied, and the symlinks in them: tools for dotfiles make them."""
+"""Directories of the home that are protected or denied, and the symlinks in them: tools for
+dotfiles make them.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,11 @@ PLUGIN = ".docker/cli-plugins/docker-x"
 @pytest.fixture
 def linked(fence: Fence, tester: Tester) -> Iterator[Path]:
     """The workspace, with the files that links in the home lead to."""
-    need("root", tester.disposable, "an ordinary user's own keys and start-up files are not the tests' to write")
+    need(
+        "root",
+        tester.disposable,
+        "an ordinary user's own keys and start-up files are not the tests' to write",
+    )
     project, home = fence.ground.project, tester.home
     names = {**OBEYED, **SECRETS, PLUGIN: "plugin"}
     tops = {name.split("/")[0] for name in names}
@@ -57,16 +63,29 @@ def linked(fence: Fence, tester: Tester) -> Iterator[Path]:
 
 def writing(fence: Fence) -> list[str]:
     script = "echo started; for name; do echo evil >> $name && echo wrote $name; done; echo new > skills/mine/new.sh"
-    places = [target if target != "skills/mine" else "skills/mine/run.sh" for target in OBEYED.values()]
+    places = [
+        target if target != "skills/mine" else "skills/mine/run.sh" for target in OBEYED.values()
+    ]
     return ["sh", "-c", script, "sh", *places, "free"]
 
 
 def why(fence: Fence, path: Path, operation: str) -> Outcome:
-    words: list[Word] = [fence.installation.paddock, "why", "--tier", fence.tier, "--path", path, "--op", operation]
+    words: list[Word] = [
+        fence.installation.paddock,
+        "why",
+        "--tier",
+        fence.tier,
+        "--path",
+        path,
+        "--op",
+        operation,
+    ]
     return fence.outside(words)
 
 
-def test_what_links_in_protected_directories_lead_to_is_read_only(full: Fence, linked: Path) -> None:
+def test_what_links_in_protected_directories_lead_to_is_read_only(
+    full: Fence, linked: Path
+) -> None:
     done = full.inside(writing(full))
     assert done.started, str(done)
     assert done.stdout.splitlines() == ["started", "wrote free"], str(done)
@@ -81,7 +100,9 @@ def test_what_links_in_protected_directories_lead_to_is_read_only(full: Fence, l
     assert (linked / "skills" / "mine" / "new.sh").exists()
 
 
-def test_a_copy_holds_back_what_links_in_protected_directories_lead_to(full: Fence, linked: Path) -> None:
+def test_a_copy_holds_back_what_links_in_protected_directories_lead_to(
+    full: Fence, linked: Path
+) -> None:
     """Not what ~/.ssh leads to: it is denied as well, and so not in the copy."""
     done = full.inside(writing(full), "--cow")
     assert done.started, str(done)
@@ -102,7 +123,14 @@ def test_what_links_in_denied_directories_lead_to_is_closed(
     fence: Fence = request.getfixturevalue("full" if tier == "full" else "fence")
     if flags and tier == "landlock":
         return  # there are no copies in it
-    words = ["sh", "-c", "echo started; cat own.txt plugin; cat $@", "sh", *SECRETS.values(), "ssh/config"]
+    words = [
+        "sh",
+        "-c",
+        "echo started; cat own.txt plugin; cat $@",
+        "sh",
+        *SECRETS.values(),
+        "ssh/config",
+    ]
     denied = fence.inside(words, *flags)
     fence.outside([fence.installation.paddock, "discard"])
     assert denied.started, str(denied)

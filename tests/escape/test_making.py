@@ -1,4 +1,6 @@
-"""``create = true``: a directory that is granted for writing and not there is made by the run, and by nothing else."""
+"""``create = true``: a directory that is granted for writing and not there is made by the run, and
+by nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.support.ground import SECRET, Ground, Snapshot
 from tests.support.tester import Outcome
 
 
-def policy(ground: Ground, path: Path | str, *, key: str = "allow_globs", create: bool = True) -> Path:
+def policy(
+    ground: Ground, path: Path | str, *, key: str = "allow_globs", create: bool = True
+) -> Path:
     said = ", create = true" if create else ""
     text = f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{path}"{said} }}]\n'
     return ground.put(ground.root / "p.toml", text)
@@ -22,7 +26,9 @@ def paddock(fence: Fence, *words: Word) -> Outcome:
     return fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
 
 
-@pytest.mark.parametrize(("key", "umask"), [("allow_globs", 0o022), ("write_globs", 0o077), ("allow_globs", 0o777)])
+@pytest.mark.parametrize(
+    ("key", "umask"), [("allow_globs", 0o022), ("write_globs", 0o077), ("allow_globs", 0o777)]
+)
 def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
     fence: Fence, ground: Ground, key: str, umask: int
 ) -> None:
@@ -40,7 +46,9 @@ def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
         facts = directory.stat()
         assert (facts.st_mode & 0o7777, facts.st_uid) == (0o700, fence.tester.uid)
     assert (
-        fence.inside(fence.probe("create", out.parent / "beside"), "--policy", ground.root / "p.toml").answer
+        fence.inside(
+            fence.probe("create", out.parent / "beside"), "--policy", ground.root / "p.toml"
+        ).answer
         == "EACCES"
     )
     assert fence.outside(fence.probe("create", out.parent / "beside")).answer == "ok"
@@ -50,7 +58,10 @@ def test_what_is_there_stays_as_it_is(fence: Fence, ground: Ground) -> None:
     out = ground.put(ground.root / "out" / "old", "kept\n").parent
     out.chmod(0o755)
     before = Snapshot.of(out)
-    assert fence.inside(fence.probe("read", out / "old"), "--policy", policy(ground, out)).answer == "ok kept"
+    assert (
+        fence.inside(fence.probe("read", out / "old"), "--policy", policy(ground, out)).answer
+        == "ok kept"
+    )
     assert Snapshot.of(out) == before
     assert out.stat().st_mode & 0o777 == 0o755
 
@@ -72,7 +83,10 @@ def test_only_a_run_makes_it(fence: Fence, ground: Ground) -> None:
     assert f"made by the run, then granted: {out}" in paddock(fence, *asked[0]).stdout
     answer = json.loads(paddock(fence, *asked[3], "--json").stdout)
     assert (answer["allowed"], answer["grants"][0]["path"]) == (True, str(out))
-    assert paddock(fence, "run", "--policy", file, "--workdir", out, "--", "touch", "here").exit_code == 0
+    assert (
+        paddock(fence, "run", "--policy", file, "--workdir", out, "--", "touch", "here").exit_code
+        == 0
+    )
     assert (out / "here").exists()
 
 
@@ -108,7 +122,10 @@ def test_what_can_not_be_made_stops_the_run_and_the_dry_run(fence: Fence, ground
     shut = ground.make(ground.root / "shut")
     shut.chmod(0o555)
     file = policy(ground, f"{shut}/out/**")
-    said = [paddock(fence, "run", *flags, "--policy", file, "--", "true") for flags in ([], ["--dry-run"])]
+    said = [
+        paddock(fence, "run", *flags, "--policy", file, "--", "true")
+        for flags in ([], ["--dry-run"])
+    ]
     assert [one.exit_code for one in said] == [125, 125], said
     assert said[0].stderr == said[1].stderr
     assert f"{file}:4: {shut}/out can not be made: {shut}/out: Permission denied" in said[0].stderr
@@ -119,6 +136,8 @@ def test_what_can_not_be_made_stops_the_run_and_the_dry_run(fence: Fence, ground
 
 def test_a_denied_place_is_not_made(fence: Fence, ground: Ground) -> None:
     out = ground.root / "closed" / "out"
-    outcome = paddock(fence, "run", "--policy", policy(ground, out), "--deny", out.parent, "--", "true")
+    outcome = paddock(
+        fence, "run", "--policy", policy(ground, out), "--deny", out.parent, "--", "true"
+    )
     assert outcome.exit_code == 0, str(outcome)
     assert not out.parent.exists()

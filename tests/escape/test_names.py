@@ -1,4 +1,6 @@
-"""Names in the full tier: closed, read-only, or taken away, wherever they lie in what can be written."""
+"""Names in the full tier: closed, read-only, or taken away, wherever they lie in what can be
+written.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_a_secret_of_the_project_is_closed_by_its_name(full: Fence, name: str) -
 
 def test_a_policy_may_open_what_the_profile_closes(full: Fence) -> None:
     place = full.ground.put(full.ground.project / ".env", "needed\n")
-    assert full.inside(full.probe("read", place), "--open-protected", "**/.env").answer == "ok needed"
+    assert (
+        full.inside(full.probe("read", place), "--open-protected", "**/.env").answer == "ok needed"
+    )
 
 
 def test_a_deny_of_a_person_can_not_be_opened(full: Fence) -> None:
@@ -37,7 +41,8 @@ def test_a_deny_of_a_person_can_not_be_opened(full: Fence) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [".envrc", ".vscode/tasks.json", "a/b/.mcp.json", ".github/workflows/ci.yml", "x/.idea/a"]
+    "name",
+    [".envrc", ".vscode/tasks.json", "a/b/.mcp.json", ".github/workflows/ci.yml", "x/.idea/a"],
 )
 def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -> None:
     place = full.ground.put(full.ground.project / name, "as it was\n")
@@ -50,7 +55,9 @@ def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -
 
 @pytest.mark.parametrize("flag", ["--read", "-x"])
 def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str) -> None:
-    """Grants add up: what the workspace lets be written can still be written there, and so has to be protected."""
+    """Grants add up: what the workspace lets be written can still be written there, and so has to
+    be protected.
+    """
     inner = full.ground.make(full.ground.project / "inner")
     there = full.ground.put(inner / ".envrc", "as it was\n")
     script = f"echo started\necho evil > {there}\necho evil > {inner}/.mcp.json\necho fine > {inner}/work"
@@ -71,12 +78,16 @@ def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
 
 @pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGTERM])
 def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | None) -> None:
-    """Masks, locks and pins are mounts of the sandbox alone; the host's tree never has anything of them."""
+    """Masks, locks and pins are mounts of the sandbox alone; the host's tree never has anything of
+    them.
+    """
     project = full.ground.project
     for name in (".env", "a/.env", ".vscode/tasks.json", "a/.git/config", "shut/x"):
         full.ground.put(project / name, "1\n")
     before = tree(project)
-    with full.starting(["sh", "-c", "echo started; read -r end"], "--deny", f"{project}/b/none", stdin=None) as process:
+    with full.starting(
+        ["sh", "-c", "echo started; read -r end"], "--deny", f"{project}/b/none", stdin=None
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         assert tree(project) == before
@@ -101,15 +112,22 @@ mv docs/x docs/HEAD; mv y .envrc; mv z .vscode; exit 0
 
 @pytest.mark.parametrize("fill", ["", "yes"])
 def test_a_full_disk_keeps_no_protected_name(full: Fence, fill: str) -> None:
-    """The store of what was taken away lies on the same disk as the workspace, and both are full."""
+    """The store of what was taken away lies on the same disk as the workspace, and both are
+    full.
+    """
     need_root()
     mark = full.ground.outside / "mark"
-    place, store = full.ground.project, full.tester.home / ".local" / "state" / "paddock" / "sessions"
+    place, store = (
+        full.ground.project,
+        full.tester.home / ".local" / "state" / "paddock" / "sessions",
+    )
     with small_disk(full.ground, place, store):
         assert full.outside(["git", "init", "-q", place]).exit_code == 0
         done = full.inside(["sh", "-c", f"MARK={mark} FILL={fill}\n{FILLING}"])
         assert done.started, str(done)
-        assert not [name for name in ("docs/HEAD", ".envrc", ".vscode") if (place / name).exists()], str(done)
+        assert not [
+            name for name in ("docs/HEAD", ".envrc", ".vscode") if (place / name).exists()
+        ], str(done)
         kinds = {event["event"] for event in full.events()}
         assert ("name.removed" if fill else "name.taken") in kinds
         look: list[Word] = ["git", "-C", place / "docs", "status"]
@@ -128,8 +146,12 @@ if test $ALONG; then mv app v/zz; fi; mv v .githooks
 
 
 @pytest.mark.parametrize("along", ["", "yes"])
-def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(full: Fence, along: str) -> None:
-    """The store of what was taken away lies on another file system, so each entry is copied and removed."""
+def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
+    full: Fence, along: str
+) -> None:
+    """The store of what was taken away lies on another file system, so each entry is copied and
+    removed.
+    """
     need_root()
     project, mark = full.ground.project, full.ground.outside / "mark"
     marks = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
@@ -140,7 +162,17 @@ def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(f
         done = full.inside(["sh", "-c", f"MARK={mark} ALONG={along}\n{HOOKS}"])
         assert done.started, str(done)
         assert not (project / ".githooks" / "pre-commit").exists(), str(done)
-        commit: list[Word] = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "a"]
+        commit: list[Word] = [
+            "git",
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "--allow-empty",
+            "-qm",
+            "a",
+        ]
         assert full.outside(commit).exit_code == 0
         assert not mark.exists()
         events = full.events()
@@ -174,10 +206,19 @@ def test_an_opened_name_can_be_written(full: Fence) -> None:
 def test_what_the_configuration_of_git_names_is_protected(full: Fence) -> None:
     project = full.ground.project
     assert full.outside(["git", "init", "-q", str(project)]).exit_code == 0
-    assert full.outside(["git", "-C", project, "config", "core.hooksPath", "tools/hooks"]).exit_code == 0
+    assert (
+        full.outside(["git", "-C", project, "config", "core.hooksPath", "tools/hooks"]).exit_code
+        == 0
+    )
     hook = full.ground.put(project / "tools" / "hooks" / "pre-commit", "#!/bin/sh\n", mode=0o755)
     free = full.ground.put(project / "tools" / "build", "#!/bin/sh\n", mode=0o755)
-    full.inside(["sh", "-c", f"echo evil >> {hook}; echo evil > {hook.parent}/post-commit; echo fine >> {free}"])
+    full.inside(
+        [
+            "sh",
+            "-c",
+            f"echo evil >> {hook}; echo evil > {hook.parent}/post-commit; echo fine >> {free}",
+        ]
+    )
     assert hook.read_text() == "#!/bin/sh\n"
     assert not (hook.parent / "post-commit").exists()
     assert "fine" in free.read_text()
@@ -203,7 +244,9 @@ def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mo
     done = full.inside(["sh", "-c", f"echo started; {opening}"])
     assert done.started, str(done)
     assert "secret" not in done.stdout, str(done)
-    assert place.parent.stat().st_mode & 0o777 == mode, "nor does the end of a run give rights to it"
+    assert place.parent.stat().st_mode & 0o777 == mode, (
+        "nor does the end of a run give rights to it"
+    )
     assert "secret" in full.outside(["sh", "-c", opening]).stdout
 
 
@@ -228,7 +271,9 @@ else:
 
 
 @pytest.mark.parametrize("flags", [(), ("--cow",)])
-def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(full: Fence, flags: tuple[str, ...]) -> None:
+def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
+    full: Fence, flags: tuple[str, ...]
+) -> None:
     """A command could leave one behind to keep all others from running."""
     beside = full.ground.put(full.ground.project / "beside", "fine\n")
     made = full.inside(["python3", "-c", DEEPER, "make"])
@@ -254,10 +299,16 @@ def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(full: Fenc
 def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> None:
     """`write_globs = ["/**"]`: configuration, state, journal and installation stay as they are."""
     home = full.tester.home
-    places = [home / ".config" / "paddock", home / ".local" / "state" / "paddock", full.installation.package]
+    places = [
+        home / ".config" / "paddock",
+        home / ".local" / "state" / "paddock",
+        full.installation.package,
+    ]
     script = "echo started\n" + "\n".join(f"echo evil > {place}/evil.toml" for place in places)
     script += f"\necho evil > {full.ground.outside}/free"
-    done = full.inside_of_everything(["sh", "-c", script], "-a", "/**", profile="base", journal=False)
+    done = full.inside_of_everything(
+        ["sh", "-c", script], "-a", "/**", profile="base", journal=False
+    )
     assert done.started, str(done)
     assert (full.ground.outside / "free").read_text() == "evil\n", "the grant is a grant"
     assert not [place for place in places if (place / "evil.toml").exists()]
@@ -267,7 +318,9 @@ FLAGGED = "paddock: changed during the run, and executed outside of the fence: "
 
 
 def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) -> None:
-    """Not protected, because it is the work: in place, replaced or new, at any depth; not what packages bring along."""
+    """Not protected, because it is the work: in place, replaced or new, at any depth; not what
+    packages bring along.
+    """
     project = full.ground.project
     for name in ("Makefile", "old/package.json", "kept/setup.py", "node_modules/x/package.json"):
         full.ground.put(project / name, "as it was\n")
@@ -285,7 +338,9 @@ def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) ->
 
 
 def test_a_directory_that_became_a_link_to_packages_is_listed(full: Fence) -> None:
-    """What packages bring along is not listed, and stays; so it must not be seen at other places without a word."""
+    """What packages bring along is not listed, and stays; so it must not be seen at other places
+    without a word.
+    """
     project = full.ground.project
     full.ground.put(project / "node_modules" / "old" / "index.js")
     (project / "linked").symlink_to("node_modules/old")
@@ -300,10 +355,13 @@ def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> N
     place = full.ground.put(full.ground.project / "deep" / "Makefile", "as it was\n")
     assert "changed during" not in full.inside(["cat", place]).stderr
     assert f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}"]).stderr
-    assert "changed during" not in full.inside(["sh", "-c", f"echo new >> {place}"], "--quiet").stderr
+    assert (
+        "changed during" not in full.inside(["sh", "-c", f"echo new >> {place}"], "--quiet").stderr
+    )
     # The kernel's time of change can not be set back.
     assert (
-        f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
+        f"{FLAGGED}{place}\n"
+        in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
     )
 
 
@@ -322,22 +380,32 @@ def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: Fence)
 
 
 def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
-    """First the names that were there, then the others by their depth; the journal has all of them."""
+    """First the names that were there, then the others by their depth; the journal has all of
+    them.
+    """
     place = full.ground.put(full.ground.project / "zz" / "Makefile", "as it was\n")
-    script = "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
+    script = (
+        "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
+    )
     done = full.inside(["sh", "-c", script])
     assert f"{FLAGGED}{place}, " in done.stderr, str(done)
-    assert " and 296 more: `paddock audit query --kind name` lists them all\n" in done.stderr, str(done)
+    assert " and 296 more: `paddock audit query --kind name` lists them all\n" in done.stderr, str(
+        done
+    )
     flagged = [str(event["path"]) for event in full.events() if event["event"] == "name.flagged"]
     assert flagged[0] == str(place)
     assert len(flagged) == len(set(flagged)) == 301
 
 
-def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(full: Fence) -> None:
+def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(
+    full: Fence,
+) -> None:
     """Over two runs: the time of change of a file does not change when its directory is renamed."""
     project = full.ground.project
     place = full.ground.put(project / "build" / "Makefile", "as it was\n")
-    made = full.inside(["sh", "-c", "mkdir -p node_modules/x && echo evil > node_modules/x/Makefile"])
+    made = full.inside(
+        ["sh", "-c", "mkdir -p node_modules/x && echo evil > node_modules/x/Makefile"]
+    )
     assert "changed during" not in made.stderr, str(made)
     moved = full.inside(["sh", "-c", "mv build node_modules/old && mv node_modules/x build"])
     assert place.read_text() == "evil\n"
@@ -357,14 +425,50 @@ def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full:
         "..env.un~",
         ".env.prod.bak",
     ]
-    names += [".env.production~", ".env.copy", ".env.~1~", ".env.tmp", ".env.new", ".env-bak", ".env_backup"]
-    names += [".env (copy)", ".env - Copy", ".env (1)", "..env.swp", ".env.kate-swp", ".env.2024-01-01"]
-    names += ["id_rsa~", "id_rsa.bak", "id_dsa.old", "id_ecdsa-backup", "id_ed25519~", "id_ed25519 copy", ".id_rsa.swp"]
+    names += [
+        ".env.production~",
+        ".env.copy",
+        ".env.~1~",
+        ".env.tmp",
+        ".env.new",
+        ".env-bak",
+        ".env_backup",
+    ]
+    names += [
+        ".env (copy)",
+        ".env - Copy",
+        ".env (1)",
+        "..env.swp",
+        ".env.kate-swp",
+        ".env.2024-01-01",
+    ]
+    names += [
+        "id_rsa~",
+        "id_rsa.bak",
+        "id_dsa.old",
+        "id_ecdsa-backup",
+        "id_ed25519~",
+        "id_ed25519 copy",
+        ".id_rsa.swp",
+    ]
     names += [".netrc", ".netrc~", ".netrc.bak"]
-    free = [".env.example", ".env.sample", ".env.template", ".env.tmpl", ".env.d.ts", "id_rsa.pub", "id_ed25519.pub"]
+    free = [
+        ".env.example",
+        ".env.sample",
+        ".env.template",
+        ".env.tmpl",
+        ".env.d.ts",
+        "id_rsa.pub",
+        "id_ed25519.pub",
+    ]
     for name in [*names, *free]:
         full.ground.put(full.ground.project / name, "secret\n")
-    words = ["sh", "-c", 'echo started; for name; do cat "./$name" >/dev/null 2>&1 && echo "$name"; done', "sh"]
+    words = [
+        "sh",
+        "-c",
+        'echo started; for name; do cat "./$name" >/dev/null 2>&1 && echo "$name"; done',
+        "sh",
+    ]
     assert full.inside([*words, *names, *free]).stdout.splitlines() == ["started", *free]
     assert full.outside([*words, *names]).stdout.splitlines()[1:] == names, "the control"
 
@@ -379,7 +483,14 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence)
         "ZDOTDIR": "zsh",
         "XDG_CONFIG_HOME": "config",
     }
-    settings = ["git/global", "sh/env", "sh/start.py", "zsh/.zshrc", "config/nvim/init.lua", "config/starship.toml"]
+    settings = [
+        "git/global",
+        "sh/env",
+        "sh/start.py",
+        "zsh/.zshrc",
+        "config/nvim/init.lua",
+        "config/starship.toml",
+    ]
     for name in (*settings, "zsh/notes", "config/notes"):
         full.ground.put(project / name, "# mine\n")
     full.ground.put(project / "included" / "more", "# mine\n")
@@ -393,10 +504,14 @@ def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence)
         assert {name: (project / name).read_text() for name in kept} == kept
     full.outside(["bash", "-c", "true"], env=env)
     assert not mark.exists()
-    assert "touch" in (project / "zsh" / "notes").read_text(), "beside the settings everything can be written"
+    assert "touch" in (project / "zsh" / "notes").read_text(), (
+        "beside the settings everything can be written"
+    )
     assert "touch" in (project / "config" / "notes").read_text()
     assert full.inside(words).started
-    assert all("touch" in (project / name).read_text() for name in kept), "the control: without variables they are work"
+    assert all("touch" in (project / name).read_text() for name in kept), (
+        "the control: without variables they are work"
+    )
     full.outside(["bash", "-c", "true"], env=env)
     assert mark.exists(), "the control: bash obeys the variable"
 
@@ -406,7 +521,11 @@ def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) 
     first, second = (full.ground.put(project / name, "# mine\n") for name in ("first", "second"))
     link = full.ground.outside / "env"
     link.symlink_to(first)
-    words: list[Word] = ["sh", "-c", f"echo started; for name in {first} {second}; do echo evil > $name; done"]
+    words: list[Word] = [
+        "sh",
+        "-c",
+        f"echo started; for name in {first} {second}; do echo evil > $name; done",
+    ]
     for _ in range(2):
         assert full.inside(words, env={"BASH_ENV": str(link)}).started
         assert (first.read_text(), second.read_text()) == ("# mine\n", "evil\n")
@@ -424,6 +543,8 @@ def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(full: Fe
     assert done.started, str(done)
     assert not (project / "a" / ".hg" / "sharedpath").exists()
     assert not (project / "b" / ".jj" / "repo").exists()
-    assert (project / "c" / ".jj" / "repo" / "store" / "type").exists(), "the control: a repository can be made"
+    assert (project / "c" / ".jj" / "repo" / "store" / "type").exists(), (
+        "the control: a repository can be made"
+    )
     again = full.inside(["sh", "-c", "echo y > c/.jj/repo/store/type"])
     assert again.exit_code == 0, "and written by the next run"

@@ -1,4 +1,6 @@
-"""Ways around a filter of names. Each succeeds outside; inside, the servers' own word is that nobody called."""
+"""Ways around a filter of names. Each succeeds outside; inside, the servers' own word is that
+nobody called.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ def _visiting(*hosts: str) -> list[Word]:
     return [need_program("python3"), "-c", _VISIT, *hosts]
 
 
-def _asking(names: Sequence[Sequence[str]], kinds: Sequence[int] = (1,), server: str = NAME_SERVER) -> list[Word]:
+def _asking(
+    names: Sequence[Sequence[str]], kinds: Sequence[int] = (1,), server: str = NAME_SERVER
+) -> list[Word]:
     return [need_program("python3"), "-c", _ASK, server, json.dumps(kinds), json.dumps(names)]
 
 
@@ -162,7 +166,14 @@ def test_what_is_not_listed_is_not_reached(full: Fence, world: World, policy: st
 
 
 # One host in spellings that the C library reads as an address, and some that programs write.
-SPELLINGS = ["93.184.216.66", "1572395074", "0x5db8d842", "0135.0270.0330.0102", "93.12113986", "0x5d.0xb8.0xd842"]
+SPELLINGS = [
+    "93.184.216.66",
+    "1572395074",
+    "0x5db8d842",
+    "0135.0270.0330.0102",
+    "93.12113986",
+    "0x5d.0xb8.0xd842",
+]
 
 
 def test_an_address_is_none_of_the_names_however_it_is_written(full: Fence, world: World) -> None:
@@ -208,8 +219,13 @@ KINDS = {"A": 1, "AAAA": 28, "TXT": 16, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY
 
 @pytest.mark.parametrize("server", [NAME_SERVER, "8.8.8.8", "2a00:9::53"])
 def test_no_question_leaves(full: Fence, world: World, server: str) -> None:
-    """Nor one for a name that is allowed, before it is dialled: names carry words to who is asked for them."""
-    names, kinds = [["c2VjcmV0", "evil", "example"], ["c2VjcmV0", "allowed", "example"]], list(KINDS.values())
+    """Nor one for a name that is allowed, before it is dialled: names carry words to who is asked
+    for them.
+    """
+    names, kinds = (
+        [["c2VjcmV0", "evil", "example"], ["c2VjcmV0", "allowed", "example"]],
+        list(KINDS.values()),
+    )
     control = world.outside(full, _asking(names, kinds))
     assert len(world.heard()) == 4 * len(kinds), str(control)
     outcome = world.inside(full, _asking(names, kinds, server), NAMED)
@@ -218,13 +234,17 @@ def test_no_question_leaves(full: Fence, world: World, server: str) -> None:
     assert world.heard() == []
 
 
-def test_where_clouds_hand_out_credentials_nobody_gets_whatever_is_listed(full: Fence, world: World) -> None:
+def test_where_clouds_hand_out_credentials_nobody_gets_whatever_is_listed(
+    full: Fence, world: World
+) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*METADATA, "alias")] + ["metadata.google.internal"]
     literal = [*METADATA.values(), "2852039166", "0xa9fea9fe", "0251.0376.0251.0376"]
     control = world.outside(full, _visiting(*names, *literal))
     assert _answers(control) == ["HTTP/1.1 200 OK"] * len([*names, *literal]), str(control)
     world.heard()
-    listed = ", ".join(f'"{address}"' for address in ("0.0.0.0/0", "::/0", "*", "*.example", "*.internal"))
+    listed = ", ".join(
+        f'"{address}"' for address in ("0.0.0.0/0", "::/0", "*", "*.example", "*.internal")
+    )
     for policy in (EVERY, f'[network]\nallowed_hosts = [{listed}]\ndefault = "allow"\n'):
         outcome = world.inside(full, _visiting(*names, *literal), policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
@@ -244,7 +264,9 @@ def test_a_name_that_leads_inward_is_not_followed(full: Fence, world: World) -> 
         assert _visited(world.heard()) == []
 
 
-def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked(full: Fence, world: World) -> None:
+def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked(
+    full: Fence, world: World
+) -> None:
     names = [f"turning.{DOMAIN}"] * 8
     world.outside(full, _visiting(*names))
     assert {one["place"] for one in _visited(world.heard())} == {"here", "there"}, "the control"
@@ -253,7 +275,8 @@ def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked(full: Fenc
     assert {one["place"] for one in _visited(world.heard())} == {"there"}
 
 
-# What is said on a connection to a name that is allowed, so that a server which knows both answers for the other.
+# What is said on a connection to a name that is allowed, so that a server which knows both answers
+# for the other.
 _FRONTED = {
     "another host": "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     "two hosts": "GET / HTTP/1.1\r\nHost: web.allowed.example\r\nHost: evil.example\r\n\r\n",
@@ -296,7 +319,8 @@ def test_a_request_for_another_host_does_not_arrive(full: Fence, world: World) -
     assert f"GET / HTTP/1.1\r\nHost: web.{DOMAIN}" in arrived
 
 
-# Everything else that the kernel may have a word for. A line each: what it is, and what became of it.
+# Everything else that the kernel may have a word for. A line each: what it is, and what became of
+# it.
 _OTHERWISE = """
 import socket, struct, sys
 print("started", flush=True)
@@ -353,7 +377,9 @@ def test_no_other_protocol_leaves(full: Fence, world: World) -> None:
         return len([one for one in arrived if "datagram" in one]) == 4
 
     wait_for(all_datagrams, f"four datagrams arrive: {control}")
-    assert {"GET /fast", "GET /message"} <= {one["request"][: one["request"].index(" H")] for one in _visited(arrived)}
+    assert {"GET /fast", "GET /message"} <= {
+        one["request"][: one["request"].index(" H")] for one in _visited(arrived)
+    }
     for policy in (NAMED, EVERY):
         outcome = world.inside(full, words, policy)
         assert outcome.started, str(outcome)
@@ -362,9 +388,18 @@ def test_no_other_protocol_leaves(full: Fence, world: World) -> None:
         assert world.heard() == []
 
 
-def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(full: Fence, world: World) -> None:
+def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
+    full: Fence, world: World
+) -> None:
     """Instances, pods and functions get their credentials at several of them."""
-    clouds = ("fd00:ec2::254", "fd00:ec2::23", "fd00:a9fe:a9fe::1", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
+    clouds = (
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "fd00:a9fe:a9fe::1",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:42::42",
+    )
     words = _visiting(*clouds, "fd00:ec3::23")
     assert _answers(world.outside(full, words)) == ["HTTP/1.1 200 OK"] * 7
     world.heard()

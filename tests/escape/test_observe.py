@@ -1,5 +1,6 @@
-"""--observe: what the fence refuses is told, with what would allow it; what succeeds, or fails without the fence too,
-is not; and nothing that a command does keeps the supervisor from its work."""
+"""--observe: what the fence refuses is told, with what would allow it; what succeeds, or fails
+without the fence too, is not; and nothing that a command does keeps the supervisor from its work.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +30,20 @@ def refused(fence: Fence) -> list[tuple[object, object, object, object]]:
     return [(event["op"], event["path"], event["program"], event["allow"]) for event in events]
 
 
-def test_what_is_refused_is_told_with_what_would_allow_it(watched: tuple[Fence, tuple[str, ...]]) -> None:
+def test_what_is_refused_is_told_with_what_would_allow_it(
+    watched: tuple[Fence, tuple[str, ...]],
+) -> None:
     fence, flags = watched
     ground = fence.ground
     secret, new = ground.secret, ground.outside / "new"
-    script = (
-        f"echo started; cat {secret}; cat own.txt; echo x > {new}; mkdir {new}.d; rm {secret}; echo {ground.outside}/*"
-    )
+    script = f"echo started; cat {secret}; cat own.txt; echo x > {new}; mkdir {new}.d; rm {secret}; echo {ground.outside}/*"
     done = fence.inside(["/bin/sh", "-c", script], *flags)
     assert done.started
     assert secret.exists()
     assert not new.exists()
-    shell, cat, mkdir, rm = (os.path.realpath(f"/bin/{name}") for name in ("sh", "cat", "mkdir", "rm"))
+    shell, cat, mkdir, rm = (
+        os.path.realpath(f"/bin/{name}") for name in ("sh", "cat", "mkdir", "rm")
+    )
     tree = f"{ground.outside}/**"
     told = refused(fence)
     for one in [
@@ -52,7 +55,10 @@ def test_what_is_refused_is_told_with_what_would_allow_it(watched: tuple[Fence, 
     ]:
         assert one in told, told
     assert all(str(path).startswith(str(ground.outside)) for _, path, _, _ in told), told
-    assert f"paddock: refused: read {secret} by {cat}: outside every grant; to allow it: --read {secret}" in done.stderr
+    assert (
+        f"paddock: refused: read {secret} by {cat}: outside every grant; to allow it: --read {secret}"
+        in done.stderr
+    )
     # The control: without the fence each of them is done, and what it says would allow it does.
     assert fence.inside(["cat", secret], "--read", secret).stdout == "the-secret-outside\n"
     assert fence.outside(["/bin/sh", "-c", script]).exit_code == 0
@@ -76,7 +82,8 @@ def test_closed_names_are_told_without_an_option_that_would_not_help(full: Fence
     full.ground.put(project / ".env", "secret\n")
     full.ground.put(project / ".envrc", "as it was\n")
     done = full.inside(
-        ["sh", "-c", "echo started; cat .env; echo x > .envrc; chmod 777 .envrc; rm .envrc"], "--observe"
+        ["sh", "-c", "echo started; cat .env; echo x > .envrc; chmod 777 .envrc; rm .envrc"],
+        "--observe",
     )
     assert done.started
     told = {(op, path, allow) for op, path, _, allow in refused(full)}
@@ -96,7 +103,9 @@ def test_quiet_leaves_it_to_the_journal(fence: Fence) -> None:
     assert [op for op, *_ in refused(fence)] == ["read"]
 
 
-def test_the_gate_and_the_observer_see_the_same_calls(watched: tuple[Fence, tuple[str, ...]]) -> None:
+def test_the_gate_and_the_observer_see_the_same_calls(
+    watched: tuple[Fence, tuple[str, ...]],
+) -> None:
     fence, flags = watched
     policy = fence.ground.put(
         fence.ground.root / "rules.toml",
@@ -116,14 +125,18 @@ def python(fence: Fence, script: str, *flags: str) -> str:
     """Runs it inside; what it printed after its start marker."""
     interpreter = reachable_interpreter(fence.tester)[0]
     done = fence.inside(
-        [interpreter, "-I", "-c", f"import os, ctypes\nprint('started', flush=True)\n{script}"], "--observe", *flags
+        [interpreter, "-I", "-c", f"import os, ctypes\nprint('started', flush=True)\n{script}"],
+        "--observe",
+        *flags,
     )
     assert done.started, done
     assert done.exit_code == 0, done
     return done.stdout
 
 
-def test_bad_pointers_long_and_odd_names_are_survived(watched: tuple[Fence, tuple[str, ...]]) -> None:
+def test_bad_pointers_long_and_odd_names_are_survived(
+    watched: tuple[Fence, tuple[str, ...]],
+) -> None:
     fence, flags = watched
     secret = fence.ground.secret
     script = f"""
@@ -156,12 +169,15 @@ print("done", libc.open(ctypes.c_char_p(b"{fence.ground.project}/own.txt"), 0) >
     assert python(fence, script, *flags[1:]).endswith("done True\n")
     told = refused(fence)
     assert ("read", str(secret)) in [(op, path) for op, path, *_ in told]
-    assert [path for op, path, *_ in told if op == "make"] == [f"{fence.ground.outside}/\\xff\x1b[2J"]
+    assert [path for op, path, *_ in told if op == "make"] == [
+        f"{fence.ground.outside}/\\xff\x1b[2J"
+    ]
 
 
 def test_a_flood_is_counted_and_stalls_nothing(full: Fence) -> None:
-    """Every path is another one. The command is not held up, the guard takes away what it has to, and the first refusal
-    is told."""
+    """Every path is another one. The command is not held up, the guard takes away what it has to,
+    and the first refusal is told.
+    """
     secret, project = full.ground.secret, full.ground.project
     script = f"""
 def tried(path):
@@ -184,8 +200,12 @@ print("done")
     assert not (project / ".mcp.json").exists()
 
 
-def test_threads_that_change_the_path_are_let_go_on_and_open_nothing(watched: tuple[Fence, tuple[str, ...]]) -> None:
-    """What is observed is never what is trusted: whatever was read, the kernel judges what it reads itself."""
+def test_threads_that_change_the_path_are_let_go_on_and_open_nothing(
+    watched: tuple[Fence, tuple[str, ...]],
+) -> None:
+    """What is observed is never what is trusted: whatever was read, the kernel judges what it reads
+    itself.
+    """
     fence, flags = watched
     script = f"""
 import sys, threading, time
@@ -216,20 +236,31 @@ print(sorted(got - {{b""}}))
     assert python(fence, script, *flags[1:]).splitlines()[-1] in ("[b'mine\\n']", "[]")
 
 
-def test_without_the_judge_the_command_goes_on_and_it_is_told(fence: Fence, host: dict[str, Any]) -> None:
+def test_without_the_judge_the_command_goes_on_and_it_is_told(
+    fence: Fence, host: dict[str, Any]
+) -> None:
     """The half that judges is broken: the run is as fenced as ever."""
     place = fence.ground.make(fence.ground.root / "broken")
     shutil.copy(fence.installation.core, place)
-    fence.ground.put(place / "paddock-python", "#!/usr/bin/python3\nraise SystemExit(1)\n", mode=0o755)
+    fence.ground.put(
+        place / "paddock-python", "#!/usr/bin/python3\nraise SystemExit(1)\n", mode=0o755
+    )
     plan = core.plan_for(
-        fence.tester, fence.ground.project, landlock_abi=host["landlock_abi"], read=[fence.ground.project]
+        fence.tester,
+        fence.ground.project,
+        landlock_abi=host["landlock_abi"],
+        read=[fence.ground.project],
     )
     words: list[Word] = ["cat", fence.ground.secret, "own.txt"]
-    done = core.run_core(fence.tester, place / "paddock-core", core.changed(plan, observe=True), words)
+    done = core.run_core(
+        fence.tester, place / "paddock-core", core.changed(plan, observe=True), words
+    )
     assert done.stdout == "mine\n", done
     assert "who judges what was seen is gone" in done.stderr
     (place / "paddock-python").unlink()
-    done = core.run_core(fence.tester, place / "paddock-core", core.changed(plan, observe=True), words)
+    done = core.run_core(
+        fence.tester, place / "paddock-core", core.changed(plan, observe=True), words
+    )
     assert (done.exit_code, done.stdout) == (125, ""), done
 
 

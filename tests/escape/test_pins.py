@@ -1,4 +1,6 @@
-"""Directories that a covered name rests on can not be moved away from under it, now or for the next run."""
+"""Directories that a covered name rests on can not be moved away from under it, now or for the next
+run.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import pytest
 
 from tests.support.fence import Fence
 
-# Every way to move one directory; each says what it did, so that the control can be told from the fence.
+# Every way to move one directory; each says what it did, so that the control can be told from the
+# fence.
 MOVES = """
 import ctypes, os, shutil, sys
 place, aside = sys.argv[1], sys.argv[2]
@@ -45,7 +48,9 @@ def test_a_git_directory_stays_where_it_is(full: Fence, where: str) -> None:
     git = repository(full, full.ground.project / where)
     before = (git.stat().st_ino, (git / "config").read_text())
     for number in range(2):  # what one run leaves, the next one meets
-        done = full.inside(["python3", "-c", MOVES, str(git), str(full.ground.project / f"aside{number}")])
+        done = full.inside(
+            ["python3", "-c", MOVES, str(git), str(full.ground.project / f"aside{number}")]
+        )
         assert done.started, str(done)
         assert "moved" not in done.stdout, str(done)
         assert (git.stat().st_ino, (git / "config").read_text()) == before
@@ -63,7 +68,9 @@ def test_a_submodule_s_git_directory_stays_where_it_is(full: Fence) -> None:
     assert done.started, str(done)
     assert "moved" not in done.stdout, str(done)
     assert (place / "config").read_text() == "[core]\n"
-    control = full.outside(["python3", "-c", MOVES, str(place.parent), str(full.ground.project / "control")])
+    control = full.outside(
+        ["python3", "-c", MOVES, str(place.parent), str(full.ground.project / "control")]
+    )
     assert "moved" in control.stdout, str(control)
 
 
@@ -73,7 +80,9 @@ def test_what_lies_above_an_exact_deny_stays_where_it_is(full: Fence, level: str
     project = full.ground.project
     secret = full.ground.put(project / "a" / "b" / "plain", "secret\n")
     deny = ("--deny", str(secret))
-    done = full.inside(["python3", "-c", MOVES, str(project / level), str(project / "aside")], *deny)
+    done = full.inside(
+        ["python3", "-c", MOVES, str(project / level), str(project / "aside")], *deny
+    )
     assert done.started, str(done)
     assert "moved" not in done.stdout, str(done)
     after = full.inside(["sh", "-c", f"echo started; grep -r secret {project}"], *deny)

@@ -32,7 +32,14 @@ def plan(fence: Fence, host: dict[str, Any]) -> Plan:
 
 def run_bytes(fence: Fence, content: bytes, *, seals: int | None = None) -> Outcome:
     with core.sealed(content, seals=seals) as fd:
-        words = [fence.installation.core, "run", "--plan-fd", str(fd), "--", *fence.probe("create", "ran")]
+        words = [
+            fence.installation.core,
+            "run",
+            "--plan-fd",
+            str(fd),
+            "--",
+            *fence.probe("create", "ran"),
+        ]
         return fence.tester.run(words, cwd=fence.ground.project, pass_fds=[fd])
 
 
@@ -88,7 +95,9 @@ GATE = {
 }
 
 HARM = {
-    "exec rules that let through what can not be judged": _set("gate", to={**GATE, "on_error": "allow"}),
+    "exec rules that let through what can not be judged": _set(
+        "gate", to={**GATE, "on_error": "allow"}
+    ),
     "another version": _set("version", to=2),
     "an unknown key": _set("surprise", to=True),
     "an unknown key deep inside": _set("files", "grants", 0, "surprise", to=True),
@@ -109,8 +118,12 @@ HARM = {
     "a wrong type": _set("require_enforced", to="yes"),
     "an unknown tier": _set("tier", to="wooden"),
     "a tier without what it is made of": _set("tier", to="full"),
-    "names where nothing holds them": _set("files", "protect", to=[{"below": ["**"], "but": [], "names": [".vscode"]}]),
-    "namespaces in the tier without them": _set("namespaces", to={"nested": False, "hostname": "", "tmp_mb": None}),
+    "names where nothing holds them": _set(
+        "files", "protect", to=[{"below": ["**"], "but": [], "names": [".vscode"]}]
+    ),
+    "namespaces in the tier without them": _set(
+        "namespaces", to={"nested": False, "hostname": "", "tmp_mb": None}
+    ),
     "a missing limit": _drop("limits", "wall_s"),
     "an unknown limit": _set("rlimits", to={"fun": 0}),
 }
@@ -139,7 +152,12 @@ def test_a_key_given_twice_is_refused(fence: Fence, plan: Plan) -> None:
 
 @pytest.mark.parametrize(
     "seals",
-    [0, fcntl.F_SEAL_WRITE, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK],
+    [
+        0,
+        fcntl.F_SEAL_WRITE,
+        fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW,
+        fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK,
+    ],
     ids=["none", "write", "no shrink", "no write"],
 )
 def test_a_plan_that_can_still_be_changed_is_refused(fence: Fence, plan: Plan, seals: int) -> None:
@@ -150,7 +168,14 @@ def test_a_plan_in_a_plain_file_is_refused(fence: Fence, plan: Plan) -> None:
     path: Path = fence.ground.put(fence.ground.root / "plan.json", core.canonical(plan).decode())
     fd = os.open(path, os.O_RDONLY)
     try:
-        words = [fence.installation.core, "run", "--plan-fd", str(fd), "--", *fence.probe("create", "ran")]
+        words = [
+            fence.installation.core,
+            "run",
+            "--plan-fd",
+            str(fd),
+            "--",
+            *fence.probe("create", "ran"),
+        ]
         assert_refused(fence, fence.tester.run(words, cwd=fence.ground.project, pass_fds=[fd]))
     finally:
         os.close(fd)
@@ -158,12 +183,21 @@ def test_a_plan_in_a_plain_file_is_refused(fence: Fence, plan: Plan) -> None:
 
 @pytest.mark.parametrize("number", ["999", "-1", "x", ""])
 def test_a_descriptor_that_is_not_there_is_refused(fence: Fence, number: str) -> None:
-    words = [fence.installation.core, "run", "--plan-fd", number, "--", *fence.probe("create", "ran")]
+    words = [
+        fence.installation.core,
+        "run",
+        "--plan-fd",
+        number,
+        "--",
+        *fence.probe("create", "ran"),
+    ]
     assert_refused(fence, fence.tester.run(words, cwd=fence.ground.project))
 
 
 def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: Plan) -> None:
-    """``except`` names a place, not a spelling: by a link, and with a tail that is not there yet."""
+    """``except`` names a place, not a spelling: by a link, and with a tail that is not there
+    yet.
+    """
     place = fence.ground.make(fence.ground.root / "place")
     key = fence.ground.put(place / "private" / "key", "secret\n")
     fence.ground.put(place / "open", "open\n")
@@ -172,9 +206,14 @@ def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: 
     grants = plan["files"]["grants"]
     for kept_out in (alias / "private", place / "private", alias / "private" / "later"):
         plan["files"]["grants"] = [*grants, core.grant(place, "read", kept_out=[kept_out])]
-        expected = {place / "open": "ok open", key: "ok secret" if kept_out.name == "later" else "EACCES"}
+        expected = {
+            place / "open": "ok open",
+            key: "ok secret" if kept_out.name == "later" else "EACCES",
+        }
         for path, answer in expected.items():
-            tried = core.run_core(fence.tester, fence.installation.core, plan, fence.probe("read", path))
+            tried = core.run_core(
+                fence.tester, fence.installation.core, plan, fence.probe("read", path)
+            )
             assert tried.answer == answer, f"{kept_out}: {tried}"
 
 
@@ -188,8 +227,12 @@ def test_a_damaged_question_gets_an_answer_or_a_refusal(fence: Fence, plan: Plan
         question = list(whole)
         for _ in range(number and dice.randint(1, 3)):
             at = dice.randrange(len(question))
-            question[at : at + dice.randint(0, 3)] = dice.choice(['"', "{", "]", ",", "0", "\\", "null", "\\ud800", ""])
-        outcome = core.run_core(fence.tester, fence.installation.core, gated, [], verb="judge", stdin="".join(question))
+            question[at : at + dice.randint(0, 3)] = dice.choice(
+                ['"', "{", "]", ",", "0", "\\", "null", "\\ud800", ""]
+            )
+        outcome = core.run_core(
+            fence.tester, fence.installation.core, gated, [], verb="judge", stdin="".join(question)
+        )
         assert outcome.exit_code in (0, 125), outcome
         if outcome.exit_code == 0:
             decision = json.loads(outcome.stdout)["decision"]

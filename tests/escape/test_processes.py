@@ -1,4 +1,6 @@
-"""Exit status, signals, descendants: the run behaves like the command, and its end is the end of everything in it."""
+"""Exit status, signals, descendants: the run behaves like the command, and its end is the end of
+everything in it.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def test_the_exit_status_is_the_commands_own(fence: Fence, status: int) -> None:
     assert outcome.exit_code == status, str(outcome)
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1])
-def test_death_by_a_signal_is_reported_as_128_plus_its_number(fence: Fence, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1]
+)
+def test_death_by_a_signal_is_reported_as_128_plus_its_number(
+    fence: Fence, number: signal.Signals
+) -> None:
     outcome = fence.inside(fence.probe("die-by", str(int(number))))
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 128 + number, str(outcome)
@@ -69,7 +75,9 @@ def test_arguments_reach_the_command_untouched(fence: Fence) -> None:
 
 def test_a_megabyte_of_arguments_arrives(fence: Fence) -> None:
     words = ["x" * 100_000] * 10
-    outcome = fence.inside(["sh", "-c", 'echo started; echo $#; printf %s "$@" | wc -c', "sh", *words])
+    outcome = fence.inside(
+        ["sh", "-c", 'echo started; echo $#; printf %s "$@" | wc -c', "sh", *words]
+    )
     assert outcome.stdout.split() == ["started", "10", "1000000"], str(outcome)
 
 
@@ -83,7 +91,9 @@ def test_an_empty_command_is_refused(fence: Fence) -> None:
 def test_output_is_the_commands_alone(fence: Fence) -> None:
     outcome = fence.inside(["sh", "-c", "echo out; echo err >&2"])
     assert outcome.stdout == "out\n"
-    assert [line for line in outcome.stderr.splitlines() if not line.startswith(("paddock:", "hint:"))] == ["err"]
+    assert [
+        line for line in outcome.stderr.splitlines() if not line.startswith(("paddock:", "hint:"))
+    ] == ["err"]
 
 
 def test_standard_input_is_passed_through(fence: Fence) -> None:
@@ -91,8 +101,13 @@ def test_standard_input_is_passed_through(fence: Fence) -> None:
 
 
 def test_no_core_dump_is_written(fence: Fence) -> None:
-    """A dump is written by the host's handler, outside the fence, with the memory of the command in it."""
-    assert fence.inside(["sh", "-c", "echo started; ulimit -c; ulimit -Hc"]).stdout == "started\n0\n0\n"
+    """A dump is written by the host's handler, outside the fence, with the memory of the command in
+    it.
+    """
+    assert (
+        fence.inside(["sh", "-c", "echo started; ulimit -c; ulimit -Hc"]).stdout
+        == "started\n0\n0\n"
+    )
 
 
 # ---- signals
@@ -110,7 +125,9 @@ def test_a_signal_to_paddock_reaches_the_command(fence: Fence, number: signal.Si
 
 
 def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(fence: Fence) -> None:
-    """The terminal signals the whole group; paddock must outlive it and report the command's status."""
+    """The terminal signals the whole group; paddock must outlive it and report the command's
+    status.
+    """
     with fence.starting(fence.probe("await-signal")) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
@@ -136,7 +153,9 @@ sys.exit(7)
 """
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGCONT, 7), (signal.SIGKILL, 128 + signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGCONT, 7), (signal.SIGKILL, 128 + signal.SIGKILL)]
+)
 @pytest.mark.parametrize("tier", ["fence", "full"])
 def test_a_command_that_is_stopped_may_go_on_or_end_without_us(
     request: pytest.FixtureRequest, tier: str, number: signal.Signals, status: int
@@ -184,7 +203,9 @@ def test_many_background_processes_end_with_the_run(fence: Fence) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_end_of_paddock_is_the_end_of_the_command(fence: Fence, number: signal.Signals) -> None:
-    with fence.starting(["sh", "-c", "echo started; echo $$; echo $TMPDIR; exec sleep 60"]) as process:
+    with fence.starting(
+        ["sh", "-c", "echo started; echo $$; echo $TMPDIR; exec sleep 60"]
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         command = int(process.stdout.readline())
@@ -225,8 +246,12 @@ def test_processes_inside_can_signal_each_other(fence: Fence) -> None:
     assert outcome.answer == "143", str(outcome)
 
 
-@pytest.mark.parametrize("act", [("trace",), ("vm-read", "0x400000")], ids=["ptrace", "process_vm_readv"])
-def test_a_process_outside_can_not_be_traced(fence: Fence, tester: Tester, act: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "act", [("trace",), ("vm-read", "0x400000")], ids=["ptrace", "process_vm_readv"]
+)
+def test_a_process_outside_can_not_be_traced(
+    fence: Fence, tester: Tester, act: tuple[str, ...]
+) -> None:
     """C-032, and again with the filter off: the Landlock domain alone forbids it."""
     with witness.bystander(tester) as pid:
         words = fence.probe(act[0], str(pid), *act[1:])
@@ -256,7 +281,9 @@ def test_unix_sockets_can_not_be_made_unless_asked_for(fence: Fence) -> None:
 
 @pytest.mark.parametrize("act", ["pair-send", "pair-connect"])
 @pytest.mark.parametrize(
-    "kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET], ids=lambda kind: kind.name
+    "kind",
+    [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET],
+    ids=lambda kind: kind.name,
 )
 def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
     fence: Fence, act: str, kind: socket.SocketKind
@@ -266,8 +293,11 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
     with witness.listening(address, kind) as listener:
         words = fence.probe(act, str(int(kind)), address)
         tried = fence.inside(words)
-        # a message on a connected pair of the other kinds goes to the other end, whatever address it carries
-        assert tried.answer != "ok" or (act, kind) == ("pair-send", socket.SOCK_SEQPACKET), str(tried)
+        # a message on a connected pair of the other kinds goes to the other end, whatever address
+        # it carries
+        assert tried.answer != "ok" or (act, kind) == ("pair-send", socket.SOCK_SEQPACKET), str(
+            tried
+        )
         assert listener.heard == []
         if kind == socket.SOCK_DGRAM:
             assert fence.outside(words).answer == "ok"
@@ -281,7 +311,9 @@ def test_pairs_of_sockets_work(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), UNIX], ids=["default", "unix-open"])
-@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "datagram"])
+@pytest.mark.parametrize(
+    "kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "datagram"]
+)
 def test_an_abstract_socket_outside_can_not_be_reached(
     fence: Fence, kind: socket.SocketKind, flags: tuple[str, ...]
 ) -> None:
@@ -327,14 +359,19 @@ def test_with_nothing_to_supervise_the_command_takes_paddocks_place(
         with tester.starting(argv, cwd=fence.ground.project, pass_fds=[fd]) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "started\n"
-            wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n", "the command runs in place")
+            wait_for(
+                lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n",
+                "the command runs in place",
+            )
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             assert children == ""
             assert "NoNewPrivs:\t1" in Path(f"/proc/{process.pid}/status").read_text()
 
 
 def test_no_python_stays_while_the_command_runs(fence: Fence) -> None:
-    """The Python side replaces itself by the core: one small process beside the command, at most."""
+    """The Python side replaces itself by the core: one small process beside the command, at
+    most.
+    """
     with fence.starting(["sh", "-c", "echo started; exec sleep 60"]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
@@ -344,5 +381,7 @@ def test_no_python_stays_while_the_command_runs(fence: Fence) -> None:
 def test_paddock_leaves_nothing_set_user_id(fence: Fence) -> None:
     """C-002."""
     root = fence.installation.root
-    found = subprocess.run(["find", root, "-perm", "/6000"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["find", root, "-perm", "/6000"], capture_output=True, text=True, check=True
+    )
     assert found.stdout == ""

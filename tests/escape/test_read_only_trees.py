@@ -1,4 +1,6 @@
-"""Names that are denied in trees that are only read: what profiles grant, and what the host changes during a run."""
+"""Names that are denied in trees that are only read: what profiles grant, and what the host changes
+during a run.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,17 @@ def readable(fence: Fence, paths: list[Path], *, inside: bool) -> list[str]:
     return done.stdout.splitlines()[1:]
 
 
-def test_a_denied_name_is_closed_in_what_profiles_grant_of_the_home(full: Fence, tester: Tester, home: Path) -> None:
+def test_a_denied_name_is_closed_in_what_profiles_grant_of_the_home(
+    full: Fence, tester: Tester, home: Path
+) -> None:
     secrets = [put(tester, home / place / name) for place in GRANTED for name in DENIED]
     plain = [put(tester, home / place / "plain") for place in GRANTED]
     assert readable(full, [*secrets, *plain], inside=True) == [str(path) for path in plain]
     assert readable(full, secrets, inside=False) == [str(path) for path in secrets]
     for path in secrets[:3]:
-        why = tester.run([full.installation.paddock, "why", "--path", path], cwd=full.ground.project)
+        why = tester.run(
+            [full.installation.paddock, "why", "--path", path], cwd=full.ground.project
+        )
         assert "denied" in why.stdout, str(why)
 
 
@@ -75,7 +81,9 @@ def test_a_denied_name_is_closed_three_levels_deep_in_opt_and_why_says_where_the
         assert readable(full, [searched, deeper], inside=True) == [str(deeper)]
         assert readable(full, [searched], inside=False) == [str(searched)]
         for path, answer in ((searched, "denied"), (deeper, "allowed")):
-            why = tester.run([full.installation.paddock, "why", "--path", path], cwd=full.ground.project)
+            why = tester.run(
+                [full.installation.paddock, "why", "--path", path], cwd=full.ground.project
+            )
             assert answer in why.stdout, str(why)
     finally:
         shutil.rmtree(top)
@@ -117,7 +125,9 @@ def answer(process: subprocess.Popen[str], kind: str, path: Path) -> str:
 
 
 def settles(process: subprocess.Popen[str], kind: str, path: Path, expected: str) -> None:
-    wait_for(lambda: answer(process, kind, path) == expected or None, f"{path} answers {expected}", 10)
+    wait_for(
+        lambda: answer(process, kind, path) == expected or None, f"{path} answers {expected}", 10
+    )
 
 
 @pytest.mark.parametrize("act", ["creates", "replaces", "makes the directory of"])
@@ -145,7 +155,9 @@ def test_a_name_that_is_denied_by_its_path_stays_closed_when_the_host(
 def test_a_service_that_starts_during_a_run_is_not_reached_through_a_directory_that_is_only_read(
     full: Fence, home: Path
 ) -> None:
-    """In the directories on the way to a name that is denied by its path, such as the home itself."""
+    """In the directories on the way to a name that is denied by its path, such as the home
+    itself.
+    """
     with reading(full, home) as process, socket.socket(socket.AF_UNIX) as service:
         service.bind(str(home / "service"))
         (home / "service").chmod(0o777)

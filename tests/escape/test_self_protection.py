@@ -1,4 +1,6 @@
-"""The fence protects itself: nothing it relies on can be changed from inside, whatever is granted."""
+"""The fence protects itself: nothing it relies on can be changed from inside, whatever is
+granted.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from tests.support.tester import Tester
 @pytest.fixture
 def config(tester: Tester) -> Iterator[Path]:
     """The user's configuration directory, with a policy of his own in it."""
-    need("root", tester.disposable, "an ordinary user's own configuration is not the tests' to write")
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
     directory = tester.home / ".config" / "paddock"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "mine.conf").write_text("inherit ai-agent\n")
@@ -46,7 +50,9 @@ def harm(paths: list[Path]) -> list[str]:
     return ["sh", "-c", "\n".join(lines)]
 
 
-def test_the_configuration_stays_as_it_is_in_a_granted_home(fence: Fence, config: Path, tester: Tester) -> None:
+def test_the_configuration_stays_as_it_is_in_a_granted_home(
+    fence: Fence, config: Path, tester: Tester
+) -> None:
     """C-057: also a profile that does not exist yet."""
     before = Snapshot.of(config)
     script = harm([config / "mine.conf"])
@@ -59,11 +65,19 @@ def test_the_configuration_stays_as_it_is_in_a_granted_home(fence: Fence, config
     assert "evil" in (config / "mine.conf").read_text()
 
 
-def test_a_configuration_directory_that_does_not_exist_can_not_be_made(fence: Fence, tester: Tester) -> None:
-    need("root", tester.disposable, "an ordinary user's own configuration is not the tests' to write")
+def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
+    fence: Fence, tester: Tester
+) -> None:
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
     directory = tester.home / ".config" / "paddock"
     assert not directory.exists()
-    script = ["sh", "-c", "echo started; mkdir -p ~/.config/paddock; echo x > ~/.config/paddock/ai-agent.conf"]
+    script = [
+        "sh",
+        "-c",
+        "echo started; mkdir -p ~/.config/paddock; echo x > ~/.config/paddock/ai-agent.conf",
+    ]
     denied = fence.inside(script, "-a", f"{tester.home}/**", journal=False)
     assert denied.started, str(denied)
     assert not directory.exists(), str(denied)
@@ -94,7 +108,11 @@ def test_the_installation_stays_as_it_is(fence: Fence, tester: Tester) -> None:
 def test_no_module_can_be_planted_beside_the_installed_ones(fence: Fence, tester: Tester) -> None:
     need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
     site = fence.installation.package.parent
-    planted = [site / "sitecustomize.py", site / "evil.pth", fence.installation.root / "bin" / "evil"]
+    planted = [
+        site / "sitecustomize.py",
+        site / "evil.pth",
+        fence.installation.root / "bin" / "evil",
+    ]
     script = ["sh", "-c", "echo started; " + "; ".join(f"echo x > '{path}'" for path in planted)]
     assert fence.inside(script, "-a", f"{tester.home}/**", journal=False).started
     assert not any(path.exists() for path in planted)
@@ -104,13 +122,16 @@ def test_no_module_can_be_planted_beside_the_installed_ones(fence: Fence, tester
 def test_the_policy_file_of_the_run_stays_as_it_is(fence: Fence, suffix: str) -> None:
     """Named on the command line and lying in a granted directory."""
     place = fence.ground.make(fence.ground.root / "policies")
-    text = "inherit ai-agent\n" if suffix == "conf" else '[meta]\nversion = 1\ninherit = "ai-agent"\n'
+    text = (
+        "inherit ai-agent\n" if suffix == "conf" else '[meta]\nversion = 1\ninherit = "ai-agent"\n'
+    )
     policy = fence.ground.put(place / f"mine.{suffix}", text)
     fence.ground.put(place / "other.txt", "open\n")
     flags = ("--policy", policy, "-a", f"{place}/**")
     before = Snapshot.of(place)
     denied = fence.tester.run(
-        [fence.installation.paddock, "run", *flags, "--off", "audit", "--", *harm([policy])], cwd=fence.ground.project
+        [fence.installation.paddock, "run", *flags, "--off", "audit", "--", *harm([policy])],
+        cwd=fence.ground.project,
     )
     assert denied.started or denied.exit_code == 125, str(denied)
     assert [entry for entry in Snapshot.of(place).entries if entry[0] == policy.name] == [
@@ -118,7 +139,9 @@ def test_the_policy_file_of_the_run_stays_as_it_is(fence: Fence, suffix: str) ->
     ]
 
 
-def test_the_journal_of_the_run_stays_closed_in_a_granted_home(fence: Fence, tester: Tester) -> None:
+def test_the_journal_of_the_run_stays_closed_in_a_granted_home(
+    fence: Fence, tester: Tester
+) -> None:
     """C-084 where the default journal lies below a grant: carved out, or the run is refused."""
     default = Path(f"/var/tmp/paddock-audit-{tester.uid}")
     script = f"echo started; cat {default}/*; ls {default}; echo x > {default}/x; rm -rf {default}"
@@ -132,7 +155,14 @@ def test_a_switch_is_off_only_when_the_person_says_so(fence: Fence) -> None:
     """A file, the environment or the command itself can not turn a layer off."""
     policy = fence.ground.put(fence.ground.root / "off.conf", "inherit ai-agent\nlandlock off\n")
     refused = fence.tester.run(
-        [fence.installation.paddock, "run", "--profile", policy, "--", *fence.probe("create", "ran")],
+        [
+            fence.installation.paddock,
+            "run",
+            "--profile",
+            policy,
+            "--",
+            *fence.probe("create", "ran"),
+        ],
         cwd=fence.ground.project,
     )
     assert refused.exit_code == 125, str(refused)
@@ -158,7 +188,9 @@ def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
         "audit",
         "--",
     ]
-    outcome = fence.tester.run([*words, *fence.probe("read", fence.ground.secret)], cwd=fence.ground.project)
+    outcome = fence.tester.run(
+        [*words, *fence.probe("read", fence.ground.secret)], cwd=fence.ground.project
+    )
     assert outcome.exit_code == 125 or outcome.answer == "EACCES", str(outcome)
 
 
@@ -180,9 +212,15 @@ def test_one_layer_off_leaves_the_others_on(fence: Fence, switch: str, left_on: 
 
 
 @pytest.mark.parametrize("name", [".config/paddock", ".local/state/paddock"])
-def test_what_paddock_relies_on_stays_as_it_is_behind_a_link(fence: Fence, tester: Tester, name: str) -> None:
-    """Dotfiles kept elsewhere and linked: what counts is the place, not the name it is reached by (C-057)."""
-    need("root", tester.disposable, "an ordinary user's own configuration is not the tests' to write")
+def test_what_paddock_relies_on_stays_as_it_is_behind_a_link(
+    fence: Fence, tester: Tester, name: str
+) -> None:
+    """Dotfiles kept elsewhere and linked: what counts is the place, not the name it is reached by
+    (C-057).
+    """
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
     kept = fence.ground.make(fence.ground.root / "dotfiles" / "kept")
     fence.ground.put(kept / "mine.conf", "inherit ai-agent\n")
     before = Snapshot.of(kept)
@@ -192,7 +230,11 @@ def test_what_paddock_relies_on_stays_as_it_is_behind_a_link(fence: Fence, teste
         outcome = fence.inside(script, "-a", f"{kept.parent}/**")
     assert outcome.started or outcome.exit_code == 125, str(outcome)
     # Plans and the lists of journals and of places a run could write are Paddock's own to add.
-    changed = [entry for entry in Snapshot.of(kept).entries if not entry[0].startswith(("plans", "reach", "journals"))]
+    changed = [
+        entry
+        for entry in Snapshot.of(kept).entries
+        if not entry[0].startswith(("plans", "reach", "journals"))
+    ]
     assert changed == list(before.entries)
 
 
@@ -214,12 +256,18 @@ def linked(link: Path, target: Path, tester: Tester) -> Iterator[None]:
             aside.rename(link)
 
 
-def test_remembered_plans_can_not_be_written_in_a_granted_home(fence: Fence, tester: Tester) -> None:
+def test_remembered_plans_can_not_be_written_in_a_granted_home(
+    fence: Fence, tester: Tester
+) -> None:
     """A forged plan would be the next run's fence."""
     need("root", tester.disposable, "an ordinary user's own state is not the tests' to risk")
     plans = tester.home / ".local" / "state" / "paddock" / "plans"
     assert fence.inside(["true"], journal=False).exit_code == 0
-    mine = {entry for entry in Snapshot.of(plans).entries if os.fsencode(fence.ground.project) in entry[-1]}
+    mine = {
+        entry
+        for entry in Snapshot.of(plans).entries
+        if os.fsencode(fence.ground.project) in entry[-1]
+    }
     assert mine, "a run leaves a memo to attack"
     script = f"echo started; for f in {plans}/*; do echo x > $f; rm -f $f; done; touch {plans}/forged; rm -rf {plans}"
     script += "; mv ~/.local ~/.local-old; mv ~/.local/state ~/.local/old; mv ~/.local/state/paddock ~/.local/state/old"
@@ -248,14 +296,18 @@ def test_modules_in_the_workspace_are_not_imported_by_paddock(fence: Fence) -> N
         "usercustomize.py",
         "os.py",
     ):
-        fence.ground.put(fence.ground.project / name, f"open({str(fence.ground.root / 'imported')!r}, 'w')\n")
+        fence.ground.put(
+            fence.ground.project / name, f"open({str(fence.ground.root / 'imported')!r}, 'w')\n"
+        )
     assert fence.inside(fence.probe("create", "ran")).answer == "ok"
     assert not (fence.ground.root / "imported").exists()
 
 
 def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(fence: Fence) -> None:
     fake = fence.ground.put(
-        fence.ground.project / "paddock-core", f"#!/bin/sh\ntouch {fence.ground.root}/taken\n", mode=0o755
+        fence.ground.project / "paddock-core",
+        f"#!/bin/sh\ntouch {fence.ground.root}/taken\n",
+        mode=0o755,
     )
     env = {"PATH": f"{fake.parent}:/usr/bin:/bin"}
     assert fence.inside(fence.probe("read", fence.ground.secret), env=env).answer == "EACCES"
@@ -263,15 +315,23 @@ def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(fence: Fence) -> No
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&- <&-", "<&- >&- 2>&-"])
-def test_closed_standard_descriptors_do_not_let_another_one_slip_in(fence: Fence, closed: str) -> None:
-    """The plan, the journal or a directory must not end up as the command's standard input or output."""
+def test_closed_standard_descriptors_do_not_let_another_one_slip_in(
+    fence: Fence, closed: str
+) -> None:
+    """The plan, the journal or a directory must not end up as the command's standard input or
+    output.
+    """
     words = fence.command(["sh", "-c", "readlink /proc/self/fd/* > held; true"])
     fence.outside(["sh", "-c", f'"$@" {closed}', "sh", *words])
     held = (fence.ground.project / "held").read_text().splitlines()
-    assert not [name for name in held if "memfd" in name or "jsonl" in name or str(fence.journal) in name], held
+    assert not [
+        name for name in held if "memfd" in name or "jsonl" in name or str(fence.journal) in name
+    ], held
 
 
-def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_processes(fence: Fence) -> None:
+def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_processes(
+    fence: Fence,
+) -> None:
     """The supervisor still holds what was kept from the command."""
     script = "echo started; cat /proc/$PPID/environ /proc/[0-9]*/environ; cat /proc/$PPID/maps /proc/$PPID/mem"
     outcome = fence.inside(["sh", "-c", script], env={"GITHUB_TOKEN": "leaked-token"})

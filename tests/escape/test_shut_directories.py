@@ -1,4 +1,5 @@
-"""A run takes the rights to a directory away: the next one must not take what lies behind it for missing.
+"""A run takes the rights to a directory away: the next one must not take what lies behind it for
+missing.
 
 Each attack was found by somebody who tried to get out.
 """
@@ -34,11 +35,15 @@ def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(fe
         assert SECRET not in later.stdout
         assert later.exit_code == 125, later
         assert "can not be located" in later.stderr
-    assert paddock(fence, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, "without the link it is just a file"
+    assert paddock(fence, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, (
+        "without the link it is just a file"
+    )
 
 
 def run_beside_another_user(full: Fence, shared: Path, *, opened: bool) -> Outcome:
-    """Another user has a directory in a shared one: closed as it appears, or closed after the command was in it."""
+    """Another user has a directory in a shared one: closed as it appears, or closed after the
+    command was in it.
+    """
     others = shared / "others"
     words = ["sh", "-c", "echo started; read x; touch work"]
     if opened:
@@ -52,8 +57,12 @@ def run_beside_another_user(full: Fence, shared: Path, *, opened: bool) -> Outco
     return Outcome(argv=tuple(words), exit_code=process.returncode, stdout=stdout, stderr=stderr)
 
 
-def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_scan(full: Fence) -> None:
-    """As in /var/tmp, where any user makes one at any time. A failed last scan would refuse all later runs."""
+def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_scan(
+    full: Fence,
+) -> None:
+    """As in /var/tmp, where any user makes one at any time. A failed last scan would refuse all
+    later runs.
+    """
     need_root()
     shared = full.ground.make(full.ground.root / "shared")
     done = run_beside_another_user(full, shared, opened=False)
@@ -61,7 +70,9 @@ def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_sc
     assert full.inside(["true"]).exit_code == 0
 
 
-def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops_the_last_scan(full: Fence) -> None:
+def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops_the_last_scan(
+    full: Fence,
+) -> None:
     need_root()
     shared = full.ground.make(full.ground.root / "shared")
     done = run_beside_another_user(full, shared, opened=True)
@@ -69,7 +80,9 @@ def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops
     assert f"{shared}/others can not be listed" in done.stderr, str(done)
 
 
-def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:
+def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(
+    fence: Fence,
+) -> None:
     secret = fence.ground.put(fence.ground.project / "b" / "real", SECRET)
     link = fence.ground.make(fence.ground.project / "a") / "secret"
     link.symlink_to("../b/real")
@@ -83,11 +96,22 @@ def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(
     assert paddock(fence, "run", "--", "cat", secret).stdout == SECRET, "nothing denies it then"
 
 
-def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:
+def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(
+    fence: Fence,
+) -> None:
     secret = fence.ground.put(fence.ground.project / "keys" / "one.pem", SECRET)
     with at_home(fence, ".keys") as keys:
         (keys / "dir").symlink_to(secret.parent)
-        words: list[Word] = ["run", "--profile", "ai-agent", "--deny", f"{keys}/dir/*.pem", "--", "cat", secret]
+        words: list[Word] = [
+            "run",
+            "--profile",
+            "ai-agent",
+            "--deny",
+            f"{keys}/dir/*.pem",
+            "--",
+            "cat",
+            secret,
+        ]
         assert "can not be held" in paddock(fence, *words).stderr
         shut(fence, keys)
         later = paddock(fence, *words)
@@ -102,7 +126,10 @@ def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(fence
     with at_home(fence, ".config") as config:
         (config / "gh").symlink_to(secret.parent)
         for _ in range(2):
-            assert "Permission denied" in paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent).stderr
+            assert (
+                "Permission denied"
+                in paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent).stderr
+            )
         shut(fence, config)
         later = paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent)
         assert SECRET not in later.stdout
@@ -110,9 +137,12 @@ def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(fence
 
 
 def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence: Fence) -> None:
-    """A living run sees by the link's access time that it was read, and shuts what leads to its own workspace. Many
-    known places give it the time."""
-    need("root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change")
+    """A living run sees by the link's access time that it was read, and shuts what leads to its own
+    workspace. Many known places give it the time.
+    """
+    need(
+        "root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change"
+    )
     attack = (
         "import os, sys, time\n"
         "link, parent = sys.argv[1:]\n"
@@ -128,7 +158,16 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence
         assert fence.inside(["ln", "-s", other.outside, link]).exit_code == 0
         with (fence.tester.home / ".local" / "state" / "paddock" / "reach").open("a") as reach:
             reach.writelines(f"/absent/{number}\n" for number in range(3000))
-        words: list[Word] = ["run", "--profile", "ai-agent", "--read", link, "--", "cat", other.secret]
+        words: list[Word] = [
+            "run",
+            "--profile",
+            "ai-agent",
+            "--read",
+            link,
+            "--",
+            "cat",
+            other.secret,
+        ]
         with fence.starting(["python3", "-c", attack, link, fence.ground.root]) as attacker:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == "started\n"
@@ -164,7 +203,9 @@ def test_a_denied_name_in_a_directory_that_an_earlier_run_shut_stays_closed(
 
 
 @pytest.mark.parametrize("flags", [[], ["--cow"]], ids=["live", "cow"])
-def test_a_denied_link_into_a_directory_that_an_earlier_run_shut_stays_closed(full: Fence, flags: list[Word]) -> None:
+def test_a_denied_link_into_a_directory_that_an_earlier_run_shut_stays_closed(
+    full: Fence, flags: list[Word]
+) -> None:
     settings = full.ground.put(full.ground.project / "conf" / "settings", SECRET)
     (full.ground.project / ".env").symlink_to("conf/settings")
     assert SECRET not in full.inside(["cat", "conf/settings"]).stdout
@@ -173,21 +214,30 @@ def test_a_denied_link_into_a_directory_that_an_earlier_run_shut_stays_closed(fu
     assert later.stdout == "started\n"
     settings.parent.chmod(0o700)
     (full.ground.project / ".env").unlink()
-    assert full.inside(["cat", "conf/settings"]).stdout == SECRET, "the control: without the link nothing denies it"
+    assert full.inside(["cat", "conf/settings"]).stdout == SECRET, (
+        "the control: without the link nothing denies it"
+    )
 
 
-def test_a_protected_name_in_a_directory_that_an_earlier_run_shut_is_not_changed(full: Fence) -> None:
+def test_a_protected_name_in_a_directory_that_an_earlier_run_shut_is_not_changed(
+    full: Fence,
+) -> None:
     tasks = full.ground.put(full.ground.project / "app" / ".vscode" / "tasks.json", "mine")
     assert full.inside(["chmod", "0600", "app"]).exit_code == 0
-    full.inside(["sh", "-c", "chmod 0700 app; echo evil > app/.vscode/tasks.json; echo evil > app/.envrc"])
+    full.inside(
+        ["sh", "-c", "chmod 0700 app; echo evil > app/.vscode/tasks.json; echo evil > app/.envrc"]
+    )
     tasks.parent.parent.chmod(0o700)
     assert tasks.read_text() == "mine"
     assert not (full.ground.project / "app" / ".envrc").exists()
     made = full.inside(["sh", "-c", "echo fine > app/made"])
-    assert (made.exit_code, (full.ground.project / "app" / "made").read_text()) == (0, "fine\n"), "the control"
+    assert (made.exit_code, (full.ground.project / "app" / "made").read_text()) == (0, "fine\n"), (
+        "the control"
+    )
 
 
-# Holds descriptors, shuts the workspace, and plants by the descriptors. It says which mode it gave the root.
+# Holds descriptors, shuts the workspace, and plants by the descriptors. It says which mode it gave
+# the root.
 PLANTED_BEHIND_A_SHUT_ROOT = """
 import os, sys
 top = os.getcwd()
@@ -230,7 +280,9 @@ def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(full: 
     assert len(list(full.ground.project.glob("a*/y"))) == 20, "the control: what is free stays"
 
 
-def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(full: Fence) -> None:
+def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
+    full: Fence,
+) -> None:
     full.ground.put(full.ground.project / "deploy" / ".env", SECRET)
     told = play(
         full,

@@ -38,7 +38,8 @@ def ask_each(
     ]
     words = ["sh", "-c", "\n".join(lines)]
     if inside:
-        # root has no business in the tester's journal directory, and these runs are about the filter alone
+        # root has no business in the tester's journal directory, and these runs are about the
+        # filter alone
         flags = ("--off", "audit") if as_root else ()
         outcome = fence.inside(words, *flags, profile=profile, as_root=as_root, journal=not as_root)
     else:
@@ -51,15 +52,22 @@ def ask_each(
 
 @pytest.mark.parametrize("by_root", [False, True], ids=["user", "root"])
 def test_every_blocked_call_is_refused_by_the_filter(fence: Fence, by_root: bool) -> None:
-    """C-031 to C-041: the kernel's own answer is something else, the filter's is EPERM (io_uring: ENOSYS)."""
+    """C-031 to C-041: the kernel's own answer is something else, the filter's is EPERM (io_uring:
+    ENOSYS).
+    """
     if by_root:
         need_root()
     calls = [call for call in HERE if call.by_root == by_root]
     control = ask_each(fence, calls, inside=False, as_root=by_root)
     answers = ask_each(fence, calls, inside=True, as_root=by_root)
-    # lookup_dcookie and friends: no kernel code left, ENOSYS outside; the filter still answers first
-    assert {call.name: answers[call.name] for call in calls} == {call.name: call.errno for call in calls}
-    indistinct = {call.name: control[call.name] for call in calls if control[call.name] == call.errno}
+    # lookup_dcookie and friends: no kernel code left, ENOSYS outside; the filter still answers
+    # first
+    assert {call.name: answers[call.name] for call in calls} == {
+        call.name: call.errno for call in calls
+    }
+    indistinct = {
+        call.name: control[call.name] for call in calls if control[call.name] == call.errno
+    }
     assert not indistinct, "the kernel answers like the filter: these prove nothing"
 
 
@@ -73,7 +81,9 @@ def test_ai_agent_blocks_the_classic_list_and_strict_adds_six(fence: Fence) -> N
     """C-031 to C-039; the six are open in ai-agent."""
     floor = [call for call in HERE if call.name in AI_AGENT_FLOOR]
     added = [call for call in HERE if call.name in STRICT_ADDS and not call.by_root]
-    assert set(ask_each(fence, floor, inside=True, as_root=False, profile="ai-agent").values()) == {"EPERM"}
+    assert set(ask_each(fence, floor, inside=True, as_root=False, profile="ai-agent").values()) == {
+        "EPERM"
+    }
     open_there = ask_each(fence, added, inside=True, as_root=False, profile="ai-agent")
     assert "EPERM" not in open_there.values(), str(open_there)
     assert {call.name for call in HERE} >= (AI_AGENT_FLOOR | STRICT_ADDS) & set(NUMBERS)
@@ -116,7 +126,9 @@ def test_an_unknown_call_is_refused_before_anything_runs(fence: Fence) -> None:
 # ---- foreign ABIs (C-042)
 
 
-@pytest.mark.parametrize("act", [("int80", "20"), ("x32", "39"), ("x32", "101"), ("int80", "26")], ids=str)
+@pytest.mark.parametrize(
+    "act", [("int80", "20"), ("x32", "39"), ("x32", "101"), ("int80", "26")], ids=str
+)
 def test_a_foreign_abi_is_killed(fence: Fence, act: tuple[str, str]) -> None:
     need("x86_64", platform.machine() == "x86_64", "only x86_64 has x32 and i386 entries")
     killed = fence.inside(fence.probe(*act))
@@ -153,7 +165,9 @@ def test_unshare_by_program_fails(fence: Fence) -> None:
 PTY = "dev"  # the probe makes a terminal of its own, which the default profile does not grant
 
 
-@pytest.mark.parametrize("command", [TIOCSTI, TIOCSTI | 1 << 32, TIOCSTI | 0xDEADBEEF << 32], ids=hex)
+@pytest.mark.parametrize(
+    "command", [TIOCSTI, TIOCSTI | 1 << 32, TIOCSTI | 0xDEADBEEF << 32], ids=hex
+)
 def test_nothing_can_be_typed_into_a_terminal(fence: Fence, command: int) -> None:
     """C-041: TIOCSTI; the kernel looks at 32 bits of the command, so the filter must too."""
     assert fence.inside(fence.probe("tiocsti", hex(command)), profile=PTY).answer == "EPERM"
@@ -216,14 +230,20 @@ def test_other_socket_families_do_not_exist(fence: Fence, family: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "kind"), [(2, 1), (10, 2), (16, 3), (17, 3), (40, 1)], ids=["tcp", "udp6", "netlink", "packet", "vsock"]
+    ("family", "kind"),
+    [(2, 1), (10, 2), (16, 3), (17, 3), (40, 1)],
+    ids=["tcp", "udp6", "netlink", "packet", "vsock"],
 )
 def test_no_pair_of_any_family_but_unix(fence: Fence, family: int, kind: int) -> None:
-    """The kernel makes both sockets before it finds that the family has no pairs: its code must not be reached."""
+    """The kernel makes both sockets before it finds that the family has no pairs: its code must not
+    be reached.
+    """
     words = fence.probe("socketpair", str(family), str(kind))
     assert fence.inside(words).answer == "EAFNOSUPPORT"
     assert fence.inside(words, "--socket", "unix").answer == "EAFNOSUPPORT"
-    assert fence.outside(words).answer in ("EOPNOTSUPP", "EPERM"), "the bare kernel knows the family"
+    assert fence.outside(words).answer in ("EOPNOTSUPP", "EPERM"), (
+        "the bare kernel knows the family"
+    )
 
 
 @pytest.mark.parametrize("kind", [1, 5], ids=["stream", "sequenced"])
@@ -280,9 +300,14 @@ def test_node_runs_with_its_threads_and_children(fence: Fence) -> None:
 def test_descendants_carry_the_filter_and_the_file_rules(fence: Fence) -> None:
     probe, secret = fence.programs.probe, fence.ground.secret
     deep = "sh -c 'sh -c \"{}\"'"
-    assert fence.inside(["sh", "-c", deep.format(f"{probe} syscall {NUMBERS['unshare']} 0")]).answer == "EPERM"
+    assert (
+        fence.inside(["sh", "-c", deep.format(f"{probe} syscall {NUMBERS['unshare']} 0")]).answer
+        == "EPERM"
+    )
     assert fence.inside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer == "EACCES"
-    assert fence.outside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer.startswith("ok")
+    assert fence.outside(["sh", "-c", deep.format(f"{probe} read {secret}")]).answer.startswith(
+        "ok"
+    )
     setsid = fence.inside(["setsid", "--wait", probe, "read", secret])
     assert setsid.answer == "EACCES", str(setsid)
 
@@ -315,7 +340,9 @@ def test_the_filter_and_no_new_privs_are_on(fence: Fence) -> None:
 
 
 def test_limits_of_a_process_outside_can_not_be_changed(fence: Fence) -> None:
-    """It could end the supervisor by its CPU limit, or silence the journal by its file size limit."""
+    """It could end the supervisor by its CPU limit, or silence the journal by its file size
+    limit.
+    """
     script = (
         "import resource as r, sys; print('started', flush=True)\n"
         "try:\n    r.prlimit(int(sys.argv[1]), r.RLIMIT_NOFILE, (100, 100)); print('ok')\n"

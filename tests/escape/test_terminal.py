@@ -1,4 +1,6 @@
-"""An interactive shell and an interpreter inside behave as outside: job control, keys, window size, history."""
+"""An interactive shell and an interpreter inside behave as outside: job control, keys, window size,
+history.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runs that were killed before their last scan: what they planted is taken away before anything else runs."""
+"""Runs that were killed before their last scan: what they planted is taken away before anything
+else runs.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def assert_taken(full: Fence, told: str, session: str) -> None:
     assert marks(full) == []
 
 
-def test_the_next_run_takes_away_what_a_killed_run_planted_before_its_command_starts(full: Fence) -> None:
+def test_the_next_run_takes_away_what_a_killed_run_planted_before_its_command_starts(
+    full: Fence,
+) -> None:
     session = killed(full)
     outcome = full.inside(["sh", "-c", "ls -a . sub"])
     assert outcome.exit_code == 0, str(outcome)
@@ -106,8 +110,12 @@ def test_doctor_finishes_it(full: Fence) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(full: Fence, replaced: bool) -> None:
-    """As after a crash, with the drive not mounted yet: the path is free, or an empty directory has it."""
+def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
+    full: Fence, replaced: bool
+) -> None:
+    """As after a crash, with the drive not mounted yet: the path is free, or an empty directory has
+    it.
+    """
     session = killed(full)
     (mark,) = marks(full)
     project, elsewhere = full.ground.project, full.ground.make(full.ground.root / "elsewhere")
@@ -119,7 +127,10 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
         outcome = full.outside(words, cwd=elsewhere)
         told = outcome.stdout + outcome.stderr
         assert outcome.exit_code == 0, str(outcome)
-        assert f"waits for {project} ({'something else has its name' if replaced else 'it is not there'})" in told
+        assert (
+            f"waits for {project} ({'something else has its name' if replaced else 'it is not there'})"
+            in told
+        )
         assert f"rm '{mark}'" in told
         assert marks(full) == [mark]
     assert (elsewhere / "ran").exists()
@@ -159,7 +170,9 @@ def test_what_was_there_before_the_killed_run_stays(full: Fence) -> None:
     assert "ada" in (project / ".git" / "config").read_text()
 
 
-def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s(full: Fence) -> None:
+def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s(
+    full: Fence,
+) -> None:
     """The same holds for what the host puts there meanwhile: no event tells whose it is."""
     project = full.ground.project
     for name in (".envrc", ".mcp.json", "own/.envrc"):
@@ -174,7 +187,9 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     full.ground.put(project / "new", "of the person\n").rename(project / ".mcp.json")
-    assert (project / ".envrc").read_text() == "evil\n", "the control: nothing was there to take it away"
+    assert (project / ".envrc").read_text() == "evil\n", (
+        "the control: nothing was there to take it away"
+    )
     outcome = full.inside(["true"])
     assert outcome.exit_code == 0, str(outcome)
     assert not (project / ".envrc").exists(), str(outcome)
@@ -188,7 +203,9 @@ def test_a_name_that_came_with_a_renamed_directory_is_taken(full: Fence) -> None
     """The file is as old as the workspace; at the start it was no protected name."""
     project = full.ground.project
     full.ground.put(project / "docs" / "tasks.json", "{}\n")
-    script = PLANT.replace("mkdir -p sub/.vscode; echo '{}' > sub/.vscode/tasks.json", "mkdir sub; mv docs sub/.vscode")
+    script = PLANT.replace(
+        "mkdir -p sub/.vscode; echo '{}' > sub/.vscode/tasks.json", "mkdir sub; mv docs sub/.vscode"
+    )
     with full.starting(["sh", "-c", script]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
@@ -252,17 +269,28 @@ def test_a_scan_that_can_not_be_finished_keeps_the_next_command_from_starting(fu
 def test_a_command_can_not_touch_a_mark(full: Fence) -> None:
     place = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
     script = f"ls {place}; rm -rf {place}; echo x > {place}/x"
-    outcome = full.inside(["sh", "-c", f"echo started; {script}"], "-w", f"{full.tester.home}/.local/**")
+    outcome = full.inside(
+        ["sh", "-c", f"echo started; {script}"], "-w", f"{full.tester.home}/.local/**"
+    )
     assert outcome.stdout == "started\n", str(outcome)
     assert marks(full) == []
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_in_the_last_scan_ends_it_and_the_next_run_finishes_it(full: Fence, name: str) -> None:
+def test_a_signal_in_the_last_scan_ends_it_and_the_next_run_finishes_it(
+    full: Fence, name: str
+) -> None:
     project = full.ground.project
     script = "for i in $(seq 60); do mkdir w$i; echo x > w$i/.envrc; done; touch ready"
     # Each listing of a directory takes 20 ms, so the last scan takes a second at least.
-    slow = [need_program("strace"), "-qq", "-o", "/dev/null", "-e", "inject=getdents64:delay_enter=20000"]
+    slow = [
+        need_program("strace"),
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        "inject=getdents64:delay_enter=20000",
+    ]
     with full.tester.starting([*slow, *full.command(["sh", "-c", script])], cwd=project) as process:
         wait_for((project / "ready").exists, "the command has planted its names")
         (supervisor,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()

@@ -13,7 +13,9 @@ SEED = 20261115
 
 
 def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
-    """Every path of a random tree, under random grants and denies of its directories, for every operation."""
+    """Every path of a random tree, under random grants and denies of its directories, for every
+    operation.
+    """
     choose = random.Random(SEED)
     tree = fence.ground.make(fence.ground.outside / "tree")
     directories = [tree]
@@ -37,7 +39,8 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
     for path in paths:
         op = choose.choice(["read", "write", "exec"])
         shown = fence.tester.run(
-            [fence.installation.paddock, "why", *flags, "--path", path, "--op", op, "--json"], cwd=fence.ground.project
+            [fence.installation.paddock, "why", *flags, "--path", path, "--op", op, "--json"],
+            cwd=fence.ground.project,
         )
         assert shown.exit_code in (0, 1), shown
         answer = json.loads(shown.stdout)
@@ -52,13 +55,25 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "new", "deep/new"])
-def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(fence: Fence, name: str) -> None:
-    """The kernel is not asked to make a file for the sake of an answer; the modes are there to be read."""
+def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(
+    fence: Fence, name: str
+) -> None:
+    """The kernel is not asked to make a file for the sake of an answer; the modes are there to be
+    read.
+    """
     shut = fence.ground.make(fence.ground.project / "shut")
     path = shut / name
 
     def why(*more: str) -> tuple[int, str]:
-        words: list[Word] = [fence.installation.paddock, "why", "--path", path, "--op", "write", *more]
+        words: list[Word] = [
+            fence.installation.paddock,
+            "why",
+            "--path",
+            path,
+            "--op",
+            "write",
+            *more,
+        ]
         shown = fence.tester.run(words, cwd=fence.ground.project)
         return shown.exit_code, shown.stdout
 
@@ -67,7 +82,10 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(fence:
     try:
         code, text = why()
         assert (code, text.partition(":")[0]) == (1, "denied"), text
-        assert f"the fence allows it, the file's own permissions do not ({shut}: mode 0555, uid " in text
+        assert (
+            f"the fence allows it, the file's own permissions do not ({shut}: mode 0555, uid "
+            in text
+        )
         assert "to allow it" not in text, "no grant would help"
         code, text = why("--json")
         answer = json.loads(text)
@@ -80,11 +98,25 @@ def test_a_directory_whose_own_mode_forbids_it_is_not_said_to_be_writable(fence:
     assert fence.inside(create).answer == "ok"
 
 
-def test_a_program_that_is_not_executable_is_told_from_one_that_is_not_granted(fence: Fence) -> None:
+def test_a_program_that_is_not_executable_is_told_from_one_that_is_not_granted(
+    fence: Fence,
+) -> None:
     plain = fence.ground.put(fence.ground.project / "plain", "#!/bin/sh\n", mode=0o644)
     outside = fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\n", mode=0o755)
     for path, fence_allows in ((plain, True), (outside, False)):
-        words: list[Word] = [fence.installation.paddock, "why", "--path", path, "--op", "exec", "--json"]
+        words: list[Word] = [
+            fence.installation.paddock,
+            "why",
+            "--path",
+            path,
+            "--op",
+            "exec",
+            "--json",
+        ]
         shown = fence.tester.run(words, cwd=fence.ground.project)
         answer = json.loads(shown.stdout)
-        assert (shown.exit_code, answer["allowed"], answer["fence_allows"]) == (1, False, fence_allows), answer
+        assert (shown.exit_code, answer["allowed"], answer["fence_allows"]) == (
+            1,
+            False,
+            fence_allows,
+        ), answer

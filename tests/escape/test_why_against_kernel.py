@@ -1,7 +1,9 @@
-"""The reasoning behind `paddock why` and the kernel give the same answer: thousands of acts on random trees,
-under random grants and denies, really tried behind the fence, in both tiers and in a copy of the workspace.
+"""The reasoning behind `paddock why` and the kernel give the same answer: thousands of acts on
+random trees, under random grants and denies, really tried behind the fence, in both tiers and in a
+copy of the workspace.
 
-Every act is first tried without the fence, as the control: only what succeeds there can be refused by the fence.
+Every act is first tried without the fence, as the control: only what succeeds there can be refused
+by the fence.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ LEAST = 500  # acts that the fence could decide, for each tier
 SEED = 20261115
 
 PLAIN = ("a", "b", "c", "d.txt", "e.py", "with space", "n\u00e4me", "\udcff")
-SPECIAL = (".env", "id_rsa", ".envrc", ".vscode", "Makefile", ".pre-commit-config.yaml", ".mcp.json")
+SPECIAL = (
+    ".env",
+    "id_rsa",
+    ".envrc",
+    ".vscode",
+    "Makefile",
+    ".pre-commit-config.yaml",
+    ".mcp.json",
+)
 MODES = (0o644, 0o755, 0o755, 0o600, 0o444, 0o200)
 # What a plan calls the acts of the prober.
 OPERATIONS = {"make-directory": "make"}
@@ -49,7 +59,13 @@ class World:
     def make(self, ground: Ground) -> None:
         _empty(self.root)
         choose = random.Random(self.seed)
-        self.directories, self.files, self.links, self.victims, self.shut = [self.root], [], [], [], []
+        self.directories, self.files, self.links, self.victims, self.shut = (
+            [self.root],
+            [],
+            [],
+            [],
+            [],
+        )
         for number in range(choose.randint(8, 12)):
             name = choose.choice([*PLAIN, *PLAIN, *SPECIAL]) + choose.choice(["", str(number)])
             self._directory(choose.choice(self.directories) / name)
@@ -71,7 +87,9 @@ class World:
         for number in range(6):
             self._link(choose.choice(self.directories) / f"link{number}", choose)
         for number in range(4):
-            self._hard_link(choose.choice(self.directories) / f"hard{number}", choose.choice(self.files))
+            self._hard_link(
+                choose.choice(self.directories) / f"hard{number}", choose.choice(self.files)
+            )
         ground.tester.give(self.root)
 
     def _directory(self, path: Path) -> None:
@@ -95,7 +113,9 @@ class World:
     def _link(self, path: Path, choose: random.Random) -> None:
         target = choose.choice([*self.files, *self.directories, *self.links, self.root / "nowhere"])
         if not os.path.lexists(path):
-            path.symlink_to(target if choose.random() < 0.5 else os.path.relpath(target, path.parent))
+            path.symlink_to(
+                target if choose.random() < 0.5 else os.path.relpath(target, path.parent)
+            )
             self.links.append(path)
 
     def _hard_link(self, path: Path, file: Path) -> None:
@@ -110,7 +130,11 @@ class World:
             yield from ((str(path / "inside"), act) for act in ("read", "write", "change"))
             yield str(path / "new"), "make"
         # Above the tree: what is only on the way to a grant.
-        yield from ((str(path), act) for path in (self.root.parent, Path("/")) for act in ("read", "write", "make"))
+        yield from (
+            (str(path), act)
+            for path in (self.root.parent, Path("/"))
+            for act in ("read", "write", "make")
+        )
         for number, directory in enumerate((*self.directories, *self.links)):
             yield str(directory / f"new{number}"), "make"
             yield str(directory / f"new-directory{number}"), "make-directory"
@@ -129,18 +153,30 @@ def _empty(root: Path) -> None:
 def grants(world: World, choose: random.Random, *, whole: bool) -> list[str]:
     """``whole``: a copy needs the workspace to be writable."""
     flags = ["--allow", f"{world.root}/**"] if whole else []
-    for directory in choose.sample(world.directories, min(len(world.directories), choose.randint(1, 4))):
-        flags += [choose.choice(["--read", "--read", "--allow", "--allow", "-x", "--write"]), f"{directory}/**"]
+    for directory in choose.sample(
+        world.directories, min(len(world.directories), choose.randint(1, 4))
+    ):
+        flags += [
+            choose.choice(["--read", "--read", "--allow", "--allow", "-x", "--write"]),
+            f"{directory}/**",
+        ]
     for file in choose.sample(world.files, 2):
         flags += [choose.choice(["--read", "--allow", "-x"]), str(file)]
     flags += [choose.choice(["--read", "--allow"]), f"{world.root}/absent/**?"]
     if choose.random() < 0.4:
-        inert = _policy(world, choose.choice(["read_globs", "allow_globs"]), choose.choice(world.directories))
+        inert = _policy(
+            world, choose.choice(["read_globs", "allow_globs"]), choose.choice(world.directories)
+        )
         flags += ["--policy", str(inert)]
     for place in choose.sample([*world.directories[1:], *world.files], choose.randint(0, 3)):
         flags += ["--deny", f"{place}/**" if place.is_dir() else str(place)]
     if choose.random() < 0.5:
-        flags += ["--deny", choose.choice(["**/.env?", "**/*.txt?", f"{world.root}/**/a?", f"{world.root}/*/.vscode?"])]
+        flags += [
+            "--deny",
+            choose.choice(
+                ["**/.env?", "**/*.txt?", f"{world.root}/**/a?", f"{world.root}/*/.vscode?"]
+            ),
+        ]
     if choose.random() < 0.3:
         flags += ["--open-protected", choose.choice(["**/.envrc", "**/.vscode", "**/.git/hooks"])]
     return flags
@@ -158,7 +194,9 @@ def _policy(world: World, key: str, directory: Path) -> Path:
 
 @dataclass(slots=True)
 class Compared:
-    """What came of it: acts that the fence could decide, by what it did, and where the two disagree."""
+    """What came of it: acts that the fence could decide, by what it did, and where the two
+    disagree.
+    """
 
     allowed: int = 0
     refused: int = 0
@@ -173,7 +211,9 @@ def try_all(outcome: Outcome, cases: list[tuple[str, str]]) -> list[int]:
 
 
 def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] = ()) -> Compared:
-    """``judged_flags``: the plan is asked about other flags than the run has, for the control of this test."""
+    """``judged_flags``: the plan is asked about other flags than the run has, for the control of
+    this test.
+    """
     copied = "--cow" in flags
     choose = random.Random(seed)
     world = World(root=fence.ground.project, seed=seed)
@@ -196,15 +236,20 @@ def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] 
             continue
         # Links on the way are removed by the last cases.
         places = {
-            path: os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path)) for path, _ in cases
+            path: os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            for path, _ in cases
         }
         tried = try_all(
-            fence.inside(prober, *policy, *flags, profile="base", journal=False, stdin=json.dumps(cases)), cases
+            fence.inside(
+                prober, *policy, *flags, profile="base", journal=False, stdin=json.dumps(cases)
+            ),
+            cases,
         )
         for (path, act), outside, inside, answer in zip(cases, control, tried, judged, strict=True):
             where = f"{act} {path}: {answer} kernel {os.strerror(inside)}, seed {seed}, {' '.join(policy)}"
             if outside != 0:
-                # A name that is hidden in a copy can be made there; one that was taken away, again by another way.
+                # A name that is hidden in a copy can be made there; one that was taken away, again
+                # by another way.
                 if inside == 0 and not (act == "make" and (copied or answer["later"])):
                     found.wrong.append(f"done only inside: {where}")
                 continue
@@ -215,12 +260,16 @@ def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] 
                 found.allowed += 1
             else:
                 found.refused += 1
-            if not _host_agrees(places[path], act, done=inside == 0 and not copied, later=bool(answer["later"])):
+            if not _host_agrees(
+                places[path], act, done=inside == 0 and not copied, later=bool(answer["later"])
+            ):
                 found.wrong.append(f"the host sees another outcome: {where}")
     return found
 
 
-def judge_all(fence: Fence, options: list[str], cases: list[tuple[str, str]]) -> list[dict[str, object]] | None:
+def judge_all(
+    fence: Fence, options: list[str], cases: list[tuple[str, str]]
+) -> list[dict[str, object]] | None:
     """None: there is no such plan."""
     script = Path(__file__).parents[1] / "support" / "judged.py"
     asked = {"flags": options, "cases": [(path, OPERATIONS.get(act, act)) for path, act in cases]}
@@ -228,7 +277,8 @@ def judge_all(fence: Fence, options: list[str], cases: list[tuple[str, str]]) ->
     shown = fence.tester.run(
         [python, "-I", "-c", script.read_text()], cwd=fence.ground.project, stdin=json.dumps(asked)
     )
-    # A denied directory with one in it that its owner has shut refuses every run: links in it may lead to secrets.
+    # A denied directory with one in it that its owner has shut refuses every run: links in it may
+    # lead to secrets.
     if "PolicyError" in shown.stderr or "can not be listed" in shown.stderr:
         return None
     assert shown.exit_code == 0, shown
@@ -258,11 +308,15 @@ def test_the_plan_and_the_kernel_agree_on_every_act(fence: Fence, full: Fence, h
         total.allowed += found.allowed
         total.refused += found.refused
         total.wrong += found.wrong
-    assert not total.wrong, f"{len(total.wrong)} of {total.allowed + total.refused}:\n" + "\n".join(total.wrong[:20])
+    assert not total.wrong, f"{len(total.wrong)} of {total.allowed + total.refused}:\n" + "\n".join(
+        total.wrong[:20]
+    )
     assert min(total.allowed, total.refused) >= LEAST, total
 
 
 @pytest.mark.parametrize("grant", ["--read", "--allow"])
 def test_a_plan_that_is_not_the_fence_is_found_out(full: Fence, grant: str) -> None:
-    """The control: asked about one more grant than the run has, the plan gives answers that the kernel does not."""
+    """The control: asked about one more grant than the run has, the plan gives answers that the
+    kernel does not.
+    """
     assert compare(full, SEED, judged_flags=(grant, f"{full.ground.project}/**")).wrong

@@ -1,5 +1,6 @@
-"""A linked worktree whose main repository lies elsewhere: git works in it, and nothing else of that repository
-opens."""
+"""A linked worktree whose main repository lies elsewhere: git works in it, and nothing else of that
+repository opens.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_git_works_in_a_linked_worktree(linked: Linked) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["config", "hooks/post-commit", "worktrees/topic/gitdir", "worktrees/topic/commondir", "HEAD"]
+    "name",
+    ["config", "hooks/post-commit", "worktrees/topic/gitdir", "worktrees/topic/commondir", "HEAD"],
 )
 def test_what_leads_git_elsewhere_can_not_be_written(linked: Linked, name: str) -> None:
     place = linked.main / ".git" / name
@@ -67,7 +69,10 @@ def test_what_leads_git_elsewhere_can_not_be_written(linked: Linked, name: str) 
 
 def test_the_rest_of_the_main_repository_stays_closed(linked: Linked) -> None:
     secret = linked.fence.ground.put(linked.main / "secret.txt", "secret\n")
-    assert linked.fence.inside(linked.fence.probe("read", secret), cwd=linked.top).answer in ("EACCES", "ENOENT")
+    assert linked.fence.inside(linked.fence.probe("read", secret), cwd=linked.top).answer in (
+        "EACCES",
+        "ENOENT",
+    )
     assert linked.fence.outside(linked.fence.probe("read", secret)).answer == "ok secret"
 
 

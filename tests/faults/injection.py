@@ -1,11 +1,12 @@
-"""System calls of the real programs that fail: strace counts the calls of a clean run, then lets one of them fail.
+"""System calls of the real programs that fail: strace counts the calls of a clean run, then lets
+one of them fail.
 
-Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. The processes that this one
-starts are not touched.
+Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. The
+processes that this one starts are not touched.
 
-The whole table is, for each call: each of the seven errors at the first, the second and the last call, and one error at
-each call between them. `make stress` runs all of it. An ordinary test run takes a sample that is spread over the table
-and is the same each time.
+The whole table is, for each call: each of the seven errors at the first, the second and the last
+call, and one error at each call between them. `make stress` runs all of it. An ordinary test run
+takes a sample that is spread over the table and is the same each time.
 """
 
 from __future__ import annotations
@@ -54,14 +55,18 @@ class Fault:
         return f"{self.call} #{self.index}{'+' if self.lasting else ''} {self.error}"
 
     def words(self, tracing: Tracing, log: Path) -> list[Word]:
-        inject = f"inject={self.call}:error={self.error}:when={self.index}{'+' if self.lasting else ''}"
+        inject = (
+            f"inject={self.call}:error={self.error}:when={self.index}{'+' if self.lasting else ''}"
+        )
         return [*tracing.strace(log), "-e", f"trace={self.call}", "-e", inject]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """Which calls are counted, and fail. ``paths``: only calls about these. ``children``: those of all processes, each
-    counted by itself; then only ``calls`` that the command itself never makes are sensible."""
+    """Which calls are counted, and fail. ``paths``: only calls about these. ``children``: those of
+    all processes, each counted by itself; then only ``calls`` that the command itself never makes
+    are sensible.
+    """
 
     paths: Sequence[Path] = ()
     calls: str = CALLS
@@ -80,8 +85,9 @@ def since_program(name: str) -> Begins:
 
 
 def since_mark(line: str) -> bool:
-    """The mark of a run gets its name right before the command starts. If only some paths are traced, the directory of
-    the marks has to be among them."""
+    """The mark of a run gets its name right before the command starts. If only some paths are
+    traced, the directory of the marks has to be among them.
+    """
     return line.startswith("renameat(")
 
 
@@ -113,7 +119,9 @@ def counted(run: Run, tracing: Tracing) -> tuple[dict[str, tuple[int, int]], Out
             call = key.split()[1]
             most[call] = max(most.get(call, 0), count)
         return {call: (0, count) for call, count in most.items()}, outcome
-    return {call: (before[call], count) for call, count in total.items() if count > before[call]}, outcome
+    return {
+        call: (before[call], count) for call, count in total.items() if count > before[call]
+    }, outcome
 
 
 def whole_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
@@ -168,10 +176,14 @@ class Table:
             print(f"  {call:20} {_shown(verdicts)}")
         bad = [f"{fault}: {detail}" for fault, verdict, detail in self.rows if verdict == LOST]
         print("".join(f"  {LOST}: {line}\n" for line in bad), end="")
-        assert not bad, f"{len(bad)} of {len(self.rows)} faults of {self.name} are lost without a word: {bad}"
+        assert not bad, (
+            f"{len(bad)} of {len(self.rows)} faults of {self.name} are lost without a word: {bad}"
+        )
         assert self.rows, f"{self.name}: the calls that matter are counted"
         reached = len(self.rows) - totals[NOT_REACHED]
-        assert reached >= LEAST_REACHED * len(self.rows), f"{self.name}: of {len(self.rows)} faults {reached} happened"
+        assert reached >= LEAST_REACHED * len(self.rows), (
+            f"{self.name}: of {len(self.rows)} faults {reached} happened"
+        )
 
 
 LOST = "LOST"
@@ -195,10 +207,13 @@ def try_faults(
     put_back: Callable[[], None],
     faults: Callable[[dict[str, tuple[int, int]]], list[Fault]] = whole_table,
 ) -> Outcome:
-    """``judge`` gives the verdict of an outcome, and a detail. ``put_back`` makes all as it was. Returns the outcome of
-    the clean run, which has to have the verdict "closed"."""
+    """``judge`` gives the verdict of an outcome, and a detail. ``put_back`` makes all as it was.
+    Returns the outcome of the clean run, which has to have the verdict "closed".
+    """
     counts, clean = counted(run, tracing)
-    assert judge(clean)[0] == "closed", f"the control: nothing fails, and all is held: {judge(clean)} {clean}"
+    assert judge(clean)[0] == "closed", (
+        f"the control: nothing fails, and all is held: {judge(clean)} {clean}"
+    )
     put_back()
     for fault in chosen(faults(counts), sample):
         with _log() as log:

@@ -1,4 +1,6 @@
-"""A workspace with denied and protected names, and commands that go for them. The host says what became of each."""
+"""A workspace with denied and protected names, and commands that go for them. The host says what
+became of each.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,12 @@ from tests.support.fence import Fence, Word
 from tests.support.tester import TIMEOUT_S, Outcome
 
 SECRET = "the-denied-secret"
-DENIED = (".env", "deploy/.env", "deploy/settings", "deploy/hard")  # a file, a link and its target, a hard link
+DENIED = (
+    ".env",
+    "deploy/.env",
+    "deploy/settings",
+    "deploy/hard",
+)  # a file, a link and its target, a hard link
 PROTECTED = {
     "app/.vscode/tasks.json": "{}\n",
     "bare.git/config": "[core]\n\tbare = true\n",
@@ -35,12 +42,15 @@ echo done > work.txt
 """
 # The denied names that the host makes during the run: the first is replaced, the second is new.
 LATE = {".env": f"{SECRET}-3\n", "app/.env": f"{SECRET}-4\n"}
-# The command waits for the guard at most this many times 20 ms, which is longer than the guard waits between two looks.
+# The command waits for the guard at most this many times 20 ms, which is longer than the guard
+# waits between two looks.
 TRIES = 150
 
 
 def guarded_act(*, takes: bool) -> str:
-    """``takes``: the guard takes away what the command plants, as it does in a workspace that is no copy."""
+    """``takes``: the guard takes away what the command plants, as it does in a workspace that is no
+    copy.
+    """
     wait = f"while there && test $n -lt {TRIES}; do sleep 0.02; n=$((n+1)); done"
     return f"""
 echo started
@@ -84,7 +94,10 @@ class Scene:
         for name in ("bare.git", "nested/.git"):
             for part in ("objects", "refs"):
                 self.full.ground.make(self.project / name / part)
-        put(self.project / "nested" / ".git" / "config", "[core]\n\tbare = false\n\thooksPath = ../hooks\n")
+        put(
+            self.project / "nested" / ".git" / "config",
+            "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
+        )
 
     def put_secret(self) -> None:
         """The first denied name, with its second name."""
@@ -103,12 +116,15 @@ class Scene:
         """The names that were read, are left, or were changed, as the host sees them."""
         secrets = {1: DENIED[0], 2: DENIED[2], 3: ".env", 4: "app/.env"}
         read = [name for number, name in secrets.items() if f"{SECRET}-{number}" in outcome.stdout]
-        changed = [name for name, text in PROTECTED.items() if (self.project / name).read_text() != text]
+        changed = [
+            name for name, text in PROTECTED.items() if (self.project / name).read_text() != text
+        ]
         return [*read, *self.left(), *changed]
 
     def judge(self, outcome: Outcome) -> tuple[str, str]:
-        """Either nothing is uncovered; or a line names it; or the run ended with a line, and the next run takes away
-        what was planted."""
+        """Either nothing is uncovered; or a line names it; or the run ended with a line, and the
+        next run takes away what was planted.
+        """
         uncovered = self.uncovered(outcome)
         if not uncovered:
             return ("closed" if outcome.exit_code == 0 else f"closed ({outcome.exit_code})"), ""
@@ -116,7 +132,9 @@ class Scene:
         if all(str(self.project / name) in outcome.stderr for name in uncovered):
             return "named", detail
         only_planted = uncovered == self.left()
-        said = outcome.exit_code < 0 or (outcome.exit_code > 0 and outcome.stderr)  # a shell tells the signal
+        said = outcome.exit_code < 0 or (
+            outcome.exit_code > 0 and outcome.stderr
+        )  # a shell tells the signal
         if said and only_planted and self.is_finished_by_the_next_run():
             return "finished later", detail
         return LOST, detail
@@ -143,18 +161,23 @@ class Scene:
         return self.full.inside(["sh", "-c", act], "--quiet", *flags, journal=False, prefix=prefix)
 
     def guarded(self, prefix: Sequence[Word], *flags: Word) -> Outcome:
-        """The command plants, and waits for the guard. Then the host replaces a denied name and makes a new one. The
-        command waits until it reads neither."""
+        """The command plants, and waits for the guard. Then the host replaces a denied name and
+        makes a new one. The command waits until it reads neither.
+        """
         act = guarded_act(takes="--cow" not in flags)
         words = self.full.command(["sh", "-c", act], "--quiet", *flags, journal=False)
-        with self.full.tester.starting([*prefix, *words], cwd=self.project, stdin=subprocess.PIPE) as process:
+        with self.full.tester.starting(
+            [*prefix, *words], cwd=self.project, stdin=subprocess.PIPE
+        ) as process:
             assert process.stdout is not None
             assert process.stdin is not None
             before = ""
             while (line := process.stdout.readline()) not in ("", "ready\n"):
                 before += line
             for name, text in LATE.items():
-                self.full.ground.put(self.full.ground.root / "fresh", text).rename(self.project / name)
+                self.full.ground.put(self.full.ground.root / "fresh", text).rename(
+                    self.project / name
+                )
             with suppress(BrokenPipeError):
                 process.stdin.write("go\n")
                 process.stdin.flush()

@@ -1,4 +1,6 @@
-"""No error of a system call keeps the next run, or `paddock doctor`, from finishing a scan without a word."""
+"""No error of a system call keeps the next run, or `paddock doctor`, from finishing a scan without
+a word.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Killed:
 
     def put_back(self) -> None:
         self.scene.put_back()
-        # The scan that is repeated is always of the same session: what it took before is in its way.
+        # The scan that is repeated is always of the same session: what it took before is in its
+        # way.
         shutil.rmtree(self.scene.state / "sessions" / self.mark.name, ignore_errors=True)
         self.mark.write_bytes(self.content)
         self.mark.chmod(0o600)
@@ -67,7 +70,11 @@ def test_no_fault_of_the_next_run_leaves_a_scan_unfinished_without_a_word(killed
     table = Table("finished by the next run")
     begins = since_program("paddock-core")
     core = scene.full.installation.core
-    for paths, sample in (([*scene.directories(), core], 40), ([scene.unfinished, killed.mark, core], 20), ([], 30)):
+    for paths, sample in (
+        ([*scene.directories(), core], 40),
+        ([scene.unfinished, killed.mark, core], 20),
+        ([], 30),
+    ):
         killed.put_back()
         tracing = Tracing(paths=paths, begins=begins)
         try_faults(table, run, tracing, sample=sample, judge=scene.judge, put_back=killed.put_back)
@@ -75,7 +82,9 @@ def test_no_fault_of_the_next_run_leaves_a_scan_unfinished_without_a_word(killed
 
 
 def test_no_fault_of_doctor_leaves_a_scan_unfinished_without_a_word(killed: Killed) -> None:
-    """The part of `paddock doctor` that finishes scans is a command of the core. Its answer is JSON."""
+    """The part of `paddock doctor` that finishes scans is a command of the core. Its answer is
+    JSON.
+    """
     scene = killed.scene
     words: list[Word] = [scene.full.installation.core, "finish", scene.state / "sessions"]
 

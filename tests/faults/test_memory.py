@@ -1,8 +1,8 @@
 """A supervisor without memory leaves no name uncovered.
 
-An allocation that fails ends the supervisor (SIGABRT, and a line), wherever it is, or is an error of the search. Then
-init ends the command, the mark of the run stays, and the next run finishes the last scan. strace takes the memory away:
-from some call on the kernel gives the supervisor no more.
+An allocation that fails ends the supervisor (SIGABRT, and a line), wherever it is, or is an error
+of the search. Then init ends the command, the mark of the run stays, and the next run finishes the
+last scan. strace takes the memory away: from some call on the kernel gives the supervisor no more.
 """
 
 from __future__ import annotations
@@ -52,17 +52,26 @@ def test_without_memory_a_guard_and_a_last_scan_leave_no_name_uncovered(scene: S
     assert verdicts & died, f"the control: a supervisor without memory ends: {verdicts}"
 
 
-def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_scan(scene: Scene) -> None:
+def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_scan(
+    scene: Scene,
+) -> None:
     word = mark()
-    words = scene.full.command(["sh", "-c", f"{PLANT}\necho started; exec sleep {word}"], "--quiet", journal=False)
+    words = scene.full.command(
+        ["sh", "-c", f"{PLANT}\necho started; exec sleep {word}"], "--quiet", journal=False
+    )
     with scene.full.tester.starting(words, cwd=scene.project) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         wait_for(lambda: alive(word), "the control: the command sleeps for a day")
         starve = ["-e", f"trace={MEMORY}", "-e", f"inject={MEMORY}:error=ENOMEM"]
-        tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(process.pid), *starve])
+        tracer = subprocess.Popen(
+            ["strace", "-qq", "-o", "/dev/null", "-p", str(process.pid), *starve]
+        )
         status = Path(f"/proc/{process.pid}/status")
-        wait_for(lambda: "TracerPid:\t0\n" not in status.read_text(), "the supervisor gets no more memory")
+        wait_for(
+            lambda: "TracerPid:\t0\n" not in status.read_text(),
+            "the supervisor gets no more memory",
+        )
         # The host gives the guard more to remember than it has room for.
         for number in range(MOST_NAMES):
             if process.poll() is not None:
@@ -74,7 +83,8 @@ def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_s
         assert process.stderr is not None
         assert "memory" in process.stderr.read()
     gone(word)
-    # An allocation of the walk that fails ends the run in order: then its last scan is complete, and no mark is left.
+    # An allocation of the walk that fails ends the run in order: then its last scan is complete,
+    # and no mark is left.
     marked = bool(list(scene.unfinished.iterdir()))
     assert marked or scene.left() == [], "a mark, or a complete scan"
     for number in range(MOST_NAMES):

@@ -1,7 +1,7 @@
 """No error of a system call makes a plan that leaves a name uncovered without a word.
 
-Before the core starts, Python reads what git obeys outside of the workspace. Here the configuration of the person makes
-git execute files of the workspace.
+Before the core starts, Python reads what git obeys outside of the workspace. Here the configuration
+of the person makes git execute files of the workspace.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from tests.faults.injection import LOST, Fault, Table, Tracing, since_program, try_faults, whole_table
+from tests.faults.injection import (
+    LOST,
+    Fault,
+    Table,
+    Tracing,
+    since_program,
+    try_faults,
+    whole_table,
+)
 from tests.faults.scene import ACT, Scene
 from tests.support.fence import Word
 from tests.support.tester import Outcome
@@ -49,7 +57,9 @@ def test_no_fault_of_a_plan_leaves_a_name_uncovered(scene: Scene) -> None:
         table = Table("plan")
         paths = [*scene.directories(), more, config, home, scene.full.installation.core]
         tracing = Tracing(paths=paths, begins=since_program("paddock-core"))
-        try_faults(table, run, tracing, sample=8, judge=judge, put_back=put_back, faults=before_the_core)
+        try_faults(
+            table, run, tracing, sample=8, judge=judge, put_back=put_back, faults=before_the_core
+        )
         table.check()
     finally:
         for path in (more, config):

@@ -1,8 +1,9 @@
-"""No error of a system call leaves a name uncovered without a word: in a start, a guard, and a last scan.
+"""No error of a system call leaves a name uncovered without a word: in a start, a guard, and a last
+scan.
 
-In each run one call fails. Afterwards the host looks: either no secret left, nothing that was planted is there and
-nothing protected was changed; or a line names what is not held; or the run ended with a line, and the next run took
-away what was planted.
+In each run one call fails. Afterwards the host looks: either no secret left, nothing that was
+planted is there and nothing protected was changed; or a line names what is not held; or the run
+ended with a line, and the next run took away what was planted.
 """
 
 from __future__ import annotations
@@ -15,20 +16,26 @@ from tests.support.fence import Word
 from tests.support.tester import Outcome
 
 # Of these the command itself makes none: they are init's.
-MOUNTS = "open_tree,move_mount,mount_setattr,mount,fsopen,fsconfig,fsmount,umount2,pivot_root,openat2"
+MOUNTS = (
+    "open_tree,move_mount,mount_setattr,mount,fsopen,fsconfig,fsmount,umount2,pivot_root,openat2"
+)
 
 
 def in_core(scene: Scene) -> tuple[Tracing, Tracing]:
     """Calls about the workspace, and all calls of the supervisor."""
     begins = since_program("paddock-core")
-    return Tracing(paths=[*scene.directories(), scene.full.installation.core], begins=begins), Tracing(begins=begins)
+    return Tracing(
+        paths=[*scene.directories(), scene.full.installation.core], begins=begins
+    ), Tracing(begins=begins)
 
 
 def try_all(table: Table, scene: Scene, run: Run, tracing: Tracing, *, sample: int) -> None:
     for _ in range(2):  # the plan is remembered from here on
         run([])
         scene.put_back()
-    clean = try_faults(table, run, tracing, sample=sample, judge=scene.judge, put_back=scene.put_back)
+    clean = try_faults(
+        table, run, tracing, sample=sample, judge=scene.judge, put_back=scene.put_back
+    )
     assert clean.started, str(clean)
 
 
@@ -86,7 +93,9 @@ def test_no_fault_of_the_guard_of_a_copy_leaves_a_name_uncovered(scene: Scene) -
 
     try_all(table, scene, run, in_core(scene)[0], sample=20)
     calls = "inotify_add_watch,read,recvmsg,sendmsg"
-    try_all(table, scene, run, Tracing(calls=calls, begins=since_program("paddock-core")), sample=10)
+    try_all(
+        table, scene, run, Tracing(calls=calls, begins=since_program("paddock-core")), sample=10
+    )
     table.check()
 
 

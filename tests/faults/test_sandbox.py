@@ -44,12 +44,20 @@ def test_no_fault_of_a_sandbox_leaves_a_name_uncovered(scene: Scene) -> None:
 
     def run(prefix: Sequence[Word]) -> Outcome:
         core = shlex.quote(str(full.installation.core))
-        traced = f'test "$1" = run && exec {shlex.join(map(str, prefix))} {core} "$@"\n' if prefix else ""
+        traced = (
+            f'test "$1" = run && exec {shlex.join(map(str, prefix))} {core} "$@"\n'
+            if prefix
+            else ""
+        )
         full.ground.put(script, f'#!/bin/sh\n{traced}exec {core} "$@"\n', mode=0o755)
-        outcome = full.tester.run(words(full, BODY, profile=full.profile, core=str(script), act=ACT), cwd=scene.project)
+        outcome = full.tester.run(
+            words(full, BODY, profile=full.profile, core=str(script), act=ACT), cwd=scene.project
+        )
         if prefix:
             log = Path(str(prefix[list(prefix).index("-o") + 1]))
-            wait_for(lambda: "+++ " in log.read_text(errors="replace"), "strace has ended", deadline_s=10)
+            wait_for(
+                lambda: "+++ " in log.read_text(errors="replace"), "strace has ended", deadline_s=10
+            )
         return outcome
 
     untraced = run([])
@@ -58,7 +66,9 @@ def test_no_fault_of_a_sandbox_leaves_a_name_uncovered(scene: Scene) -> None:
     table = Table("Sandbox")
     # -D: the core is what was started, and strace is not its parent.
     tracing = Tracing(
-        paths=[*scene.directories(), scene.full.installation.core], begins=since_program("paddock-core"), words=["-D"]
+        paths=[*scene.directories(), scene.full.installation.core],
+        begins=since_program("paddock-core"),
+        words=["-D"],
     )
     clean = try_faults(table, run, tracing, sample=8, judge=scene.judge, put_back=scene.put_back)
     assert clean.started, str(clean)

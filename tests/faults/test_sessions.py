@@ -1,7 +1,9 @@
-"""No error of a system call makes `diff`, `apply`, `discard` or `sessions` leave a name out without a word.
+"""No error of a system call makes `diff`, `apply`, `discard` or `sessions` leave a name out without
+a word.
 
-Each command has to do and to print the same as without the fault, or to say what it could not do: by its exit code, or
-by a line on stderr. And `apply` brings no protected name into the workspace, whatever fails.
+Each command has to do and to print the same as without the fault, or to say what it could not do:
+by its exit code, or by a line on stderr. And `apply` brings no protected name into the workspace,
+whatever fails.
 """
 
 from __future__ import annotations
@@ -24,9 +26,7 @@ from tests.support.ground import Snapshot
 from tests.support.tester import Outcome
 
 # Beside the protected names, ordinary work: new, changed, removed, renamed.
-WORK = (
-    "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; mv old.txt moved.txt; ln -s new src/l"
-)
+WORK = "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; mv old.txt moved.txt; ln -s new src/l"
 SAMPLES = {"diff": 8, "apply": 10, "discard": 6, "sessions": 6}
 
 
@@ -54,7 +54,12 @@ class Ended:
         """Whatever a person or a program can see of what the command did."""
         project = Snapshot.of(self.scene.project).entries
         seen = {f"project: {name}": (mode, content) for name, mode, _, _, content in project}
-        return {"exit code": outcome.exit_code, "stdout": outcome.stdout, "is there": self.session.exists(), **seen}
+        return {
+            "exit code": outcome.exit_code,
+            "stdout": outcome.stdout,
+            "is there": self.session.exists(),
+            **seen,
+        }
 
 
 @pytest.fixture
@@ -102,5 +107,12 @@ def test_no_fault_of_a_command_leaves_a_name_out_without_a_word(ended: Ended, co
     paths = [Path(parent) for top in below for parent, _, _ in os.walk(top)]
     paths += [ended.session.parent, *(path for path in ended.session.iterdir() if path.is_file())]
     table = Table(command)
-    try_faults(table, run, Tracing(paths=paths), sample=SAMPLES[command], judge=judge, put_back=ended.put_back)
+    try_faults(
+        table,
+        run,
+        Tracing(paths=paths),
+        sample=SAMPLES[command],
+        judge=judge,
+        put_back=ended.put_back,
+    )
     table.check()

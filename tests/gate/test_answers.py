@@ -14,7 +14,8 @@ from tests.support.gate import Gate, rule
 def test_denied_is_permission_denied_and_the_caller_lives_on(gate: Gate) -> None:
     programs = gate.fence.programs
     outcome = gate.shell(
-        f"{programs.forbidden} a b; echo status $?; {programs.allowed} c; echo status $?", gate.forbidding
+        f"{programs.forbidden} a b; echo status $?; {programs.allowed} c; echo status $?",
+        gate.forbidding,
     )
     assert outcome.stdout == "status 126\nstatus 0\n", str(outcome)
     assert "Permission denied" in outcome.stderr, str(outcome)
@@ -36,15 +37,15 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
     assert gate.inside(probe, because).stderr.splitlines() == [said]
     assert gate.inside(probe, because, flags=["--quiet"]).stderr == ""
     # Who looks for a program in several places, or tries again, is refused each time and told once.
-    again = (
-        f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', 'a b'])\n except OSError: pass"
-    )
+    again = f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', 'a b'])\n except OSError: pass"
     outcome = gate.inside(["python3", "-c", again], because)
     assert outcome.stderr.splitlines() == [said], str(outcome)
     # Without end it becomes rare, and the journal has each.
     outcome = gate.shell(f"for i in $(seq 80); do {forbidden} $i 2> /dev/null; done", because)
     lines = [line for line in outcome.stderr.splitlines() if line.startswith("paddock: denied")]
-    assert 20 <= len(lines) < 60, len(lines)  # fewer where writing could wait, and all is said in the end
+    assert 20 <= len(lines) < 60, len(
+        lines
+    )  # fewer where writing could wait, and all is said in the end
     denied = [event for event in gate.execs() if event["action"] == "deny"]
     assert len(denied) == 1 + 1 + 5 + 80
 
@@ -58,12 +59,18 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
     outcome = gate.shell(script, because, known)
     assert gate.ran(sub) == ["allowed 2 é"], str(outcome)
     events = [
-        {key: event[key] for key in event if key not in ("seq", "prev", "ts", "session")} for event in gate.execs()
+        {key: event[key] for key in event if key not in ("seq", "prev", "ts", "session")}
+        for event in gate.execs()
     ]
     assert len(events) == 4, events
     shell, denied, ran, last = events
     assert shell["argv"] == ["sh", "-c", script]
-    assert (shell["action"], shell["ran"], shell["verified"], shell["rule_id"]) == ("allow", True, True, "default")
+    assert (shell["action"], shell["ran"], shell["verified"], shell["rule_id"]) == (
+        "allow",
+        True,
+        True,
+        "default",
+    )
     assert shell["exe"] == os.path.realpath("/bin/sh")
     assert denied == {
         "event": "exec", "pid": denied["pid"], "ppid": shell["pid"], "exe": str(programs.forbidden),
@@ -74,10 +81,20 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
         **denied, "pid": ran["pid"], "exe": str(programs.allowed), "argv": [str(programs.allowed), "2", "é"],
         "action": "allow", "ran": True, "verified": True, "rule_id": "marker", "reason": None,
     }  # fmt: skip
-    assert (last["pid"], last["ppid"], last["cwd"]) == (shell["pid"], shell["ppid"], str(gate.project))
+    assert (last["pid"], last["ppid"], last["cwd"]) == (
+        shell["pid"],
+        shell["ppid"],
+        str(gate.project),
+    )
     if gate.fence.tier == "landlock":  # where the command's numbers are those of the host
         assert outcome.stdout == f"{shell['pid']} {shell['ppid']}\n"
-    words: list[Word] = [gate.fence.installation.paddock, "audit", "verify", "--dir", gate.fence.journal]
+    words: list[Word] = [
+        gate.fence.installation.paddock,
+        "audit",
+        "verify",
+        "--dir",
+        gate.fence.journal,
+    ]
     verified = gate.fence.outside(words)
     assert verified.exit_code == 0, str(verified)
 
@@ -88,10 +105,18 @@ RULES = {
         "python3 -c 'import subprocess; subprocess.run([\"MARK\"])'",
         "sh -c 'MARK x; true'",
     ),
-    "parent_argv": ("parent_argv = '^sh -c .*magic'", "sh -c 'MARK x; : magic'", "sh -c 'MARK x; : other'"),
+    "parent_argv": (
+        "parent_argv = '^sh -c .*magic'",
+        "sh -c 'MARK x; : magic'",
+        "sh -c 'MARK x; : other'",
+    ),
     "cwd_glob": ("cwd_glob = '<cwd>/sub'", "cd sub; MARK x", "MARK x"),
     "argv_host_in": ("argv_host_in = 'a.org'", "MARK --url=https://a.org/", "MARK https://b.org/"),
-    "argv_host_in, all": ("argv_host_in = 'a.org'", "MARK https://a.org/", "MARK https://a.org/ http://b.org"),
+    "argv_host_in, all": (
+        "argv_host_in = 'a.org'",
+        "MARK https://a.org/",
+        "MARK https://a.org/ http://b.org",
+    ),
     "argv_contains": ("argv_contains = 'x'", "MARK y x", "MARK xx"),
     "argv_regex": (r"argv_regex = '/mark-a one two$'", "MARK one two", "MARK 'one two'"),
     "exe_glob": ("exe_glob = 'DIR/*-a'", "MARK", "exec -a mark-a OTHER"),
@@ -143,7 +168,9 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
         "except OSError as error: open('answer', 'w').write(str(error.errno))"
     )
     gate.fence.ground.put(gate.project / "orphan.py", text)
-    outcome = gate.shell("python3 orphan.py; while [ ! -s answer ] && [ ! -e ran ]; do sleep 0.05; done", *rules)
+    outcome = gate.shell(
+        "python3 orphan.py; while [ ! -s answer ] && [ ! -e ran ]; do sleep 0.05; done", *rules
+    )
     assert gate.ran() == [], str(outcome)
     assert (gate.project / "answer").read_text() == "13"
     assert "the parent is not known" in outcome.stderr, str(outcome)

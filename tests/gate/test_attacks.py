@@ -47,20 +47,34 @@ def test_no_process_shares_its_directory_and_nobody_else_listens(
 
 
 def test_a_script_is_not_opened_again_by_a_way_that_the_command_can_change(gate: Gate) -> None:
-    """The interpreter follows the link once more, when it may lead to another script. (ldd is one.)"""
+    """The interpreter follows the link once more, when it may lead to another script. (ldd is
+    one.)
+    """
     (gate.project / "link").symlink_to("/usr/bin")
     allowed = [rule("ldd", "allow", exe="/usr/bin/ldd"), rule("all", "allow", exe_glob="/**")]
     assert gate.without(["link/ldd", "--version"]).exit_code == 0
     gate.fence.ground.make(gate.project / "dir")
     up = "../" * (len(gate.project.parts) - 1)
-    # A directory that `..` leads out of can become a link as well, and a working directory can be moved.
-    for way in ("link/ldd", f"{gate.project}/link/ldd", f"{gate.project}/dir/../{up}usr/bin/ldd", f"{up}usr/bin/ldd"):
+    # A directory that `..` leads out of can become a link as well, and a working directory can be
+    # moved.
+    for way in (
+        "link/ldd",
+        f"{gate.project}/link/ldd",
+        f"{gate.project}/dir/../{up}usr/bin/ldd",
+        f"{up}usr/bin/ldd",
+    ):
         assert gate.without(["sh", "-c", f"{way} --version"]).exit_code == 0
         outcome = gate.inside(["sh", "-c", f"{way} --version"], *allowed, default="deny")
         assert outcome.exit_code == 126, str(outcome)
         assert "by a way that the command can change" in outcome.stderr
     # By its own path, from its own directory, and through links that no command can make.
-    for way in ("/usr/bin/ldd", "cd /usr/bin && ./ldd", "/bin/ldd", "/usr/lib/../bin/ldd", "cd /usr/lib && ../bin/ldd"):
+    for way in (
+        "/usr/bin/ldd",
+        "cd /usr/bin && ./ldd",
+        "/bin/ldd",
+        "/usr/lib/../bin/ldd",
+        "cd /usr/lib && ../bin/ldd",
+    ):
         outcome = gate.inside(["sh", "-c", f"{way} --version"], *allowed, default="deny")
         assert outcome.exit_code == 0, str(outcome)
 
@@ -73,9 +87,16 @@ def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
     denied, copied = project / "denied", ground.make(project / "lib") / "ld-own.so"
     shutil.copy(gate.fence.programs.posing, denied)
     shutil.copy(loader, copied)
-    loaders = {"own": loader, "by-denied": denied, "by-copied": copied, "by-relative": "lib/ld-own.so"}
+    loaders = {
+        "own": loader,
+        "by-denied": denied,
+        "by-copied": copied,
+        "by-relative": "lib/ld-own.so",
+    }
     for name, named in loaders.items():
-        subprocess.run([gcc, "-o", project / name, f"-Wl,--dynamic-linker={named}", host], check=True)
+        subprocess.run(
+            [gcc, "-o", project / name, f"-Wl,--dynamic-linker={named}", host], check=True
+        )
     gate.fence.tester.give(project)
     policy = ground.put(
         ground.root / "loaders.toml",
@@ -88,16 +109,29 @@ def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
         outcome = gate.fence.tester.run(gate.command([f"./{name}"], policy), cwd=project)
         assert outcome.exit_code == (0 if name == "own" else 126), str(outcome)
         assert not gate.ran()
-        why: list[Word] = [gate.fence.installation.paddock, "why", "--tier", gate.fence.tier, "--policy", policy]
-        assert gate.fence.tester.run([*why, "--exec", f"./{name}"], cwd=project).exit_code == (name != "own")
+        why: list[Word] = [
+            gate.fence.installation.paddock,
+            "why",
+            "--tier",
+            gate.fence.tier,
+            "--policy",
+            policy,
+        ]
+        assert gate.fence.tester.run([*why, "--exec", f"./{name}"], cwd=project).exit_code == (
+            name != "own"
+        )
 
 
 def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
     """It is no text either, which a shell would read."""
-    script = gate.fence.ground.put(gate.project / "long", f"#!/bin/echo {'x' * 300}\ntouch ran\n", mode=0o755)
+    script = gate.fence.ground.put(
+        gate.project / "long", f"#!/bin/echo {'x' * 300}\ntouch ran\n", mode=0o755
+    )
     control = gate.without([script])
     assert (control.exit_code, control.stdout.startswith("xxx")) == (0, True)
-    outcome = gate.inside(["sh", "-c", "./long"], rule("all", "allow", exe_glob="/**"), default="deny")
+    outcome = gate.inside(
+        ["sh", "-c", "./long"], rule("all", "allow", exe_glob="/**"), default="deny"
+    )
     assert outcome.exit_code == 126, str(outcome)
     assert "longer than the kernel reads" in outcome.stderr
     assert not (gate.project / "ran").exists()
@@ -111,17 +145,32 @@ def test_a_search_goes_on_behind_what_is_denied_and_so_does_the_answer(gate: Gat
     path = f"PATH={first}:/usr/bin"
     run = gate.fence.tester.run(gate.command(["true"], policy, "--env", path), cwd=gate.project)
     assert run.exit_code == 0, str(run)
-    dry = gate.fence.tester.run(gate.command(["true"], policy, "--env", path, "--dry-run"), cwd=gate.project)
+    dry = gate.fence.tester.run(
+        gate.command(["true"], policy, "--env", path, "--dry-run"), cwd=gate.project
+    )
     assert dry.exit_code == 0, str(dry)
-    why: list[Word] = [gate.fence.installation.paddock, "why", "--tier", gate.fence.tier, "--policy", policy]
+    why: list[Word] = [
+        gate.fence.installation.paddock,
+        "why",
+        "--tier",
+        gate.fence.tier,
+        "--policy",
+        policy,
+    ]
     answered = gate.fence.tester.run([*why, "--env", path, "--exec", "true"], cwd=gate.project)
-    assert (answered.exit_code, "allowed: true (/usr/bin/true)" in answered.stdout) == (0, True), str(answered)
+    assert (answered.exit_code, "allowed: true (/usr/bin/true)" in answered.stdout) == (0, True), (
+        str(answered)
+    )
 
 
 def test_a_busybox_that_is_told_to_be_itself_is_still_what_it_is_told(gate: Gate) -> None:
     denied = rule("no-id", "deny", exe_basename="id")
     assert gate.without(["busybox", "busybox", "id", "-u"]).exit_code == 0
-    for words in (["busybox", "id"], ["busybox", "busybox", "id"], ["busybox", "busybox", "busybox", "id"]):
+    for words in (
+        ["busybox", "id"],
+        ["busybox", "busybox", "id"],
+        ["busybox", "busybox", "busybox", "id"],
+    ):
         assert gate.inside(words, denied).exit_code == 126
     assert gate.inside(["busybox", "busybox", "true"], denied).exit_code == 0
 
@@ -132,7 +181,9 @@ def test_a_limit_that_is_met_by_many_who_exec_ends_the_run(gate: Gate) -> None:
     busy = "i=0; while [ $i -lt 3000 ]; do /bin/true; i=$((i+1)); done"
     script = f"for n in 1 2 3 4; do ({busy}) & python3 -c '{hog}' & done; wait"
     for _ in range(3):
-        outcome = gate.inside(["sh", "-c", script], gate.forbidding, more="[limits]\nmemory_mb = 120\n")
+        outcome = gate.inside(
+            ["sh", "-c", script], gate.forbidding, more="[limits]\nmemory_mb = 120\n"
+        )
         assert outcome.exit_code != 0, str(outcome)
         events = [event["event"] for event in gate.fence.events()]
         assert events[-1] == "session.end", str(outcome)
@@ -144,17 +195,22 @@ def test_a_run_ends_while_others_are_on_their_way_through_the_gate(gate: Gate) -
     for number in range(8):
         words = ["sh", "-c", f"({busy}) & ({busy}) & sleep 0.0{number}"]
         assert gate.inside(words, gate.forbidding).exit_code == 0
-    assert not any(name.isdigit() and _runs_true(name, gate.fence.tester.uid) for name in os.listdir("/proc"))
+    assert not any(
+        name.isdigit() and _runs_true(name, gate.fence.tester.uid) for name in os.listdir("/proc")
+    )
 
 
 def _runs_true(pid: str, uid: int) -> bool:
     try:
-        return os.stat(f"/proc/{pid}").st_uid == uid and os.readlink(f"/proc/{pid}/exe").endswith("/true")
+        return os.stat(f"/proc/{pid}").st_uid == uid and os.readlink(f"/proc/{pid}/exe").endswith(
+            "/true"
+        )
     except OSError:
         return False
 
 
-# Popen returns as soon as its pipe is closed by the exec, which is just before the new program is looked at.
+# Popen returns as soon as its pipe is closed by the exec, which is just before the new program is
+# looked at.
 KILLS = """
 import subprocess
 for number in range(400):
@@ -171,7 +227,9 @@ else:
 
 
 def test_a_program_that_is_killed_while_it_starts_is_buried(gate: Gate) -> None:
-    """It was traced: until we have waited for it nobody else can. That it was killed is no attack, and no denial."""
+    """It was traced: until we have waited for it nobody else can. That it was killed is no attack,
+    and no denial.
+    """
     words = ["python3", "-c", KILLS]
     assert gate.without(words).stdout == "all are dead\n"
     for _ in range(3):
@@ -182,7 +240,9 @@ def test_a_program_that_is_killed_while_it_starts_is_buried(gate: Gate) -> None:
 
 
 def test_who_can_write_memory_of_processes_is_under_no_rules(gate: Gate) -> None:
-    """Its arguments could be changed before the new program runs its first instruction, and after they were judged."""
+    """Its arguments could be changed before the new program runs its first instruction, and after
+    they were judged.
+    """
     for more in ('write_globs = ["/proc/**"]\n', 'allow_globs = ["/proc/**"]\n'):
         outcome = gate.inside(["true"], gate.forbidding, more=more)
         assert outcome.exit_code == 125, str(outcome)

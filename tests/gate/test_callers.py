@@ -1,5 +1,6 @@
-"""What callers hand to the kernel: any bytes, as much as it takes, and nonsense. The gate answers as the kernel would,
-judges what the kernel would start, and goes on."""
+"""What callers hand to the kernel: any bytes, as much as it takes, and nonsense. The gate answers
+as the kernel would, judges what the kernel would start, and goes on.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def allowed(gate: Gate, act: str, *before: str, after: tuple[str, ...] = ()) -> 
         (20, 130_000, "E2BIG"),
     ],
 )
-def test_arguments_are_taken_as_far_as_the_kernel_takes_them(gate: Gate, count: int, length: int, answer: str) -> None:
+def test_arguments_are_taken_as_far_as_the_kernel_takes_them(
+    gate: Gate, count: int, length: int, answer: str
+) -> None:
     assert allowed(gate, "exec-large", after=(str(count), str(length))) == answer
     assert len(gate.ran()) == (answer == "ok 0")
 
@@ -44,14 +47,18 @@ def test_the_last_of_many_arguments_is_judged(gate: Gate) -> None:
     outcome = gate.inside(gate.fence.probe("exec", program, *words, "fine"), denied)
     assert (outcome.answer, len(gate.ran())) == ("ok 0", 1), outcome.stderr
     for before in (0, 4999):
-        outcome = gate.inside(["sh", "-c", 'exec "$@" "wor""d"', "sh", program, *words[:before]], denied)
+        outcome = gate.inside(
+            ["sh", "-c", 'exec "$@" "wor""d"', "sh", program, *words[:before]], denied
+        )
         assert outcome.exit_code == 126, outcome.stderr[:500]
         assert gate.ran() == []
 
 
 def test_bytes_that_are_no_text_are_judged_as_they_are(gate: Gate) -> None:
     program, odd = gate.fence.programs.allowed, b"\xff\xfe\n\x1b[31m \\"
-    denied = rule("no-byte", "deny", exe=str(program), argv_regex=r"(?-u)\xff\xfe\\n\\x1b\[31m\\x20\\\\$")
+    denied = rule(
+        "no-byte", "deny", exe=str(program), argv_regex=r"(?-u)\xff\xfe\\n\\x1b\[31m\\x20\\\\$"
+    )
     outcome = gate.inside([program, odd[:-1]], denied)
     assert outcome.exit_code == 0, str(outcome)
     assert gate.ran(), str(outcome)
@@ -79,10 +86,13 @@ def test_no_arguments_become_one_that_is_empty(gate: Gate, act: str) -> None:
 
 
 @pytest.mark.parametrize(("length", "answer"), [(4095, "ok 0"), (4096, "ENAMETOOLONG")])
-def test_paths_are_taken_as_long_as_the_kernel_takes_them(gate: Gate, length: int, answer: str) -> None:
+def test_paths_are_taken_as_long_as_the_kernel_takes_them(
+    gate: Gate, length: int, answer: str
+) -> None:
     assert allowed(gate, "exec-long-path", after=(str(length),)) == answer
     outcome = gate.inside(
-        gate.fence.probe("exec-long-path", gate.fence.programs.forbidden, str(length)), gate.forbidding
+        gate.fence.probe("exec-long-path", gate.fence.programs.forbidden, str(length)),
+        gate.forbidding,
     )
     assert outcome.answer == ("EACCES" if answer == "ok 0" else answer), str(outcome)
     assert "forbidden" not in "".join(gate.ran())
@@ -117,7 +127,9 @@ def test_a_program_that_can_be_executed_and_not_read_is_refused(gate: Gate) -> N
 
 
 def test_what_is_no_program_is_none(gate: Gate) -> None:
-    """A text without a first line is for a shell; a directory, a device, a broken binary are for nobody."""
+    """A text without a first line is for a shell; a directory, a device, a broken binary are for
+    nobody.
+    """
     project = gate.project
     own = rule("own", "allow", exe_glob=f"{project}/*")
     gate.fence.ground.put(project / "text", "echo from-a-shell\n", mode=0o755)
@@ -131,7 +143,9 @@ def test_what_is_no_program_is_none(gate: Gate) -> None:
         assert gate.without(gate.fence.probe("exec", path)).answer == answer, path
         outcome = gate.inside(gate.fence.probe("exec", path), own)
         # What is not executable is no program either, and the gate looks at that first.
-        assert outcome.answer in (answer, "ENOEXEC" if path == "./plain" else answer), f"{path}: {outcome}"
+        assert outcome.answer in (answer, "ENOEXEC" if path == "./plain" else answer), (
+            f"{path}: {outcome}"
+        )
     assert gate.shell("./text", own).stdout == "from-a-shell\n"
 
 
@@ -162,18 +176,23 @@ def test_relative_paths_begin_where_the_caller_stands(gate: Gate) -> None:
     for name, program in (("a", programs.allowed), ("f", programs.forbidden)):
         (sub / name).symlink_to(program)
     outcome = gate.shell(
-        "cd sub && ./a x; ../sub/a y; ./f; ../sub/../sub/f; cd .. && sub/f; ./sub/a z", gate.forbidding
+        "cd sub && ./a x; ../sub/a y; ./f; ../sub/../sub/f; cd .. && sub/f; ./sub/a z",
+        gate.forbidding,
     )
     assert gate.ran(sub) == ["allowed x", "allowed y"], str(outcome)
     assert gate.ran() == ["allowed z"], str(outcome)
 
 
 def test_noise_does_not_end_the_supervisor(gate: Gate) -> None:
-    """Calls with any addresses, descriptors and flags; then one that is right, and one that is denied."""
+    """Calls with any addresses, descriptors and flags; then one that is right, and one that is
+    denied.
+    """
     programs = gate.fence.programs
     noise = f"{programs.probe} exec-noise %d 1500"
     for seed in (1, 20261115):
-        text = f"{noise % seed}; {programs.allowed} after; {programs.forbidden} after; echo status $?"
+        text = (
+            f"{noise % seed}; {programs.allowed} after; {programs.forbidden} after; echo status $?"
+        )
         outcome = gate.shell(text, gate.forbidding)
         assert gate.ran() == ["allowed after"], str(outcome)
         lines = outcome.stdout.splitlines()

@@ -1,9 +1,12 @@
 """What was judged is what runs, whoever changes it meanwhile.
 
-The kernel reads path and arguments again after they were judged, and opens files by their names. Here both are changed
-as fast as that goes while the calls wait. The control is the same race under a gate that looks and then lets go.
+The kernel reads path and arguments again after they were judged, and opens files by their names.
+Here both are changed as fast as that goes while the calls wait. The control is the same race under
+a gate that looks and then lets go.
 
-``PADDOCK_RACES`` is the number of calls of each race; without it, as many as a run of all the tests has time for."""
+``PADDOCK_RACES`` is the number of calls of each race; without it, as many as a run of all the tests
+has time for.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,15 @@ MEMORY = ("thread", "clone", "shared", "mem", "vm-write")
 RACES = (
     *(f"{who} {what}" for what in ("argv", "path") for who in MEMORY),
     *(f"thread {what} script" for what in ("argv", "path")),
-    *("symlink", "symlink script", "exchange", "exchange script", "rewrite script", "rewrite content", "directory"),
+    *(
+        "symlink",
+        "symlink script",
+        "exchange",
+        "exchange script",
+        "rewrite script",
+        "rewrite content",
+        "directory",
+    ),
     *("rewrite loader", "rewrite no loader"),
 )
 # Where files are fenced it is denied before it can begin.
@@ -90,7 +101,9 @@ def race(gate: Gate, name: str, calls: int) -> Race:
             shutil.copy(programs.posing, denied)
             rules = [rule("no-loader", "deny", exe=str(denied)), own]
             content = programs.hosted.read_bytes()
-            changing.write_bytes(content.replace(roomy(loader_of(programs.linked)).encode(), roomy(one).encode()))
+            changing.write_bytes(
+                content.replace(roomy(loader_of(programs.linked)).encode(), roomy(one).encode())
+            )
             words = [*start, str(calls), changing, one, denied]
         case ["exchange", *_]:
             one, other = project / "own-a", project / "own-f"
@@ -103,7 +116,11 @@ def race(gate: Gate, name: str, calls: int) -> Race:
             changing.write_bytes(allowed.read_bytes())
             words = [*start, str(calls), changing, programs.allowed, programs.forbidden, "2"]
         case ["rewrite", "loader"]:
-            changing, content, denied = project / "own-l", programs.hosted.read_bytes(), programs.posing
+            changing, content, denied = (
+                project / "own-l",
+                programs.hosted.read_bytes(),
+                programs.posing,
+            )
             rules = [rule("no-loader", "deny", exe=str(denied)), own]
             name_of_loader = roomy(loader_of(programs.linked))
             changing.write_bytes(content)
@@ -169,7 +186,14 @@ def counts(outcome: Outcome) -> tuple[int, int, int]:
 def test_looking_and_letting_go_loses_the_race(fence: Fence, name: str) -> None:
     gate = Gate(fence=fence)
     run = race(gate, name, NAIVE_CALLS)
-    words = [gate.fence.programs.naive, run.denied, WORDS[1], gate.project / "denied", "--", *run.words]
+    words = [
+        gate.fence.programs.naive,
+        run.denied,
+        WORDS[1],
+        gate.project / "denied",
+        "--",
+        *run.words,
+    ]
     # The race is lost by chance, so it is run until it is.
     for _ in range(MOST_RUNS):
         outcome = gate.fence.tester.run(words, cwd=gate.project, timeout_s=TIMEOUT_S)
@@ -185,7 +209,14 @@ def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
     # These are a debugger's.
     more = "[syscalls]\ntrace = true\n" if "vm-write" in name or "mem" in name else ""
     flags = ["--quiet", *(["--write", "/proc/**"] if "mem" in name else [])]
-    assert lost(gate, run, gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S)) > 0
+    assert (
+        lost(
+            gate,
+            run,
+            gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S),
+        )
+        > 0
+    )
 
 
 def test_a_loader_is_the_one_that_was_judged_also_where_files_are_not_fenced(fence: Fence) -> None:
@@ -197,7 +228,10 @@ def test_a_loader_is_the_one_that_was_judged_also_where_files_are_not_fenced(fen
 
 def test_a_loader_that_the_command_can_exchange_is_never_started(gate: Gate) -> None:
     run = race(gate, UNFENCED, CALLS)
-    assert lost(gate, run, gate.inside(run.words, *run.rules, flags=["--quiet"], timeout_s=TIMEOUT_S)) == 0
+    assert (
+        lost(gate, run, gate.inside(run.words, *run.rules, flags=["--quiet"], timeout_s=TIMEOUT_S))
+        == 0
+    )
 
 
 # Ends with the number of those that were killed.
@@ -216,7 +250,9 @@ sys.exit(killed)
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_a_program_may_be_renamed_and_removed_as_soon_as_it_is_started(gate: Gate, loaded: bool) -> None:
+def test_a_program_may_be_renamed_and_removed_as_soon_as_it_is_started(
+    gate: Gate, loaded: bool
+) -> None:
     """Its loader is told by more than its path."""
     program = gate.fence.programs.hosted if loaded else gate.fence.programs.allowed
     own = rule("own", "allow", exe_glob=f"{gate.project}/own-*")
@@ -238,7 +274,9 @@ def lost(gate: Gate, run: Race, outcome: Outcome) -> int:
 
 
 def test_a_command_that_is_killed_for_its_race_ends_the_run_as_such(gate: Gate) -> None:
-    """It is waited for by those who trace it and by those who started it: its end is lost to neither."""
+    """It is waited for by those who trace it and by those who started it: its end is lost to
+    neither.
+    """
     programs = gate.fence.programs
     words: list[Word] = [programs.racer, "alone", "8", programs.allowed, *WORDS]
     denied = rule("no-word", "deny", exe=str(programs.allowed), argv_contains=WORDS[1])

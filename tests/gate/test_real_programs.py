@@ -21,7 +21,13 @@ from tests.support.tester import Outcome
 
 # A day's rules: some things denied, some by argument, some by content or parent, the rest allowed.
 RULES = (
-    rule("no-push", "deny", exe_basename="git", argv_regex=r"^git( -[^ ]+)* push( |$)", reason="leaves the machine"),
+    rule(
+        "no-push",
+        "deny",
+        exe_basename="git",
+        argv_regex=r"^git( -[^ ]+)* push( |$)",
+        reason="leaves the machine",
+    ),
     rule("no-curl", "deny", exe_basename=["curl", "wget", "nc"]),
     rule("no-remote", "deny", exe_basename="git", argv_contains="clone", argv_regex="https?://"),
     rule("no-root", "deny", exe_basename=["sudo", "su", "doas"]),
@@ -38,7 +44,11 @@ def run(gate: Gate, script: str) -> Outcome:
     flags = ["-x", f"{gate.project}/**", "--open-protected", "**/.git/config"]
     outcome = gate.inside(words, *RULES, flags=flags, timeout_s=180)
     assert outcome.exit_code == 0, str(outcome)
-    wrong = [event for event in gate.execs() if event["event"] == "exec.attack" or event["action"] == "deny"]
+    wrong = [
+        event
+        for event in gate.execs()
+        if event["event"] == "exec.attack" or event["action"] == "deny"
+    ]
     assert wrong == [], str(outcome)
     return outcome
 
@@ -73,7 +83,9 @@ def test_make_with_many_compilers_at_once(gate: Gate) -> None:
     need_program("gcc"), need_program("make")
     files = {f"m{index}.c": f"int f{index}(void) {{ return {index}; }}\n" for index in range(16)}
     calls = "".join(f"int f{index}(void);" for index in range(16))
-    files["main.c"] = f'#include <stdio.h>\n{calls}int main(void) {{ printf("%d\\n", f3() + f15()); return 0; }}\n'
+    files["main.c"] = (
+        f'#include <stdio.h>\n{calls}int main(void) {{ printf("%d\\n", f3() + f15()); return 0; }}\n'
+    )
     files["Makefile"] = "OBJ := $(patsubst %.c,%.o,$(wildcard *.c))\nprog: $(OBJ)\n\tgcc -o $@ $^\n"
     copied(gate, files)
     assert run(gate, "make -s -j8 && ./prog").stdout == "18\n"
@@ -84,7 +96,9 @@ def test_cargo(gate: Gate) -> None:
     script = "command -v cargo > /dev/null && rustc --print sysroot"
     own = gate.fence.tester.run(["sh", "-c", script])
     found = (
-        own if own.exit_code == 0 else gate.fence.tester.run(["sh", "-c", script], as_root=True, env=dict(os.environ))
+        own
+        if own.exit_code == 0
+        else gate.fence.tester.run(["sh", "-c", script], as_root=True, env=dict(os.environ))
     )
     need("cargo", found.exit_code == 0, "no cargo on this machine")
     toolchain = found.stdout.strip()
@@ -110,7 +124,9 @@ def test_cargo(gate: Gate) -> None:
         argv = gate.command(["bash", "-euc", build], place / "gate.toml", *flags)
         env = {"PATH": f"{toolchain}/bin:/usr/bin:/bin"}
         with roots_reach_put_aside() if found is not own else nullcontext():
-            outcome = gate.fence.tester.run(argv, cwd=place / "crate", env=env, as_root=found is not own)
+            outcome = gate.fence.tester.run(
+                argv, cwd=place / "crate", env=env, as_root=found is not own
+            )
         assert outcome.stdout == "yes\n", str(outcome)
     finally:
         shutil.rmtree(place)
@@ -150,7 +166,9 @@ def test_npm_and_node(gate: Gate) -> None:
 
 
 def test_many_processes_of_python(gate: Gate) -> None:
-    """What a parallel test run does: workers that start programs, by every way that the library has."""
+    """What a parallel test run does: workers that start programs, by every way that the library
+    has.
+    """
     copied(gate, {
         "many.py": """
             import multiprocessing, os, subprocess, sys
@@ -176,7 +194,17 @@ def test_many_processes_of_python(gate: Gate) -> None:
 def test_pytest_with_workers(gate: Gate) -> None:
     lib = gate.project / "lib"
     lib.mkdir()
-    for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "xdist", "execnet"):
+    for name in (
+        "pytest",
+        "_pytest",
+        "py",
+        "pluggy",
+        "iniconfig",
+        "packaging",
+        "pygments",
+        "xdist",
+        "execnet",
+    ):
         spec = importlib.util.find_spec(name)
         need(name, spec is not None, "the tests' own environment has it")
         origin = Path(str(spec and spec.origin))
@@ -194,7 +222,8 @@ def test_pytest_with_workers(gate: Gate) -> None:
             assert subprocess.check_output([sys.executable, "-c", f"print({number})"], text=True) == f"{number}\\n"
     """.replace("\n        ", "\n")})  # fmt: skip
     outcome = run(
-        gate, "PYTHONPATH=$PWD/lib python3 -m pytest -q -p no:cacheprovider -p xdist.plugin -n 2 test_many.py"
+        gate,
+        "PYTHONPATH=$PWD/lib python3 -m pytest -q -p no:cacheprovider -p xdist.plugin -n 2 test_many.py",
     )
     assert "24 passed" in outcome.stdout, str(outcome)
 
@@ -223,7 +252,9 @@ func main() {
 @pytest.fixture(scope="module")
 def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built outside, where the compiled library is kept from one run of the tests to the next."""
-    go = next((place for place in ("/usr/local/go/bin/go", "/usr/bin/go") if Path(place).exists()), None)
+    go = next(
+        (place for place in ("/usr/local/go/bin/go", "/usr/bin/go") if Path(place).exists()), None
+    )
     need("go", go is not None, "no go on this machine")
     place = tmp_path_factory.mktemp("go")
     (place / "main.go").write_text(GO)

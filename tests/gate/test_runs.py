@@ -1,4 +1,6 @@
-"""The gate in the life of a run: its supervisor, its terminal, runs inside of runs, containers, copies."""
+"""The gate in the life of a run: its supervisor, its terminal, runs inside of runs, containers,
+copies.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ from tests.support.witness import alive
 
 def test_the_command_has_no_descriptor_of_the_gate(gate: Gate) -> None:
     inside = gate.inside(["ls", "/proc/self/fd"], gate.forbidding)
-    assert inside.stdout.split() == gate.without(["ls", "/proc/self/fd"]).stdout.split() == ["0", "1", "2", "3"]
+    assert (
+        inside.stdout.split()
+        == gate.without(["ls", "/proc/self/fd"]).stdout.split()
+        == ["0", "1", "2", "3"]
+    )
 
 
 def descendants(pid: int) -> list[int]:
@@ -44,7 +50,9 @@ def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: 
     policy = gate.policy(gate.forbidding)
     argv = gate.command(["sh", "-c", text], policy, "--quiet")
     with gate.fence.tester.starting(argv, cwd=gate.project) as process:
-        wait_for(lambda: (gate.project / "ran").exists() and (gate.project / "apart").exists(), "it runs")
+        wait_for(
+            lambda: (gate.project / "ran").exists() and (gate.project / "apart").exists(), "it runs"
+        )
         tree = descendants(process.pid)
         assert len(tree) >= 3
         os.kill(process.pid, signal.SIGKILL)
@@ -59,7 +67,10 @@ def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: 
 def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Gate) -> None:
     """The supervisor is stopped, so that the call waits for it; then it is killed."""
     mark = gate.fence.programs.allowed
-    argv = gate.command(["sh", "-c", f"touch ready; read line; {mark} late; touch after"], gate.policy(gate.forbidding))
+    argv = gate.command(
+        ["sh", "-c", f"touch ready; read line; {mark} late; touch after"],
+        gate.policy(gate.forbidding),
+    )
     with gate.fence.tester.starting(argv, cwd=gate.project, stdin=subprocess.PIPE) as process:
         wait_for((gate.project / "ready").exists, "it runs")
         tree = descendants(process.pid)
@@ -88,7 +99,9 @@ def _call_of(pid: int) -> str:
         return ""
 
 
-def test_the_end_of_the_command_is_the_end_of_those_who_start_programs_all_the_time(gate: Gate) -> None:
+def test_the_end_of_the_command_is_the_end_of_those_who_start_programs_all_the_time(
+    gate: Gate,
+) -> None:
     """Some of them are on their way through the gate when it ends."""
     mark = gate.fence.programs.allowed
     loops = "".join(f"(while :; do {mark} x; done) & " for _ in range(4))
@@ -134,7 +147,9 @@ def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -
     inner = f"true; touch ready; read line; {programs.forbidden} x; {programs.allowed} $line"
     argv = gate.command(["sh", "-c", inner], gate.policy(gate.forbidding), "--quiet")
     gate.fence.ground.put(gate.project / "start", f"exec {shlex.join(map(str, argv))}\n")
-    with terminal.opened(gate.fence.tester, ["bash", "--norc", "--noprofile", "-i"], cwd=gate.project) as screen:
+    with terminal.opened(
+        gate.fence.tester, ["bash", "--norc", "--noprofile", "-i"], cwd=gate.project
+    ) as screen:
         screen.line("PS1='ready$ '; echo up-$((40+2))")
         screen.shows("up-42")
         screen.line("echo go-$((1+1)); bash ./start")
@@ -155,11 +170,27 @@ def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: 
     programs = gate.fence.programs
     outer = gate.policy(gate.forbidding)
     inner = gate.fence.ground.put(
-        gate.project / "inner.toml", '[meta]\ndefault_action = "allow"\n' + rule("x", "deny", exe="/nowhere/x")
+        gate.project / "inner.toml",
+        '[meta]\ndefault_action = "allow"\n' + rule("x", "deny", exe="/nowhere/x"),
     )
     paddock = gate.fence.installation.paddock
-    granted = ["-r", f"{gate.fence.installation.root}/**", "-x", f"{gate.fence.installation.root}/**"]
-    words: list[Word] = [paddock, "run", "--off", "audit", "--policy", inner, "--", programs.allowed, "x"]
+    granted = [
+        "-r",
+        f"{gate.fence.installation.root}/**",
+        "-x",
+        f"{gate.fence.installation.root}/**",
+    ]
+    words: list[Word] = [
+        paddock,
+        "run",
+        "--off",
+        "audit",
+        "--policy",
+        inner,
+        "--",
+        programs.allowed,
+        "x",
+    ]
     argv = gate.command(words, outer, *granted)
     outcome = gate.fence.tester.run(argv, cwd=gate.project)
     assert gate.ran() == [], str(outcome)
@@ -197,7 +228,9 @@ def jail(tester: Tester, installation: Installation) -> Iterator[Jail]:
 
 def test_a_container_does_not_start_with_rules_that_nobody_would_hold(jail: Jail) -> None:
     policy = jail.work.parent / "gate.toml"
-    policy.write_text('[meta]\ndefault_action = "allow"\n' + rule("no-wc", "deny", exe_basename="wc"))
+    policy.write_text(
+        '[meta]\ndefault_action = "allow"\n' + rule("no-wc", "deny", exe_basename="wc")
+    )
     policy.chmod(0o644)
     assert jail.shell("wc /etc/message").started
     outcome = jail.shell("wc /etc/message", "--policy", policy)
@@ -211,12 +244,24 @@ def test_the_documents_say_how_to_read_what_ran(gate: Gate) -> None:
     need_program("jq")
     text = (REPOSITORY / "docs/policy.md").read_text()
     ran, denied = re.findall(r"^paddock audit show --json (\| jq .*)$", text, re.M)
-    gate.inside(["sh", "-c", "env true; env true; cat own.txt; true"], rule("no-cat", "deny", exe_basename="cat"))
-    words: list[Word] = [gate.fence.installation.paddock, "audit", "show", "--json", "--dir", gate.fence.journal]
+    gate.inside(
+        ["sh", "-c", "env true; env true; cat own.txt; true"],
+        rule("no-cat", "deny", exe_basename="cat"),
+    )
+    words: list[Word] = [
+        gate.fence.installation.paddock,
+        "audit",
+        "show",
+        "--json",
+        "--dir",
+        gate.fence.journal,
+    ]
     shown = f"{shlex.join(map(str, words))} "
     told = gate.fence.tester.run(["sh", "-c", shown + ran]).stdout
     counts = {line.split()[1]: int(line.split()[0]) for line in told.splitlines()}
     assert counts[os.path.realpath("/usr/bin/env")] == 2, told
     assert not any(path.endswith("/cat") for path in counts)
     told = gate.fence.tester.run(["sh", "-c", shown + denied]).stdout
-    assert set(told.splitlines()) == {"no-cat\tcat own.txt"}  # once for each directory of PATH that has it
+    assert set(told.splitlines()) == {
+        "no-cat\tcat own.txt"
+    }  # once for each directory of PATH that has it

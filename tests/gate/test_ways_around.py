@@ -1,4 +1,6 @@
-"""A program that is denied does not run, whatever it is started by. Each way leads there without the gate."""
+"""A program that is denied does not run, whatever it is started by. Each way leads there without
+the gate.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ Way = Callable[[Gate], list[Word]]
 def _probe(act: str, *before: str, linked: bool = False) -> Way:
     def words(gate: Gate) -> list[Word]:
         programs = gate.fence.programs
-        return gate.fence.probe(act, *before, programs.linked if linked else programs.forbidden, "x")
+        return gate.fence.probe(
+            act, *before, programs.linked if linked else programs.forbidden, "x"
+        )
 
     return words
 
@@ -41,8 +45,14 @@ def _shell(text: str) -> Way:
 
 
 def _loader() -> Path:
-    found = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}.get(platform.machine())
-    need("loader", found is not None and Path(found).exists(), "no dynamic loader where it is expected")
+    found = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}.get(
+        platform.machine()
+    )
+    need(
+        "loader",
+        found is not None and Path(found).exists(),
+        "no dynamic loader where it is expected",
+    )
     return Path(str(found))
 
 
@@ -103,9 +113,13 @@ WAYS: dict[str, Way] = {
     "execveat": lambda gate: gate.fence.probe("exec-at", gate.fence.programs.directory, "mark-f"),
     "no argv": _probe("exec-no-argv"),
     "empty argv": _probe("exec-empty-argv"),
-    "another name": lambda gate: gate.fence.probe("exec-called", gate.fence.programs.forbidden, "harmless"),
+    "another name": lambda gate: gate.fence.probe(
+        "exec-called", gate.fence.programs.forbidden, "harmless"
+    ),
     "hidden memory": _probe("exec-undumpable"),
-    "from itself": lambda gate: gate.fence.probe("exec-self", "exec", gate.fence.programs.forbidden, "x"),
+    "from itself": lambda gate: gate.fence.probe(
+        "exec-self", "exec", gate.fence.programs.forbidden, "x"
+    ),
     "loader": _by_loader,
     "loader, by its file": _by_loader_itself,
     "loader, by a link": _by_loader_link,
@@ -116,7 +130,9 @@ WAYS: dict[str, Way] = {
     "link": _shell("ln -s $F link && ./link x"),
     "links": _shell("mkdir d && ln -s $D d/e && ln -s d/e/mark-f link && ./link x"),
     "/proc/self/root": _shell("/proc/self/root$F x"),
-    "/proc/self/cwd": _shell("cd $D && cwd=$PWD && cd - > /dev/null && ln -s $F f && /proc/self/cwd/f x"),
+    "/proc/self/cwd": _shell(
+        "cd $D && cwd=$PWD && cd - > /dev/null && ln -s $F f && /proc/self/cwd/f x"
+    ),
     "dots": _shell("$D/../$(basename $D)/./mark-f x"),
     "relative": _shell('here=$PWD; cd $D && exec -a x bash -c "cd $here; exec $D/mark-f x"'),
     "interpreter": _script("$F"),
@@ -136,7 +152,9 @@ WAYS: dict[str, Way] = {
     "nice": _shell("nice $F x"),
     "text without a first line": _shell("echo '$F x' > plain; chmod +x plain; ./plain"),
     "python": _program("python3", "-c", "import subprocess; subprocess.run(['$F', 'x'])"),
-    "python, fork": _program("python3", "-c", "import os; os.fork() or os.execv('$F', ['x'])\nos.wait()"),
+    "python, fork": _program(
+        "python3", "-c", "import os; os.fork() or os.execv('$F', ['x'])\nos.wait()"
+    ),
     "perl": _program("perl", "-e", "system('$F', 'x')"),
     "node": _program("node", "-e", "require('child_process').spawnSync('$F', ['x'])"),
     "make": _shell("printf 'all:\\n\\t$F x\\n' | make -f -"),
@@ -158,10 +176,14 @@ ANSWERS = {
 def test_a_denied_program_runs_by_no_way(gate: Gate, way: str) -> None:
     words = WAYS[way](gate)
     control = gate.without(words)
-    assert any(line.startswith("forbidden") for line in gate.ran()), f"the control did not get there: {control}"
+    assert any(line.startswith("forbidden") for line in gate.ran()), (
+        f"the control did not get there: {control}"
+    )
     for left in ("link", "d", "f", "copy", "plain", "nohup.out"):
         path = gate.project / left
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(
+            missing_ok=True
+        )
     outcome = gate.inside(words, gate.forbidding)
     assert gate.ran() == [], str(outcome)
     assert "Traceback" not in outcome.stderr or "PermissionError" in outcome.stderr, str(outcome)
@@ -195,9 +217,13 @@ def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
         outcome = gate.inside(gate.fence.probe(act, programs.allowed, "x"), gate.forbidding)
         assert outcome.answer == "ok 0", str(outcome)
         assert gate.ran() == ["allowed x"], str(outcome)
-    outcome = gate.inside(gate.fence.probe("exec-self", "exec-self", "exec", programs.allowed), gate.forbidding)
+    outcome = gate.inside(
+        gate.fence.probe("exec-self", "exec-self", "exec", programs.allowed), gate.forbidding
+    )
     assert gate.ran() == ["allowed"], str(outcome)
-    outcome = gate.inside(gate.fence.probe("exec-at", programs.directory, "mark-a", "x"), gate.forbidding)
+    outcome = gate.inside(
+        gate.fence.probe("exec-at", programs.directory, "mark-a", "x"), gate.forbidding
+    )
     assert gate.ran() == ["allowed x"], str(outcome)
 
 
@@ -226,11 +252,17 @@ def test_a_hard_link_is_another_place_and_the_same_content(gate: Gate) -> None:
     outcome = gate.shell("./linked x; tools/tool x; echo done", denied, more)
     assert gate.ran() == [], str(outcome)
     assert outcome.stdout == "done\n", str(outcome)
-    # By its name alone it runs under another one in a place that a rule allows; by its content it does not.
+    # By its name alone it runs under another one in a place that a rule allows; by its content it
+    # does not.
     outcome = gate.shell("tools/same x", denied, more)
     assert gate.ran() == ["forbidden x"], str(outcome)
-    digest = shutil.which("sha256sum") and gate.fence.outside(["sha256sum", tools / "tool"]).stdout.split()[0]
-    outcome = gate.shell("tools/same x; ./linked x", rule("no-content", "deny", exe_sha256=str(digest)), more)
+    digest = (
+        shutil.which("sha256sum")
+        and gate.fence.outside(["sha256sum", tools / "tool"]).stdout.split()[0]
+    )
+    outcome = gate.shell(
+        "tools/same x; ./linked x", rule("no-content", "deny", exe_sha256=str(digest)), more
+    )
     assert gate.ran() == [], str(outcome)
 
 
@@ -277,7 +309,14 @@ def test_what_a_first_line_tells_its_interpreter_is_judged(gate: Gate) -> None:
     gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} fine\n", mode=0o755)
     outcome = gate.inside(["bash", "-c", "./wrap x"], denied, own)
     assert gate.ran() == ["allowed fine ./wrap x"], str(outcome)
-    why: list[Word] = [gate.fence.installation.paddock, "why", "--policy", gate.policy(denied, own), "--exec", "./wrap"]
+    why: list[Word] = [
+        gate.fence.installation.paddock,
+        "why",
+        "--policy",
+        gate.policy(denied, own),
+        "--exec",
+        "./wrap",
+    ]
     assert gate.fence.outside(why).exit_code == 0
     gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} forbid\n", mode=0o755)
     assert gate.fence.outside(why).exit_code == 1
@@ -286,7 +325,8 @@ def test_what_a_first_line_tells_its_interpreter_is_judged(gate: Gate) -> None:
 @pytest.mark.parametrize("architecture", ["i386", "x32"])
 def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: str) -> None:
     outcome = gate.inside(
-        gate.fence.probe("exec-foreign", architecture, gate.fence.programs.forbidden), gate.forbidding
+        gate.fence.probe("exec-foreign", architecture, gate.fence.programs.forbidden),
+        gate.forbidding,
     )
     assert outcome.answer == "killed 31", str(outcome)
     assert gate.ran() == []
@@ -297,7 +337,10 @@ def test_namespaces_of_its_own_and_rules_are_not_held_together(gate: Gate) -> No
     words = gate.fence.probe("exec", gate.fence.programs.allowed, "x")
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\nnamespaces = true\n")
     assert outcome.exit_code == 125, str(outcome)
-    assert "namespaces = true lets a command put other files in the place of programs" in outcome.stderr
+    assert (
+        "namespaces = true lets a command put other files in the place of programs"
+        in outcome.stderr
+    )
     assert gate.ran() == []
     assert gate.inside(words, gate.forbidding).exit_code == 0
     assert gate.ran() == ["allowed x"]
@@ -317,14 +360,24 @@ def test_a_caller_that_is_traced_is_refused_unless_the_policy_gives_that_up(gate
     event = [event for event in gate.execs() if event["exe"] == str(programs.allowed)][-1]
     assert (event["ran"], event["verified"]) == (True, False)
     # What is denied stays so.
-    outcome = gate.inside(gate.fence.probe("exec-traced", programs.forbidden, "x"), gate.forbidding, more=trace)
+    outcome = gate.inside(
+        gate.fence.probe("exec-traced", programs.forbidden, "x"), gate.forbidding, more=trace
+    )
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
 
 
 def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
     need_program("strace")
-    words: list[Word] = ["strace", "-f", "-o", "trace", "sh", "-c", f"{gate.fence.programs.allowed} x"]
+    words: list[Word] = [
+        "strace",
+        "-f",
+        "-o",
+        "trace",
+        "sh",
+        "-c",
+        f"{gate.fence.programs.allowed} x",
+    ]
     outcome = gate.inside(words, gate.forbidding, more="[syscalls]\ntrace = true\n")
     assert gate.ran() == ["allowed x"], str(outcome)
     assert "execve(" in (gate.project / "trace").read_text()
@@ -333,11 +386,17 @@ def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
     assert outcome.exit_code != 0, str(outcome)
 
 
-def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(fence: Fence, host: dict[str, Any]) -> None:
+def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
+    fence: Fence, host: dict[str, Any]
+) -> None:
     """No policy leaves ptrace open without the switch; a plan can."""
     gate, programs = Gate(fence=fence), fence.programs
     plan = core.plan_for(
-        fence.tester, gate.project, landlock_abi=host["landlock_abi"], read=[programs.directory], allow=[gate.project]
+        fence.tester,
+        gate.project,
+        landlock_abi=host["landlock_abi"],
+        read=[programs.directory],
+        allow=[gate.project],
     )
     held = {
         "default": "allow", "on_error": "deny", "timeout_ms": 1000, "ask_timeout_s": 1, "trace": False,
@@ -347,7 +406,9 @@ def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(fence
     control = core.run_core(fence.tester, fence.installation.core, plan, words)
     assert control.answer == "ok 0", str(control)
     assert gate.ran() == ["allowed x"]
-    outcome = core.run_core(fence.tester, fence.installation.core, core.changed(plan, gate=held), words)
+    outcome = core.run_core(
+        fence.tester, fence.installation.core, core.changed(plan, gate=held), words
+    )
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
     assert "another program traces it" in outcome.stderr, str(outcome)

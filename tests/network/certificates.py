@@ -1,4 +1,6 @@
-"""An authority of the tests' own: upstreams have certificates of it, and the server is told to trust it, or not."""
+"""An authority of the tests' own: upstreams have certificates of it, and the server is told to
+trust it, or not.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,16 @@ class TestAuthority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "the tests' authority")])
         constraints = x509.BasicConstraints(ca=True, path_length=None)
-        self._certificate = self._builder(self._name, self._key).add_extension(constraints, critical=True)
-        self.pem = self._certificate.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        self._certificate = self._builder(self._name, self._key).add_extension(
+            constraints, critical=True
+        )
+        self.pem = self._certificate.sign(self._key, hashes.SHA256()).public_bytes(
+            serialization.Encoding.PEM
+        )
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -39,15 +47,17 @@ class TestAuthority:
         """For an upstream of that name."""
         key = ec.generate_private_key(ec.SECP256R1())
         builder = self._builder(x509.Name([]), key)
-        certificate = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=True).sign(
-            self._key, hashes.SHA256()
-        )
+        certificate = builder.add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(name)]), critical=True
+        ).sign(self._key, hashes.SHA256())
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         with tempfile.TemporaryDirectory() as directory:
             file = Path(directory, "chain.pem")
             file.write_bytes(
                 key.private_bytes(
-                    serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                    serialization.Encoding.PEM,
+                    serialization.PrivateFormat.PKCS8,
+                    serialization.NoEncryption(),
                 )
                 + certificate.public_bytes(serialization.Encoding.PEM)
             )

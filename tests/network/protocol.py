@@ -1,7 +1,8 @@
 """Random connections of HTTP/1, good and bad, and three servers that read them differently.
 
-A connection is made from a seed alone. Every request has a path of its own (``/r/TAG``), and what is hidden in bodies
-and headers asks for ``/x/TAG``: a server that acts on that was told something that nobody judged.
+A connection is made from a seed alone. Every request has a path of its own (``/r/TAG``), and what
+is hidden in bodies and headers asks for ``/x/TAG``: a server that acts on that was told something
+that nobody judged.
 """
 
 from __future__ import annotations
@@ -25,12 +26,28 @@ from tests.support.waiting import wait_for
 
 KINDS = ("python", "node", "nginx")
 DENIED = "denied.protocol.example"
-_METHODS = ("GET", "GET", "GET", "POST", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE", "PATCH", "get", "FOO")
+_METHODS = (
+    "GET",
+    "GET",
+    "GET",
+    "POST",
+    "POST",
+    "PUT",
+    "DELETE",
+    "HEAD",
+    "OPTIONS",
+    "TRACE",
+    "PATCH",
+    "get",
+    "FOO",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Where a client knocks: a name inside, and who judges the requests there (``route``, ``inspect``, ``relay``)."""
+    """Where a client knocks: a name inside, and who judges the requests there (``route``,
+    ``inspect``, ``relay``).
+    """
 
     host: str
     port: int
@@ -44,7 +61,9 @@ class Door:
 
 @dataclass(slots=True)
 class Play:
-    """What is said on one connection; ``bodies`` by the tag of a request that is said in the usual way."""
+    """What is said on one connection; ``bodies`` by the tag of a request that is said in the usual
+    way.
+    """
 
     door: Door
     pieces: list[str]
@@ -55,18 +74,25 @@ class Play:
 
 
 def plays(seed: int, doors: list[Door], count: int) -> list[Play]:
-    return [_play(random.Random(f"{seed}/{number}"), doors, f"{seed}-{number}") for number in range(count)]
+    return [
+        _play(random.Random(f"{seed}/{number}"), doors, f"{seed}-{number}")
+        for number in range(count)
+    ]
 
 
 def _play(chance: random.Random, doors: list[Door], name: str) -> Play:
     play = Play(chance.choice(doors), [])
-    said = "".join(_request(chance, play, f"{name}-{at}") for at in range(chance.choice((1, 1, 2, 3, 4))))
+    said = "".join(
+        _request(chance, play, f"{name}-{at}") for at in range(chance.choice((1, 1, 2, 3, 4)))
+    )
     match chance.randrange(4):
         case 0:
             play.pieces = list(said)
         case 1:
             cuts = sorted(chance.sample(range(len(said) + 1), min(6, len(said))))
-            play.pieces = [said[start:end] for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True)]
+            play.pieces = [
+                said[start:end] for start, end in zip([0, *cuts], [*cuts, len(said)], strict=True)
+            ]
         case _:
             play.pieces = [said]
     return play
@@ -76,7 +102,13 @@ def _hidden(chance: random.Random, play: Play, tag: str) -> str:
     """Something that could be read as a request, in a place where there is none."""
     host = chance.choice((DENIED, play.door.authority))
     method = chance.choice(("GET", "DELETE", "POST"))
-    line = chance.choice((f"{method} /x/{tag} HTTP/1.1", f"{method} http://{DENIED}/x/{tag} HTTP/1.1", f"GET /x/{tag}"))
+    line = chance.choice(
+        (
+            f"{method} /x/{tag} HTTP/1.1",
+            f"{method} http://{DENIED}/x/{tag} HTTP/1.1",
+            f"GET /x/{tag}",
+        )
+    )
     unfinished = f"Content-Length: {chance.randrange(20, 200)}\r\n" if method == "POST" else ""
     before = chance.choice(("", "", "", "\r\n", "\n", " "))
     return f"{before}{line}\r\nHost: {host}\r\n{unfinished}\r\n"
@@ -112,30 +144,56 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
         headers.append("Transfer-Encoding: chunked")
     elif body or chance.random() < 0.2:
         headers.append(f"Content-Length: {len(body)}")
-    usual = ("X-A: b", "Expect: 100-continue", "Connection: close", "Connection: keep-alive", "Accept: */*")
+    usual = (
+        "X-A: b",
+        "Expect: 100-continue",
+        "Connection: close",
+        "Connection: keep-alive",
+        "Accept: */*",
+    )
     headers += chance.sample(usual, chance.choice((0, 0, 1, 2)))
     end, line_end = "\r\n", "\r\n"
     if odd:
         match chance.randrange(16):
             case 0:
                 target = chance.choice(
-                    (f"//r/{tag}", f"/r/./{tag}", f"/r/{tag}?q=/x/", f"/r/%2e%2e/x/{tag}", f"/r/../x/{tag}", "*")
+                    (
+                        f"//r/{tag}",
+                        f"/r/./{tag}",
+                        f"/r/{tag}?q=/x/",
+                        f"/r/%2e%2e/x/{tag}",
+                        f"/r/../x/{tag}",
+                        "*",
+                    )
                 )
             case 1:
                 target = f"http://{chance.choice((door.authority, DENIED))}/r/{tag}"
             case 2:
                 headers[0] = chance.choice(
-                    (f"Host: {DENIED}", f"host:{door.authority.upper()}", f"X-Host: {DENIED}", "Host:")
+                    (
+                        f"Host: {DENIED}",
+                        f"host:{door.authority.upper()}",
+                        f"X-Host: {DENIED}",
+                        "Host:",
+                    )
                 )
             case 3:
                 headers.insert(chance.randrange(2), f"Host: {DENIED}")
             case 4:
-                headers += ["Connection: Upgrade", "Upgrade: " + chance.choice(("websocket", "h2c", "x"))]
+                headers += [
+                    "Connection: Upgrade",
+                    "Upgrade: " + chance.choice(("websocket", "h2c", "x")),
+                ]
                 said += _hidden(chance, play, tag)
             case 5:
                 headers.append(
                     chance.choice(
-                        ("Content-Length: 0", "Content-Length: 5", "Content-Length: +7", "Content-Length: 0x4")
+                        (
+                            "Content-Length: 0",
+                            "Content-Length: 5",
+                            "Content-Length: +7",
+                            "Content-Length: 0x4",
+                        )
                     )
                 )
             case 6:
@@ -160,9 +218,7 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
                 headers.append(f"X-C: a\r\r\n\r\n{_hidden(chance, play, tag)}")
             case 13:
                 hidden = _hidden(chance, play, tag).strip()
-                said = (
-                    f"1;{hidden.splitlines()[0]}\r\na\r\n0\r\n{chance.choice(('', f'Host: {DENIED}', hidden))}\r\n\r\n"
-                )
+                said = f"1;{hidden.splitlines()[0]}\r\na\r\n0\r\n{chance.choice(('', f'Host: {DENIED}', hidden))}\r\n\r\n"
                 headers = [headers[0], "Transfer-Encoding: chunked"]
             case 14:
                 headers.append("X-HTTP-Method-Override: DELETE")
@@ -199,14 +255,26 @@ class Upstream:
         """When all that came before this question was written down."""
         with contextlib.suppress(OSError):
             urllib.request.urlopen(f"http://127.0.0.1:{self.port}/end", timeout=120).read()
-        wait_for(lambda: '"/end"' in self.log.read_text(errors="replace"), f"the last line of {self.kind}")
+        wait_for(
+            lambda: '"/end"' in self.log.read_text(errors="replace"),
+            f"the last line of {self.kind}",
+        )
         lines = [json.loads(line) for line in self.log.read_text(errors="replace").splitlines()]
-        told = [line for line in lines if line["path"] != "/end" and line.get("status") not in ("400", "408")]
-        return [Acted(method=one["method"], path=one["path"], host=one["host"], body=one["body"]) for one in told]
+        told = [
+            line
+            for line in lines
+            if line["path"] != "/end" and line.get("status") not in ("400", "408")
+        ]
+        return [
+            Acted(method=one["method"], path=one["path"], host=one["host"], body=one["body"])
+            for one in told
+        ]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    """As many are written: a body is read where one is expected, by its length, and nowhere else."""
+    """As many are written: a body is read where one is expected, by its length, and nowhere
+    else.
+    """
 
     protocol_version = "HTTP/1.1"
     log: Path
@@ -260,14 +328,14 @@ http {{
   {servers}
 }}
 """
-_NGINX_SERVER = (
-    "server {{ listen 127.0.0.1:{port}; access_log {log} told; location / {{ proxy_pass http://unix:{root}/inner; }} }}"
-)
+_NGINX_SERVER = "server {{ listen 127.0.0.1:{port}; access_log {log} told; location / {{ proxy_pass http://unix:{root}/inner; }} }}"
 
 
 def _ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        sockets = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)
+        ]
         return [end.getsockname()[1] for end in sockets]
 
 
@@ -290,13 +358,17 @@ def upstreams(root: Path, each: int) -> Iterator[dict[str, list[Upstream]]]:
             one.log.touch()
     with contextlib.ExitStack() as stack:
         for one in found["python"]:
-            server = _Python(("127.0.0.1", one.port), type("Handler", (_Handler,), {"log": one.log}))
+            server = _Python(
+                ("127.0.0.1", one.port), type("Handler", (_Handler,), {"log": one.log})
+            )
             threading.Thread(target=server.serve_forever, daemon=True).start()
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
         words = json.dumps([[str(one.log), one.port] for one in found["node"]])
         _started(stack, [node, "-e", _NODE, words])
-        servers = "\n".join(_NGINX_SERVER.format(root=root, port=one.port, log=one.log) for one in found["nginx"])
+        servers = "\n".join(
+            _NGINX_SERVER.format(root=root, port=one.port, log=one.log) for one in found["nginx"]
+        )
         (root / "nginx.conf").write_text(_NGINX.format(root=root, servers=servers))
         _started(stack, [nginx, "-p", str(root), "-c", str(root / "nginx.conf")])
         for one in (one for ones in found.values() for one in ones):
@@ -305,7 +377,9 @@ def upstreams(root: Path, each: int) -> Iterator[dict[str, list[Upstream]]]:
 
 
 def _started(stack: contextlib.ExitStack, words: list[str]) -> None:
-    process: subprocess.Popen[Any] = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process: subprocess.Popen[Any] = subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     stack.callback(process.wait, 30)
     stack.callback(process.kill)
 

@@ -1,4 +1,6 @@
-"""The relay's side of the seam: clients connect on loopback, and the accepted end is handed over with its name."""
+"""The relay's side of the seam: clients connect on loopback, and the accepted end is handed over
+with its name.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def a_route(
     return Route(
         name=name,
         upstream=Upstream(scheme=scheme, host=host, port=port, base=base),
-        credential=Credential(kind=CredentialKind.ENV, place="KEY", source=WRITTEN) if secret else None,
+        credential=Credential(kind=CredentialKind.ENV, place="KEY", source=WRITTEN)
+        if secret
+        else None,
         inject_mode=mode,
         inject_name=inject_name,
         endpoint_rules=None
@@ -71,7 +75,9 @@ def anywhere(_address: str, _port: int) -> str | None:
 
 @dataclass
 class Relay:
-    """``listen(kind, host, port)`` is an address on which every connection is handed over as one to that host."""
+    """``listen(kind, host, port)`` is an address on which every connection is handed over as one to
+    that host.
+    """
 
     channel: socket.socket
     line: socket.socket
@@ -87,8 +93,12 @@ class Relay:
         self._start(self._accept, listener, kind, host, port)
         return int(listener.getsockname()[1])
 
-    def hand_over(self, end: socket.socket, kind: str, host: str, port: int, said: bytes = b"") -> None:
-        message = canonical({"kind": kind, "host": host, "port": port}).encode() + (b"\0" + said if said else b"")
+    def hand_over(
+        self, end: socket.socket, kind: str, host: str, port: int, said: bytes = b""
+    ) -> None:
+        message = canonical({"kind": kind, "host": host, "port": port}).encode() + (
+            b"\0" + said if said else b""
+        )
         socket.send_fds(self.channel, [message], [end.fileno()])
         end.close()
 
@@ -134,13 +144,17 @@ class Relay:
                 asked = json.loads(message)
                 answer: dict[str, Any] = {"id": asked["id"]}
                 try:
-                    found = socket.getaddrinfo(asked["dial"], asked["port"], type=socket.SOCK_STREAM)
+                    found = socket.getaddrinfo(
+                        asked["dial"], asked["port"], type=socket.SOCK_STREAM
+                    )
                     address = str(found[0][4][0])
                     if reason := self.may_dial(address, asked["port"]):
                         raise PermissionError(reason)
                     with socket.create_connection((address, asked["port"])) as server:
                         socket.send_fds(
-                            self.channel, [canonical(answer | {"address": address}).encode()], [server.fileno()]
+                            self.channel,
+                            [canonical(answer | {"address": address}).encode()],
+                            [server.fileno()],
                         )
                 except OSError as error:
                     answer |= {"reason": str(error), "denied": isinstance(error, PermissionError)}
@@ -167,12 +181,16 @@ def serving(
     """The real server in a thread of its own, and this side of its channel."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     our_line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    injections: Mapping[str, Injection] = {route.name: injection(route, secret) for route in routes if route.credential}
+    injections: Mapping[str, Injection] = {
+        route.name: injection(route, secret) for route in routes if route.credential
+    }
     failed: list[BaseException] = []
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: failed.append(context.get("exception") or Exception(context)))
+        loop.set_exception_handler(
+            lambda _, context: failed.append(context.get("exception") or Exception(context))
+        )
         context = tls or ssl.create_default_context()
         await RequestServer(
             their_line,
@@ -207,7 +225,11 @@ def serving(
 def curl(*arguments: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
     environ = {"PATH": os.environ["PATH"]}  # no proxy of whoever runs the tests
     return subprocess.run(
-        ["curl", "-sS", "--max-time", "60", *arguments], input=data, capture_output=True, env=environ, check=False
+        ["curl", "-sS", "--max-time", "60", *arguments],
+        input=data,
+        capture_output=True,
+        env=environ,
+        check=False,
     )
 
 

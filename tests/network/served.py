@@ -12,11 +12,17 @@ KEY = {"ROUTE_KEY": SECRET}
 
 
 def policy(fence: Fence, text: str) -> Path:
-    return fence.ground.put(fence.ground.root / "served.toml", f'[meta]\ninherit = "ai-agent"\n{text}')
+    return fence.ground.put(
+        fence.ground.root / "served.toml", f'[meta]\ninherit = "ai-agent"\n{text}'
+    )
 
 
-def route(name: str, server: UpstreamServer, *lines: str, host: str = "127.0.0.1", scheme: str = "http") -> str:
-    return "\n".join([f"[network.routes.{name}]", f'upstream = "{scheme}://{host}:{server.port}"', *lines, ""])
+def route(
+    name: str, server: UpstreamServer, *lines: str, host: str = "127.0.0.1", scheme: str = "http"
+) -> str:
+    return "\n".join(
+        [f"[network.routes.{name}]", f'upstream = "{scheme}://{host}:{server.port}"', *lines, ""]
+    )
 
 
 def served_by(core: int) -> int:

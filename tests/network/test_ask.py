@@ -1,4 +1,6 @@
-"""A host that no rule is about is asked about when it is dialled. The person is the test, at the companion's socket."""
+"""A host that no rule is about is asked about when it is dialled. The person is the test, at the
+companion's socket.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from tests.support.network import MESSAGE, Netted, Server, network, relay_of, se
 from tests.support.waiting import wait_for
 
 REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")
-# Every host calls itself so (/etc/hosts), and a program inside that asks for it by hand gets an address for it. Calls
-# once for each line of its input; without any, once.
+# Every host calls itself so (/etc/hosts), and a program inside that asks for it by hand gets an
+# address for it. Calls once for each line of its input; without any, once.
 NAME = "localhost"
 _CALL = """
 import errno, socket, struct, sys
@@ -78,7 +80,9 @@ class Run:
         return message
 
     def answer(self, question: dict[str, Any], verdict: str) -> None:
-        self.line.send(core.canonical({"answer": question["ask"], "verdict": verdict, "by": "test"}))
+        self.line.send(
+            core.canonical({"answer": question["ask"], "verdict": verdict, "by": "test"})
+        )
 
     def ended(self) -> str:
         """What it wrote to stderr."""
@@ -136,7 +140,9 @@ def test_what_a_person_allows_is_reached_and_who_it_was_is_told(netted: Netted) 
             assert (question["host"], question["port"]) == (NAME, server.port)
             assert (question["source"], question["timeout_s"]) == ("paddock.toml:1", 60)
             assert question["process"]["exe"] == os.path.realpath(netted.python)
-            assert os.readlink(f"/proc/{question['process']['pid']}/exe") == question["process"]["exe"]
+            assert (
+                os.readlink(f"/proc/{question['process']['pid']}/exe") == question["process"]["exe"]
+            )
             assert server.heard() == []
             run.answer(question, "once")
             assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
@@ -174,7 +180,10 @@ def test_an_inspected_host_is_asked_about_and_then_read(netted: Netted) -> None:
         assert run.answered() == "403"
         assert len(server.asked) == 1
         run.ended()
-    events = [(event["layer"], event["action"], event["by"], event.get("path")) for event in decided(netted)]
+    events = [
+        (event["layer"], event["action"], event["by"], event.get("path"))
+        for event in decided(netted)
+    ]
     assert sorted(events, key=str) == [
         ("connect", "allow", "test", None),
         ("connect", "deny", "test", None),
@@ -191,14 +200,23 @@ def test_what_a_person_denies_is_refused_and_not_asked_again_at_once(netted: Net
         assert run.answered() in REFUSED
         assert server.heard() == []
         said = run.ended()
-        assert said.count(f"paddock: denied: {NAME}:{server.port} (it was asked about, and denied)") == 1, said
-    assert [(event["action"], event["by"]) for event in decided(netted)] == [("deny", "test"), ("deny", None)]
+        assert (
+            said.count(f"paddock: denied: {NAME}:{server.port} (it was asked about, and denied)")
+            == 1
+        ), said
+    assert [(event["action"], event["by"]) for event in decided(netted)] == [
+        ("deny", "test"),
+        ("deny", None),
+    ]
 
 
 @pytest.mark.parametrize("why", ["nobody", "gone", "late"])
 def test_without_an_answer_it_is_denied(netted: Netted, why: str) -> None:
     plan = asking(ask_timeout_s=1 if why == "late" else 60)
-    with serving("127.0.0.1") as server, running(netted, server, plan, companion=why != "nobody") as run:
+    with (
+        serving("127.0.0.1") as server,
+        running(netted, server, plan, companion=why != "nobody") as run,
+    ):
         run.call()
         if why != "nobody":
             question = run.asked()
@@ -238,4 +256,8 @@ def test_a_question_leaves_with_the_relay_that_asked_and_the_run_goes_on(netted:
         assert run.asked() == {"withdrawn": question["ask"]}
         assert run.answered() in REFUSED
         assert "the relay is gone" in run.ended()
-    assert [event["event"] for event in netted.events()] == ["session.start", "network.lost", "session.end"]
+    assert [event["event"] for event in netted.events()] == [
+        "session.start",
+        "network.lost",
+        "session.end",
+    ]

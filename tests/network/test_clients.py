@@ -1,4 +1,6 @@
-"""Programs as people have them, without proxy variables: each is held to the names that are allowed."""
+"""Programs as people have them, without proxy variables: each is held to the names that are
+allowed.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.support.features import need_program
 from tests.support.fence import Fence, Word
 from tests.support.network import own_address
 
-# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does not close it.
+# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does
+# not close it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 FETCH = "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t)).catch(e => process.exit(7))"
@@ -33,10 +36,14 @@ WAYS: dict[str, Callable[[str], list[Word]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_client_reaches_the_name_that_is_allowed_and_no_other(clients: Clients, tmp_path: Path, way: str) -> None:
+def test_a_client_reaches_the_name_that_is_allowed_and_no_other(
+    clients: Clients, tmp_path: Path, way: str
+) -> None:
     with serve(tmp_path) as site:
         for name in (ALLOWED, OTHER):
-            assert clients.outside(WAYS[way](site.at(name))).stdout == "from the host", "the control"
+            assert clients.outside(WAYS[way](site.at(name))).stdout == "from the host", (
+                "the control"
+            )
         site.seen.clear()
         outcome = clients.inside(WAYS[way](site.at(ALLOWED)), site.port)
         assert (outcome.stdout, outcome.exit_code) == ("from the host", 0), str(outcome)
@@ -49,8 +56,12 @@ def test_a_client_reaches_the_name_that_is_allowed_and_no_other(clients: Clients
 
 
 @pytest.mark.parametrize("way", ["udp", "tcp"])
-def test_a_static_program_that_asks_for_names_itself(clients: Clients, tmp_path: Path, way: str) -> None:
-    """Whatever name server it asks: outside nobody is there (tests/escape/test_network.py has the control)."""
+def test_a_static_program_that_asks_for_names_itself(
+    clients: Clients, tmp_path: Path, way: str
+) -> None:
+    """Whatever name server it asks: outside nobody is there (tests/escape/test_network.py has the
+    control).
+    """
     caller = clients.fence.programs.caller
     with serve(tmp_path) as site:
         words: list[Word] = [caller, way, "192.0.2.53"]
@@ -64,11 +75,15 @@ def test_a_static_program_that_asks_for_names_itself(clients: Clients, tmp_path:
 
 def test_a_name_that_has_an_address_of_the_sixth_version(clients: Clients, tmp_path: Path) -> None:
     with serve(tmp_path, "::1") as site:
-        outcome = clients.inside([need_program("curl"), "-6", "-sSm", "60", site.at(SIXTH)], site.port)
+        outcome = clients.inside(
+            [need_program("curl"), "-6", "-sSm", "60", site.at(SIXTH)], site.port
+        )
         assert (outcome.stdout, site.seen) == ("from the host", [SIXTH]), str(outcome)
 
 
-def test_a_request_for_another_host_on_an_allowed_connection(clients: Clients, tmp_path: Path) -> None:
+def test_a_request_for_another_host_on_an_allowed_connection(
+    clients: Clients, tmp_path: Path
+) -> None:
     """Fronting: a server that knows both would answer."""
     words: list[Word] = [need_program("curl"), "-sSm", "60", "-H", f"Host: {OTHER}"]
     with serve(tmp_path) as site:
@@ -78,7 +93,12 @@ def test_a_request_for_another_host_on_an_allowed_connection(clients: Clients, t
         assert outcome.stdout.startswith(f"paddock: denied: {OTHER}"), str(outcome)
         assert site.seen == [OTHER]
         # By its address it is not reached either, listed or not: that is the sandbox's own.
-        assert clients.inside([need_program("curl"), "-sSm", "60", site.at("127.0.0.1")], site.port).exit_code == 7
+        assert (
+            clients.inside(
+                [need_program("curl"), "-sSm", "60", site.at("127.0.0.1")], site.port
+            ).exit_code
+            == 7
+        )
 
 
 DISGUISED = """
@@ -105,7 +125,9 @@ for request in (
 """
 
 
-def test_requests_for_another_host_that_look_like_something_else(clients: Clients, tmp_path: Path) -> None:
+def test_requests_for_another_host_that_look_like_something_else(
+    clients: Clients, tmp_path: Path
+) -> None:
     """Python's own server reads all of these, and is the judge."""
     with serve(tmp_path) as site:
         words = ["python3", "-c", DISGUISED, ALLOWED, str(site.port), OTHER]
@@ -132,7 +154,9 @@ for request in (f"GET http://{other}/hello HTTP/1.0", f"GET http://{other}/hello
 """
 
 
-def test_a_request_line_that_only_the_end_of_the_stream_ends(clients: Clients, tmp_path: Path) -> None:
+def test_a_request_line_that_only_the_end_of_the_stream_ends(
+    clients: Clients, tmp_path: Path
+) -> None:
     """Python's own server takes it for a whole one."""
     with serve(tmp_path) as site:
         words = ["python3", "-c", CUT, ALLOWED, str(site.port), OTHER]
@@ -201,7 +225,9 @@ print(refused, flush=True)
 
 
 def test_every_denial_of_a_flood_is_in_the_journal(full: Fence) -> None:
-    """Asked for while nobody writes it down. There is nobody to ask outside (tests/escape/test_network.py)."""
+    """Asked for while nobody writes it down. There is nobody to ask outside
+    (tests/escape/test_network.py).
+    """
     count = 10_000
     words: list[Word] = ["python3", "-c", FLOOD, str(count)]
     with full.starting(words, "--allow-domain", ALLOWED, stdin=subprocess.PIPE) as process:
@@ -223,21 +249,28 @@ def test_encrypted_connections_are_held_to_the_name_they_ask_for(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     certificate, context = certified
-    trusted = clients.fence.ground.put(clients.fence.ground.project / "ca.pem", certificate.read_text())
+    trusted = clients.fence.ground.put(
+        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    )
     curl: list[Word] = [need_program("curl"), "-sSm", "60", "--cacert", trusted]
     with serve(tmp_path, context=context) as site:
         outcome = clients.inside([*curl, site.at(ALLOWED)], site.port)
         assert (outcome.stdout, site.seen) == ("from the host", [ALLOWED]), str(outcome)
         # The other name in the ClientHello, to the address of the allowed one.
-        fronting: list[Word] = [*curl, "--connect-to", f"{OTHER}:{site.port}:{ALLOWED}:{site.port}", site.at(OTHER)]
+        fronting: list[Word] = [
+            *curl,
+            "--connect-to",
+            f"{OTHER}:{site.port}:{ALLOWED}:{site.port}",
+            site.at(OTHER),
+        ]
         assert clients.outside(fronting).stdout == "from the host", "the control"
         site.seen.clear()
         assert clients.inside(fronting, site.port).exit_code != 0
         assert site.seen == []
 
 
-# OpenSSL by its own library: the name is changed after the first ClientHello was sent. An alert that the server passes
-# over may stand between.
+# OpenSSL by its own library: the name is changed after the first ClientHello was sent. An alert
+# that the server passes over may stand between.
 TWICE = """
 import _ssl, ctypes, select, socket, sys
 print("started", flush=True)
@@ -282,7 +315,9 @@ USER_CANCELED = "1503030002015a"
 def test_the_second_hello_of_a_handshake_is_held_to_the_name_as_well(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
-    """A server that has none of the keys offered asks for another hello, and goes by the name in that."""
+    """A server that has none of the keys offered asks for another hello, and goes by the name in
+    that.
+    """
     _, context = certified
     context.set_ecdh_curve("secp384r1")
     named: list[str | None] = []
@@ -324,9 +359,18 @@ def test_a_session_of_tls_1_2_is_resumed(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     certificate, context = certified
-    trusted = clients.fence.ground.put(clients.fence.ground.project / "ca.pem", certificate.read_text())
+    trusted = clients.fence.ground.put(
+        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    )
     with serve(tmp_path, context=context) as site:
-        words: list[Word] = [need_program("python3"), "-c", RESUMED, ALLOWED, str(site.port), trusted]
+        words: list[Word] = [
+            need_program("python3"),
+            "-c",
+            RESUMED,
+            ALLOWED,
+            str(site.port),
+            trusted,
+        ]
         outcome = clients.inside(words, site.port)
         assert outcome.stdout.splitlines() == ["TLSv1.2 False", "TLSv1.2 True"], str(outcome)
         assert site.seen == [ALLOWED] * 2

@@ -1,5 +1,6 @@
-"""Every connection arrives at the relay, and nowhere else. Nothing is allowed here: what the relay decides is tested
-elsewhere."""
+"""Every connection arrives at the relay, and nowhere else. Nothing is allowed here: what the relay
+decides is tested elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ import pytest
 
 from tests.support import core
 from tests.support.fence import Word
-from tests.support.network import MESSAGE, Netted, gone, network, own_address, relay_of, relays_of, serving
+from tests.support.network import (
+    MESSAGE,
+    Netted,
+    gone,
+    network,
+    own_address,
+    relay_of,
+    relays_of,
+    serving,
+)
 from tests.support.waiting import wait_for
 from tests.support.witness import alive
 
@@ -34,10 +44,21 @@ for line in itertools.chain([""], sys.stdin):
 
 @pytest.mark.parametrize(
     "target",
-    ["203.0.113.7/1", "203.0.113.7/443", "198.51.100.1/65535", "240.0.0.1/80", "2001:db8::1/22", "10.9.8.7/54"],
+    [
+        "203.0.113.7/1",
+        "203.0.113.7/443",
+        "198.51.100.1/65535",
+        "240.0.0.1/80",
+        "2001:db8::1/22",
+        "10.9.8.7/54",
+    ],
 )
-def test_a_connection_to_any_address_and_port_arrives_and_is_refused(netted: Netted, target: str) -> None:
-    """Outside, nobody can be asked: these are addresses of documents. The journal is the host's side."""
+def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
+    netted: Netted, target: str
+) -> None:
+    """Outside, nobody can be asked: these are addresses of documents. The journal is the host's
+    side.
+    """
     address, _, port = target.partition("/")
     outcome = netted.run(FILTERED, netted.calling(f"SOCK_STREAM/{target}"))
     assert outcome.answer in REFUSED, str(outcome)
@@ -45,9 +66,17 @@ def test_a_connection_to_any_address_and_port_arrives_and_is_refused(netted: Net
     assert [event["event"] for event in events] == ["session.start", "network", "session.end"]
     assert events[0]["actual"]["network"] == "filtered"
     told = events[1]
-    assert (told["layer"], told["action"], told["address"], told["port"]) == ("connect", "deny", address, int(port))
+    assert (told["layer"], told["action"], told["address"], told["port"]) == (
+        "connect",
+        "deny",
+        address,
+        int(port),
+    )
     assert told["exe"] == os.path.realpath(netted.python)
-    assert f"paddock: denied: {f'[{address}]' if ':' in address else address}:{port} (" in outcome.stderr
+    assert (
+        f"paddock: denied: {f'[{address}]' if ':' in address else address}:{port} ("
+        in outcome.stderr
+    )
 
 
 def test_the_hosts_own_servers_are_not_reached(netted: Netted) -> None:
@@ -64,7 +93,9 @@ def test_the_hosts_own_servers_are_not_reached(netted: Netted) -> None:
 
 def test_datagrams_are_refused_at_once(netted: Netted) -> None:
     with serving(own_address(), socket.SOCK_DGRAM) as server:
-        words = netted.calling(server.target, "SOCK_DGRAM/203.0.113.7/443", "SOCK_DGRAM/2001:db8::1/443")
+        words = netted.calling(
+            server.target, "SOCK_DGRAM/203.0.113.7/443", "SOCK_DGRAM/2001:db8::1/443"
+        )
         control = netted.outside(netted.sending(server.target))
         assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
         outcome = netted.run(FILTERED, words)
@@ -73,11 +104,19 @@ def test_datagrams_are_refused_at_once(netted: Netted) -> None:
 
 
 def test_each_host_and_port_is_told_once(netted: Netted) -> None:
-    targets = ["SOCK_STREAM/203.0.113.7/443", "SOCK_STREAM/203.0.113.7/443", "SOCK_STREAM/203.0.113.7/22"]
+    targets = [
+        "SOCK_STREAM/203.0.113.7/443",
+        "SOCK_STREAM/203.0.113.7/443",
+        "SOCK_STREAM/203.0.113.7/22",
+    ]
     outcome = netted.run(FILTERED, netted.calling(*targets))
     assert outcome.stderr.count("denied: 203.0.113.7:443 (") == 1, str(outcome)
     assert outcome.stderr.count("denied: 203.0.113.7:22 (") == 1, str(outcome)
-    assert [event["port"] for event in netted.events() if event["event"] == "network"] == [443, 443, 22]
+    assert [event["port"] for event in netted.events() if event["event"] == "network"] == [
+        443,
+        443,
+        22,
+    ]
 
 
 def test_who_calls_nobody_has_no_relay(netted: Netted) -> None:
@@ -97,14 +136,18 @@ def test_a_local_port_arrives_and_others_do_not(netted: Netted) -> None:
         assert other.heard() == []
 
 
-def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(netted: Netted) -> None:
+def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
+    netted: Netted,
+) -> None:
     with netted.running(FILTERED, _TWICE) as (process, lines):
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline().strip() in REFUSED
         relay = relay_of(process.pid)
         os.kill(relay, signal.SIGKILL)
-        wait_for(lambda: any(event["event"] == "network.lost" for event in netted.events()), "an event")
+        wait_for(
+            lambda: any(event["event"] == "network.lost" for event in netted.events()), "an event"
+        )
         for _ in range(2):
             os.write(lines, b"again\n")
             assert process.stdout.readline() == "ECONNREFUSED\n"
@@ -118,7 +161,9 @@ def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(ne
     assert lost["reason"] == "it was killed by SIGKILL"
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"])
+@pytest.mark.parametrize(
+    "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
+)
 def test_nothing_lives_on(netted: Netted, end: signal.Signals) -> None:
     with netted.running(FILTERED, _TWICE) as (process, _):
         assert process.stdout is not None
@@ -142,13 +187,29 @@ def test_the_relay_has_nothing_but_what_it_needs(netted: Netted) -> None:
         relay = Path(f"/proc/{relay_of(process.pid)}")
         assert (relay / "environ").read_bytes() == b""
         assert os.readlink(relay / "cwd") == "/"
-        status = dict(line.split(":\t", 1) for line in (relay / "status").read_text().splitlines() if ":\t" in line)
+        status = dict(
+            line.split(":\t", 1)
+            for line in (relay / "status").read_text().splitlines()
+            if ":\t" in line
+        )
         assert status["NoNewPrivs"] == "1"
-        limit = next(line for line in (relay / "limits").read_text().splitlines() if line.startswith("Max open files"))
+        limit = next(
+            line
+            for line in (relay / "limits").read_text().splitlines()
+            if line.startswith("Max open files")
+        )
         assert limit.split()[3] == limit.split()[4]
         opened = sorted(os.readlink(one).partition(":")[0] for one in (relay / "fd").iterdir())
-        assert set(opened) <= {"/dev/null", "/memfd", "/memfd:plan (deleted)", "socket", "anon_inode", "pipe"}, opened
-        # Connections and names in both families, names by TCP as well, whose a socket is; and the line.
+        assert set(opened) <= {
+            "/dev/null",
+            "/memfd",
+            "/memfd:plan (deleted)",
+            "socket",
+            "anon_inode",
+            "pipe",
+        }, opened
+        # Connections and names in both families, names by TCP as well, whose a socket is; and the
+        # line.
         assert opened.count("socket") == 8, opened
 
 
@@ -164,14 +225,19 @@ else:
     with netted.running(FILTERED, script) as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline().strip() in REFUSED
-        (told,) = wait_for(lambda: [one for one in netted.events() if one["event"] == "network"] or None, "an event")
+        (told,) = wait_for(
+            lambda: [one for one in netted.events() if one["event"] == "network"] or None,
+            "an event",
+        )
         (command,) = _inside(process.pid)
         (child,) = map(int, Path(f"/proc/{command}/task/{command}/children").read_text().split())
         assert (told["pid"], told["exe"]) == (child, os.path.realpath(netted.python))
 
 
 def test_a_name_server_on_loopback_answers_by_tcp_as_well(netted: Netted) -> None:
-    """127.0.0.53 is what many an /etc/resolv.conf names. A name that does not exist is answered so: 3."""
+    """127.0.0.53 is what many an /etc/resolv.conf names. A name that does not exist is answered so:
+    3.
+    """
     script = (
         "import socket, struct\n"
         "question = struct.pack('!6H', 7, 0x100, 1, 0, 0, 0) + b'\\4nope\\7example\\0' + struct.pack('!2H', 1, 1)\n"
@@ -212,7 +278,12 @@ def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
             "no network namespace can be made: No space left on device",
             "max_net_namespaces",
         ),
-        ("filtered", ("--no-netns", "1"), "no network namespace can be made: Operation not permitted", "filter"),
+        (
+            "filtered",
+            ("--no-netns", "1"),
+            "no network namespace can be made: Operation not permitted",
+            "filter",
+        ),
         (
             "filtered",
             ("--no-netfilter", "93"),
@@ -226,9 +297,17 @@ def test_what_the_machine_lacks_is_said_and_nothing_runs(
 ) -> None:
     def run(*options: str) -> tuple[int, str, str]:
         with core.sealed(core.canonical(netted.with_network(network(mode)))) as fd:
-            argv: list[Word] = [netted.fence.programs.oldkernel, *options, "--", netted.fence.installation.core, "run"]
+            argv: list[Word] = [
+                netted.fence.programs.oldkernel,
+                *options,
+                "--",
+                netted.fence.installation.core,
+                "run",
+            ]
             outcome = netted.fence.tester.run(
-                [*argv, "--plan-fd", str(fd), "--", "/bin/echo", "ran"], cwd=netted.fence.ground.project, pass_fds=[fd]
+                [*argv, "--plan-fd", str(fd), "--", "/bin/echo", "ran"],
+                cwd=netted.fence.ground.project,
+                pass_fds=[fd],
             )
             return outcome.exit_code, outcome.stdout, outcome.stderr
 
@@ -241,17 +320,31 @@ def test_what_the_machine_lacks_is_said_and_nothing_runs(
 
 
 def test_a_kernel_without_ipv6_filters_the_rest(netted: Netted) -> None:
-    words = netted.calling("SOCK_STREAM/203.0.113.7/443", "SOCK_DGRAM/203.0.113.7/443", "SOCK_STREAM/2001:db8::1/443")
+    words = netted.calling(
+        "SOCK_STREAM/203.0.113.7/443", "SOCK_DGRAM/203.0.113.7/443", "SOCK_STREAM/2001:db8::1/443"
+    )
     oldkernel: list[Word] = [netted.fence.programs.oldkernel, "--no-ipv6", "--"]
-    control = netted.outside([str(word) for word in (*oldkernel, *netted.sending("SOCK_STREAM/::1/1"))])
+    control = netted.outside(
+        [str(word) for word in (*oldkernel, *netted.sending("SOCK_STREAM/::1/1"))]
+    )
     assert control.answer == "EAFNOSUPPORT", str(control)
     with core.sealed(core.canonical(netted.with_network(FILTERED))) as fd:
-        run: list[Word] = [*oldkernel, netted.fence.installation.core, "run", "--plan-fd", str(fd), "--", *words]
+        run: list[Word] = [
+            *oldkernel,
+            netted.fence.installation.core,
+            "run",
+            "--plan-fd",
+            str(fd),
+            "--",
+            *words,
+        ]
         outcome = netted.fence.tester.run(run, cwd=netted.fence.ground.project, pass_fds=[fd])
     answers = outcome.stdout.split()[1:]
     assert answers[0] in REFUSED, str(outcome)
     assert answers[1:] == ["ECONNREFUSED", "EAFNOSUPPORT"], str(outcome)
-    assert [event["address"] for event in netted.events() if event["event"] == "network"] == ["203.0.113.7"]
+    assert [event["address"] for event in netted.events() if event["event"] == "network"] == [
+        "203.0.113.7"
+    ]
 
 
 def _inside(core_pid: int) -> list[int]:

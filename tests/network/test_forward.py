@@ -29,7 +29,8 @@ except urllib.error.HTTPError as error:
     with error:
         sys.stdout.write(error.read().decode())
 """
-# What the proxy answers to each CONNECT, with the credentials of a proxy's address: its own, or the first word.
+# What the proxy answers to each CONNECT, with the credentials of a proxy's address: its own, or the
+# first word.
 ASK = """
 import base64, os, socket, sys, urllib.parse
 proxy = urllib.parse.urlsplit(sys.argv[1] or os.environ["http_proxy"])
@@ -50,7 +51,13 @@ def in_shell(*lines: str) -> Callable[..., list[Word]]:
     """Each line for each address, with what it ended with."""
     each = "".join(f'{line}\necho "[$?]"\n' for line in lines)
     need_program("curl")
-    return lambda *addresses: ["/bin/sh", "-c", f'for address in "$@"; do\n{each}done', "sh", *addresses]
+    return lambda *addresses: [
+        "/bin/sh",
+        "-c",
+        f'for address in "$@"; do\n{each}done',
+        "sh",
+        *addresses,
+    ]
 
 
 CURL = "curl -sSm 10"
@@ -60,7 +67,10 @@ WAYS = {
     "curl, told": (f'{CURL} -x "$ALL_PROXY" "$address"', "paddock: denied: "),
     "curl, who asks without first": (f'{CURL} --proxy-anyauth "$address"', "paddock: denied: "),
     "curl, a tunnel": (f'{CURL} --proxytunnel "$address"', "[56]"),
-    "curl, socks by name": (f'{CURL} --socks5-hostname "${{HTTP_PROXY#http://}}" "$address"', "[97]"),
+    "curl, socks by name": (
+        f'{CURL} --socks5-hostname "${{HTTP_PROXY#http://}}" "$address"',
+        "[97]",
+    ),
     "python": (f'python3 -c {shlex.quote(READ)} "$address"', "paddock: denied: "),
 }
 
@@ -78,22 +88,34 @@ def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
         reached, _, refused = outcome.stdout.partition("[0]\n")
         assert reached == HELLO, str(outcome)
         assert refused.startswith(refusal), str(outcome)
-        assert f"paddock: denied: {OTHER}:{site.port} (no rule allows it; --allow-domain {OTHER}" in outcome.stderr
+        assert (
+            f"paddock: denied: {OTHER}:{site.port} (no rule allows it; --allow-domain {OTHER}"
+            in outcome.stderr
+        )
         assert site.seen == [ALLOWED]
         # By the stub, the name would not have been there at all.
-        assert sorted(clients.decided()) == [("connect", "allow", ALLOWED), ("connect", "deny", OTHER)]
+        assert sorted(clients.decided()) == [
+            ("connect", "allow", ALLOWED),
+            ("connect", "deny", OTHER),
+        ]
 
 
-def test_a_403_names_the_flag_and_the_next_request_is_for_whom_it_is_for(clients: Clients, tmp_path: Path) -> None:
+def test_a_403_names_the_flag_and_the_next_request_is_for_whom_it_is_for(
+    clients: Clients, tmp_path: Path
+) -> None:
     addresses = (ALLOWED, OTHER, ALLOWED)
     with serving_site(tmp_path) as site:
-        outcome = clients.proxied(curl("-w", " %{http_code} ", *(site.at(name) for name in addresses)), site.port)
+        outcome = clients.proxied(
+            curl("-w", " %{http_code} ", *(site.at(name) for name in addresses)), site.port
+        )
         denied = f"paddock: denied: {OTHER}:{site.port} (no rule allows it; --allow-domain {OTHER}:{site.port})\n"
         assert outcome.stdout == f"{HELLO} 200 {denied} 403 {HELLO} 200 ", str(outcome)
         assert site.seen == [ALLOWED, ALLOWED]
 
 
-def test_a_body_goes_through_and_nothing_of_the_proxys_own(clients: Clients, tmp_path: Path) -> None:
+def test_a_body_goes_through_and_nothing_of_the_proxys_own(
+    clients: Clients, tmp_path: Path
+) -> None:
     with serving_site(tmp_path) as site:
         outcome = clients.proxied(curl("-d", "x" * 100_000, site.at(ALLOWED, "taken")), site.port)
         assert (outcome.exit_code, outcome.stdout) == (0, "100000"), str(outcome)
@@ -101,7 +123,9 @@ def test_a_body_goes_through_and_nothing_of_the_proxys_own(clients: Clients, tmp
         assert site.fields[-1]["Connection"] == "close"
 
 
-def test_a_client_that_asks_for_addresses_itself_is_led_by_the_name(clients: Clients, tmp_path: Path) -> None:
+def test_a_client_that_asks_for_addresses_itself_is_led_by_the_name(
+    clients: Clients, tmp_path: Path
+) -> None:
     """The address is the stub's, and stands for the name."""
     ask = in_shell(f'{CURL} -x "socks5://${{ALL_PROXY#http://}}" "$address"')
     with serving_site(tmp_path) as site:
@@ -128,7 +152,9 @@ def test_without_the_token_the_proxy_does_nothing(clients: Clients, tmp_path: Pa
         assert site.seen == [ALLOWED]
 
 
-def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(clients: Clients, tmp_path: Path) -> None:
+def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(
+    clients: Clients, tmp_path: Path
+) -> None:
     """F-117 F-133 F-137. The loopback is listed here, and it is the command's own all the same."""
     with serving_site(tmp_path) as site, serving("127.0.0.1") as other:
         refused = [
@@ -140,7 +166,9 @@ def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(clients: C
         words = [need_program("python3"), "-c", ASK, "", f"{ALLOWED}:{site.port}", *refused, *odd]
         outcome = clients.proxied(words, site.port)
         answers = outcome.stdout.split()
-        assert answers == ["started", "200", *["403"] * len(refused), *["400"] * len(odd)], str(outcome)
+        assert answers == ["started", "200", *["403"] * len(refused), *["400"] * len(odd)], str(
+            outcome
+        )
         assert other.heard() == []
 
 
@@ -149,7 +177,9 @@ def test_what_goes_through_a_tunnel_has_to_name_the_same_host(
 ) -> None:
     """F-116"""
     certificate, context = certified
-    trusted = clients.fence.ground.put(clients.fence.ground.project / "ca.pem", certificate.read_text())
+    trusted = clients.fence.ground.put(
+        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    )
     secure = curl("--cacert", trusted)
 
     def fronting(site: Site) -> list[Word]:
@@ -165,7 +195,9 @@ def test_what_goes_through_a_tunnel_has_to_name_the_same_host(
     with serving_site(tmp_path) as site:
         outcome = clients.proxied(curl("-p", "-H", f"Host: {OTHER}", site.at(ALLOWED)), site.port)
         assert outcome.stdout.startswith(f"paddock: denied: {OTHER}:"), str(outcome)
-        outcome = clients.proxied(curl("-w", "%{http_code}", "-H", f"Host: {OTHER}", site.at(ALLOWED)), site.port)
+        outcome = clients.proxied(
+            curl("-w", "%{http_code}", "-H", f"Host: {OTHER}", site.at(ALLOWED)), site.port
+        )
         assert outcome.stdout.endswith("400"), str(outcome)
         assert site.seen == []
 
@@ -174,14 +206,28 @@ def test_git_clones_through_the_proxy(clients: Clients, tmp_path: Path) -> None:
     git = need_program("git")
     for words in (
         ["init", "-q", "work"],
-        ["-C", "work", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "first"],
+        [
+            "-C",
+            "work",
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-q",
+            "--allow-empty",
+            "-m",
+            "first",
+        ],
         ["clone", "-q", "--bare", "work", "served.git"],
         ["-C", "served.git", "update-server-info"],
     ):
         subprocess.run([git, *words], cwd=tmp_path, check=True)
     with serving_site(tmp_path) as site:
         for name, reached in ((ALLOWED, True), (OTHER, False)):
-            outcome = clients.proxied([git, "clone", "-q", site.at(name, "served.git"), f"from-{name}"], site.port)
+            outcome = clients.proxied(
+                [git, "clone", "-q", site.at(name, "served.git"), f"from-{name}"], site.port
+            )
             assert (outcome.exit_code == 0) == reached, str(outcome)
         assert set(site.seen) == {ALLOWED}
     assert ("name", "deny", OTHER) not in clients.decided()
@@ -211,14 +257,24 @@ def test_without_a_network_there_is_no_proxy(netted: Netted) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--off", "env-sanitize")])
-def test_the_variables_are_the_runs_own_and_a_policys_win(full: Fence, flags: tuple[str, ...]) -> None:
+def test_the_variables_are_the_runs_own_and_a_policys_win(
+    full: Fence, flags: tuple[str, ...]
+) -> None:
     """F-112"""
-    mine = {"http_proxy": "http://corp.example", "NO_PROXY": "corp.example", "ftp_proxy": "http://corp.example"}
+    mine = {
+        "http_proxy": "http://corp.example",
+        "NO_PROXY": "corp.example",
+        "ftp_proxy": "http://corp.example",
+    }
     words = [need_program("env")]
     shown = full.inside(words, "--allow-domain", "a.example", *flags, env=mine)
-    found = dict(line.split("=", 1) for line in shown.stdout.splitlines() if "_proxy=" in line.lower())
+    found = dict(
+        line.split("=", 1) for line in shown.stdout.splitlines() if "_proxy=" in line.lower()
+    )
     assert set(found) == {
-        spelt for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy") for spelt in (name, name.upper())
+        spelt
+        for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+        for spelt in (name, name.upper())
     }, str(shown)
     assert found["NO_PROXY"] == found["no_proxy"] == "localhost,127.0.0.1,::1,.paddock.internal"
     assert found["http_proxy"] == found["ALL_PROXY"]

@@ -20,7 +20,8 @@ from tests.support.fence import Word
 from tests.support.ground import Ground
 from tests.support.tester import Tester
 
-# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does not close it.
+# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does
+# not close it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 _AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
@@ -44,15 +45,25 @@ def test_it_clones_from_an_allowed_host(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path, scheme: str
 ) -> None:
     certificate, context = certified
-    trusted = clients.fence.ground.put(clients.fence.ground.project / "ca.pem", certificate.read_text())
-    clone: list[Word] = ["/usr/bin/env", f"GIT_SSL_CAINFO={trusted}", need_program("git"), "clone", "-q"]
+    trusted = clients.fence.ground.put(
+        clients.fence.ground.project / "ca.pem", certificate.read_text()
+    )
+    clone: list[Word] = [
+        "/usr/bin/env",
+        f"GIT_SSL_CAINFO={trusted}",
+        need_program("git"),
+        "clone",
+        "-q",
+    ]
     _repository(tmp_path)
     with serve(tmp_path, context=context if scheme == "https" else None) as site:
         control = clients.outside([*clone, site.at(OTHER, "served.git"), "control"])
         assert (control.exit_code, set(site.seen)) == (0, {OTHER}), str(control)
         site.seen.clear()
         for name, reached in ((ALLOWED, True), (OTHER, False)):
-            outcome = clients.inside([*clone, site.at(name, "served.git"), f"from-{name}"], site.port)
+            outcome = clients.inside(
+                [*clone, site.at(name, "served.git"), f"from-{name}"], site.port
+            )
             assert (outcome.exit_code == 0) == reached, str(outcome)
             assert (clients.fence.ground.project / f"from-{name}" / ".git").exists() == reached
         assert set(site.seen) == {ALLOWED}
@@ -61,7 +72,9 @@ def test_it_clones_from_an_allowed_host(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """A server of ssh on the host. Each connection gets one of its own, as inetd starts them: no port is guessed."""
+    """A server of ssh on the host. Each connection gets one of its own, as inetd starts them: no
+    port is guessed.
+    """
 
     port: int
     log: Path
@@ -142,7 +155,9 @@ def test_it_clones_and_pushes_over_ssh(clients: Clients) -> None:
             return ["/usr/bin/env", ssh, "/bin/sh", "-c", script, "sh", address, directory]
 
         control = clients.outside(pushing(OTHER, "control"))
-        assert (control.exit_code, subjects()) == (0, ["control", "first"]), f"{control}{shell.log.read_text()}"
+        assert (control.exit_code, subjects()) == (0, ["control", "first"]), (
+            f"{control}{shell.log.read_text()}"
+        )
         let_in = shell.let_in()
         outcome = clients.inside(pushing(ALLOWED, "inside"), shell.port)
         assert (outcome.exit_code, subjects()) == (0, ["inside", "control", "first"]), str(outcome)

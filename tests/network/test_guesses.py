@@ -1,5 +1,7 @@
-"""A client that has guesses of a route's secret echoed learns nothing from how the answers come: neither from the sizes
-and the number of their pieces, nor from their time. What it sees is measured at its own end of the connection."""
+"""A client that has guesses of a route's secret echoed learns nothing from how the answers come:
+neither from the sizes and the number of their pieces, nor from their time. What it sees is measured
+at its own end of the connection.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ Seen = tuple[object, ...]
 
 
 class Echo:
-    """An upstream that quotes what it is asked for, and ends its answer when the client has seen the beginning."""
+    """An upstream that quotes what it is asked for, and ends its answer when the client has seen
+    the beginning.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -52,14 +56,18 @@ class Echo:
         self._going_on.clear()
         writer.write(rest)
 
-    async def __call__(self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def __call__(
+        self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         kind, _, said = asked.target.removeprefix("/").partition("?")
         text = BEFORE + unquote_to_bytes(said)
         head = b"HTTP/1.1 200 OK\r\n"
         match kind:
             case "length":
-                await self._two(writer, head + b"Content-Length: %d\r\n\r\n%s" % (len(text) + 2, text), b"\n\n")
+                await self._two(
+                    writer, head + b"Content-Length: %d\r\n\r\n%s" % (len(text) + 2, text), b"\n\n"
+                )
             case "at-once":
                 writer.write(answer(text))
             case "socket":
@@ -73,12 +81,16 @@ class Echo:
                     while True:
                         size = (await reader.readexactly(8))[3]  # masked by zeros
                         text = BEFORE + await reader.readexactly(size)
-                        await self._two(writer, b"\x81\x7e" + struct.pack(">H", len(text) + 2) + text, b"\n\n")
+                        await self._two(
+                            writer, b"\x81\x7e" + struct.pack(">H", len(text) + 2) + text, b"\n\n"
+                        )
                 writer.close()
             case _:
                 kind = "text/event-stream" if kind == "events" else "text/plain"
                 head += f"Content-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
-                await self._two(writer, head + b"%x\r\n%s\r\n" % (len(text), text), b"2\r\n\n\n\r\n0\r\n\r\n")
+                await self._two(
+                    writer, head + b"%x\r\n%s\r\n" % (len(text), text), b"2\r\n\n\n\r\n0\r\n\r\n"
+                )
 
 
 def received(client: socket.socket) -> bytes:
@@ -89,7 +101,9 @@ def received(client: socket.socket) -> bytes:
 
 def segments(client: socket.socket) -> int:
     """tcpi_data_segs_in."""
-    return int(struct.unpack_from("I", client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), 152)[0])
+    return int(
+        struct.unpack_from("I", client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192), 152)[0]
+    )
 
 
 Ask = Callable[[bytes], Seen]
@@ -113,17 +127,28 @@ def over_http1(kind: str) -> Iterator[Ask]:
 
         def ask(guess: bytes) -> Seen:
             before = segments(client)
-            client.sendall(f"GET /{kind}?{quote(guess, safe='')} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+            client.sendall(
+                f"GET /{kind}?{quote(guess, safe='')} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
+            )
             data = received(client)
             while BEFORE[:4] not in data:
                 data += received(client)
             first = len(data)
             if kind != "at-once":
                 upstream_of.go_on()
-            end = b"0\r\n\r\n" if b"chunked" in data.lower() else guess if kind == "at-once" else b"\n\n"
+            end = (
+                b"0\r\n\r\n"
+                if b"chunked" in data.lower()
+                else guess
+                if kind == "at-once"
+                else b"\n\n"
+            )
             while not data.endswith(end):
                 data += received(client)
-            assert guess in b"".join(data.partition(b"\r\n\r\n")[2].split(b"\r\n")[1::2]) or b"chunked" not in data
+            assert (
+                guess in b"".join(data.partition(b"\r\n\r\n")[2].split(b"\r\n")[1::2])
+                or b"chunked" not in data
+            )
             sizes = tuple(map(len, data.split(b"\r\n")))
             return first, sizes, segments(client) - before
 
@@ -166,12 +191,18 @@ def over_a_websocket() -> Iterator[Ask]:
 def over_http2() -> Iterator[Ask]:
     upstream_of = Echo()
     with upstream(upstream_of, tls=OURS.server("localhost")) as server:
-        route = a_route("api", server.port, scheme="https", host="localhost", secret=True, inspect=True)
+        route = a_route(
+            "api", server.port, scheme="https", host="localhost", secret=True, inspect=True
+        )
         settings, authority = Settings(routes=(route,)), Authority(["localhost"])
-        with serving(route, settings=settings, authority=authority, tls=OURS.trust(), secret=SECRET.encode()) as relay:
+        with serving(
+            route, settings=settings, authority=authority, tls=OURS.trust(), secret=SECRET.encode()
+        ) as relay:
             context = ssl.create_default_context(cadata=authority.certificate.decode())
             context.set_alpn_protocols(["h2"])
-            raw = socket.create_connection(("127.0.0.1", relay.listen("inspect", "localhost", server.port)))
+            raw = socket.create_connection(
+                ("127.0.0.1", relay.listen("inspect", "localhost", server.port))
+            )
             raw.settimeout(60)
             with context.wrap_socket(raw, server_hostname="localhost") as client:
                 http = h2.connection.H2Connection(h2.config.H2Configuration())
@@ -186,7 +217,12 @@ def over_http2() -> Iterator[Ask]:
                     number = http.get_next_available_stream_id()
                     path = f"/chunked?{quote(guess, safe='')}"
                     where = f"localhost:{server.port}"
-                    names = [(":method", "GET"), (":path", path), (":scheme", "https"), (":authority", where)]
+                    names = [
+                        (":method", "GET"),
+                        (":path", path),
+                        (":scheme", "https"),
+                        (":authority", where),
+                    ]
                     http.send_headers(number, names, end_stream=True)
                     client.sendall(http.data_to_send())
                     frames: list[bytes] = []
@@ -230,8 +266,13 @@ def test_an_answer_comes_the_same_way_for_a_right_and_a_wrong_guess(way: str) ->
 
 
 def measured(way: str) -> tuple[float, tuple[float, float]]:
-    """By how much a right guess takes longer than a wrong one, and in how many writes each is answered."""
-    spelled = [SPELLINGS[one] for one in ("plain", "hexadecimal", "base64", "JSON, every letter", "HTML, every letter")]
+    """By how much a right guess takes longer than a wrong one, and in how many writes each is
+    answered.
+    """
+    spelled = [
+        SPELLINGS[one]
+        for one in ("plain", "hexadecimal", "base64", "JSON, every letter", "HTML, every letter")
+    ]
     took: tuple[list[float], list[float]] = [], []
     counts: tuple[list[int], list[int]] = [], []
     with WAYS[way]() as ask:
@@ -242,21 +283,29 @@ def measured(way: str) -> tuple[float, tuple[float, float]]:
                     begun = time.perf_counter()
                     found = ask(guess)
                     took[at].append(time.perf_counter() - begun)
-                    if way != "http/2":  # TCP may join two writes: their number is compared over all guesses
+                    if (
+                        way != "http/2"
+                    ):  # TCP may join two writes: their number is compared over all guesses
                         counts[at].append(int(str(found[-1])))
                         found = found[:-1]
                     seen.append(found)
                 assert seen[0] == seen[1], both
     assert len(took[0]) > 60
     right, wrong = map(statistics.median, took)
-    writes = (0.0, 0.0) if way == "http/2" else (statistics.median(counts[0]), statistics.median(counts[1]))
+    writes = (
+        (0.0, 0.0)
+        if way == "http/2"
+        else (statistics.median(counts[0]), statistics.median(counts[1]))
+    )
     return right / wrong, writes
 
 
 def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
     """`Connection: content-encoding` takes the header away that would tell."""
 
-    async def compressed(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def compressed(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         hidden = ["Connection: content-encoding"] if asked.target == "/hidden" else []
         coding = [] if asked.target == "/plain" else ["Content-Encoding: gzip"]
         writer.write(answer(b"\x1f\x8b...", *coding, *hidden))
@@ -264,7 +313,9 @@ def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
     with upstream(compressed) as server, serving(a_route("api", server.port, secret=True)) as relay:
         for path, status in (("plain", b"200"), ("said", b"502"), ("hidden", b"502")):
             with connected(relay) as client:
-                client.sendall(f"GET /{path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+                client.sendall(
+                    f"GET /{path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
+                )
                 assert received(client).split(b" ")[1] == status, path
 
 
@@ -279,17 +330,27 @@ def test_a_compressed_answer_does_not_pass_whatever_its_headers_say() -> None:
         (b"\xc1\x05hello", None),
         (b"\x81\x85\0\0\0\0hello", None),
     ],
-    ids=["message", "fragments", "across frames", "beginning alone", "control", "compressed", "masked"],
+    ids=[
+        "message",
+        "fragments",
+        "across frames",
+        "beginning alone",
+        "control",
+        "compressed",
+        "masked",
+    ],
 )
-def test_messages_of_a_websocket_pass_when_they_are_complete(said: bytes, passes: bytes | None) -> None:
+def test_messages_of_a_websocket_pass_when_they_are_complete(
+    said: bytes, passes: bytes | None
+) -> None:
     """Nothing follows: what comes was not waiting for the next message."""
     over = threading.Event()
 
-    async def speak(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def speak(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         accept = websocket_accept(asked.header("sec-websocket-key") or "").encode()
-        head = (
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
-        )
+        head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
         writer.write(head + accept + b"\r\n\r\n" + said)
         assert await read_head(reader) is None  # until the client goes
         writer.close()

@@ -23,8 +23,12 @@ from tests.support.witness import alive
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it never comes"])
-def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full: Fence, comes: bool) -> None:
-    """Whose beginning is held up here until the command runs, and until a connection is on its way."""
+def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(
+    full: Fence, comes: bool
+) -> None:
+    """Whose beginning is held up here until the command runs, and until a connection is on its
+    way.
+    """
     place = full.ground.root / "held"
     place.mkdir()
     core_program = shutil.copy(full.installation.core, place)
@@ -32,7 +36,9 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full
     first, _, rest = script.partition("\n")
     gate = place / "gate"
     os.mkfifo(gate)
-    held = full.ground.put(place / "paddock-python", f"{first}\nopen({str(gate)!r}).close()\n{rest}")
+    held = full.ground.put(
+        place / "paddock-python", f"{first}\nopen({str(gate)!r}).close()\n{rest}"
+    )
     for one in (place, gate, held, Path(core_program)):
         one.chmod(0o755)
         full.tester.give(one)
@@ -51,7 +57,9 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full
         plan = json.loads(shown.stdout)["plan"]
         fd = stack.enter_context(core.sealed(core.canonical(plan)))
         words = [core_program, "run", "--plan-fd", str(fd), "--", "sh", "-c", ask]
-        process = stack.enter_context(full.tester.starting(words, cwd=full.ground.project, env=KEY, pass_fds=[fd]))
+        process = stack.enter_context(
+            full.tester.starting(words, cwd=full.ground.project, env=KEY, pass_fds=[fd])
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         wait_for(lambda: relays_of(process.pid) != [], "a relay: somebody calls")
@@ -64,7 +72,9 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full
         assert process.wait(120) == 0
         assert process.stderr is not None
         said = process.stderr.read()
-    assert [one.header("authorization") for one in server.asked] == ([f"Bearer {SECRET}"] if comes else [])
+    assert [one.header("authorization") for one in server.asked] == (
+        [f"Bearer {SECRET}"] if comes else []
+    )
     if comes:
         assert status == "200"
     else:
@@ -73,7 +83,9 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full
 
 
 def test_who_speaks_http_can_not_be_read_and_when_it_is_killed_the_run_goes_on(full: Fence) -> None:
-    """Its connections are lost, later ones are answered that nobody is there; everything else goes on."""
+    """Its connections are lost, later ones are answered that nobody is there; everything else goes
+    on.
+    """
     script = """
 import socket, sys, urllib.error, urllib.request
 def asked(path):
@@ -98,7 +110,9 @@ sys.stdin.readline()
 print("over")
 """
 
-    async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def endless(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if asked.target == "/kept":
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
             await reader.read()
@@ -113,14 +127,18 @@ print("over")
         server = stack.enter_context(upstream(endless))
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
         process = stack.enter_context(
-            full.starting([need_program("python3"), "-uc", script], "--policy", file, env=KEY, stdin=reader)
+            full.starting(
+                [need_program("python3"), "-uc", script], "--policy", file, env=KEY, stdin=reader
+            )
         )
         assert process.stdout is not None
         assert process.stderr is not None
         assert [process.stdout.readline(), process.stdout.readline()] == ["200\n", "kept\n"]
         speaker = served_by(process.pid)
         look = full.outside(["cat", f"/proc/{speaker}/environ"])
-        assert (look.exit_code, SECRET in look.stdout) == (1, False), "not even by the same user, outside"
+        assert (look.exit_code, SECRET in look.stdout) == (1, False), (
+            "not even by the same user, outside"
+        )
         control = full.outside(["cat", "/proc/self/environ"], env=KEY)
         assert SECRET in control.stdout
         os.kill(speaker, signal.SIGKILL)
@@ -132,17 +150,23 @@ print("over")
         assert process.wait(120) == 0
         said = process.stderr.read()
     assert (
-        said.count("no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL")
+        said.count(
+            "no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL"
+        )
         == 1
     )
     assert [one.target for one in server.asked] == ["/one", "/kept"]
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"])
+@pytest.mark.parametrize(
+    "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
+)
 def test_who_speaks_http_ends_with_the_run(full: Fence, end: signal.Signals) -> None:
     with upstream() as server:
         file = policy(full, route("api", server))
-        with full.starting(["sh", "-c", "echo started; exec sleep 60"], "--policy", file) as process:
+        with full.starting(
+            ["sh", "-c", "echo started; exec sleep 60"], "--policy", file
+        ) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "started\n"
             speaker = served_by(process.pid)

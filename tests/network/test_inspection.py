@@ -1,6 +1,8 @@
-"""Inspected hosts with curl and real TLS servers: both versions of HTTP, names that have to agree, who trusts whom.
+"""Inspected hosts with curl and real TLS servers: both versions of HTTP, names that have to agree,
+who trusts whom.
 
-Upstreams are called localhost, which every machine resolves to itself."""
+Upstreams are called localhost, which every machine resolves to itself.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ OURS = TestAuthority()
 
 
 def fetched(
-    relay: Relay, authority: Authority, tmp_path: Path, port: int, path: str, *more: str, data: bytes | None = None
+    relay: Relay,
+    authority: Authority,
+    tmp_path: Path,
+    port: int,
+    path: str,
+    *more: str,
+    data: bytes | None = None,
 ) -> tuple[int, bytes, str]:
     """Status, body and version of HTTP, as curl gets them inside."""
     bundle = tmp_path / "bundle.pem"
@@ -47,27 +55,43 @@ def fetched(
 
 
 @pytest.mark.parametrize(("flag", "version"), [("--http1.1", "1.1"), ("--http2", "2")])
-def test_requests_of_an_inspected_host_are_judged_and_carry_the_secret(flag: str, version: str, tmp_path: Path) -> None:
+def test_requests_of_an_inspected_host_are_judged_and_carry_the_secret(
+    flag: str, version: str, tmp_path: Path
+) -> None:
     with upstream(tls=OURS.server(HOST)) as server:
         rules = [("GET", "/v1/*"), ("POST", "/v1/chat")]
-        route = a_route("api", server.port, scheme="https", host=HOST, rules=rules, secret=True, inspect=True)
+        route = a_route(
+            "api", server.port, scheme="https", host=HOST, rules=rules, secret=True, inspect=True
+        )
         settings, authority = Settings(routes=(route,)), Authority([HOST])
         assert settings.inspected_hosts() == (HOST,)
         with serving(route, settings=settings, authority=authority, tls=OURS.trust()) as relay:
-            status, body, spoken = fetched(relay, authority, tmp_path, server.port, "/v1/models", flag)
+            status, body, spoken = fetched(
+                relay, authority, tmp_path, server.port, "/v1/models", flag
+            )
             assert (status, spoken) == (200, version)
             assert json.loads(body)["target"] == "/v1/models"
             assert SECRET not in body
             sent = os.urandom(600_000).hex().encode()  # more than a window of HTTP/2
             status, body, _ = fetched(
-                relay, authority, tmp_path, server.port, "/v1/chat", flag, "--data-binary", "@-", data=sent
+                relay,
+                authority,
+                tmp_path,
+                server.port,
+                "/v1/chat",
+                flag,
+                "--data-binary",
+                "@-",
+                data=sent,
             )
             assert status == 200
             assert json.loads(body)["body"].encode() == sent
             status, body, _ = fetched(relay, authority, tmp_path, server.port, "/v1/a/b", flag)
             assert (
                 status,
-                body.startswith(b"paddock: denied: no endpoint rule of the route api allows GET /v1/a/b"),
+                body.startswith(
+                    b"paddock: denied: no endpoint rule of the route api allows GET /v1/a/b"
+                ),
             ) == (
                 403,
                 True,
@@ -89,7 +113,9 @@ def test_many_requests_share_a_connection(flag: str, tmp_path: Path) -> None:
         with serving(settings=settings, authority=authority, tls=OURS.trust()) as relay:
             again = [f"https://{HOST}:{server.port}/{number}" for number in range(20)]
             parallel = ["-Z"] if flag == "--http2" else []
-            status, _, _ = fetched(relay, authority, tmp_path, server.port, "/", flag, *parallel, *again)
+            status, _, _ = fetched(
+                relay, authority, tmp_path, server.port, "/", flag, *parallel, *again
+            )
             assert status == 200
             assert sorted(one["request"]["path"] for one in relay.wait_for(21)) == sorted(
                 ["/", *(f"/{n}" for n in range(20))]
@@ -98,12 +124,16 @@ def test_many_requests_share_a_connection(flag: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--http1.1", "--http2"])
-def test_a_request_for_another_host_on_that_connection_is_refused(flag: str, tmp_path: Path) -> None:
+def test_a_request_for_another_host_on_that_connection_is_refused(
+    flag: str, tmp_path: Path
+) -> None:
     with upstream(tls=OURS.server(HOST)) as server:
         settings = Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),))
         authority = Authority([HOST])
         with serving(settings=settings, authority=authority, tls=OURS.trust()) as relay:
-            status, body, _ = fetched(relay, authority, tmp_path, server.port, "/", flag, "-H", "Host: other.example")
+            status, body, _ = fetched(
+                relay, authority, tmp_path, server.port, "/", flag, "-H", "Host: other.example"
+            )
             assert (status, b"names the host 'other.example'" in body) == (403, True)
             assert fetched(relay, authority, tmp_path, server.port, "/", flag)[0] == 200
             assert [one["action"] for one in relay.wait_for(2)] == ["deny", "allow"]
@@ -113,33 +143,56 @@ def test_a_request_for_another_host_on_that_connection_is_refused(flag: str, tmp
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/é", "/fine"])
 def test_what_only_http2_can_say_goes_nowhere(path: str) -> None:
     with upstream(tls=OURS.server(HOST)) as server:
-        settings, authority = Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),)), Authority([HOST])
+        settings, authority = (
+            Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),)),
+            Authority([HOST]),
+        )
         with serving(settings=settings, authority=authority, tls=OURS.trust()) as relay:
             context = ssl.create_default_context(cadata=authority.certificate.decode())
             context.set_alpn_protocols(["h2"])
-            end = socket.create_connection(("127.0.0.1", relay.listen("inspect", HOST, server.port)))
+            end = socket.create_connection(
+                ("127.0.0.1", relay.listen("inspect", HOST, server.port))
+            )
             with context.wrap_socket(end, server_hostname=HOST) as client:
                 client.settimeout(60)
-                assert status_over_http2(client, path, f"{HOST}:{server.port}") == (200 if path == "/fine" else 400)
+                assert status_over_http2(client, path, f"{HOST}:{server.port}") == (
+                    200 if path == "/fine" else 400
+                )
         assert [one.target for one in server.asked] == (["/fine"] if path == "/fine" else [])
 
 
-@pytest.mark.parametrize("length", [[], [("content-length", "2")]], ids=["without a length", "with its length"])
-def test_a_body_that_comes_together_with_its_head_over_http2_arrives(length: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    "length", [[], [("content-length", "2")]], ids=["without a length", "with its length"]
+)
+def test_a_body_that_comes_together_with_its_head_over_http2_arrives(
+    length: list[tuple[str, str]],
+) -> None:
     with upstream(tls=OURS.server(HOST)) as server:
-        settings, authority = Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),)), Authority([HOST])
+        settings, authority = (
+            Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),)),
+            Authority([HOST]),
+        )
         with serving(settings=settings, authority=authority, tls=OURS.trust()) as relay:
             context = ssl.create_default_context(cadata=authority.certificate.decode())
             context.set_alpn_protocols(["h2"])
-            end = socket.create_connection(("127.0.0.1", relay.listen("inspect", HOST, server.port)))
+            end = socket.create_connection(
+                ("127.0.0.1", relay.listen("inspect", HOST, server.port))
+            )
             with context.wrap_socket(end, server_hostname=HOST) as client:
                 client.settimeout(60)
-                assert status_over_http2(client, "/form", f"{HOST}:{server.port}", length, b"{}") == 200
+                assert (
+                    status_over_http2(client, "/form", f"{HOST}:{server.port}", length, b"{}")
+                    == 200
+                )
         assert [(one.target, one.body) for one in server.asked] == [("/form", b"{}")]
 
 
 def status_over_http2(
-    client: ssl.SSLSocket, path: str, authority: str, headers: Sequence[tuple[str, str]] = (), body: bytes = b""
+    client: ssl.SSLSocket,
+    path: str,
+    authority: str,
+    headers: Sequence[tuple[str, str]] = (),
+    body: bytes = b"",
 ) -> int:
     """Of a client that does not look at what it sends; 400 too if the other side breaks off."""
     http = h2.connection.H2Connection(
@@ -204,8 +257,14 @@ def test_the_route_is_about_one_service_of_the_host() -> None:
         settings = Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),))
         with serving(settings=settings, authority=Authority([HOST])) as relay:
             listening = relay.listen("inspect", HOST, server.port)
-            done = curl("--connect-to", f"{HOST}:{server.port}:127.0.0.1:{listening}", f"http://{HOST}:{server.port}/")
-            assert b'"GET"' in done.stdout, "a host that is only looked at may be spoken to in the clear"
+            done = curl(
+                "--connect-to",
+                f"{HOST}:{server.port}:127.0.0.1:{listening}",
+                f"http://{HOST}:{server.port}/",
+            )
+            assert b'"GET"' in done.stdout, (
+                "a host that is only looked at may be spoken to in the clear"
+            )
 
 
 @pytest.mark.parametrize(
@@ -236,7 +295,9 @@ def test_the_bundle_has_what_the_system_trusts() -> None:
 
 
 def openssl(arguments: Sequence[str], data: bytes) -> str:
-    return subprocess.run(["openssl", *arguments], input=data, capture_output=True, check=True).stdout.decode()
+    return subprocess.run(
+        ["openssl", *arguments], input=data, capture_output=True, check=True
+    ).stdout.decode()
 
 
 def test_the_authority_is_good_for_its_hosts_only() -> None:

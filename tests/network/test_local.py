@@ -1,4 +1,6 @@
-"""Ports of the host's 127.0.0.1 that a policy names, and those inside, which are the sandbox's own."""
+"""Ports of the host's 127.0.0.1 that a policy names, and those inside, which are the sandbox's
+own.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,24 @@ def _database(tester: Tester, directory: Path) -> Iterator[Database]:
     def done(*words: Word) -> bool:
         return tester.run(words, cwd=directory).exit_code == 0
 
-    made: list[Word] = ["-D", directory / "data", "-U", "owner", "-A", "trust", "--locale=C", "--no-sync"]
+    made: list[Word] = [
+        "-D",
+        directory / "data",
+        "-U",
+        "owner",
+        "-A",
+        "trust",
+        "--locale=C",
+        "--no-sync",
+    ]
     assert done(programs / "initdb", *made)
     control: list[Word] = [programs / "pg_ctl", "-D", directory / "data", "-s", "-w"]
     for _ in range(5):  # somebody else may take the port that was free
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        settings = f"-p {port} -c listen_addresses=127.0.0.1 -k '' -c fsync=off -c log_connections=on"
+        settings = (
+            f"-p {port} -c listen_addresses=127.0.0.1 -k '' -c fsync=off -c log_connections=on"
+        )
         if done(*control, "-l", log, "-o", settings, "start"):
             break
     else:
@@ -77,7 +90,8 @@ def test_psql_asks_a_database_at_a_port_that_is_named(full: Fence) -> None:
         assert (refused.exit_code, database.asked()) == (2, 2)
 
 
-# A server in the background, as developers have them; then, for each line that comes in, what it says to a visitor.
+# A server in the background, as developers have them; then, for each line that comes in, what it
+# says to a visitor.
 _VISIT = """
 import socket, sys, threading
 server = socket.create_server(("127.0.0.1", int(sys.argv[1])))

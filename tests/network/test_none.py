@@ -1,4 +1,6 @@
-"""A network of its own in which nobody else is: nothing of the host is reached, and what is inside is whole."""
+"""A network of its own in which nobody else is: nothing of the host is reached, and what is inside
+is whole.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ NONE = network("none")
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["tcp", "udp"])
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1", None], ids=["loopback", "loopback 6", "own address"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "::1", None], ids=["loopback", "loopback 6", "own address"]
+)
 def test_nothing_of_the_host_is_reached(netted: Netted, address: str | None, kind: int) -> None:
     with serving(address or own_address(), kind) as server:
         words = netted.sending(server.target)
@@ -65,12 +69,21 @@ def test_it_has_one_device_and_no_relay(netted: Netted) -> None:
     outcome = netted.run(NONE, ["/bin/cat", "/proc/net/dev"])
     devices = [line.split(":")[0].strip() for line in outcome.stdout.splitlines() if ":" in line]
     assert devices == ["lo"], str(outcome)
-    assert netted.run(NONE, ["/bin/sh", "-c", "echo $PPID; cat /proc/[0-9]*/comm"]).stdout.count("paddock-core") == 1
+    assert (
+        netted.run(NONE, ["/bin/sh", "-c", "echo $PPID; cat /proc/[0-9]*/comm"]).stdout.count(
+            "paddock-core"
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 def test_nobody_inside_may_change_the_network(netted: Netted, mode: str) -> None:
-    need("ip", netted.outside(["/bin/sh", "-c", "command -v ip"]).exit_code == 0, "no ip on this machine")
+    need(
+        "ip",
+        netted.outside(["/bin/sh", "-c", "command -v ip"]).exit_code == 0,
+        "no ip on this machine",
+    )
     script = "ip link set lo down || echo kept; ip route flush table local || echo kept; ip link show lo | grep -c ,UP"
     control = netted.outside(
         ["unshare", "-rn", "/bin/sh", "-c", "ip link set lo up && ip link set lo down && echo done"]

@@ -25,20 +25,44 @@ def _wheel(directory: Path) -> None:
     (place / "index.html").write_text(f'<a href="{name}">{name}</a>')
     with zipfile.ZipFile(place / name, "w") as wheel:
         wheel.writestr("tiny.py", "said = 'tiny'\n")
-        wheel.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
-        wheel.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            "tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n"
+        )
+        wheel.writestr(
+            "tiny-1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
         wheel.writestr("tiny-1.0.dist-info/RECORD", "")
 
 
 def test_pip_installs_from_an_allowed_index(clients: Clients, tmp_path: Path) -> None:
     python, project = need_program("python3"), clients.fence.ground.project
-    has_pip = subprocess.run([python, "-c", "import pip"], check=False, capture_output=True).returncode == 0
+    has_pip = (
+        subprocess.run([python, "-c", "import pip"], check=False, capture_output=True).returncode
+        == 0
+    )
     need("pip", has_pip, "python3 has no pip")
     _wheel(tmp_path)
 
     def installing(site: Site, name: str, target: str) -> list[Word]:
-        pip: list[Word] = ["/usr/bin/env", "PIP_CONFIG_FILE=/dev/null", python, "-m", "pip", "--isolated", "install"]
-        quiet = ["-q", "--disable-pip-version-check", "--no-cache-dir", "--retries", "0", "--timeout", "60"]
+        pip: list[Word] = [
+            "/usr/bin/env",
+            "PIP_CONFIG_FILE=/dev/null",
+            python,
+            "-m",
+            "pip",
+            "--isolated",
+            "install",
+        ]
+        quiet = [
+            "-q",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+            "--retries",
+            "0",
+            "--timeout",
+            "60",
+        ]
         index = ["--index-url", site.at(name, "simple/"), "--trusted-host", name, "--no-deps"]
         return [*pip, *quiet, *index, "--target", target, "tiny"]
 
@@ -50,7 +74,9 @@ def test_pip_installs_from_an_allowed_index(clients: Clients, tmp_path: Path) ->
         outcome = clients.inside(installing(site, ALLOWED, "inside"), site.port)
         assert (outcome.exit_code, (project / "inside/tiny.py").exists()) == (0, True), str(outcome)
         refused = clients.inside(installing(site, OTHER, "refused"), site.port)
-        assert (refused.exit_code, (project / "refused/tiny.py").exists()) == (1, False), str(refused)
+        assert (refused.exit_code, (project / "refused/tiny.py").exists()) == (1, False), str(
+            refused
+        )
         assert f"denied: {OTHER}" in refused.stderr, str(refused)
         assert set(site.seen) == {ALLOWED}
         assert {("connect", "allow", ALLOWED), ("name", "deny", OTHER)} <= set(clients.decided())
@@ -83,7 +109,13 @@ def test_npm_installs_from_an_allowed_registry(clients: Clients, tmp_path: Path)
     def installing(site: Site, name: str, target: str) -> list[Word]:
         _registry(tmp_path, site, name)
         clients.fence.ground.make(project / target)
-        quiet = ["--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error", "--fetch-retries=0"]
+        quiet = [
+            "--no-audit",
+            "--no-fund",
+            "--no-update-notifier",
+            "--loglevel=error",
+            "--fetch-retries=0",
+        ]
         place: list[Word] = ["--prefix", project / target, "--cache", project / target / "cache"]
         return [npm, "install", *quiet, "--registry", site.at(name, ""), *place, "tiny"]
 

@@ -1,5 +1,6 @@
-"""Without namespaces: the filter leaves few sockets, the supervisor connects those, and nobody else is reached by any
-trick. The verdict is that of servers on the host."""
+"""Without namespaces: the filter leaves few sockets, the supervisor connects those, and nobody else
+is reached by any trick. The verdict is that of servers on the host.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ from tests.support import core
 from tests.support.clients import ALLOWED, OTHER, Clients, serving_site
 from tests.support.features import need_program
 from tests.support.fence import Fence
-from tests.support.network import MESSAGE, Netted, Server, gone, network, own_address, relay_of, serving
+from tests.support.network import (
+    MESSAGE,
+    Netted,
+    Server,
+    gone,
+    network,
+    own_address,
+    relay_of,
+    serving,
+)
 from tests.support.waiting import wait_for
 
 NONE = network("none")
@@ -217,7 +227,9 @@ def test_nobody_is_reached_by_any_trick(pinned: Netted, mode: str, near: bool) -
             (*CONNECTING, *DATAGRAMS), "ok"
         )
         heard = server.heard()
-        assert heard == [MESSAGE] * sum(control[name] == "ok" for name in (*CONNECTING, *WAYS_AROUND)), control
+        assert heard == [MESSAGE] * sum(
+            control[name] == "ok" for name in (*CONNECTING, *WAYS_AROUND)
+        ), control
         assert datagrams.heard() == [MESSAGE] * 3
         outcome = pinned.run(network(mode), words)
         found = answers(outcome.stdout, names)
@@ -235,9 +247,21 @@ def test_other_sockets_and_rings_and_options_that_lead_astray(pinned: Netted) ->
     with serving("127.0.0.1") as server:
         words = tricks(pinned, server, *names)
         outcome = pinned.run(FILTERED, words)
-        assert answers(outcome.stdout, names) == {**OTHERS, "route netlink": "ok", "listen here": "ok"}, str(outcome)
+        assert answers(outcome.stdout, names) == {
+            **OTHERS,
+            "route netlink": "ok",
+            "listen here": "ok",
+        }, str(outcome)
         control = answers(pinned.fence.tester.run(words, as_root=True).stdout, names)
-        for name in ("raw", "packet", "generic netlink", "source route", "own device", "listen", "listen everywhere"):
+        for name in (
+            "raw",
+            "packet",
+            "generic netlink",
+            "source route",
+            "own device",
+            "listen",
+            "listen everywhere",
+        ):
             assert control[name] == "ok", control
         assert control["io_uring"] != "ENOSYS", control
 
@@ -263,11 +287,14 @@ def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(pinned: 
     assert {(one["action"], one["address"], one["port"]) for one in told} == {
         ("deny", "127.0.0.1", other.port), ("deny", near.address, near.port),
     }  # fmt: skip
-    assert f"paddock: denied: {near.address}:{near.port} (in this tier only the proxy" in refused.stderr
+    assert (
+        f"paddock: denied: {near.address}:{near.port} (in this tier only the proxy"
+        in refused.stderr
+    )
 
 
-# One process connects, another swaps the port in the address, which lies in memory that both share: the kernel's second
-# look would see either.
+# One process connects, another swaps the port in the address, which lies in memory that both share:
+# the kernel's second look would see either.
 _RACE = """
 import ctypes, mmap, os, signal, socket, struct, sys
 print("started", flush=True)
@@ -314,7 +341,9 @@ def test_an_address_that_is_swapped_meanwhile_reaches_nobody_else(pinned: Netted
 
 
 def test_an_unanswered_connection_keeps_nobody_waiting_but_its_owner(pinned: Netted) -> None:
-    """A queue that nobody takes from: the second connection waits in the kernel, and others do not wait for it."""
+    """A queue that nobody takes from: the second connection waits in the kernel, and others do not
+    wait for it.
+    """
     script = """
 import socket, sys, threading
 print("started", flush=True)
@@ -363,7 +392,11 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
             with socket.socket() as given:
                 plan = tier.with_network(network(mode))
                 refused = core.run_core(
-                    tier.fence.tester, tier.fence.installation.core, plan, words, stdin=given.fileno()
+                    tier.fence.tester,
+                    tier.fence.installation.core,
+                    plan,
+                    words,
+                    stdin=given.fileno(),
                 )
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
             assert "stdin is a socket that could be turned" in refused.stderr
@@ -382,7 +415,9 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
 
 def test_no_network_needs_no_supervisor(pinned: Netted) -> None:
     """F-131: no proxy, and with no journal nobody stays at all."""
-    outcome = pinned.run(NONE, ["/bin/sh", "-c", "echo $PPID; ls /proc/$$/fd | wc -l"], journal=None)
+    outcome = pinned.run(
+        NONE, ["/bin/sh", "-c", "echo $PPID; ls /proc/$$/fd | wc -l"], journal=None
+    )
     assert outcome.exit_code == 0, str(outcome)
     script = "import os; print(open(f'/proc/{os.getppid()}/comm').read())"
     alone = pinned.run(NONE, [pinned.python, "-c", script], journal=None)
@@ -431,7 +466,10 @@ def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
     """F-112 F-114 F-152"""
     shell = ["/bin/sh", "-c", _WAYS[way], "sh", need_program("curl")]
     with serving_site(tmp_path) as site:
-        assert callers.outside([need_program("curl"), "-sSm", "60", site.at(OTHER)]).stdout == "from the host"
+        assert (
+            callers.outside([need_program("curl"), "-sSm", "60", site.at(OTHER)]).stdout
+            == "from the host"
+        )
         site.seen.clear()
         outcome = callers.proxied([*shell, site.at(ALLOWED)], site.port)
         assert outcome.stdout == "from the host", str(outcome)
@@ -442,13 +480,17 @@ def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
     assert callers.decided() == [("connect", "allow", ALLOWED), ("connect", "deny", OTHER)]
 
 
-def test_who_ignores_the_proxy_reaches_nobody_and_resolves_nothing(callers: Clients, tmp_path: Path) -> None:
+def test_who_ignores_the_proxy_reaches_nobody_and_resolves_nothing(
+    callers: Clients, tmp_path: Path
+) -> None:
     """F-119 F-154"""
     with serving_site(tmp_path) as site:
         for address in (site.at(ALLOWED), site.at("127.0.0.1")):
             outcome = callers.inside([need_program("curl"), "-sSm", "60", address], site.port)
             assert (outcome.exit_code, outcome.stdout) == (7, ""), str(outcome)
-        assert f"paddock: denied: 127.0.0.1:{site.port} (in this tier only the proxy" in outcome.stderr
+        assert (
+            f"paddock: denied: 127.0.0.1:{site.port} (in this tier only the proxy" in outcome.stderr
+        )
         assert site.seen == []
 
 
@@ -468,7 +510,9 @@ for line in sys.stdin:
 
 
 def test_the_proxy_hangs_up_on_everybody_else_even_with_the_token(pinned: Netted) -> None:
-    """F-113: other users of the machine, and the same one outside. The port stays taken when the relay is gone."""
+    """F-113: other users of the machine, and the same one outside. The port stays taken when the
+    relay is gone.
+    """
     with pinned.running(FILTERED, _SHOWN) as (process, stdin):
         assert process.stdout is not None
         port, token = process.stdout.readline().split()
@@ -485,7 +529,9 @@ def test_the_proxy_hangs_up_on_everybody_else_even_with_the_token(pinned: Netted
 
         assert stranger() == b""
         os.write(stdin, b"\n")
-        assert re.match(r"HTTP/1\.[01] 407 ", process.stdout.readline()), "inside it is there, and asks who it is"
+        assert re.match(r"HTTP/1\.[01] 407 ", process.stdout.readline()), (
+            "inside it is there, and asks who it is"
+        )
         assert stranger() == b""
         relay = relay_of(process.pid)
         os.kill(relay, signal.SIGKILL)

@@ -1,7 +1,9 @@
-"""The protocol machine: random connections by every way that HTTP is judged, against three servers that read
-differently. What a server acts on is what was judged and written into the journal.
+"""The protocol machine: random connections by every way that HTTP is judged, against three servers
+that read differently. What a server acts on is what was judged and written into the journal.
 
-``PADDOCK_STRESS=N`` plays N rounds of new seeds. The seed of a round that fails is kept in ``protocol_seeds.txt``."""
+``PADDOCK_STRESS=N`` plays N rounds of new seeds. The seed of a round that fails is kept in
+``protocol_seeds.txt``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from tests.support.programs import SOURCES
 SEEDS = Path(__file__).with_name("protocol_seeds.txt")
 CONNECTIONS = 150
 SECRET = "sk-protocol-0123456789abcdef"
-_NAMES = {(way, kind): f"{way}-{kind}.protocol.example" for way in ("relay", "inspect") for kind in KINDS}
+_NAMES = {
+    (way, kind): f"{way}-{kind}.protocol.example" for way in ("relay", "inspect") for kind in KINDS
+}
 
 
 def kept() -> list[int]:
@@ -36,7 +40,9 @@ def seeds() -> list[int]:
 
 
 def doors(served: dict[str, list[Upstream]]) -> list[Door]:
-    found = [Door(host=f"{kind}.paddock.internal", port=80, way="route", kind=kind) for kind in KINDS]
+    found = [
+        Door(host=f"{kind}.paddock.internal", port=80, way="route", kind=kind) for kind in KINDS
+    ]
     for (way, kind), host in _NAMES.items():
         found.append(Door(host=host, port=served[kind][1].port, way=way, kind=kind))
     return found
@@ -58,7 +64,9 @@ endpoint_rules = [{{ method = "*", path = "/r/**" }}]
 
 
 def one_slash(path: str) -> str:
-    """Without rules a path is passed on as it is; Python's server makes one slash of several at its beginning."""
+    """Without rules a path is passed on as it is; Python's server makes one slash of several at its
+    beginning.
+    """
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
@@ -102,11 +110,17 @@ def wrongs(served: dict[str, list[Upstream]], played: list[Play], fence: Fence) 
 def unlike(kind: str, one: Acted, bodies: dict[str, str]) -> list[str]:
     """A body that was not sent with this request; the secret belongs into no body at all."""
     sent = bodies.get(one.path.removeprefix("/r/"), one.body)
-    return [f"{kind}, another body: {one}"] if (one.body and one.body != sent) or SECRET in one.body else []
+    return (
+        [f"{kind}, another body: {one}"]
+        if (one.body and one.body != sent) or SECRET in one.body
+        else []
+    )
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_a_server_acts_on_what_was_judged(full: Fence, tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_a_server_acts_on_what_was_judged(
+    full: Fence, tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
     hosts = "127.0.0.1 localhost " + " ".join(_NAMES.values())
     clients = Clients(fence=full, hosts=full.ground.put(full.ground.root / "hosts", f"{hosts}\n"))
@@ -115,8 +129,12 @@ def test_a_server_acts_on_what_was_judged(full: Fence, tmp_path_factory: pytest.
     full.tester.give(key)
     with upstreams(tmp_path_factory.mktemp("protocol"), 2) as served:
         played = plays(seed, doors(served), CONNECTIONS)
-        script = full.ground.put(full.ground.project / "script", "".join(f"{play.line()}\n" for play in played))
-        player = full.ground.put(full.ground.project / "player.py", (SOURCES / "player.py").read_text())
+        script = full.ground.put(
+            full.ground.project / "script", "".join(f"{play.line()}\n" for play in played)
+        )
+        player = full.ground.put(
+            full.ground.project / "player.py", (SOURCES / "player.py").read_text()
+        )
         file = full.ground.put(full.ground.root / "protocol.toml", policy(served, key))
         words: list[Word] = [need_program("python3"), player, script]
         outcome = clients.outside(full.command(words, "--policy", file))
@@ -131,5 +149,7 @@ def test_a_server_acts_on_what_was_judged(full: Fence, tmp_path_factory: pytest.
         answered = [status for one in told for status in one["statuses"]]
         for status in (200, 400, 403):
             assert answered.count(status) > CONNECTIONS // 10, f"it is alive, and says no: {status}"
-        ways = {play.door.way for play, one in zip(played, told, strict=True) if 200 in one["statuses"]}
+        ways = {
+            play.door.way for play, one in zip(played, told, strict=True) if 200 in one["statuses"]
+        }
         assert ways == {"route", "inspect", "relay"}

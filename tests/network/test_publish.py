@@ -46,11 +46,15 @@ def listens(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("at", ["127.0.0.1", "::1", "0.0.0.0"])
-def test_a_server_inside_is_reached_from_the_host_if_it_is_published(netted: Netted, mode: str, at: str) -> None:
+def test_a_server_inside_is_reached_from_the_host_if_it_is_published(
+    netted: Netted, mode: str, at: str
+) -> None:
     """The control is the port of the server itself, which nobody has published."""
     host, inside = free_port(), free_port()
     text = b"x" * 300_000
-    with netted.running(network(mode, published=[{"inside": inside, "host": host}]), ECHO, at, str(inside), "one") as (
+    with netted.running(
+        network(mode, published=[{"inside": inside, "host": host}]), ECHO, at, str(inside), "one"
+    ) as (
         process,
         _,
     ):
@@ -69,16 +73,23 @@ def test_a_server_inside_is_reached_from_the_host_if_it_is_published(netted: Net
         ("publish", "allow", inside, None)
     }
     assert {event["rule"] for event in told} == {f"--publish {host}:{inside}"}
-    assert sorted((event["sent"], event["received"]) for event in told) == [(6, 9), (len(text), len(text) + 3)]
+    assert sorted((event["sent"], event["received"]) for event in told) == [
+        (6, 9),
+        (len(text), len(text) + 3),
+    ]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_else_is_reached_by_it(netted: Netted, mode: str) -> None:
-    """What can be reached from inside stays as it was: not the host's own ports, and not the one that is published."""
+    """What can be reached from inside stays as it was: not the host's own ports, and not the one
+    that is published.
+    """
     host = free_port()
     with serving("127.0.0.1") as server:
         targets = [server.target, f"SOCK_STREAM/127.0.0.1/{host}", f"SOCK_STREAM/::1/{host}"]
-        outcome = netted.run(network(mode, published=[{"inside": 80, "host": host}]), netted.calling(*targets))
+        outcome = netted.run(
+            network(mode, published=[{"inside": 80, "host": host}]), netted.calling(*targets)
+        )
         assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
         assert server.heard() == []
 
@@ -114,7 +125,9 @@ def test_two_sandboxes_show_the_same_port_at_two_of_the_host(netted: Netted) -> 
     with ExitStack() as stack:
         for word, host in ports.items():
             plan = network("filtered", published=[{"inside": inside, "host": host}])
-            process, _ = stack.enter_context(netted.running(plan, ECHO, "127.0.0.1", str(inside), word))
+            process, _ = stack.enter_context(
+                netted.running(plan, ECHO, "127.0.0.1", str(inside), word)
+            )
             listens(process)
         for word, host in ports.items():
             assert ask("127.0.0.1", host) == f"{word} hears".encode()
@@ -137,13 +150,19 @@ def test_many_connections_leave_nothing_behind(netted: Netted) -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str) -> None:
     with serving(address) as server:
-        refused = full.inside(["/bin/touch", "ran"], "--block-net", "--publish", f"{server.port}:80")
-        assert (refused.exit_code, (full.ground.project / "ran").exists()) == (125, False), str(refused)
+        refused = full.inside(
+            ["/bin/touch", "ran"], "--block-net", "--publish", f"{server.port}:80"
+        )
+        assert (refused.exit_code, (full.ground.project / "ran").exists()) == (125, False), str(
+            refused
+        )
         taken = f"paddock: port {server.port} of this machine's loopback can not be taken for port 80 inside: Address"
         assert taken in refused.stderr
         assert "hint: another program has it" in refused.stderr
         assert full.events()[-1]["event"] == "session.refused"
-        rehearsed = full.inside(["/bin/true"], "--block-net", "--publish", f"{server.port}:80", "--dry-run")
+        rehearsed = full.inside(
+            ["/bin/true"], "--block-net", "--publish", f"{server.port}:80", "--dry-run"
+        )
         assert (rehearsed.exit_code, taken in rehearsed.stderr) == (125, True), str(rehearsed)
     free = full.inside(["/bin/touch", "ran"], "--block-net", "--publish", f"{free_port()}:80")
     assert (free.exit_code, (full.ground.project / "ran").exists()) == (0, True), str(free)
@@ -153,7 +172,9 @@ def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str
 def test_the_flag_takes_the_hosts_port_first(full: Fence, flags: tuple[str, ...]) -> None:
     host, same = free_port(), free_port()
     published = ["--publish", f"{host}:{same}", "--publish", str(same)]
-    with full.starting(["python3", "-uc", ECHO, "127.0.0.1", str(same), "one"], *flags, *published) as process:
+    with full.starting(
+        ["python3", "-uc", ECHO, "127.0.0.1", str(same), "one"], *flags, *published
+    ) as process:
         listens(process)
         assert ask("127.0.0.1", host) == b"one hears"
         assert ask("127.0.0.1", same) == b"one hears"

@@ -1,5 +1,6 @@
-"""Routes with real clients and upstreams: what goes out, what comes back, and what does not. Each denial has beside it
-the same request where it is allowed, and what the upstream saw of both."""
+"""Routes with real clients and upstreams: what goes out, what comes back, and what does not. Each
+denial has beside it the same request where it is allowed, and what the upstream saw of both.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ import pytest
 from paddock.http.upstream import Patience
 from paddock.policy.model import InjectMode
 from tests.network.relay import SECRET, Relay, a_route, asked, serving
-from tests.network.upstreams import Asked, answer, echo, read_body, upstream, websocket_accept, websocket_echo
+from tests.network.upstreams import (
+    Asked,
+    answer,
+    echo,
+    read_body,
+    upstream,
+    websocket_accept,
+    websocket_echo,
+)
 from tests.support.waiting import wait_for
 
 HOST = "api.paddock.internal"
@@ -53,14 +62,26 @@ def until(client: socket.socket, end: bytes) -> bytes:
 def test_a_request_reaches_the_upstream_under_its_own_name() -> None:
     with upstream() as server, serving(a_route("api", server.port, base="/v1")) as relay:
         status, body = asked(
-            relay, HOST, "/models?x=1", "-H", "X-Mine: yes", "-H", "Connection: X-Hop", "-H", "X-Hop: 1"
+            relay,
+            HOST,
+            "/models?x=1",
+            "-H",
+            "X-Mine: yes",
+            "-H",
+            "Connection: X-Hop",
+            "-H",
+            "X-Hop: 1",
         )
         assert status == 200
         said = json.loads(body)
         assert (said["method"], said["target"]) == ("GET", "/v1/models?x=1")
         (request,) = server.asked
         assert request.header("host") == f"127.0.0.1:{server.port}"
-        assert (request.header("x-mine"), request.header("x-hop"), request.header("connection")) == ("yes", None, None)
+        assert (
+            request.header("x-mine"),
+            request.header("x-hop"),
+            request.header("connection"),
+        ) == ("yes", None, None)
         (told,) = relay.wait_for(1)
         assert told == {
             "event": "network", "layer": "request", "action": "allow", "host": "127.0.0.1", "port": server.port,
@@ -86,29 +107,41 @@ def test_an_endpoint_without_a_rule_is_refused_and_nothing_goes_out() -> None:
             assert b"rule: paddock.toml:7\n" in body
         status, body = asked(relay, HOST, "/v1/files")
         assert b"--allow-endpoint api:GET:/v1/files\n" in body, "it says what would allow it"
-        assert [one.target for one in server.asked] == ["/v1/models", "/v1/chat/x"], "the upstream saw nothing else"
+        assert [one.target for one in server.asked] == ["/v1/models", "/v1/chat/x"], (
+            "the upstream saw nothing else"
+        )
         events = relay.wait_for(11)
         assert [one["action"] for one in events] == ["allow"] * 2 + ["deny"] * 9
         assert [one["rule"] for one in events[:2]] == ["paddock.toml:20", "paddock.toml:21"]
 
 
-@pytest.mark.parametrize("name", ["X-HTTP-Method-Override", "x_http_method", "X-Original-URL", "X-Rewrite-Url"])
+@pytest.mark.parametrize(
+    "name", ["X-HTTP-Method-Override", "x_http_method", "X-Original-URL", "X-Rewrite-Url"]
+)
 def test_no_header_makes_another_request_of_the_one_that_is_judged(name: str) -> None:
     with (
         upstream() as server,
-        serving(a_route("api", server.port, rules=[("POST", "/v1/items/*")]), a_route("open", server.port)) as relay,
+        serving(
+            a_route("api", server.port, rules=[("POST", "/v1/items/*")]),
+            a_route("open", server.port),
+        ) as relay,
     ):
         words = ["-X", "POST", "-H", f"{name}: DELETE"]
         status, body = asked(relay, HOST, "/v1/items/7", *words)
         assert status == 403
         assert name.lower().encode() in body
         assert server.asked == []
-        assert asked(relay, "open.paddock.internal", "/v1/items/7", *words)[0] == 200, "the control: no rules"
+        assert asked(relay, "open.paddock.internal", "/v1/items/7", *words)[0] == 200, (
+            "the control: no rules"
+        )
         assert [one.header(name.lower()) for one in server.asked] == ["DELETE"]
 
 
 def test_what_was_judged_is_what_is_sent() -> None:
-    with upstream() as server, serving(a_route("api", server.port, base="/base", rules=[("GET", "/**")])) as relay:
+    with (
+        upstream() as server,
+        serving(a_route("api", server.port, base="/base", rules=[("GET", "/**")])) as relay,
+    ):
         assert asked(relay, HOST, "//a/./b/../%41?q=%2e")[0] == 200
         assert asked(relay, HOST, "/../../etc")[0] == 200
         assert [one.target for one in server.asked] == ["/base/a/A?q=%2e", "/base/etc"]
@@ -130,7 +163,14 @@ def test_the_upstream_gets_the_secret_and_the_client_never(
         route = a_route("api", server.port, secret=True, mode=mode, inject_name=name)
         with serving(route) as relay:
             status, body = asked(
-                relay, HOST, "/", "-i", "-H", f"{where}: paddock-placeholder-1", "-H", "Accept-Encoding: gzip"
+                relay,
+                HOST,
+                "/",
+                "-i",
+                "-H",
+                f"{where}: paddock-placeholder-1",
+                "-H",
+                "Accept-Encoding: gzip",
             )
             assert status == 200
             (request,) = server.asked
@@ -142,7 +182,10 @@ def test_the_upstream_gets_the_secret_and_the_client_never(
 
 
 def test_a_secret_in_the_query_takes_the_place_of_what_was_there() -> None:
-    with upstream() as server, serving(a_route("api", server.port, secret=True, mode=InjectMode.QUERY)) as relay:
+    with (
+        upstream() as server,
+        serving(a_route("api", server.port, secret=True, mode=InjectMode.QUERY)) as relay,
+    ):
         _, body = asked(relay, HOST, "/a?key=placeholder&x=1&%6bey=2")
         (request,) = server.asked
         assert request.target == "/a?x=1&key=sk-secret%2F0123456789%2Babcdef"
@@ -150,8 +193,16 @@ def test_a_secret_in_the_query_takes_the_place_of_what_was_there() -> None:
 
 
 def test_secrets_are_taken_out_of_headers_streams_and_redirections() -> None:
-    async def leak(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 " + SECRET + b"\r\nX-Leak: a" + SECRET + b"b\r\nTransfer-Encoding: chunked\r\n")
+    async def leak(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(
+            b"HTTP/1.1 200 "
+            + SECRET
+            + b"\r\nX-Leak: a"
+            + SECRET
+            + b"b\r\nTransfer-Encoding: chunked\r\n"
+        )
         writer.write(b"Location: http://127.0.0.1:%d/next?t=%s\r\n\r\n" % (server.port, SECRET))
         for byte in b"<" + SECRET + b">":
             writer.write(b"1\r\n" + bytes([byte]) + b"\r\n")
@@ -168,12 +219,16 @@ def test_secrets_are_taken_out_of_headers_streams_and_redirections() -> None:
 
 
 def test_an_answer_that_can_not_be_searched_is_not_passed_on() -> None:
-    async def zipped(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def zipped(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(answer(b"\x1f\x8b", "Content-Encoding: gzip"))
 
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(upstream(zipped))
-        relay = stack.enter_context(serving(a_route("api", server.port, secret=True), a_route("open", server.port)))
+        relay = stack.enter_context(
+            serving(a_route("api", server.port, secret=True), a_route("open", server.port))
+        )
         status, body = asked(relay, HOST, "/")
         assert (status, b"compresses" in body) == (502, True)
         assert asked(relay, "open.paddock.internal", "/") == (200, b"\x1f\x8b"), (
@@ -184,8 +239,12 @@ def test_an_answer_that_can_not_be_searched_is_not_passed_on() -> None:
 def test_events_arrive_one_by_one() -> None:
     go = threading.Event()
 
-    async def events(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    async def events(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
         for number in range(3):
             await writer.drain()
             await asyncio.to_thread(go.wait)  # the client has the last one, or at first the head
@@ -213,7 +272,9 @@ def test_events_arrive_one_by_one() -> None:
 def test_bodies_flow_both_ways_in_any_framing() -> None:
     big = os.urandom(3_000_000)
 
-    async def back(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def back(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         body = await read_body(asked, reader)
         if asked.header("content-length"):
             writer.write(answer(body))
@@ -222,7 +283,12 @@ def test_bodies_flow_both_ways_in_any_framing() -> None:
             writer.close()
 
     with upstream(back) as server, serving(a_route("api", server.port)) as relay:
-        for more in (["-H", "Transfer-Encoding: chunked"], [], ["-H", "Expect: 100-continue"], ["--http1.0"]):
+        for more in (
+            ["-H", "Transfer-Encoding: chunked"],
+            [],
+            ["-H", "Expect: 100-continue"],
+            ["--http1.0"],
+        ):
             status, body = asked(relay, HOST, "/", "--data-binary", "@-", *more, data=big)
             assert (status, body == big) == (200, True), more
         assert all(one["sent"] == one["received"] == len(big) for one in relay.wait_for(4))
@@ -230,7 +296,10 @@ def test_bodies_flow_both_ways_in_any_framing() -> None:
 
 
 def test_a_body_is_not_asked_for_if_it_is_not_allowed() -> None:
-    with upstream() as server, serving(a_route("api", server.port, rules=[("PUT", "/ok")])) as relay:
+    with (
+        upstream() as server,
+        serving(a_route("api", server.port, rules=[("PUT", "/ok")])) as relay,
+    ):
         for path, expected in (("/ok", b"HTTP/1.1 100 "), ("/no", b"HTTP/1.1 403 ")):
             with talking(relay) as client:
                 client.sendall(
@@ -248,7 +317,9 @@ def test_a_body_is_not_asked_for_if_it_is_not_allowed() -> None:
 
 
 def test_the_end_of_a_message_can_not_be_moved() -> None:
-    async def twice(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def twice(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         asked.body = await read_body(asked, reader)
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n"
@@ -262,12 +333,18 @@ def test_the_end_of_a_message_can_not_be_moved() -> None:
 
 
 def test_answers_without_a_body_have_none() -> None:
-    async def bare(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def bare(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         status = asked.target.removeprefix("/")
         length = "Content-Length: 5\r\n" if status != "204" else ""
         writer.write(f"HTTP/1.1 {status} X\r\n{length}\r\n".encode())
 
-    with upstream(bare) as server, serving(a_route("api", server.port)) as relay, talking(relay) as client:
+    with (
+        upstream(bare) as server,
+        serving(a_route("api", server.port)) as relay,
+        talking(relay) as client,
+    ):
         for method, path in (("HEAD", "/200"), ("GET", "/204"), ("GET", "/304"), ("HEAD", "/200")):
             client.sendall(f"{method} {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
             head = until(client, b"\r\n\r\n")
@@ -287,7 +364,10 @@ def test_requests_that_come_at_once_are_answered_in_turn() -> None:
 
 
 def test_a_websocket_flows_after_its_upgrade_and_is_searched() -> None:
-    with upstream(websocket_echo) as server, serving(a_route("api", server.port, secret=True)) as relay:
+    with (
+        upstream(websocket_echo) as server,
+        serving(a_route("api", server.port, secret=True)) as relay,
+    ):
         with talking(relay) as client:
             key = base64.b64encode(b"0123456789abcdef").decode()
             client.sendall(
@@ -341,8 +421,14 @@ def test_what_is_no_honest_request_reaches_nobody(request_bytes: bytes, status: 
 
 
 def test_a_request_in_absolute_form_is_one_to_that_host() -> None:
-    with upstream() as server, serving(a_route("api", server.port)) as relay, talking(relay) as client:
-        client.sendall(f"GET http://{HOST}?x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+    with (
+        upstream() as server,
+        serving(a_route("api", server.port)) as relay,
+        talking(relay) as client,
+    ):
+        client.sendall(
+            f"GET http://{HOST}?x HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
+        )
         assert all_of(client).startswith(b"HTTP/1.1 200")
         assert server.asked[0].target == "/?x"
 
@@ -398,7 +484,10 @@ def test_upstreams_that_are_slow_broken_or_gone_are_said_to_be() -> None:
             case _:
                 writer.write(answer(b"fine"))
 
-    with upstream(odd) as server, serving(a_route("api", server.port), patience=HASTY_WITH_UPSTREAMS) as relay:
+    with (
+        upstream(odd) as server,
+        serving(a_route("api", server.port), patience=HASTY_WITH_UPSTREAMS) as relay,
+    ):
         assert asked(relay, HOST, "/silent")[0] == 504
     with upstream(odd) as server, serving(a_route("api", server.port, secret=True)) as relay:
         status, body = asked(relay, HOST, "/leak")
@@ -413,7 +502,9 @@ def test_upstreams_that_are_slow_broken_or_gone_are_said_to_be() -> None:
 
 
 def test_a_kept_connection_that_was_closed_is_dialled_again() -> None:
-    async def once(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def once(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         if len(server.asked) == 2:
             writer.close()  # it was kept, and is closed on the second request without a word
         else:
@@ -427,7 +518,10 @@ def test_a_kept_connection_that_was_closed_is_dialled_again() -> None:
 
 
 def test_clients_that_dawdle_are_left() -> None:
-    with upstream() as server, serving(a_route("api", server.port), patience=HASTY_WITH_CLIENTS) as relay:
+    with (
+        upstream() as server,
+        serving(a_route("api", server.port), patience=HASTY_WITH_CLIENTS) as relay,
+    ):
         for beginning in (
             b"",
             b"GET / HT",
@@ -444,7 +538,9 @@ def test_clients_that_dawdle_are_left() -> None:
 def test_a_client_that_leaves_ends_its_request_upstream() -> None:
     left = threading.Event()
 
-    async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def endless(
+        asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             while True:

@@ -1,5 +1,6 @@
-"""Unix sockets of services outside: none is reached that a grant does not name, whatever the way. The services are real
-ones of the same user, and theirs is the verdict."""
+"""Unix sockets of services outside: none is reached that a grant does not name, whatever the way.
+The services are real ones of the same user, and theirs is the verdict.
+"""
 
 from __future__ import annotations
 
@@ -129,13 +130,17 @@ def test_no_service_is_reached_in_any_way(either: Fence, place: str) -> None:
     here = {"HERE": str(ground.project)}
     with services(directory) as (stream, datagrams):
         calls = [ways(Path(stream.address), *STREAMS), ways(Path(datagrams.address), *DATAGRAMS)]
-        for words, service, names in zip(calls, (stream, datagrams), (STREAMS, DATAGRAMS), strict=True):
+        for words, service, names in zip(
+            calls, (stream, datagrams), (STREAMS, DATAGRAMS), strict=True
+        ):
             control = either.outside(words, env=here)
             assert reached(control) == ["ok"] * len(names), str(control)
             wait_for(lambda: len(service.heard) == len(names), "the control was heard")  # noqa: B023
             service.heard.clear()
             for flags in ((), ("--block-net",)):
-                outcome = either.inside(words, "-r", f"{readable}/**", "--env", f"HERE={ground.project}", *flags)
+                outcome = either.inside(
+                    words, "-r", f"{readable}/**", "--env", f"HERE={ground.project}", *flags
+                )
                 assert "ok" not in reached(outcome), str(outcome)
         assert (stream.heard, datagrams.heard) == ([], [])
 
@@ -158,11 +163,20 @@ def profiled(request: pytest.FixtureRequest, full: Fence) -> Iterator[Path]:
 
 
 def test_no_service_in_what_profiles_grant_is_reached(full: Fence, profiled: Path) -> None:
-    """C-028. Also where a link was on the way when it got its name, and where that has a line break."""
+    """C-028. Also where a link was on the way when it got its name, and where that has a line
+    break.
+    """
     (full.ground.root / "way").symlink_to(profiled)
     here = {"HERE": str(full.ground.project)}
-    with services(profiled) as (stream, datagrams), listening(str(full.ground.root / "way" / "line\nbreak")) as linked:
-        calls = [(stream, "stream", STREAMS), (datagrams, "datagram", DATAGRAMS), (linked, "line\nbreak", STREAMS)]
+    with (
+        services(profiled) as (stream, datagrams),
+        listening(str(full.ground.root / "way" / "line\nbreak")) as linked,
+    ):
+        calls = [
+            (stream, "stream", STREAMS),
+            (datagrams, "datagram", DATAGRAMS),
+            (linked, "line\nbreak", STREAMS),
+        ]
         for service, name, kinds in calls:
             words = ways(profiled / name, *kinds)
             control = full.outside(words, env=here)
@@ -182,14 +196,21 @@ def test_what_is_covered_already_keeps_no_run_from_starting(full: Fence, profile
         with listening(before.address) as service:
             for denied in ((), ("--deny", service.address), ("--deny", f"{profiled}/**")):
                 outcome = full.inside(
-                    ways(Path(service.address), *STREAMS), "--env", f"HERE={full.ground.project}", *denied
+                    ways(Path(service.address), *STREAMS),
+                    "--env",
+                    f"HERE={full.ground.project}",
+                    *denied,
                 )
                 assert "ok" not in reached(outcome), str(outcome)
-            assert reached(full.outside(ways(Path(service.address), "stream"))) == ["ok"], "the control"
+            assert reached(full.outside(ways(Path(service.address), "stream"))) == ["ok"], (
+                "the control"
+            )
             wait_for(lambda: service.heard == [SAID], "only the control was heard")
 
 
-def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(full: Fence, profiled: Path) -> None:
+def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
+    full: Fence, profiled: Path
+) -> None:
     with listening(str(profiled / "granted")) as granted:
         outcome = full.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
         assert reached(outcome) == ["ok"], str(outcome)
@@ -227,7 +248,9 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: Fence) -> None
         wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
         outcome = either.inside(["python3", "-c", script], "--allow", granted.address)
         assert (outcome.started, outcome.exit_code) == (True, 1), str(outcome)
-        if (project / "granted").exists():  # in the full tier a mask lies on the other, which stays where it is
+        if (
+            project / "granted"
+        ).exists():  # in the full tier a mask lies on the other, which stays where it is
             os.rename(project / "granted", project / "other")
         os.rename(project / "away", project / "granted")
         control = either.outside(["python3", "-c", script])
@@ -237,7 +260,9 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: Fence) -> None
 
 
 def test_sockets_of_its_own_work_in_the_full_tier(full: Fence) -> None:
-    """Streams, datagrams, abstract names, and what Python's multiprocessing has a manager talk by."""
+    """Streams, datagrams, abstract names, and what Python's multiprocessing has a manager talk
+    by.
+    """
     script = """
 import multiprocessing, socket
 print("started", flush=True)
@@ -284,10 +309,18 @@ def network(request: pytest.FixtureRequest) -> list[str]:
     return ["--block-net"] if request.param == "no network" else []
 
 
-@pytest.mark.parametrize("how", ["bound", "relatively", "datagrams", "again", "moved", "linked", "elsewhere"])
-def test_a_service_that_comes_during_the_run_is_covered(full: Fence, how: str, network: list[str]) -> None:
+@pytest.mark.parametrize(
+    "how", ["bound", "relatively", "datagrams", "again", "moved", "linked", "elsewhere"]
+)
+def test_a_service_that_comes_during_the_run_is_covered(
+    full: Fence, how: str, network: list[str]
+) -> None:
     """Whatever name it was bound by, and in whatever network."""
-    need("root", how != "elsewhere" or os.getuid() == 0, "only root has a second network for a service")
+    need(
+        "root",
+        how != "elsewhere" or os.getuid() == 0,
+        "only root has a second network for a service",
+    )
     ground = full.ground
     path = ground.project / "deep" / "service"
     path.parent.mkdir()
@@ -368,7 +401,9 @@ def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) ->
             assert service.heard == [SAID]
 
 
-def test_a_stream_socket_that_nobody_has_connected_could_be_turned_to_anybody(either: Fence) -> None:
+def test_a_stream_socket_that_nobody_has_connected_could_be_turned_to_anybody(
+    either: Fence,
+) -> None:
     script = (
         "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
         f"s.connect('\\0paddock-{os.getpid()}'); s.send(b'from inside')"
@@ -378,7 +413,9 @@ def test_a_stream_socket_that_nobody_has_connected_could_be_turned_to_anybody(ei
         with socket.socket(socket.AF_UNIX) as unconnected:
             refused = either.inside(words, stdin=unconnected.fileno())
             assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
-            assert (service.heard, "stdin is a socket" in refused.stderr) == ([], True), str(refused)
+            assert (service.heard, "stdin is a socket" in refused.stderr) == ([], True), str(
+                refused
+            )
             assert either.outside(words, stdin=unconnected.fileno()).exit_code == 0
             wait_for(lambda: service.heard == [SAID], "the control was heard")
 

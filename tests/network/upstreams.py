@@ -45,7 +45,11 @@ async def read_head(reader: asyncio.StreamReader) -> Asked | None:
         return None
     line, *rest = head.split("\r\n")[:-2]
     method, target, _ = line.split(" ")
-    return Asked(method, target, [(name, value.strip()) for name, _, value in (field.partition(":") for field in rest)])
+    return Asked(
+        method,
+        target,
+        [(name, value.strip()) for name, _, value in (field.partition(":") for field in rest)],
+    )
 
 
 async def read_body(asked: Asked, reader: asyncio.StreamReader) -> bytes:
@@ -78,10 +82,14 @@ async def echo(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 def websocket_accept(key: str) -> str:
-    return base64.b64encode(hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()).decode()
+    return base64.b64encode(
+        hashlib.sha1(f"{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11".encode()).digest()
+    ).decode()
 
 
-async def websocket_echo(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def websocket_echo(
+    asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     """Says hello in a frame, then every frame back, unmasked; ends with the client."""
     accept = websocket_accept(asked.header("sec-websocket-key") or "")
     hello = f"auth={asked.header('authorization')}".encode()
@@ -104,7 +112,9 @@ async def websocket_echo(asked: Asked, reader: asyncio.StreamReader, writer: asy
 
 
 @contextlib.contextmanager
-def upstream(handler: Handler = echo, *, tls: ssl.SSLContext | None = None) -> Iterator[UpstreamServer]:
+def upstream(
+    handler: Handler = echo, *, tls: ssl.SSLContext | None = None
+) -> Iterator[UpstreamServer]:
     """Each request of each connection is handed to ``handler``, until it closes the writer."""
     found = UpstreamServer()
     started = threading.Event()

@@ -1,4 +1,6 @@
-"""A program of an ordinary user that holds a session, played by him; what it did is judged from the host."""
+"""A program of an ordinary user that holds a session, played by him; what it did is judged from the
+host.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,14 @@ def words(fence: Fence, body: str, **options: Any) -> list[str | Path]:
     return [fence.installation.root / "bin" / "python", "-c", program, json.dumps(given)]
 
 
-def play(fence: Fence, body: str, *, as_root: bool = False, env: dict[str, str] | None = None, **options: Any) -> Any:
+def play(
+    fence: Fence,
+    body: str,
+    *,
+    as_root: bool = False,
+    env: dict[str, str] | None = None,
+    **options: Any,
+) -> Any:
     """What the scene told, line by line."""
     argv = words(fence, body, **options)
     outcome = fence.tester.run(argv, cwd=fence.ground.project, env=env, as_root=as_root)

@@ -74,7 +74,9 @@ def test_of_many_at_once_each_is_told_its_own(fenced: Fence) -> None:
         """,
         policy=_policy(fenced, RULES),
     )
-    assert told == [[*[[f"id -{number}"] if number % 2 else [] for number in range(12)], ["id -20"], ["id -21"]]]
+    assert told == [
+        [*[[f"id -{number}"] if number % 2 else [] for number in range(12)], ["id -20"], ["id -21"]]
+    ]
 
 
 def test_a_no_of_the_approver_is_told_and_waiting_for_it_counts_as_time(fenced: Fence) -> None:

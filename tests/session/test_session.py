@@ -80,7 +80,11 @@ def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(fe
         policy=_policy(fence),
     )
     every = ["read_file", "write_file", "edit_file", "list_directory", "bash"]
-    assert [sorted(names) for names in told[:3]] == [sorted(every), sorted([*every, "mine"]), ["mine", "read_file"]]
+    assert [sorted(names) for names in told[:3]] == [
+        sorted(every),
+        sorted([*every, "mine"]),
+        ["mine", "read_file"],
+    ]
     assert told[3] == ["invalid_arguments", "there is no tool 'bash'"]
     assert told[4] == ["ready"]
     assert not (fence.ground.project / "made").exists()
@@ -181,7 +185,9 @@ def test_a_program_that_handles_sigterm_is_left_to_it(fence: Fence) -> None:
 
 
 @pytest.mark.parametrize("tier", ["landlock", "full"])
-def test_a_session_that_is_dropped_ends_with_a_warning(request: pytest.FixtureRequest, tier: str) -> None:
+def test_a_session_that_is_dropped_ends_with_a_warning(
+    request: pytest.FixtureRequest, tier: str
+) -> None:
     fence: Fence = request.getfixturevalue("fence" if tier == "landlock" else "full")
     word = mark()
     body = f"""
@@ -230,7 +236,9 @@ def test_scripts_have_all_that_a_session_has(fence: Fence) -> None:
 
 
 def test_without_a_name_it_is_the_policy_of_the_project(fence: Fence) -> None:
-    """Which counts only as trusted, as on the command line; without the file the default profile applies."""
+    """Which counts only as trusted, as on the command line; without the file the default profile
+    applies.
+    """
     body = """
         async with Sandbox(**options) as box:
             tell((await box.run("echo hello > made && cat made")).stdout)

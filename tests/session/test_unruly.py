@@ -1,4 +1,6 @@
-"""Commands that turn against those who start them: they get nothing by it, and nothing outlives the session."""
+"""Commands that turn against those who start them: they get nothing by it, and nothing outlives the
+session.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_who_stops_the_attendant_does_not_stop_the_session(fenced: Fence) -> Non
     assert told == [["0\n", "exited", "after\n"]]
 
 
-def test_who_stops_it_without_end_does_not_outlive_the_program_that_holds_the_session(fenced: Fence) -> None:
+def test_who_stops_it_without_end_does_not_outlive_the_program_that_holds_the_session(
+    fenced: Fence,
+) -> None:
     word = mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -112,7 +116,14 @@ def test_the_end_of_the_block_is_the_end_of_its_command(fenced: Fence) -> None:
 
 
 def test_variables_that_change_the_loader_are_refused(fenced: Fence) -> None:
-    names = ["GLIBC_TUNABLES", "LD_PRELOAD", "LOCPATH", "RES_OPTIONS", "HOSTALIASES", "BASH_FUNC_ls%%"]
+    names = [
+        "GLIBC_TUNABLES",
+        "LD_PRELOAD",
+        "LOCPATH",
+        "RES_OPTIONS",
+        "HOSTALIASES",
+        "BASH_FUNC_ls%%",
+    ]
     told = play(
         fenced,
         f"""

@@ -1,4 +1,6 @@
-"""Sessions side by side on one repository: each in a worktree and a network of its own, merged with plain git."""
+"""Sessions side by side on one repository: each in a worktree and a network of its own, merged with
+plain git.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,14 @@ async with AsyncExitStack() as held:
 
 
 def _git(fence: Fence, *words: str) -> str:
-    settings = ["-c", "user.name=a", "-c", "user.email=a@b.invalid", "-c", "init.defaultBranch=main"]
+    settings = [
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b.invalid",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     done = fence.outside([need_program("git"), *settings, *words])
     assert done.exit_code == 0, str(done)
     return done.stdout
@@ -83,5 +92,7 @@ def test_on_the_hosts_network_they_would_collide(full: Fence) -> None:
     """The control."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-        told = play(full, SCENE, workspace=str(_repository(full)), profile="ai-agent", port=port, count=1)
+        told = play(
+            full, SCENE, workspace=str(_repository(full)), profile="ai-agent", port=port, count=1
+        )
     assert "Address already in use" in told[0][0]

@@ -21,9 +21,29 @@ class Wrapped:
 
     def run(self, *words: Word, binds: tuple[Word, ...] = ()) -> Outcome:
         home = self.fence.tester.home
-        places: list[Word] = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
-        places += ["--bind", home, home, "--unshare-net", "--unshare-pid", "--new-session", "--die-with-parent"]
-        return self.fence.tester.run([self.bwrap, *places, *binds, "--", *words], cwd=self.fence.ground.project)
+        places: list[Word] = [
+            "--ro-bind",
+            "/",
+            "/",
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+            "--tmpfs",
+            "/tmp",
+        ]
+        places += [
+            "--bind",
+            home,
+            home,
+            "--unshare-net",
+            "--unshare-pid",
+            "--new-session",
+            "--die-with-parent",
+        ]
+        return self.fence.tester.run(
+            [self.bwrap, *places, *binds, "--", *words], cwd=self.fence.ground.project
+        )
 
 
 @pytest.fixture
@@ -35,7 +55,10 @@ def test_a_run_inside_adds_landlock_and_seccomp(wrapped: Wrapped) -> None:
     """C-121."""
     fence = wrapped.fence
     status = "grep Seccomp: /proc/self/status"
-    assert wrapped.run("sh", "-c", f"{status}; cat {fence.ground.secret}").stdout == "Seccomp:\t0\nthe-secret-outside\n"
+    assert (
+        wrapped.run("sh", "-c", f"{status}; cat {fence.ground.secret}").stdout
+        == "Seccomp:\t0\nthe-secret-outside\n"
+    )
     for tier in ("landlock", "full"):
         words = fence.command(["sh", "-c", f"{status}; cat {fence.ground.secret}"], "--tier", tier)
         outcome = wrapped.run(*words)
@@ -43,14 +66,18 @@ def test_a_run_inside_adds_landlock_and_seccomp(wrapped: Wrapped) -> None:
 
 
 def test_shells_of_a_run_inside_are_intercepted(wrapped: Wrapped) -> None:
-    words = wrapped.fence.command(agent("/bin/bash", "-c", FILTERS), "--tier", "full", "--intercept-shells")
+    words = wrapped.fence.command(
+        agent("/bin/bash", "-c", FILTERS), "--tier", "full", "--intercept-shells"
+    )
     outcome = wrapped.run(*words)
     assert outcome.stdout == "Seccomp_filters:\t3\n", str(outcome)
 
 
 @pytest.mark.parametrize("locked", [True, False])
 def test_its_mounts_replace_shells(wrapped: Wrapped, locked: bool) -> None:
-    """C-122. A /dev that can be written could be given something else to apply: then no shell starts."""
+    """C-122. A /dev that can be written could be given something else to apply: then no shell
+    starts.
+    """
     fence = wrapped.fence
     shims, mark = fence.ground.root / "shims", fence.ground.project / "mark"
     installed = fence.tester.run([fence.installation.paddock, "shims", "install", shims])
@@ -60,7 +87,9 @@ def test_its_mounts_replace_shells(wrapped: Wrapped, locked: bool) -> None:
     binds += ["--ro-bind", "/usr/bin/bash", f"{place}/usr/bin/bash"]
     binds += ["--ro-bind", fence.installation.core, "/usr/bin/bash"]
     binds += ["--remount-ro", "/dev"] if locked else []
-    outcome = wrapped.run("/bin/bash", "-c", f"{FILTERS}; echo > {mark}; bash -c '{FILTERS}'", binds=tuple(binds))
+    outcome = wrapped.run(
+        "/bin/bash", "-c", f"{FILTERS}; echo > {mark}; bash -c '{FILTERS}'", binds=tuple(binds)
+    )
     if locked:
         assert (outcome.stdout, mark.exists()) == ("Seccomp_filters:\t2\n" * 2, True), str(outcome)
     else:
@@ -69,7 +98,9 @@ def test_its_mounts_replace_shells(wrapped: Wrapped, locked: bool) -> None:
 
 
 def test_nothing_is_typed_into_the_terminal(wrapped: Wrapped) -> None:
-    """C-123: also where the terminal is shared. EPERM is the filter's word; without it the kernel says ENOTTY."""
+    """C-123: also where the terminal is shared. EPERM is the filter's word; without it the kernel
+    says ENOTTY.
+    """
     words: list[Word] = [PYTHON, "-c", TIOCSTI, "0"]
     assert "Inappropriate ioctl" in wrapped.run(*words).stderr
     outcome = wrapped.run(*wrapped.fence.command(words, "--tier", "landlock"))

@@ -1,7 +1,8 @@
-"""Shells of a run are behind one layer more: what an agent may do, the commands it gives to a shell may not.
+"""Shells of a run are behind one layer more: what an agent may do, the commands it gives to a shell
+may not.
 
-The agent is a Python program that is no shell. What it does itself is the control inside; the same run without
-interception is the one outside.
+The agent is a Python program that is no shell. What it does itself is the control inside; the same
+run without interception is the one outside.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def policy(full: Fence, shell: str, more: str = "") -> tuple[Word, ...]:
 
 def ways(full: Fence, command: list[str]) -> dict[str, list[Word]]:
     quoted = shlex.join(command)
-    script = full.ground.put(full.ground.project / "script.sh", f"#!/bin/bash\n{quoted}\n", mode=0o755)
+    script = full.ground.put(
+        full.ground.project / "script.sh", f"#!/bin/bash\n{quoted}\n", mode=0o755
+    )
     return {
         "name": agent("bash", "-c", quoted),
         "path": agent("/bin/bash", "-c", quoted),
@@ -81,7 +84,11 @@ def test_an_agent_reaches_the_network_and_its_shells_do_not(full: Fence) -> None
 
 def test_forty_shells_below_each_other_have_one_layer(full: Fence) -> None:
     """C-108."""
-    deeper = 'n() { if [ $1 -gt 0 ]; then bash -c "$(declare -f n); n $(($1-1))"; else ' + FILTERS + "; fi; }; n 40"
+    deeper = (
+        'n() { if [ $1 -gt 0 ]; then bash -c "$(declare -f n); n $(($1-1))"; else '
+        + FILTERS
+        + "; fi; }; n 40"
+    )
     once = intercepted(full, "bash", "-c", FILTERS)
     assert re.fullmatch(r"Seccomp_filters:\t\d+\n", once.stdout), str(once)
     assert intercepted(full, "bash", "-c", deeper).stdout == once.stdout
@@ -95,7 +102,12 @@ def test_forty_shells_below_each_other_have_one_layer(full: Fence) -> None:
         (["bash", "-c", "kill -TERM $$"], None, 241, ""),
         (["bash", "-s"], "echo hi", 0, "hi\n"),
         (["sh", "-c", 'printf "%s|" "$@"', "name", "a b", "", "ü"], None, 0, "a b||ü|"),
-        (["bash", "-c", "exec -a -bash bash -c 'echo $0; shopt login_shell | cut -f2'"], None, 0, "-bash\non\n"),
+        (
+            ["bash", "-c", "exec -a -bash bash -c 'echo $0; shopt login_shell | cut -f2'"],
+            None,
+            0,
+            "-bash\non\n",
+        ),
         (["bash", "-c", "exec -a other bash -c 'echo $0'"], None, 0, "other\n"),
         (["bash", "-c", "X=1 bash -c 'echo $X'; cd /tmp && sh -c pwd"], None, 0, "1\n/tmp\n"),
         (["bash", "-c", "cat < <(echo substituted)"], None, 0, "substituted\n"),
@@ -106,12 +118,17 @@ def test_everything_that_a_shell_is_given_passes_through(
 ) -> None:
     """C-100."""
     flags = ("--intercept-shells",)
-    for outcome in (full.inside(agent(*words), stdin=stdin), full.inside(agent(*words), *flags, stdin=stdin)):
+    for outcome in (
+        full.inside(agent(*words), stdin=stdin),
+        full.inside(agent(*words), *flags, stdin=stdin),
+    ):
         assert (outcome.exit_code, outcome.stdout) == (code, stdout), str(outcome)
 
 
 @pytest.mark.parametrize("through_a_shell", [False, True])
-def test_files_calls_and_variables_can_be_kept_from_shells(full: Fence, through_a_shell: bool) -> None:
+def test_files_calls_and_variables_can_be_kept_from_shells(
+    full: Fence, through_a_shell: bool
+) -> None:
     project = full.ground.project
     full.ground.make(project / "out")
     full.ground.put(project / "token" / "key", "secret\n")
@@ -131,7 +148,10 @@ def test_files_calls_and_variables_can_be_kept_from_shells(full: Fence, through_
     if through_a_shell:
         assert (made, outcome.stdout) == (["out/new"], "x\nmine\nkey none\n"), str(outcome)
     else:
-        assert (made, outcome.stdout) == (["new", "out/made", "out/new"], "x\nmine\nsecret\nkey k\n"), str(outcome)
+        assert (made, outcome.stdout) == (
+            ["new", "out/made", "out/new"],
+            "x\nmine\nsecret\nkey k\n",
+        ), str(outcome)
 
 
 def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(full: Fence) -> None:
@@ -139,10 +159,14 @@ def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(full: 
     secret = full.ground.secret
     script = f"import os; p = {KEPT}; print(p, flush=True); os.execv(p, ['bash', '-c', '{FILTERS}; cat {secret}'])"
     seen = [full.inside([PYTHON, "-c", script], "--intercept-shells") for _ in range(2)]
-    places = [re.match(r"/dev/\.shells_[0-9a-f]{12}/usr/bin/bash\n", outcome.stdout) for outcome in seen]
+    places = [
+        re.match(r"/dev/\.shells_[0-9a-f]{12}/usr/bin/bash\n", outcome.stdout) for outcome in seen
+    ]
     assert len({place[0] for place in places if place}) == 2, str(seen)
     plain = full.inside(agent("bash", "-c", FILTERS)).stdout
-    assert all(outcome.stdout.endswith(plain) and outcome.exit_code == 1 for outcome in seen), str(seen)
+    assert all(outcome.stdout.endswith(plain) and outcome.exit_code == 1 for outcome in seen), str(
+        seen
+    )
     assert full.outside(["cat", secret]).exit_code == 0
 
 
@@ -150,8 +174,13 @@ def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(full: 
 def test_no_other_shell_leads_out_of_the_layer(full: Fence, shell: str) -> None:
     with serving("127.0.0.1", socket.SOCK_STREAM) as server:
         called = shlex.join(["-c", shlex.join(calling(server))])
-        script = f"real=$(readlink -f /dev/.paddock-shell)/usr/bin/bash; cp $real copy; {shell} {called}"
-        if shell in ("$real", "./copy"):  # the same by the agent itself, which is in the fence alone
+        script = (
+            f"real=$(readlink -f /dev/.paddock-shell)/usr/bin/bash; cp $real copy; {shell} {called}"
+        )
+        if shell in (
+            "$real",
+            "./copy",
+        ):  # the same by the agent itself, which is in the fence alone
             past = [PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', {script!r}])"]
             control = full.inside(past, "--intercept-shells")
             assert (control.exit_code, server.heard()) == (0, [MESSAGE]), str(control)
@@ -217,7 +246,9 @@ os.execv("/bin/bash", sys.argv[2:])
 def test_a_shell_that_can_not_be_closed_in_is_not_started(
     full: Fence, layers: int, on_failure: str, name: str, code: int
 ) -> None:
-    """C-105. The kernel takes 16 layers of Landlock: the fence has one, and who starts the shell the rest."""
+    """C-105. The kernel takes 16 layers of Landlock: the fence has one, and who starts the shell
+    the rest.
+    """
     mark = full.ground.project / "mark"
     words = [PYTHON, "-c", LAYERS, str(layers), name, "-c", f"echo > {mark}"]
     outcome = full.inside(words, *policy(full, f'network = "none"\non_failure = "{on_failure}"'))
@@ -253,9 +284,7 @@ def test_a_socket_of_the_internet_is_no_stdin(full: Fence) -> None:
 
 def test_who_is_in_the_layer_does_not_reach_into_who_is_not(full: Fence) -> None:
     """Their memory and environment: /proc is one for all of the run."""
-    script = (
-        "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', 'cat /proc/$PPID/environ | wc -c']).returncode)"
-    )
+    script = "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', 'cat /proc/$PPID/environ | wc -c']).returncode)"
     control = full.inside([PYTHON, "-c", script])
     assert int(control.stdout) > 0, str(control)
     outcome = full.inside([PYTHON, "-c", script], "--intercept-shells")
@@ -271,15 +300,20 @@ def test_rules_see_a_shell_by_its_own_path(full: Fence) -> None:
     )
     flags = policy(full, 'network = "none"', rules)
     outcome = full.inside(
-        agent("/bin/bash", "-c", "bash -c 'echo ran' zap; bash -c 'echo passed'; id || echo no"), *flags
+        agent("/bin/bash", "-c", "bash -c 'echo ran' zap; bash -c 'echo passed'; id || echo no"),
+        *flags,
     )
     assert outcome.stdout == "passed\nno\n", str(outcome)
-    direct = full.inside([PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', 'echo past'])"], *flags)
+    direct = full.inside(
+        [PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', 'echo past'])"], *flags
+    )
     assert "past" not in direct.stdout, str(direct)
     assert "PermissionError" in direct.stderr
     told = [event for event in full.events() if event["event"] == "exec"]
     assert {event["exe"] for event in told if event["rule_id"] == "no-zap"} == {"/usr/bin/bash"}
-    assert any("a real shell is started by the one" in str(event["reason"]) for event in told), str(told)
+    assert any("a real shell is started by the one" in str(event["reason"]) for event in told), str(
+        told
+    )
 
 
 ASKING = """
@@ -316,10 +350,12 @@ def test_a_grant_for_shells_that_is_not_there_is_said_at_once(full: Fence) -> No
 
 
 def test_a_plan_says_what_shells_lose(full: Fence) -> None:
-    outcome = full.inside(["true"], "--dry-run", *policy(full, 'network = "none"\nblock = ["ptrace"]'))
-    assert re.search(r"^shells +no network\n +blocked: ptrace\n +a shell that can not", outcome.stdout, re.M), str(
-        outcome
+    outcome = full.inside(
+        ["true"], "--dry-run", *policy(full, 'network = "none"\nblock = ["ptrace"]')
     )
+    assert re.search(
+        r"^shells +no network\n +blocked: ptrace\n +a shell that can not", outcome.stdout, re.M
+    ), str(outcome)
 
 
 def test_without_namespaces_nothing_is_run(fence: Fence) -> None:
@@ -374,7 +410,9 @@ def test_it_goes_with_every_profile(full: Fence, profile: str) -> None:
     assert (outcome.exit_code, outcome.stdout) == (0, "up\n"), str(outcome)
 
 
-@pytest.mark.parametrize("flags", [("--block-net",), ("--cow",), ("--allow-domain", "example.org"), ("-r", "/**")])
+@pytest.mark.parametrize(
+    "flags", [("--block-net",), ("--cow",), ("--allow-domain", "example.org"), ("-r", "/**")]
+)
 def test_it_goes_with_other_parts_of_the_fence(full: Fence, flags: tuple[str, ...]) -> None:
     words = agent("bash", "-c", f"{FILTERS}; sh -c 'echo up'")
     outcome = full.inside_of_everything(words, "--intercept-shells", *flags)

@@ -25,9 +25,13 @@ class Shims:
         self.dir = fence.ground.root / "shims"
 
     def paddock(self, *words: Word) -> Outcome:
-        return self.fence.tester.run([self.fence.installation.paddock, "shims", *words], cwd=self.fence.ground.project)
+        return self.fence.tester.run(
+            [self.fence.installation.paddock, "shims", *words], cwd=self.fence.ground.project
+        )
 
-    def run(self, *words: Word, env: dict[str, str] | None = None, stdin: str | None = None) -> Outcome:
+    def run(
+        self, *words: Word, env: dict[str, str] | None = None, stdin: str | None = None
+    ) -> Outcome:
         """With the links in front."""
         path = {"PATH": f"{self.dir}:{SEARCH_PATH}", **(env or {})}
         return self.fence.tester.run(words, cwd=self.fence.ground.project, env=path, stdin=stdin)
@@ -65,15 +69,15 @@ def test_nobody_elses_file_is_replaced(fence: Fence) -> None:
     assert done.exit_code == 125, str(done)
 
 
-def test_a_shell_found_by_path_has_the_policys_secrets_calls_and_variables_taken_away(shims: Shims) -> None:
+def test_a_shell_found_by_path_has_the_policys_secrets_calls_and_variables_taken_away(
+    shims: Shims,
+) -> None:
     """C-110, C-118."""
     secret = shims.fence.tester.home / ".ssh" / "id_test"
     secret.parent.mkdir(exist_ok=True)
     secret.write_text("secret\n")
     shims.fence.tester.give(secret.parent)
-    script = (
-        f"grep Seccomp: /proc/self/status; cat {secret}; echo ${{GITHUB_TOKEN-none}}; unshare -r true || echo refused"
-    )
+    script = f"grep Seccomp: /proc/self/status; cat {secret}; echo ${{GITHUB_TOKEN-none}}; unshare -r true || echo refused"
     env = {"GITHUB_TOKEN": "t"}
     try:
         control = shims.run("/bin/bash", "-c", script, env=env)
@@ -96,7 +100,11 @@ def test_what_they_do_is_not_changed_from_inside(shims: Shims) -> None:
 
 def test_shells_below_add_nothing(shims: Shims) -> None:
     once = shims.run("bash", "-c", FILTERS).stdout
-    deeper = 'n() { if [ $1 -gt 0 ]; then bash -c "$(declare -f n); n $(($1-1))"; else ' + FILTERS + "; fi; }; n 40"
+    deeper = (
+        'n() { if [ $1 -gt 0 ]; then bash -c "$(declare -f n); n $(($1-1))"; else '
+        + FILTERS
+        + "; fi; }; n 40"
+    )
     assert once == "Seccomp_filters:\t2\n"
     assert shims.run("bash", "-c", deeper).stdout == once
 
@@ -120,7 +128,10 @@ def test_where_the_real_shells_are(shims: Shims) -> None:
     assert inside.stdout == "real\n", str(inside)
     assert not mark.exists()
     core = shims.fence.installation.core
-    assert shims.run(core, "--version", "--verbose").stdout.splitlines()[1] == "real shells: /bin/shells"
+    assert (
+        shims.run(core, "--version", "--verbose").stdout.splitlines()[1]
+        == "real shells: /bin/shells"
+    )
 
 
 @pytest.mark.parametrize("broken", ["missing", "not JSON", "another user's"])
@@ -153,7 +164,9 @@ def test_on_a_kernel_that_can_not_no_shell_is_started(shims: Shims, lacking: lis
     assert shims.run(*words).exit_code == 0
 
 
-def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shells_do_not(fence: Fence) -> None:
+def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shells_do_not(
+    fence: Fence,
+) -> None:
     """C-110: the fence around holds, and the links add to it."""
     shims = Shims(fence)
     assert shims.paddock("install", shims.dir, "--in-run").exit_code == 0
@@ -176,7 +189,9 @@ def test_the_table_of_the_documents_is_true(shims: Shims, host: dict[str, object
     table = (REPOSITORY / "docs" / "shells.md").read_text()
     rows = re.findall(r"^\| (`.*?`.*?) \| (yes|no) \| (yes|no) \|$", table, re.M)
     script = shims.fence.ground.put(
-        shims.fence.ground.project / "script.sh", "#!/bin/bash\ngrep Seccomp_filters: /proc/self/status\n", mode=0o755
+        shims.fence.ground.project / "script.sh",
+        "#!/bin/bash\ngrep Seccomp_filters: /proc/self/status\n",
+        mode=0o755,
     )
     ways: dict[str, list[Word]] = {
         "`bash` by its name": ["bash", "-c", FILTERS],

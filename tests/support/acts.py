@@ -1,7 +1,8 @@
-"""Tries acts on paths and tells the kernel's answer to each. A program: it runs inside the fence, and outside as the
-control, and imports nothing of the tests.
+"""Tries acts on paths and tells the kernel's answer to each. A program: it runs inside the fence,
+and outside as the control, and imports nothing of the tests.
 
-One JSON list [[path, act], …] on stdin; on stdout a start marker, then one errno (0: it was done) a line.
+One JSON list [[path, act], …] on stdin; on stdout a start marker, then one errno (0: it was done) a
+line.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def main() -> None:
             ACTS[act](path)
             print(0)
         except OSError as error:
-            # What the shell says of a script whose file is not executable by its format is no refusal.
+            # What the shell says of a script whose file is not executable by its format is no
+            # refusal.
             print(0 if error.errno == errno.ENOEXEC else error.errno)
 
 

@@ -1,9 +1,10 @@
 """An ordinary user's own Paddock, put aside while the tests run.
 
-The tests write profiles, and every run they make leaves its trail: places in reach, plans, events. None of that may
-stay with a person. So configuration, state and journal are moved away and moved back; what tests that were killed could
-not move back, the next ones do. A user made for the tests has nothing to keep: what he has at the end and had not at
-the start, in his home and where everybody may write, is removed.
+The tests write profiles, and every run they make leaves its trail: places in reach, plans, events.
+None of that may stay with a person. So configuration, state and journal are moved away and moved
+back; what tests that were killed could not move back, the next ones do. A user made for the tests
+has nothing to keep: what he has at the end and had not at the start, in his home and where
+everybody may write, is removed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
 
 
 def forget_earlier_runs(tester: Tester) -> None:
-    """Give the test a user who never ran Paddock: no profile, no state, no journal of an earlier test."""
+    """Give the test a user who never ran Paddock: no profile, no state, no journal of an earlier
+    test.
+    """
     for place in _own_paddock(tester):
         remove(place)
 
@@ -65,7 +68,9 @@ _EVERYBODYS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 @contextmanager
 def _left_as_found(tester: Tester) -> Iterator[None]:
     def things() -> set[Path]:
-        shared = (entry for place in _EVERYBODYS for entry in place.iterdir() if _is_of(tester, entry))
+        shared = (
+            entry for place in _EVERYBODYS for entry in place.iterdir() if _is_of(tester, entry)
+        )
         return {*tester.home.iterdir(), *shared}
 
     before = things()
@@ -88,7 +93,9 @@ def remove(place: Path) -> None:
     if place.is_symlink() or not place.is_dir():
         place.unlink(missing_ok=True)
         return
-    for _, directories, _, parent in os.fwalk(place):  # by descriptors: it may be deeper than a path reaches
+    for _, directories, _, parent in os.fwalk(
+        place
+    ):  # by descriptors: it may be deeper than a path reaches
         for name in directories:
             if not stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
                 os.chmod(name, 0o700, dir_fd=parent)

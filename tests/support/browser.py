@@ -1,4 +1,6 @@
-"""A real Chromium without a window, driven by its own protocol: one page, keys, sizes, screenshots."""
+"""A real Chromium without a window, driven by its own protocol: one page, keys, sizes,
+screenshots.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.support.waiting import wait_for
 
 START_S = 60.0
 PAGE_S = 60.0
-# No sandbox of its own: namespaces are the tests' subject, and the page is ours. No traffic but the page's.
+# No sandbox of its own: namespaces are the tests' subject, and the page is ours. No traffic but the
+# page's.
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -61,7 +64,9 @@ class Page:
 
     def tell(self, expression: str) -> Any:
         """What an expression is worth there."""
-        told = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        told = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in told, told
         return told["result"].get("value")
 
@@ -79,10 +84,17 @@ class Page:
 
     def size(self, width: int, height: int, *, dark: bool = False) -> None:
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=2, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2,
+            mobile=width < 600,
         )
         scheme = "dark" if dark else "light"
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def screenshot(self) -> bytes:
         return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
@@ -90,10 +102,14 @@ class Page:
 
 @contextmanager
 def opened(tester: Tester, program: str) -> Iterator[Page]:
-    with tempfile.TemporaryDirectory(prefix="paddock-browser-", dir="/var/tmp", ignore_cleanup_errors=True) as profile:
+    with tempfile.TemporaryDirectory(
+        prefix="paddock-browser-", dir="/var/tmp", ignore_cleanup_errors=True
+    ) as profile:
         tester.give(Path(profile))
         words = [program, *_OPTIONS, f"--user-data-dir={profile}", "about:blank"]
-        with tester.starting(words, env={"HOME": profile, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}) as process:
+        with tester.starting(
+            words, env={"HOME": profile, "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
+        ) as process:
             said: list[str] = []
 
             def listen(stream: IO[str]) -> None:
@@ -108,16 +124,25 @@ def opened(tester: Tester, program: str) -> Iterator[Page]:
                 reader.start()
             port = wait_for(
                 lambda: next(
-                    (line.split(":")[-1].split("/")[0] for line in said if "DevTools listening" in line), None
+                    (
+                        line.split(":")[-1].split("/")[0]
+                        for line in said
+                        if "DevTools listening" in line
+                    ),
+                    None,
                 ),
                 "the browser has started",
                 START_S,
             )
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/json/list", timeout=PAGE_S) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{port}/json/list", timeout=PAGE_S
+            ) as answer:
                 (target,) = [one for one in json.load(answer) if one["type"] == "page"]
             try:
                 address = target["webSocketDebuggerUrl"]
-                with connect(address, max_size=None, compression=None, proxy=None, ping_interval=None) as line:
+                with connect(
+                    address, max_size=None, compression=None, proxy=None, ping_interval=None
+                ) as line:
                     yield Page(line)
             finally:
                 process.terminate()

@@ -1,6 +1,8 @@
-"""Control groups of root's around what a test starts: no hog and no bomb gets out of a test, whatever is wrong with
-what is tested. What the kernel counted in them is the host's verdict. Groups that are *given* belong to the tester, as
-an administrator would delegate them; those around him do not, so that without a gift Paddock has no group to use."""
+"""Control groups of root's around what a test starts: no hog and no bomb gets out of a test,
+whatever is wrong with what is tested. What the kernel counted in them is the host's verdict. Groups
+that are *given* belong to the tester, as an administrator would delegate them; those around him do
+not, so that without a gift Paddock has no group to use.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +34,9 @@ class Cage:
     tester: Tester
 
     def prefix(self) -> list[Word]:
-        """Before a command that root starts: joins the groups, then becomes the tester. Should everything else fail,
-        the kernel ends each process after a minute of work."""
+        """Before a command that root starts: joins the groups, then becomes the tester. Should
+        everything else fail, the kernel ends each process after a minute of work.
+        """
         groups = {"memory": self.memory, "pids": self.pids, **self.given}
         join = "".join(f"echo $$ > {group}/cgroup.procs || exit 99; " for group in groups.values())
         limits = f"prlimit --nproc={2 * SAFE_TASKS} --cpu={SAFE_SECONDS}"
@@ -57,13 +60,19 @@ class Cage:
     @property
     def left_behind(self) -> list[Path]:
         """Groups that a run made in what it was given, and left."""
-        return [entry for group in self.given.values() for entry in group.iterdir() if entry.is_dir()]
+        return [
+            entry for group in self.given.values() for entry in group.iterdir() if entry.is_dir()
+        ]
 
 
 @contextmanager
 def around(tester: Tester, *given: str) -> Iterator[Cage]:
     need_root()
-    need("cgroup", (TREES / "memory").is_dir() and (TREES / "pids").is_dir(), "no control groups of version 1 here")
+    need(
+        "cgroup",
+        (TREES / "memory").is_dir() and (TREES / "pids").is_dir(),
+        "no control groups of version 1 here",
+    )
     with ExitStack() as stack:
         memory = stack.enter_context(_group("memory"))
         pids = stack.enter_context(_group("pids"))

@@ -1,4 +1,6 @@
-"""Servers of the host under names that only these runs know, and clients inside and outside that call them."""
+"""Servers of the host under names that only these runs know, and clients inside and outside that
+call them.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,17 @@ class Clients:
 
     def outside(self, words: Sequence[Word]) -> Outcome:
         tester = self.fence.tester
-        named = ["unshare", "-m", "bash", "-c", _AS, "as", str(self.hosts), str(tester.uid), str(tester.gid)]
+        named = [
+            "unshare",
+            "-m",
+            "bash",
+            "-c",
+            _AS,
+            "as",
+            str(self.hosts),
+            str(tester.uid),
+            str(tester.gid),
+        ]
         return tester.run([*named, *words], cwd=self.fence.ground.project, as_root=True)
 
     def inside(self, words: Sequence[Word], port: int, *flags: Word) -> Outcome:
@@ -116,7 +128,9 @@ class _Six(_Server):
 
 
 @contextmanager
-def serving_site(directory: Path, address: str = "127.0.0.1", context: ssl.SSLContext | None = None) -> Iterator[Site]:
+def serving_site(
+    directory: Path, address: str = "127.0.0.1", context: ssl.SSLContext | None = None
+) -> Iterator[Site]:
     kind = _Six if ":" in address else _Server
     seen: list[str] = []
     fields: list[Message] = []
@@ -125,7 +139,12 @@ def serving_site(directory: Path, address: str = "127.0.0.1", context: ssl.SSLCo
         server.context = context
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield Site(port=server.server_address[1], scheme="https" if context else "http", seen=seen, fields=fields)
+            yield Site(
+                port=server.server_address[1],
+                scheme="https" if context else "http",
+                seen=seen,
+                fields=fields,
+            )
         finally:
             server.shutdown()
 
@@ -133,7 +152,17 @@ def serving_site(directory: Path, address: str = "127.0.0.1", context: ssl.SSLCo
 def certified(directory: Path) -> tuple[Path, ssl.SSLContext]:
     key, certificate = directory / "key.pem", directory / "certificate.pem"
     names = f"subjectAltName=DNS:{ALLOWED},DNS:{OTHER}"
-    made = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=test"]
+    made = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=test",
+    ]
     command: list[Word] = [
         need_program("openssl"),
         "req",

@@ -1,4 +1,6 @@
-"""A container of the real engine, without an image: an empty root with the machine's own /usr in it."""
+"""A container of the real engine, without an image: an empty root with the machine's own /usr in
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,15 @@ class Container:
     root: Path
 
     def run(self, words: Sequence[Word], *options: str, uid: int | None = None) -> Outcome:
-        """As the tester, in the project, under the engine's default filter unless ``options`` say otherwise."""
+        """As the tester, in the project, under the engine's default filter unless ``options`` say
+        otherwise.
+        """
         tester, ground, installation = self.fence.tester, self.fence.ground, self.fence.installation
-        mounts = ["/usr:/usr:ro", f"{installation.root}:{installation.root}:ro", f"{ground.root}:{ground.root}"]
+        mounts = [
+            "/usr:/usr:ro",
+            f"{installation.root}:{installation.root}:ro",
+            f"{ground.root}:{ground.root}",
+        ]
         programs = self.fence.programs.directory
         engine: list[Word] = [
             self.podman,
@@ -55,7 +63,9 @@ class Container:
         engine += ["--user", str(tester.uid if uid is None else uid), "--workdir", ground.project]
         engine += ["--env", f"HOME={tester.home if uid is None else '/root'}"]
         environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-        return tester.run([*engine, *options, "--rootfs", self.root, *words], env=environment, as_root=True)
+        return tester.run(
+            [*engine, *options, "--rootfs", self.root, *words], env=environment, as_root=True
+        )
 
 
 @contextmanager

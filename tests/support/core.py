@@ -26,7 +26,16 @@ _ACCESS = {
 }
 SOCKETS = ("inet", "inet6", "netlink")
 SYSTEM_READS = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx", "/dev/pts")
+DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+    "/dev/ptmx",
+    "/dev/pts",
+)
 
 
 def grant(
@@ -50,7 +59,9 @@ def plan_for(
     allow: Iterable[Path | str] = (),
     block: Iterable[str] = (),
 ) -> Plan:
-    """A small but complete plan: system paths readable, devices usable, nothing to supervise, the rest as asked."""
+    """A small but complete plan: system paths readable, devices usable, nothing to supervise, the
+    rest as asked.
+    """
     grants = [grant(path, "read", optional=True) for path in (*SYSTEM_READS, *read)]
     grants += [grant(path, "device", optional=True) for path in DEVICES]
     grants += [grant(path, "allow") for path in allow]
@@ -62,12 +73,20 @@ def plan_for(
         "journal": None,
         "no_new_privs": True,
         "rlimits": {},
-        "environment": {"pass": ["HOME", "PATH", "TERM", "LANG"], "deny": [], "keep": [], "set": {}},
+        "environment": {
+            "pass": ["HOME", "PATH", "TERM", "LANG"],
+            "deny": [],
+            "keep": [],
+            "set": {},
+        },
         "temp": None,
         "files": {
             "grants": grants,
             **{key: [] for key in ("closed", "unwritable", "reached")},
-            **{key: [] for key in ("deny", "deny_names", "protect", "opened", "flagged", "packages")},
+            **{
+                key: []
+                for key in ("deny", "deny_names", "protect", "opened", "flagged", "packages")
+            },
         },
         "landlock": {
             "abi": landlock_abi,
@@ -78,13 +97,20 @@ def plan_for(
         "namespaces": None,
         "workspace": None,
         "container": None,
-        "limits": dict.fromkeys(("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s")),
+        "limits": dict.fromkeys(
+            ("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s")
+        ),
         "sessions": str(tester.home / ".local" / "state" / "paddock" / "sessions"),
         "gate": None,
         "network": None,
         "shell": None,
         "observe": False,
-        "seccomp": {"default": "allow", "syscalls": sorted(block), "namespaces": False, "sockets": list(SOCKETS)},
+        "seccomp": {
+            "default": "allow",
+            "syscalls": sorted(block),
+            "namespaces": False,
+            "sockets": list(SOCKETS),
+        },
         "cwd": str(workdir),
         "workdir": str(workdir),
         "require_enforced": True,
@@ -97,12 +123,16 @@ def changed(plan: Plan, **values: Any) -> Plan:
 
 
 def canonical(plan: Plan) -> bytes:
-    return json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    return json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode(
+        "ascii"
+    )
 
 
 @contextmanager
 def sealed(content: bytes, *, seals: int | None = None) -> Iterator[int]:
-    """A memfd holding the plan; ``seals`` other than the full set is for tests of what the core refuses."""
+    """A memfd holding the plan; ``seals`` other than the full set is for tests of what the core
+    refuses.
+    """
     full = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
     fd = os.memfd_create("plan", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

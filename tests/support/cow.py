@@ -1,4 +1,6 @@
-"""Copy-on-write sessions for the tests: made by hand on real overlay mounts, applied by the real command."""
+"""Copy-on-write sessions for the tests: made by hand on real overlay mounts, applied by the real
+command.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,21 @@ from tests.support.installation import Installation
 from tests.support.tester import Outcome, Tester
 
 SUPPORT = Path(__file__).parent
-PROTECT = ("**/.envrc", "**/.vscode", "**/.git", "**/.git/config", "**/.git/hooks", "**/.claude/settings.json")
+PROTECT = (
+    "**/.envrc",
+    "**/.vscode",
+    "**/.git",
+    "**/.git/config",
+    "**/.git/hooks",
+    "**/.claude/settings.json",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workbench:
-    """Programs of the tests in a place the tester can read, and a Python of his that knows the package under test."""
+    """Programs of the tests in a place the tester can read, and a Python of his that knows the
+    package under test.
+    """
 
     directory: Path
     python: Path
@@ -41,7 +52,9 @@ class Workbench:
 @contextmanager
 def workbench(directory: Path, tester: Tester, installation: Installation) -> Iterator[Workbench]:
     python = installation.root / "bin" / "python3" if tester.disposable else Path(sys.executable)
-    package = directory / "tests" / "support"  # the scripts import what they need by the name it has here
+    package = (
+        directory / "tests" / "support"
+    )  # the scripts import what they need by the name it has here
     package.mkdir(parents=True)
     for name in ("__init__.py", "../__init__.py", "overlay.py"):
         shutil.copy(SUPPORT / name, package / name)
@@ -69,7 +82,9 @@ class Cow:
         return self.tester.home / ".local" / "state" / "paddock" / "sessions"
 
     def session(self, script: str, *, masked: Sequence[str] = (), name: str | None = None) -> str:
-        """Run a shell script on an overlay over the workspace; the name of its session, which has ended."""
+        """Run a shell script on an overlay over the workspace; the name of its session, which has
+        ended.
+        """
         argv = self.command(["sh", "-euc", script], masked=masked, name=name)
         done = self.tester.run(argv, cwd=self.workspace)
         assert done.exit_code == 0, done
@@ -87,7 +102,16 @@ class Cow:
         self.made.append(name)
         plan = json.dumps({"files": {"protect": list(protect), "opened": []}})
         script = self.bench.script(SUPPORT / "overlay.py")
-        return [*script, self.store, name, self.workspace, plan, json.dumps(list(masked)), "--", *words]
+        return [
+            *script,
+            self.store,
+            name,
+            self.workspace,
+            plan,
+            json.dumps(list(masked)),
+            "--",
+            *words,
+        ]
 
     def paddock(self, *words: str | Path, cwd: Path | None = None) -> Outcome:
         outcome = self.tester.run([self.installation.paddock, *words], cwd=cwd or self.workspace)

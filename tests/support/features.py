@@ -1,7 +1,8 @@
 """Skips that can not hide a failure.
 
-A machine that lacks a feature skips with its reason. A machine that claims the feature in ``PADDOCK_EXPECT``
-(``PADDOCK_EXPECT=root,landlock,seccomp,tmux,strace,node``; continuous integration does) fails instead.
+A machine that lacks a feature skips with its reason. A machine that claims the feature in
+``PADDOCK_EXPECT`` (``PADDOCK_EXPECT=root,landlock,seccomp,tmux,strace,node``; continuous
+integration does) fails instead.
 """
 
 from __future__ import annotations

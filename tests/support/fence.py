@@ -19,7 +19,8 @@ from tests.support.tester import Outcome, Tester
 
 Word = str | bytes | Path
 _SYSTEM = "bin boot dev etc lib lib32 lib64 libx32 opt proc run sbin sys usr var"
-# Empty directories in the place of busy ones, and the own ones where they were. Then the command, as the tester.
+# Empty directories in the place of busy ones, and the own ones where they were. Then the command,
+# as the tester.
 _QUIET = """
 mount -t tmpfs quiet /mnt
 for place in {own}; do mkdir -p /mnt$place; mount --rbind $place /mnt$place; done
@@ -32,9 +33,11 @@ cd "$PWD"; exec {setpriv} "$@"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Runs ``paddock run`` in the ground's project. Every run writes its journal to ``journal``, so that tests never
-    read each other's lines; ``flags`` given to a call come last and win. ``tier`` is the one whose promises are tested:
-    a refusal has another errno where the file is not even there."""
+    """Runs ``paddock run`` in the ground's project. Every run writes its journal to ``journal``, so
+    that tests never read each other's lines; ``flags`` given to a call come last and win. ``tier``
+    is the one whose promises are tested: a refusal has another errno where the file is not even
+    there.
+    """
 
     tester: Tester
     installation: Installation
@@ -50,7 +53,9 @@ class Fence:
     def command(
         self, words: Sequence[Word], *flags: Word, profile: str | None = None, journal: bool = True
     ) -> list[Word]:
-        """The whole argv. The probe's directory is granted for reading so that the probe itself can start."""
+        """The whole argv. The probe's directory is granted for reading so that the probe itself can
+        start.
+        """
         logging: list[Word] = ["--audit-log", self.journal] if journal else []
         return [
             self.installation.paddock,
@@ -89,15 +94,25 @@ class Fence:
     def inside_of_everything(
         self, words: Sequence[Word], *flags: Word, profile: str | None = None, journal: bool = True
     ) -> Outcome:
-        """With the whole machine granted, but without what other users change meanwhile: that refuses a start."""
+        """With the whole machine granted, but without what other users change meanwhile: that
+        refuses a start.
+        """
         if os.getuid() != 0:
             return self.inside(words, *flags, profile=profile, journal=journal)
-        busy = [str(place) for place in Path("/").iterdir() if place.is_dir() and place.name not in _SYSTEM.split()]
+        busy = [
+            str(place)
+            for place in Path("/").iterdir()
+            if place.is_dir() and place.name not in _SYSTEM.split()
+        ]
         own = [self.tester.home, self.programs.directory]
         setpriv = f"setpriv --reuid={self.tester.uid} --regid={self.tester.gid} --clear-groups"
-        script = _QUIET.format(busy=shlex.join([*busy, "/var/tmp"]), own=shlex.join(map(str, own)), setpriv=setpriv)
+        script = _QUIET.format(
+            busy=shlex.join([*busy, "/var/tmp"]), own=shlex.join(map(str, own)), setpriv=setpriv
+        )
         quiet = ["unshare", "--mount", "sh", "-euc", script, "sh"]
-        return self.inside(words, *flags, profile=profile, journal=journal, prefix=quiet, as_root=True)
+        return self.inside(
+            words, *flags, profile=profile, journal=journal, prefix=quiet, as_root=True
+        )
 
     def outside(
         self,
@@ -111,7 +126,12 @@ class Fence:
     ) -> Outcome:
         """The control: the same user, the same directory, no fence."""
         return self.tester.run(
-            words, cwd=cwd or self.ground.project, env=env, stdin=stdin, pass_fds=pass_fds, as_root=as_root
+            words,
+            cwd=cwd or self.ground.project,
+            env=env,
+            stdin=stdin,
+            pass_fds=pass_fds,
+            as_root=as_root,
         )
 
     def probe(self, *words: Word) -> list[Word]:

@@ -15,8 +15,10 @@ EXEC = ("exec", "exec.attack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """``paddock run`` under a policy of its own. The programs of the tests lie in a granted place, as the system's do.
-    Every marker leaves a line in the file ``ran`` of the directory it is started in: that is how the host knows."""
+    """``paddock run`` under a policy of its own. The programs of the tests lie in a granted place,
+    as the system's do. Every marker leaves a line in the file ``ran`` of the directory it is
+    started in: that is how the host knows.
+    """
 
     fence: Fence
 
@@ -27,9 +29,15 @@ class Gate:
     @property
     def forbidding(self) -> str:
         """What most tests are about: the marker is denied, by whatever file it is."""
-        return rule("no-marker", "deny", exe=[str(self.fence.programs.forbidden), str(self.fence.programs.linked)])
+        return rule(
+            "no-marker",
+            "deny",
+            exe=[str(self.fence.programs.forbidden), str(self.fence.programs.linked)],
+        )
 
-    def policy(self, *rules: str, default: str = "allow", more: str = "", profile: str = "ai-agent") -> Path:
+    def policy(
+        self, *rules: str, default: str = "allow", more: str = "", profile: str = "ai-agent"
+    ) -> Path:
         text = (
             f'[meta]\ninherit = "{profile}"\ndefault_action = "{default}"\n'
             "on_supervisor_timeout_ms = 10000\n"  # others may use the machine too
@@ -56,7 +64,9 @@ class Gate:
         tester = self.fence.tester
         return tester.run(argv, cwd=cwd or self.project, env=env, stdin=stdin, timeout_s=timeout_s)
 
-    def shell(self, script: str, *rules: str, default: str = "allow", flags: Sequence[Word] = ()) -> Outcome:
+    def shell(
+        self, script: str, *rules: str, default: str = "allow", flags: Sequence[Word] = ()
+    ) -> Outcome:
         return self.inside(["sh", "-c", script], *rules, default=default, flags=flags)
 
     def without(self, words: Sequence[Word]) -> Outcome:

@@ -1,4 +1,6 @@
-"""The piece of file system a test plays on, owned by the tester, and what it looks like from outside."""
+"""The piece of file system a test plays on, owned by the tester, and what it looks like from
+outside.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ SECRET = "the-secret-outside"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """``project`` is the workspace of the run; ``outside`` and ``evil`` (whose name begins like the project's)
-    are neighbours nobody granted."""
+    """``project`` is the workspace of the run; ``outside`` and ``evil`` (whose name begins like the
+    project's) are neighbours nobody granted.
+    """
 
     root: Path
     project: Path
@@ -29,7 +32,9 @@ class Ground:
     tester: Tester
 
     def put(self, path: Path, text: str = "", *, mode: int = 0o644) -> Path:
-        """A file of the tester's. A command that waits for it may remove it as soon as it is there."""
+        """A file of the tester's. A command that waits for it may remove it as soon as it is
+        there.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w") as file:
             file.write(text)
@@ -71,7 +76,9 @@ def laid_out(tester: Tester) -> Iterator[Ground]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything below a directory, as the host sees it: name, kind and permissions, inode, links, content."""
+    """Everything below a directory, as the host sees it: name, kind and permissions, inode, links,
+    content.
+    """
 
     entries: tuple[tuple[str, int, int, int, bytes], ...]
 
@@ -83,14 +90,30 @@ class Snapshot:
                 path = Path(parent, name)
                 facts = path.lstat()
                 plain = path.is_file() and not path.is_symlink()
-                content = path.read_bytes() if plain else os.fsencode(os.readlink(path)) if path.is_symlink() else b""
-                found.append((str(path.relative_to(root)), facts.st_mode, facts.st_ino, facts.st_nlink, content))
+                content = (
+                    path.read_bytes()
+                    if plain
+                    else os.fsencode(os.readlink(path))
+                    if path.is_symlink()
+                    else b""
+                )
+                found.append(
+                    (
+                        str(path.relative_to(root)),
+                        facts.st_mode,
+                        facts.st_ino,
+                        facts.st_nlink,
+                        content,
+                    )
+                )
         return cls(entries=tuple(sorted(found)))
 
 
 @contextmanager
 def small_disk(ground: Ground, *places: Path) -> Iterator[None]:
-    """One file system of a few megabytes, with a part of it mounted at each of the places. Root makes it."""
+    """One file system of a few megabytes, with a part of it mounted at each of the places. Root
+    makes it.
+    """
     image, disk = ground.root / "disk.img", ground.root / "disk"
     with image.open("wb") as file:
         file.truncate(8 << 20)

@@ -23,13 +23,18 @@ def wait_until_masked(journal: Path, path: Path) -> None:
 def wait_until_judged(
     tester: Tester, tree: Path, journal: Path, *, has_ended: Callable[[], bool] = lambda: False
 ) -> None:
-    """Until the guard has judged all that happened in ``tree`` before this call, or the run has ended.
+    """Until the guard has judged all that happened in ``tree`` before this call, or the run has
+    ended.
 
-    The kernel queues the events of all directories in one order. The guard judges a denied name before its turn, but
-    a new directory in its turn. So when it covers a denied name in a new directory, nothing older waits. The name is
-    in a hidden directory: a ``*`` of a shell does not match it.
+    The kernel queues the events of all directories in one order. The guard judges a denied name
+    before its turn, but a new directory in its turn. So when it covers a denied name in a new
+    directory, nothing older waits. The name is in a hidden directory: a ``*`` of a shell does not
+    match it.
     """
     sign = tree / f".judged-{secrets.token_hex(4)}"
     done = tester.run(["sh", "-ec", 'mkdir "$0"; echo sign > "$0/.env"', sign])
     assert done.exit_code == 0, str(done)
-    wait_for(lambda: str(sign / ".env") in masked(journal) or has_ended(), f"the guard covers {sign}/.env")
+    wait_for(
+        lambda: str(sign / ".env") in masked(journal) or has_ended(),
+        f"the guard covers {sign}/.env",
+    )

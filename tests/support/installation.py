@@ -1,15 +1,16 @@
 """A Paddock the tester can run.
 
-The tests' own interpreter often lies where only root can go (a pyenv under /root), and then no script of that
-environment can be started by anybody else. So tests started by root give the tester an installation of his own,
-in his home as a real user would have it: a virtual environment made from an interpreter he can run, holding the
-package under test, its dependencies and the native program, all owned by him. That last part matters: what keeps him
-from rewriting it inside the fence is then the fence, not the owner.
+The tests' own interpreter often lies where only root can go (a pyenv under /root), and then no
+script of that environment can be started by anybody else. So tests started by root give the tester
+an installation of his own, in his home as a real user would have it: a virtual environment made
+from an interpreter he can run, holding the package under test, its dependencies and the native
+program, all owned by him. That last part matters: what keeps him from rewriting it inside the fence
+is then the fence, not the owner.
 
-Where the interpreter he can run has the version of the tests' one, files are copied; else the wheel named by
-``PADDOCK_WHEEL`` is installed with pip. ``PADDOCK_PREFIX`` names another virtual environment whose Paddock is to be
-tested, for a comparison of two checkouts. Tests started by an ordinary user take what he has: ``PADDOCK_BIN``, or
-``paddock`` beside the running interpreter.
+Where the interpreter he can run has the version of the tests' one, files are copied; else the wheel
+named by ``PADDOCK_WHEEL`` is installed with pip. ``PADDOCK_PREFIX`` names another virtual
+environment whose Paddock is to be tested, for a comparison of two checkouts. Tests started by an
+ordinary user take what he has: ``PADDOCK_BIN``, or ``paddock`` beside the running interpreter.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class NotInstalledError(Exception):
 
 @contextmanager
 def for_tester(tester: Tester) -> Iterator[Installation]:
-    """Lasts as long as the block, so that two runs of the tests do not pull it from under each other."""
+    """Lasts as long as the block, so that two runs of the tests do not pull it from under each
+    other.
+    """
     if not tester.disposable:
         yield _checked(_beside_the_tests(), tester)
         return
@@ -73,7 +76,9 @@ def _beside_the_tests() -> Installation:
     core = core_binary()
     if not command.exists():
         raise NotInstalledError(f"{command} is missing; run `make setup`, or set PADDOCK_BIN")
-    return Installation(paddock=command, core=core, root=command.parent.parent, package=_package_directory())
+    return Installation(
+        paddock=command, core=core, root=command.parent.parent, package=_package_directory()
+    )
 
 
 def core_binary() -> Path:
@@ -92,7 +97,9 @@ def core_binary() -> Path:
 def _package_directory() -> Path:
     if str(_PREFIX) != sys.prefix:
         ask = "import paddock; print(paddock.__path__[0])"
-        return Path(subprocess.check_output([_PREFIX / "bin" / "python3", "-Ic", ask], text=True).strip())
+        return Path(
+            subprocess.check_output([_PREFIX / "bin" / "python3", "-Ic", ask], text=True).strip()
+        )
     spec = importlib.util.find_spec("paddock")
     if spec is None or not spec.submodule_search_locations:
         raise NotInstalledError(f"{sys.executable} can not import paddock; run `make setup`")
@@ -101,9 +108,15 @@ def _package_directory() -> Path:
 
 @contextmanager
 def for_one_user(tester: Tester) -> Iterator[Installation]:
-    """As ``pip install --user`` does it: programs in ``~/.local/bin``, the package in the user's own site directory."""
+    """As ``pip install --user`` does it: programs in ``~/.local/bin``, the package in the user's
+    own site directory.
+    """
     interpreter, version = reachable_interpreter(tester)
-    need("python", version == sys.version_info[:2], "the interpreter the tester can run has another version")
+    need(
+        "python",
+        version == sys.version_info[:2],
+        "the interpreter the tester can run has another version",
+    )
     scripts = tester.home / ".local" / "bin"
     site = tester.home / ".local" / "lib" / "python{}.{}".format(*version) / "site-packages"
     for directory in (scripts, site):
@@ -117,7 +130,10 @@ def for_one_user(tester: Tester) -> Iterator[Installation]:
             tester.give(directory)
         os.chown(tester.home / ".local", tester.uid, tester.gid)
         yield Installation(
-            paddock=scripts / "paddock", core=scripts / "paddock-core", root=site.parent, package=site / "paddock"
+            paddock=scripts / "paddock",
+            core=scripts / "paddock-core",
+            root=site.parent,
+            package=site / "paddock",
         )
     finally:
         shutil.rmtree(scripts)
@@ -126,9 +142,15 @@ def for_one_user(tester: Tester) -> Iterator[Installation]:
 
 @contextmanager
 def on_an_interpreter_at_home(tester: Tester) -> Iterator[tuple[Installation, Path]]:
-    """A virtual environment whose Python lies in the home, as pyenv and uv put it; also tells where that is."""
+    """A virtual environment whose Python lies in the home, as pyenv and uv put it; also tells where
+    that is.
+    """
     interpreter, version = reachable_interpreter(tester)
-    need("python", version == sys.version_info[:2], "the interpreter the tester can run has another version")
+    need(
+        "python",
+        version == sys.version_info[:2],
+        "the interpreter the tester can run has another version",
+    )
     ask = "import os, sys; print(os.path.realpath(sys.executable), sys.base_prefix, os.path.dirname(os.__file__))"
     program, prefix, library = map(Path, tester.run([interpreter, "-c", ask]).stdout.split())
     base = tester.home / f".python-under-test-{os.getpid()}"
@@ -147,7 +169,9 @@ def on_an_interpreter_at_home(tester: Tester) -> Iterator[tuple[Installation, Pa
         shutil.rmtree(base)
 
 
-def _install_into(root: Path, tester: Tester, chosen: tuple[str, tuple[int, int]] | None = None) -> Installation:
+def _install_into(
+    root: Path, tester: Tester, chosen: tuple[str, tuple[int, int]] | None = None
+) -> Installation:
     interpreter, version = chosen or reachable_interpreter(tester)
     _check(tester.run([interpreter, "-m", "venv", "--without-pip", root]))
     site = root / "lib" / "python{}.{}".format(*version) / "site-packages"
@@ -167,10 +191,15 @@ def _install_into(root: Path, tester: Tester, chosen: tuple[str, tuple[int, int]
 
 @functools.cache
 def reachable_interpreter(tester: Tester) -> tuple[str, tuple[int, int]]:
-    """One the tester can run; of the tests' own minor version if there is a choice: compiled modules fit only that."""
+    """One the tester can run; of the tests' own minor version if there is a choice: compiled
+    modules fit only that.
+    """
     own = "python{}.{}".format(*sys.version_info)
     names = [own, "python3", *(f"python3.{minor}" for minor in range(11, 20))]
-    candidates = [sys.executable, *(f"{place}/{name}" for name in names for place in ("/usr/bin", "/usr/local/bin"))]
+    candidates = [
+        sys.executable,
+        *(f"{place}/{name}" for name in names for place in ("/usr/bin", "/usr/local/bin")),
+    ]
     for candidate in candidates:
         try:
             asked = tester.run([candidate, "-c", "import sys; print(*sys.version_info[:2])"])
@@ -191,7 +220,9 @@ def _copy_distributions(site: Path) -> None:
             continue
         done.add(name.lower())
         distribution = importlib.metadata.distribution(name)
-        wanted += [_plain_name(text) for text in distribution.requires or [] if "extra ==" not in text]
+        wanted += [
+            _plain_name(text) for text in distribution.requires or [] if "extra ==" not in text
+        ]
         for file in distribution.files or []:
             source = Path(str(distribution.locate_file(file)))
             if ".." not in file.parts and source.is_file() and "__pycache__" not in file.parts:
@@ -220,7 +251,9 @@ def _plain_name(requirement: str) -> str:
 
 
 def _copy_commands(target: Path, interpreter: Path) -> None:
-    """The front door, the core, and the script of the Python half, which names the interpreter it is for."""
+    """The front door, the core, and the script of the Python half, which names the interpreter it
+    is for.
+    """
     door = Path(os.environ.get("PADDOCK_BIN", _PREFIX / "bin" / "paddock"))
     for program in (door, core_binary(), door.with_name("paddock-python")):
         content = program.read_bytes()

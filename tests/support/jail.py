@@ -24,8 +24,14 @@ MESSAGE = "of the container"
 def build_root(root: Path) -> Path:
     """A root directory that a user of any number can read, and write in /srv and /tmp."""
     busybox = need_program("busybox")
-    linked = subprocess.run(["readelf", "-l", busybox], capture_output=True, text=True, check=True).stdout
-    need("busybox", "INTERP" not in linked, f"{busybox} is not static, so it can not start in a bare root directory")
+    linked = subprocess.run(
+        ["readelf", "-l", busybox], capture_output=True, text=True, check=True
+    ).stdout
+    need(
+        "busybox",
+        "INTERP" not in linked,
+        f"{busybox} is not static, so it can not start in a bare root directory",
+    )
     for name in DIRECTORIES:
         (root / name).mkdir(parents=True)
         (root / name).chmod(0o1777 if name in ("srv", "tmp") else 0o755)
@@ -53,7 +59,14 @@ class Jail:
     username: str
 
     def command(self, words: Sequence[Word], *flags: Word) -> list[Word]:
-        place: list[Word] = ["--rootdir", self.rootdir, "-U", self.username, "--audit-log", self.journal]
+        place: list[Word] = [
+            "--rootdir",
+            self.rootdir,
+            "-U",
+            self.username,
+            "--audit-log",
+            self.journal,
+        ]
         return [self.installation.paddock, "jail", *place, *flags, "--", *words]
 
     def inside(
@@ -70,9 +83,15 @@ class Jail:
         return self.inside(["/bin/sh", "-c", f"echo started; {script}"], *flags, prefix=prefix)
 
     def raw(
-        self, argv: Sequence[Word], *, env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
+        self,
+        argv: Sequence[Word],
+        *,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> Outcome:
-        return self.tester.run(argv, cwd=self.work, env=env, pass_fds=pass_fds, as_root=self.as_root)
+        return self.tester.run(
+            argv, cwd=self.work, env=env, pass_fds=pass_fds, as_root=self.as_root
+        )
 
     @contextmanager
     def running(self, *flags: Word) -> Iterator[Running]:
@@ -119,7 +138,9 @@ def status(pid: int, field: str) -> str:
 
 @contextmanager
 def roots_reach_put_aside() -> Iterator[None]:
-    """Places are known by their inodes, and a new directory may get the one that an earlier test's had."""
+    """Places are known by their inodes, and a new directory may get the one that an earlier test's
+    had.
+    """
     reach = Path.home() / ".local" / "state" / "paddock" / "reach"
     before = reach.read_bytes() if reach.exists() else None
     reach.unlink(missing_ok=True)

@@ -1,7 +1,8 @@
-"""The plan's answers, in bulk. A program: it runs as the tester, outside the fence, on the package under test.
+"""The plan's answers, in bulk. A program: it runs as the tester, outside the fence, on the package
+under test.
 
-On stdin {"flags": the options of a run, "cases": [[path, operation], …]}; on stdout one JSON list of
-{"allowed", "later", "reason"} in the same order.
+On stdin {"flags": the options of a run, "cases": [[path, operation], …]}; on stdout one JSON list
+of {"allowed", "later", "reason"} in the same order.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ def main() -> None:
     asked = json.load(sys.stdin)
     parser = Parser("why", "")
     add_policy_options(parser)
-    prepared = prepare(request_of(parser.parse_args(asked["flags"]), command=None), Origin.of_process())
+    prepared = prepare(
+        request_of(parser.parse_args(asked["flags"]), command=None), Origin.of_process()
+    )
     judge = judge_for(prepared.plan)
     judged = [judge(path, Operation(operation)) for path, operation in asked["cases"]]
-    json.dump([{"allowed": one.allowed, "later": one.later, "reason": one.reason} for one in judged], sys.stdout)
+    json.dump(
+        [{"allowed": one.allowed, "later": one.later, "reason": one.reason} for one in judged],
+        sys.stdout,
+    )
 
 
 if __name__ == "__main__":

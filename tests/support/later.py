@@ -1,4 +1,6 @@
-"""What tests of one run after another need: the command as a person types it, and places of the tester's home."""
+"""What tests of one run after another need: the command as a person types it, and places of the
+tester's home.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from tests.support.fence import Fence, Word
 from tests.support.tester import Outcome
 
 
-def paddock(fence: Fence, *words: Word, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Outcome:
+def paddock(
+    fence: Fence, *words: Word, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> Outcome:
     tier = ["--tier", fence.tier] if words[0] == "run" and "--tier" not in words else []
     argv = [fence.installation.paddock, words[0], *tier, *words[1:]]
     return fence.tester.run(argv, cwd=cwd or fence.ground.project, env=env)
@@ -20,7 +24,9 @@ def paddock(fence: Fence, *words: Word, cwd: Path | None = None, env: Mapping[st
 
 @contextmanager
 def at_home(fence: Fence, name: str, target: Path | None = None) -> Iterator[Path]:
-    """A directory of the tester's home, or a link, for as long as the block lasts; what was there comes back."""
+    """A directory of the tester's home, or a link, for as long as the block lasts; what was there
+    comes back.
+    """
     need("root", fence.tester.disposable, "an ordinary user's own home is not the tests' to change")
     path = fence.tester.home / name
     aside = path.with_name(f"{path.name}-aside")

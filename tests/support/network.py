@@ -1,4 +1,6 @@
-"""A command with a network of its own, beside the same command without, and the host's servers that it may reach."""
+"""A command with a network of its own, beside the same command without, and the host's servers that
+it may reach.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from tests.support.waiting import wait_for
 from tests.support.witness import alive
 
 MESSAGE = b"from a client"
-# What becomes of each target, a line each: ok, or the name of an errno. Refusals come at any point after a handshake.
+# What becomes of each target, a line each: ok, or the name of an errno. Refusals come at any point
+# after a handshake.
 _CALL = """
 import errno, socket, sys
 print("started", flush=True)
@@ -84,7 +87,9 @@ def serving(address: str, kind: int = socket.SOCK_STREAM, port: int = 0) -> Iter
 
 
 def free_port() -> int:
-    """Below those that the kernel gives to whoever connects: nobody takes it before the run does. Another each time."""
+    """Below those that the kernel gives to whoever connects: nobody takes it before the run does.
+    Another each time.
+    """
     while True:
         port = _CANDIDATES.pop()
         try:
@@ -105,9 +110,22 @@ def own_address() -> str:
 
 
 def network(mode: str, **changes: Any) -> dict[str, Any]:
-    lists: dict[str, Any] = {"denied": [], "allowed": [], "approved": [], "local_ports": [], "published": []}
+    lists: dict[str, Any] = {
+        "denied": [],
+        "allowed": [],
+        "approved": [],
+        "local_ports": [],
+        "published": [],
+    }
     nobody = {**lists, "http": None}
-    return {"mode": mode, "default": "deny", "default_source": None, "ask_timeout_s": 60, **nobody, **changes}
+    return {
+        "mode": mode,
+        "default": "deny",
+        "default_source": None,
+        "ask_timeout_s": 60,
+        **nobody,
+        **changes,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +149,19 @@ class Netted:
 
     def run(self, network: dict[str, Any] | None, words: Sequence[str], **changes: Any) -> Outcome:
         return core.run_core(
-            self.fence.tester, self.fence.installation.core, self.with_network(network, **changes), words
+            self.fence.tester,
+            self.fence.installation.core,
+            self.with_network(network, **changes),
+            words,
         )
 
     @contextmanager
     def running(
         self, network: dict[str, Any], script: str, *arguments: str
     ) -> Iterator[tuple[subprocess.Popen[str], int]]:
-        """A Python script that is inside and waits for lines on its stdin: the core, and a descriptor to write them."""
+        """A Python script that is inside and waits for lines on its stdin: the core, and a
+        descriptor to write them.
+        """
         with ExitStack() as stack:
             fd = stack.enter_context(core.sealed(core.canonical(self.with_network(network))))
             reader, writer = os.pipe()
@@ -155,7 +178,10 @@ class Netted:
                 ]
                 process = stack.enter_context(
                     self.fence.tester.starting(
-                        [*words, *arguments], cwd=self.fence.ground.project, pass_fds=[fd], stdin=reader
+                        [*words, *arguments],
+                        cwd=self.fence.ground.project,
+                        pass_fds=[fd],
+                        stdin=reader,
                     )
                 )
                 yield process, writer
@@ -171,7 +197,11 @@ def relays_of(core_pid: int) -> list[int]:
     """The relays among a supervisor's children."""
     try:
         children = Path(f"/proc/{core_pid}/task/{core_pid}/children").read_text().split()
-        return [pid for pid in map(int, children) if b"relay" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+        return [
+            pid
+            for pid in map(int, children)
+            if b"relay" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -187,7 +217,9 @@ def gone(pid: int) -> None:
 
 def netted(fence: Fence, landlock_abi: int) -> Netted:
     """In the tier of the fence."""
-    plan = core.plan_for(fence.tester, fence.ground.project, landlock_abi=landlock_abi, allow=[fence.ground.project])
+    plan = core.plan_for(
+        fence.tester, fence.ground.project, landlock_abi=landlock_abi, allow=[fence.ground.project]
+    )
     plan["tier"] = fence.tier
     if fence.tier == "full":
         plan["namespaces"] = {"nested": False, "hostname": "", "tmp_mb": None}

@@ -1,9 +1,11 @@
-"""A copy-on-write session made by hand, as the core makes one; runs as the tester, with Python's own library alone.
+"""A copy-on-write session made by hand, as the core makes one; runs as the tester, with Python's
+own library alone.
 
     overlay.py STORE ID WORKSPACE PLAN MASKED -- COMMAND …    run the command on an overlay over WORKSPACE, in a session
     overlay.py --tmpfs SIZE AT -- COMMAND …                   run the command where a file system of that size is at AT
 
-PLAN and MASKED are JSON. The session is locked while the command runs, and complete on the disk before it starts.
+PLAN and MASKED are JSON. The session is locked while the command runs, and complete on the disk
+before it starts.
 """
 
 from __future__ import annotations
@@ -30,7 +32,11 @@ def check(result: int, what: str) -> None:
 def enter_namespaces() -> None:
     uid, gid = os.getuid(), os.getgid()
     check(_libc.unshare(_NEWUSER | _NEWNS), "unshare")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     check(_libc.mount(None, b"/", None, _REC | _PRIVATE, None), "make private")
@@ -46,7 +52,13 @@ def mount_overlay(lowers: Sequence[str], upper: str, work: str, at: str) -> None
 
 
 def make_session(
-    store: str, name: str, workspace: str, *, plan: object, masked: Sequence[str] = (), command: Sequence[str] = ()
+    store: str,
+    name: str,
+    workspace: str,
+    *,
+    plan: object,
+    masked: Sequence[str] = (),
+    command: Sequence[str] = (),
 ) -> str:
     place = f"{store}/{name}"
     os.makedirs(place, mode=0o700)
@@ -78,14 +90,20 @@ def make_session(
 
 
 def tick() -> None:
-    """Until a file that is written now is stamped later than anything before: the kernel's file clock is coarse."""
+    """Until a file that is written now is stamped later than anything before: the kernel's file
+    clock is coarse.
+    """
     now = time.time_ns()
     while time.clock_gettime_ns(_COARSE) <= now:
         pass
 
 
-def on_overlay(place: str, workspace: str, act: Callable[[], None], masks: Sequence[str] = ()) -> int:
-    """``act`` in a child that sees the session's overlay at the workspace; masks are whiteouts in a layer between."""
+def on_overlay(
+    place: str, workspace: str, act: Callable[[], None], masks: Sequence[str] = ()
+) -> int:
+    """``act`` in a child that sees the session's overlay at the workspace; masks are whiteouts in a
+    layer between.
+    """
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -136,7 +154,9 @@ def main() -> int:
     if os.path.isdir(f"{store}/{name}"):
         place = f"{store}/{name}"  # resumed: the session goes on, and began when it began
     else:
-        place = make_session(store, name, workspace, plan=json.loads(plan), masked=masks, command=command)
+        place = make_session(
+            store, name, workspace, plan=json.loads(plan), masked=masks, command=command
+        )
     lock = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     status = on_overlay(place, workspace, lambda: os.execvp(command[0], command), masks)

@@ -18,10 +18,13 @@ ROOM = 200
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
     directory: Path
-    probe: Path  # static: it needs no loader, and doubles as the "static binary" of the bypass tests
+    probe: (
+        Path  # static: it needs no loader, and doubles as the "static binary" of the bypass tests
+    )
     oldkernel: Path
     preload: Path  # a library that tells where it was loaded
-    allowed: Path  # both leave a line where they are started, and differ in the last letter of their names
+    # both leave a line where they are started, and differ in the last letter of their names
+    allowed: Path
     forbidden: Path
     linked: Path  # the forbidden one, with a loader
     posing: Path  # the forbidden one, which can be started as a loader: anywhere,
@@ -45,8 +48,15 @@ def build(directory: Path) -> Programs:
     posing, fixed, hosted = (directory / f"mark-{name}" for name in ("posing", "fixed", "hosted"))
     _compile(posing, [SOURCES / "posing.c"], *_BARE, "-static-pie", "-fPIE")
     # Away from where static programs lie.
-    _compile(fixed, [SOURCES / "posing.c"], *_BARE, "-static", "-no-pie", "-Wl,-Ttext-segment=0x10000000")
-    _compile(hosted, [SOURCES / "mark.c"], '-DNAME="allowed"', f"-Wl,--dynamic-linker={roomy(loader_of(linked))}")
+    _compile(
+        fixed, [SOURCES / "posing.c"], *_BARE, "-static", "-no-pie", "-Wl,-Ttext-segment=0x10000000"
+    )
+    _compile(
+        hosted,
+        [SOURCES / "mark.c"],
+        '-DNAME="allowed"',
+        f"-Wl,--dynamic-linker={roomy(loader_of(linked))}",
+    )
     for target in (racer, naive, caller):
         _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
     return Programs(

@@ -1,8 +1,8 @@
 """Harmless arguments for every system call the profiles block, and the numbers of this machine.
 
-The arguments are chosen so that the bare kernel answers anything but EPERM: success, a bad address, a bad value. Many
-of these calls ask for a capability before they look at anything, so an ordinary user gets EPERM with or without a
-fence; those are tried by root, where only a filter can say EPERM.
+The arguments are chosen so that the bare kernel answers anything but EPERM: success, a bad address,
+a bad value. Many of these calls ask for a capability before they look at anything, so an ordinary
+user gets EPERM with or without a fence; those are tried by root, where only a filter can say EPERM.
 """
 
 from __future__ import annotations
@@ -29,8 +29,13 @@ class Call:
         return self.name
 
 
-def _calls(names: dict[str, tuple[str, ...]], *, by_root: bool, errno: str = "EPERM") -> tuple[Call, ...]:
-    return tuple(Call(name=name, arguments=args, by_root=by_root, errno=errno) for name, args in names.items())
+def _calls(
+    names: dict[str, tuple[str, ...]], *, by_root: bool, errno: str = "EPERM"
+) -> tuple[Call, ...]:
+    return tuple(
+        Call(name=name, arguments=args, by_root=by_root, errno=errno)
+        for name, args in names.items()
+    )
 
 
 CALLS = (
@@ -167,11 +172,17 @@ AI_AGENT_FLOOR = frozenset(
         "adjtimex",
     ]
 )
-STRICT_ADDS = frozenset(["personality", "lookup_dcookie", "vhangup", "quotactl", "mbind", "move_pages"])
+STRICT_ADDS = frozenset(
+    ["personality", "lookup_dcookie", "vhangup", "quotactl", "mbind", "move_pages"]
+)
 
 
 def numbers(table: Path = TABLE) -> dict[str, int]:
     """Name to number on this machine; names this architecture lacks are left out."""
     column = {"x86_64": 1, "aarch64": 2}[platform.machine()]
-    rows = [line.split("\t") for line in table.read_text().splitlines() if line and not line.startswith("#")]
+    rows = [
+        line.split("\t")
+        for line in table.read_text().splitlines()
+        if line and not line.startswith("#")
+    ]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"}

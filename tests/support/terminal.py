@@ -24,7 +24,9 @@ class Screen:
     socket: str
 
     def tmux(self, *words: str) -> str:
-        outcome = self.tester.run(["tmux", "-L", self.socket, "-f", "/dev/null", *words], env={"TERM": "screen"})
+        outcome = self.tester.run(
+            ["tmux", "-L", self.socket, "-f", "/dev/null", *words], env={"TERM": "screen"}
+        )
         assert outcome.exit_code == 0, str(outcome)
         return outcome.stdout
 
@@ -42,16 +44,23 @@ class Screen:
         self.key("Enter")
 
     def shows(self, text: str) -> str:
-        """Waits until a whole line of the screen is the text: the command that was typed is on the screen too."""
+        """Waits until a whole line of the screen is the text: the command that was typed is on the
+        screen too.
+        """
         return self._until(f"the screen shows {text!r}", lambda lines: text in lines)
 
     def prompts(self, text: str) -> None:
-        """Waits for a shell after a key that ends or stops its job: what is typed before may be lost with the job."""
-        self._until(f"the screen ends with {text!r}", lambda lines: bool(lines) and lines[-1].endswith(text))
+        """Waits for a shell after a key that ends or stops its job: what is typed before may be
+        lost with the job.
+        """
+        self._until(
+            f"the screen ends with {text!r}", lambda lines: bool(lines) and lines[-1].endswith(text)
+        )
 
     def continues(self, then: str = ":") -> None:
-        """Brings the stopped job of a shell to the foreground, and waits until the shell edits no line any more: what
-        is typed before that has no end for whom it is meant for."""
+        """Brings the stopped job of a shell to the foreground, and waits until the shell edits no
+        line any more: what is typed before that has no end for whom it is meant for.
+        """
         self.line(f"echo on-$((1+1)); fg > /dev/null; {then}")
         self.shows("on-2")
 
@@ -72,7 +81,9 @@ class Screen:
     def processes(self) -> list[int]:
         """Everything whose controlling terminal this is."""
         try:
-            device = os.stat(self.tmux("display-message", "-p", "-t", "0", "#{pane_tty}").strip()).st_rdev
+            device = os.stat(
+                self.tmux("display-message", "-p", "-t", "0", "#{pane_tty}").strip()
+            ).st_rdev
         except FileNotFoundError:  # the last one has left, and the terminal went with it
             return []
         found = []
@@ -89,7 +100,9 @@ class Screen:
 
 @contextmanager
 def opened(tester: Tester, argv: Sequence[str | Path], *, cwd: Path) -> Iterator[Screen]:
-    """The command, alone in a fresh terminal; the pane stays when it ends, so that its last words can be read."""
+    """The command, alone in a fresh terminal; the pane stays when it ends, so that its last words
+    can be read.
+    """
     need_program("tmux")
     screen = Screen(tester=tester, socket=f"paddock-{secrets.token_hex(4)}")
     command = shlex.join(map(str, argv))

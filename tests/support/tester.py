@@ -1,10 +1,11 @@
 """The unprivileged user the fence is tested as.
 
-Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests started by
-root make one system user (``paddock-tester``, own home, no groups) and run everything as him; tests started by
-anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false; aside.py). Two checkouts
-that are tested at the same time need two users: ``PADDOCK_TESTER`` names another one. So do two workers of one test
-run, each of which has its own.
+Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests
+started by root make one system user (``paddock-tester``, own home, no groups) and run everything as
+him; tests started by anybody else use that person, and then leave alone what is his
+(``Tester.disposable`` is false; aside.py). Two checkouts that are tested at the same time need two
+users: ``PADDOCK_TESTER`` names another one. So do two workers of one test run, each of which has
+its own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from typing import ClassVar
 NAME = "paddock-tester"
 SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
 TIMEOUT_S = 120.0  # a hang, and no machine that has more to do
-GRACE_S = 30.0  # enough for a last scan on a busy machine: a run that is killed before leaves a mark for the next
+# enough for a last scan on a busy machine: a run that is killed before leaves a mark for the next
+GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished command left behind. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+    """What a finished command left behind. ``exit_code`` is negative for a signal, as in
+    ``subprocess``.
+    """
 
     argv: tuple[str, ...]
     exit_code: int
@@ -85,7 +89,9 @@ class Tester:
         umask: int = 0o022,
         as_root: bool = False,
     ) -> Iterator[subprocess.Popen[str]]:
-        """A command that is still running; whatever is left of its session when the block ends is killed."""
+        """A command that is still running; whatever is left of its session when the block ends is
+        killed.
+        """
         drop = os.getuid() == 0 and not as_root
         process = subprocess.Popen(
             [part if isinstance(part, bytes) else str(part) for part in argv],
@@ -128,16 +134,30 @@ class Tester:
         timeout_s: float = TIMEOUT_S,
         as_root: bool = False,
     ) -> Outcome:
-        """``stdin``: text to feed, a descriptor, or None for /dev/null. ``as_root``: where root is the point."""
-        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE if isinstance(stdin, str) else stdin
-        starting = self.starting(argv, cwd=cwd, env=env, stdin=source, pass_fds=pass_fds, umask=umask, as_root=as_root)
+        """``stdin``: text to feed, a descriptor, or None for /dev/null. ``as_root``: where root is
+        the point.
+        """
+        source = (
+            subprocess.DEVNULL
+            if stdin is None
+            else subprocess.PIPE
+            if isinstance(stdin, str)
+            else stdin
+        )
+        starting = self.starting(
+            argv, cwd=cwd, env=env, stdin=source, pass_fds=pass_fds, umask=umask, as_root=as_root
+        )
         with starting as process:
-            stdout, stderr = process.communicate(stdin if isinstance(stdin, str) else None, timeout=timeout_s)
+            stdout, stderr = process.communicate(
+                stdin if isinstance(stdin, str) else None, timeout=timeout_s
+            )
         shown = tuple(os.fsdecode(part) for part in argv)
         return Outcome(argv=shown, exit_code=process.returncode, stdout=stdout, stderr=stderr)
 
     def give(self, path: Path) -> None:
-        """Make ``path`` and everything below it his, but what a command that works there removes meanwhile."""
+        """Make ``path`` and everything below it his, but what a command that works there removes
+        meanwhile.
+        """
         if os.getuid() != 0:
             return
         os.lchown(path, self.uid, self.gid)
@@ -151,13 +171,23 @@ def find_or_make(name: str | None = None) -> Tester:
     if os.getuid() != 0:
         entry = pwd.getpwuid(os.getuid())
         return _tester(entry, disposable=False)
-    name = name or _own_name(os.environ.get("PADDOCK_TESTER", NAME), os.environ.get("PYTEST_XDIST_WORKER", ""))
+    name = name or _own_name(
+        os.environ.get("PADDOCK_TESTER", NAME), os.environ.get("PYTEST_XDIST_WORKER", "")
+    )
     with accounts():
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             subprocess.run(
-                ["useradd", "--system", "--create-home", "--user-group", "--shell", "/bin/bash", name],
+                [
+                    "useradd",
+                    "--system",
+                    "--create-home",
+                    "--user-group",
+                    "--shell",
+                    "/bin/bash",
+                    name,
+                ],
                 check=True,
                 capture_output=True,
             )
@@ -183,7 +213,8 @@ def accounts() -> Iterator[None]:
 def subordinate_numbers(tester: Tester, first: int) -> Iterator[None]:
     """The tester has 65,536 subordinate users and groups, from ``first`` on.
 
-    The files are edited directly: usermod refuses while the user has a process, and podman leaves one.
+    The files are edited directly: usermod refuses while the user has a process, and podman leaves
+    one.
     """
     line = f"{tester.name}:{first}:65536\n"
     files = (Path("/etc/subuid"), Path("/etc/subgid"))
@@ -200,5 +231,9 @@ def subordinate_numbers(tester: Tester, first: int) -> Iterator[None]:
 
 def _tester(entry: pwd.struct_passwd, *, disposable: bool) -> Tester:
     return Tester(
-        name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, home=Path(entry.pw_dir), disposable=disposable
+        name=entry.pw_name,
+        uid=entry.pw_uid,
+        gid=entry.pw_gid,
+        home=Path(entry.pw_dir),
+        disposable=disposable,
     )

@@ -10,7 +10,9 @@ T = TypeVar("T")
 
 
 class NeverHappened(AssertionError):  # noqa: N818 (nothing is wrong yet)
-    """What a test waits for, or races for, did not come about: that says nothing of what it would have been."""
+    """What a test waits for, or races for, did not come about: that says nothing of what it would
+    have been.
+    """
 
 
 DEADLINE_S = 120.0  # of a machine that has more to do
@@ -18,7 +20,9 @@ _INTERVAL_S = 0.02
 
 
 def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """The first answer of ``look`` that is neither None nor False; fails when the deadline passes."""
+    """The first answer of ``look`` that is neither None nor False; fails when the deadline
+    passes.
+    """
     end = time.monotonic() + deadline_s
     while True:
         found = look()

@@ -1,7 +1,8 @@
-"""kernel32 and advapi32 as far as Paddock calls them, on Linux: every call is written down, and processes are real.
+"""kernel32 and advapi32 as far as Paddock calls them, on Linux: every call is written down, and
+processes are real.
 
-A process begins when its thread is resumed, not when it is created, so that whatever is done in between is done before
-its first instruction. Who is in a job is known by a mark in the environment.
+A process begins when its thread is resumed, not when it is created, so that whatever is done in
+between is done before its first instruction. Who is in a job is known by a mark in the environment.
 """
 
 # ruff: noqa: N802 (names of Windows)
@@ -44,7 +45,9 @@ class Created:
 
 @dataclass
 class FakeWindows:
-    """``failing``: calls that say no, and the error number. ``lies``: integrity is said to be set, and is not."""
+    """``failing``: calls that say no, and the error number. ``lies``: integrity is said to be set,
+    and is not.
+    """
 
     failing: dict[str, int] = field(default_factory=dict)
     lies: bool = False
@@ -105,7 +108,9 @@ class FakeWindows:
         self.limits.append(bytes(limits._obj))
         return 1
 
-    def _QueryInformationJobObject(self, job: int, kind: int, answer: Any, size: int, _: Any) -> int:
+    def _QueryInformationJobObject(
+        self, job: int, kind: int, answer: Any, size: int, _: Any
+    ) -> int:
         assert (kind, size) == (1, 48)
         answer._obj.active = 0 if self._empty(job) else 1
         return 1
@@ -155,7 +160,9 @@ class FakeWindows:
         answer._obj.value = self._handle("own")
         return 1
 
-    def _DuplicateTokenEx(self, own: Any, access: int, security: Any, level: int, kind: int, answer: Any) -> int:
+    def _DuplicateTokenEx(
+        self, own: Any, access: int, security: Any, level: int, kind: int, answer: Any
+    ) -> int:
         assert (self._open[own.value], access, security, level, kind) == ("own", 0, None, 2, 1)
         answer._obj.value = self._handle("duplicate")
         return 1
@@ -177,7 +184,9 @@ class FakeWindows:
         self._sid = MEDIUM if self.lies else sid
         return 1
 
-    def _GetTokenInformation(self, token: Any, kind: int, buffer: Any, size: int, needed: Any) -> int:
+    def _GetTokenInformation(
+        self, token: Any, kind: int, buffer: Any, size: int, needed: Any
+    ) -> int:
         sid = ctypes.create_string_buffer(self._sid, 12)
         self._kept.append(sid)
         label = MandatoryLabel(ctypes.addressof(sid), 0x20)
@@ -197,11 +206,15 @@ class FakeWindows:
         os.set_inheritable(self._open[handle], True)
         return 1
 
-    def _InitializeProcThreadAttributeList(self, attributes: Any, count: int, flags: int, size: Any) -> int:
+    def _InitializeProcThreadAttributeList(
+        self, attributes: Any, count: int, flags: int, size: Any
+    ) -> int:
         size._obj.value = 48
         return 0 if attributes is None else 1
 
-    def _UpdateProcThreadAttribute(self, attributes: Any, flags: int, what: int, value: Any, size: int, *_: Any) -> int:
+    def _UpdateProcThreadAttribute(
+        self, attributes: Any, flags: int, what: int, value: Any, size: int, *_: Any
+    ) -> int:
         assert (what, size) == (0x00020002, 24)
         self._list = tuple(value._obj)
         return 1

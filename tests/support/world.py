@@ -1,7 +1,9 @@
 """A machine and all the others there are: two network namespaces and the wire between them.
 
-There every address answers. Here is a machine of its own, with a public address and servers at its loopback; it asks a
-name server there. Nothing leaves either of them: addresses that mean something in the real world can be used."""
+There every address answers. Here is a machine of its own, with a public address and servers at its
+loopback; it asks a name server there. Nothing leaves either of them: addresses that mean something
+in the real world can be used.
+"""
 
 from __future__ import annotations
 
@@ -70,24 +72,44 @@ class World:
 
 @contextmanager
 def world(zone: Mapping[str, Sequence[str] | Sequence[Sequence[str]]]) -> Iterator[World]:
-    need("root", os.getuid() == 0, "network namespaces with a wire between them can only be had by root")
+    need(
+        "root",
+        os.getuid() == 0,
+        "network namespaces with a wire between them can only be had by root",
+    )
     need_program("ip")
     with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paddock-world-", dir="/var/tmp")))
+        directory = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="paddock-world-", dir="/var/tmp")
+            )
+        )
         directory.chmod(0o755)
-        for name, text in (("hosts", "127.0.0.1 localhost\n"), ("resolv.conf", f"nameserver {NAME_SERVER}\n")):
+        for name, text in (
+            ("hosts", "127.0.0.1 localhost\n"),
+            ("resolv.conf", f"nameserver {NAME_SERVER}\n"),
+        ):
             (directory / name).write_text(text)
         log = stack.enter_context((directory / "log").open("a"))
         everybody = [need_program("python3"), str(SOURCES / "everybody.py")]
         sides: list[subprocess.Popen[bytes]] = []
-        for entering in (["unshare", "-nm", "bash", "-c", _HERE, "here", str(directory)], ["unshare", "-n"]):
+        for entering in (
+            ["unshare", "-nm", "bash", "-c", _HERE, "here", str(directory)],
+            ["unshare", "-n"],
+        ):
             place = "there" if sides else "here"
             words = [*entering, *everybody, place, json.dumps(zone)]
-            sides.append(stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=log)))
-        lines = [stack.enter_context(side.stdin) for side in sides if side.stdin]  # their ends are those of the servers
+            sides.append(
+                stack.enter_context(subprocess.Popen(words, stdin=subprocess.PIPE, stdout=log))
+            )
+        lines = [
+            stack.enter_context(side.stdin) for side in sides if side.stdin
+        ]  # their ends are those of the servers
         written = directory / "log"
         wait_for(lambda: written.read_text().count('"waits"') == 2, "two sides of the world")
-        subprocess.run(["bash", "-c", _WIRE, "wire", *(str(side.pid) for side in sides)], check=True)
+        subprocess.run(
+            ["bash", "-c", _WIRE, "wire", *(str(side.pid) for side in sides)], check=True
+        )
         for line in lines:
             line.write(b"\n")
             line.flush()

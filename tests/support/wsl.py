@@ -14,7 +14,11 @@ PROGRAM = Path(__file__).with_name("wsl.exe")
 
 class FakeWsl:
     def __init__(self, directory: Path, *distros: str) -> None:
-        need("python3", Path("/usr/bin/python3").exists(), "no python3 on this machine, which wsl.exe is written for")
+        need(
+            "python3",
+            Path("/usr/bin/python3").exists(),
+            "no python3 on this machine, which wsl.exe is written for",
+        )
         self.directory = directory
         self.program = directory / "wsl.exe"
         directory.mkdir(parents=True, exist_ok=True)
@@ -26,7 +30,11 @@ class FakeWsl:
     @property
     def calls(self) -> list[dict[str, Any]]:
         path = self.directory / "calls"
-        return [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return (
+            [ast.literal_eval(line) for line in path.read_text().splitlines()]
+            if path.exists()
+            else []
+        )
 
     @property
     def argv(self) -> list[list[str]]:

@@ -9,7 +9,11 @@ from tests.unit.policy.world import World
 
 # The same examples in every run, however busy the machine is.
 settings.register_profile(
-    "paddock", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "paddock",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("paddock")
 

@@ -39,8 +39,12 @@ def test_run_sync_is_called_like_this() -> None:
 
 
 def test_importing_it_costs_no_start_of_the_command_line() -> None:
-    shown = "import sys, paddock; print([name for name in sys.modules if name.startswith('paddock')])"
-    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
+    shown = (
+        "import sys, paddock; print([name for name in sys.modules if name.startswith('paddock')])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", shown], capture_output=True, text=True, check=True
+    )
     assert loaded.stdout.strip() == "['paddock.errors', 'paddock.version', 'paddock']"
 
 
@@ -49,7 +53,9 @@ def test_what_speaks_http_is_not_loaded_on_the_way_of_a_run() -> None:
         "import sys, paddock.cli.run, paddock.launch.prepare, paddock.plan, paddock.policy.formats.toml;"
         "print(*sys.modules)"
     )
-    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", shown], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert "paddock.cli.run" in loaded
     heavy = {"h2", "cryptography", "asyncio", "ssl", "paddock.http"}
     assert not heavy & set(loaded)

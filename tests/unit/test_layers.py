@@ -1,4 +1,5 @@
-"""Imports point down, in both languages: a package or a room imports those below it, and no two import each other.
+"""Imports point down, in both languages: a package or a room imports those below it, and no two
+import each other.
 
 All imports count: at the top of a file, inside functions, and those for type checkers alone.
 """
@@ -51,16 +52,25 @@ def test_python_imports_point_down() -> None:
     layers = {name: number for number, names in enumerate(PYTHON_LAYERS) for name in names}
     modules = python_modules(PYTHON)
     assert {_python_package(module) for module in modules} == layers.keys()
-    imports = [one for module, path in modules.items() for one in python_imports(module, path.read_text(), modules)]
+    imports = [
+        one
+        for module, path in modules.items()
+        for one in python_imports(module, path.read_text(), modules)
+    ]
     assert len(imports) > len(modules)
-    up = [one for one in imports if layers[_python_package(one.imported)] < layers[_python_package(one.importer)]]
+    up = [
+        one
+        for one in imports
+        if layers[_python_package(one.imported)] < layers[_python_package(one.importer)]
+    ]
     assert not up, "\n".join(map(str, up))
 
 
 def test_no_python_modules_import_each_other() -> None:
     modules = python_modules(PYTHON)
     graph = {
-        module: {one.imported for one in python_imports(module, path.read_text(), modules)} - {module}
+        module: {one.imported for one in python_imports(module, path.read_text(), modules)}
+        - {module}
         for module, path in modules.items()
     }
     assert not python_circle(graph), " -> ".join(python_circle(graph))
@@ -80,7 +90,9 @@ def function():
     from paddock.cli.run import execute
     importlib.import_module("paddock.cli.run")
 """
-    seen = [(one.line, one.imported) for one in python_imports("paddock.text.redact", text, modules)]
+    seen = [
+        (one.line, one.imported) for one in python_imports("paddock.text.redact", text, modules)
+    ]
     assert seen == [
         (2, "paddock.cli.run"),
         (3, "paddock.cli.run"),
@@ -108,19 +120,26 @@ def python_modules(root: Path) -> dict[str, Path]:
 
 
 def python_imports(module: str, text: str, modules: dict[str, Path]) -> Iterator[PythonImport]:
-    """Imports of ``modules``, wherever they stand in the text. A name that is taken from a package is a module of it,
-    if there is one, else it comes from the package's own file."""
+    """Imports of ``modules``, wherever they stand in the text. A name that is taken from a package
+    is a module of it, if there is one, else it comes from the package's own file.
+    """
     is_package = any(other.startswith(f"{module}.") for other in modules)
     for node in sorted(ast.walk(ast.parse(text)), key=lambda node: getattr(node, "lineno", 0)):
         match node:
             case ast.Import(names=names):
                 named = [alias.name for alias in names]
             case ast.ImportFrom(module=base, names=names, level=level):
-                above = module.split(".")[: len(module.split(".")) - level + is_package] if level else []
+                above = (
+                    module.split(".")[: len(module.split(".")) - level + is_package]
+                    if level
+                    else []
+                )
                 start = ".".join([*above, *([base] if base else [])])
                 named = [f"{start}.{alias.name}" for alias in names]
                 named = [name if name in modules else start for name in named]
-            case ast.Call(func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]):
+            case ast.Call(
+                func=ast.Attribute(attr="import_module"), args=[ast.Constant(value=str(name)), *_]
+            ):
                 named = [name]
             case _:
                 continue
@@ -170,7 +189,17 @@ CORE_ROOMS = {
         "kernel",
         "plan",
     },
-    "supervisor": {"sandbox", "network", "gate", "files", "limits", "approve", "journal", "kernel", "plan"},
+    "supervisor": {
+        "sandbox",
+        "network",
+        "gate",
+        "files",
+        "limits",
+        "approve",
+        "journal",
+        "kernel",
+        "plan",
+    },
     "sandbox": {"network", "files", "limits", "journal", "kernel", "plan"},
     "network": {"approve", "journal", "kernel", "plan"},
     "gate": {"files", "approve", "journal", "kernel", "plan"},
@@ -182,14 +211,17 @@ CORE_ROOMS = {
     "plan": set(),
 }
 
-# A path from the root of the crate, or one that climbs: `crate::a::b`, `super::super::a`, `crate::{a, b::c}`.
+# A path from the root of the crate, or one that climbs: `crate::a::b`, `super::super::a`,
+# `crate::{a, b::c}`.
 _CORE_PATH = re.compile(r"(?<![\w:$])(crate|super)((?:::\w+)*)(?:::(\{))?")
 _CORE_COMMENT = re.compile(r"//[^\n]*")
 _CORE_INLINE = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?mod \w+ \{$", re.MULTILINE)
 
 
 def core_imports(text: str, depth: int) -> Iterator[str]:
-    """What a file names from the root of the crate on: ``a::b::c``. ``depth``: of the module, 1 for a room itself."""
+    """What a file names from the root of the crate on: ``a::b::c``. ``depth``: of the module, 1 for
+    a room itself.
+    """
     code = _CORE_COMMENT.sub("", text)
     for found in _CORE_PATH.finditer(code):
         names = found[2].split("::")[1:]
@@ -206,7 +238,9 @@ def core_imports(text: str, depth: int) -> Iterator[str]:
 
 
 def _inline_depth(code: str, position: int) -> int:
-    """How many modules of this very file surround a position. Formatted code ends each at its own indentation."""
+    """How many modules of this very file surround a position. Formatted code ends each at its own
+    indentation.
+    """
     depth = 0
     for opened in _CORE_INLINE.finditer(code, 0, position):
         closed = code.find(f"\n{opened[1]}}}\n", opened.end())
@@ -253,7 +287,10 @@ def test_core_rooms_import_only_rooms_below() -> None:
         depth = len(parts) - (parts[-1] == "mod")
         text = path.read_text()
         seen += sum(1 for _ in core_imports(text, depth))
-        wrong += [f"{path.relative_to(CORE)}: {name}" for name in core_room_violations(parts[0], text, depth)]
+        wrong += [
+            f"{path.relative_to(CORE)}: {name}"
+            for name in core_room_violations(parts[0], text, depth)
+        ]
     assert not wrong
     assert seen > 500  # the pattern finds imports at all
 

@@ -28,12 +28,18 @@ def existing(reference: str) -> bool:
 
 
 def promises() -> list[str]:
-    return [line for line in statements((ROOT / "SECURITY.md").read_text("utf-8")) if WITHOUT_EXCEPTION.search(line)]
+    return [
+        line
+        for line in statements((ROOT / "SECURITY.md").read_text("utf-8"))
+        if WITHOUT_EXCEPTION.search(line)
+    ]
 
 
 @pytest.mark.parametrize("promise", promises(), ids=lambda promise: promise[:60])
 def test_a_promise_without_an_exception_names_its_test(promise: str) -> None:
-    assert REFERENCE.search(promise), f"name the test that holds this, or do not say every, always or never: {promise}"
+    assert REFERENCE.search(promise), (
+        f"name the test that holds this, or do not say every, always or never: {promise}"
+    )
 
 
 def test_every_test_that_is_named_exists() -> None:

@@ -1,9 +1,10 @@
 //! `paddock`: the front door. It remembers, and knows nothing else.
 //!
-//! `paddock run …` with the same options, in the same directory, from the same unchanged files gives the same
-//! plan. Python compiled it once and left a memo (`src/paddock/launch/memo.py` says what a plan depends on); this
-//! program looks the memo up, sees that every input is still what it was, and starts the core. On any doubt, and for
-//! every other command, it becomes the Python half. It parses no option, compiles nothing and decides nothing.
+//! `paddock run …` with the same options, in the same directory, from the same unchanged files
+//! gives the same plan. Python compiled it once and left a memo (`src/paddock/launch/memo.py` says
+//! what a plan depends on); this program looks the memo up, sees that every input is still what it
+//! was, and starts the core. On any doubt, and for every other command, it becomes the Python half.
+//! It parses no option, compiles nothing and decides nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -34,12 +35,20 @@ pub fn enter() -> ExitCode {
         return refuse("can not tell where I am installed", "mount /proc");
     };
     // Python itself refuses to start this way, with its own words and status.
-    if rustix::fs::fstat(rustix::stdio::stdin()).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir()) {
-        return refuse("standard input is a directory", "give the command a file, a pipe or /dev/null");
+    if rustix::fs::fstat(rustix::stdio::stdin())
+        .is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir())
+    {
+        return refuse(
+            "standard input is a directory",
+            "give the command a file, a pipe or /dev/null",
+        );
     }
     let most = rustix::process::getrlimit(Resource::Nofile).current;
     if let Some(most) = most.filter(|most| *most < FEWEST_FILES) {
-        return refuse(&format!("only {most} files may be open at once"), "raise the limit: ulimit -n 1024");
+        return refuse(
+            &format!("only {most} files may be open at once"),
+            "raise the limit: ulimit -n 1024",
+        );
     }
     if let Some(remembered) = Asked::of(&arguments).and_then(|asked| asked.recall(&door)) {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
@@ -47,9 +56,13 @@ pub fn enter() -> ExitCode {
     }
     let script = door.with_file_name(python_helper::SCRIPT);
     let Some(python) = python_helper::interpreter_of(&script) else {
-        return refuse(&format!("{} does not name the Python it is for", script.display()), "reinstall paddock");
+        return refuse(
+            &format!("{} does not name the Python it is for", script.display()),
+            "reinstall paddock",
+        );
     };
-    let failure = Command::new(&python).args(python_helper::ALONE).arg(&script).args(&arguments).exec();
+    let failure =
+        Command::new(&python).args(python_helper::ALONE).arg(&script).args(&arguments).exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
 }
 
@@ -121,7 +134,11 @@ fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
     let facts = file.metadata().ok()?;
-    if !facts.is_file() || facts.uid() != uid || facts.mode() & 0o077 != 0 || facts.len() > SIZE_LIMIT {
+    if !facts.is_file()
+        || facts.uid() != uid
+        || facts.mode() & 0o077 != 0
+        || facts.len() > SIZE_LIMIT
+    {
         return None;
     }
     let mut text = Vec::new();
@@ -135,7 +152,8 @@ struct Memo {
     quiet: bool,
     /// The plan does without namespaces because there were none: no file tells when there are.
     unless_namespaces: bool,
-    /// Path → what it was, by content (all of it) or as a place (who may write there); null: nothing was there.
+    /// Path → what it was, by content (all of it) or as a place (who may write there); null:
+    /// nothing was there.
     contents: BTreeMap<String, Option<[i128; 8]>>,
     places: BTreeMap<String, Option<[i128; 5]>>,
     /// Variable → the value that was put into a pattern.
@@ -147,10 +165,9 @@ impl Memo {
     fn holds(&self, door: &Path) -> bool {
         self.contents.iter().all(|(path, was)| content(path).is_ok_and(|now| now == *was))
             && self.places.iter().all(|(path, was)| place(path).is_ok_and(|now| now == *was))
-            && self
-                .variables
-                .iter()
-                .all(|(name, was)| std::env::var_os(name).as_deref() == was.as_deref().map(OsStr::new))
+            && self.variables.iter().all(|(name, was)| {
+                std::env::var_os(name).as_deref() == was.as_deref().map(OsStr::new)
+            })
             && !(self.unless_namespaces && may_make_namespaces(door))
     }
 }
@@ -166,7 +183,9 @@ fn content(path: &str) -> std::io::Result<Option<[i128; 8]>> {
     // Of the link, where it is one: what it leads to is named too.
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     };
     Ok(Some([
@@ -209,9 +228,13 @@ impl Remembered<'_> {
 
     fn sealed_plan(&self) -> std::io::Result<File> {
         // Not close-on-exec: it is for the program that replaces this one.
-        let mut plan = File::from(rustix::fs::memfd_create("paddock-plan", MemfdFlags::ALLOW_SEALING)?);
+        let mut plan =
+            File::from(rustix::fs::memfd_create("paddock-plan", MemfdFlags::ALLOW_SEALING)?);
         plan.write_all(self.memo.plan.as_bytes())?;
-        rustix::fs::fcntl_add_seals(&plan, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+        rustix::fs::fcntl_add_seals(
+            &plan,
+            SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL,
+        )?;
         Ok(plan)
     }
 }
@@ -239,7 +262,8 @@ mod tests {
 
     #[test]
     fn the_home_comes_from_the_whole_uid_field() {
-        let passwd = b"root:x:0:0::/root:/bin/sh\nada:x:1000:1000:Ada:/home/ada:/bin/sh\nbad:x:10:10\n";
+        let passwd =
+            b"root:x:0:0::/root:/bin/sh\nada:x:1000:1000:Ada:/home/ada:/bin/sh\nbad:x:10:10\n";
         assert_eq!(home_of(1000, passwd).unwrap(), Path::new("/home/ada"));
         assert_eq!(home_of(10, passwd), None);
         assert_eq!(home_of(100, passwd), None);
@@ -260,11 +284,15 @@ mod tests {
         assert!(memo("/", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
         assert!(memo("/nonexistent/file", None).holds(Path::new("/nonexistent/door")));
         assert!(!memo("/", None).holds(Path::new("/nonexistent/door")));
-        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
+        assert!(
+            !memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door"))
+        );
         // Whoever can not be asked whether there are namespaces may make them.
         let weaker = Memo { unless_namespaces: true, ..memo("/nonexistent/file", None) };
         assert!(!weaker.holds(Path::new("/nonexistent/door")));
         // Not "nothing there": nobody can say.
-        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door")));
+        assert!(
+            !memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door"))
+        );
     }
 }

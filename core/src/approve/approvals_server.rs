@@ -1,7 +1,9 @@
-//! The approvals server of this person (`paddock approvals serve`): a companion that is there already, and is asked by many runs.
+//! The approvals server of this person (`paddock approvals serve`): a companion that is there
+//! already, and is asked by many runs.
 //!
-//! Its socket lies with the journal, the one place that no command can read. A command that may make unix sockets could still connect
-//! to it by its name, in the landlock tier; so who asks there has to know the key that lies beside it.
+//! Its socket lies with the journal, the one place that no command can read. A command that may
+//! make unix sockets could still connect to it by its name, in the landlock tier; so who asks there
+//! has to know the key that lies beside it.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -23,7 +25,11 @@ pub fn connect() -> Result<(OwnedFd, Vec<u8>), Errno> {
     if sockopt::socket_peercred(&socket)?.uid != uid {
         return Err(Errno::PERM);
     }
-    let file = rustix::fs::open(place.join("key"), OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    let file = rustix::fs::open(
+        place.join("key"),
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let mut key = [0; LONGEST_KEY];
     let length = rustix::io::read(&file, &mut key)?;
     let key = &key[..length];

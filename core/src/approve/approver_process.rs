@@ -1,8 +1,11 @@
-//! The companion: whoever is asked when a rule says `ask`. One socket, one datagram a message (schema/companion.schema.json).
+//! The companion: whoever is asked when a rule says `ask`. One socket, one datagram a message
+//! (schema/companion.schema.json).
 //!
-//! A program that started us may be it (`--companion FD`). Else it is the Python half, which asks on the terminal; it is started with the first
-//! question, because most runs have none. Where there is no terminal, or `PADDOCK_APPROVER` says so, it is the person's approvals server. It answers, and decides nothing else: whatever it says that is not an answer to an open question
-//! makes it gone, and who is gone can not be asked. Nothing here waits for it.
+//! A program that started us may be it (`--companion FD`). Else it is the Python half, which asks
+//! on the terminal; it is started with the first question, because most runs have none. Where there
+//! is no terminal, or `PADDOCK_APPROVER` says so, it is the person's approvals server. It answers,
+//! and decides nothing else: whatever it says that is not an answer to an open question makes it
+//! gone, and who is gone can not be asked. Nothing here waits for it.
 
 #[cfg(test)]
 mod tests;
@@ -129,7 +132,8 @@ enum State {
 }
 
 impl ApproverProcess {
-    /// `given`: the socket of whoever started us. Without one, a companion is started when the first question comes.
+    /// `given`: the socket of whoever started us. Without one, a companion is started when the
+    /// first question comes.
     pub fn new(given: Option<OwnedFd>) -> ApproverProcess {
         let state = match given.map(|socket| Link::new(socket, None)) {
             None => State::NotStarted,
@@ -159,7 +163,9 @@ impl ApproverProcess {
         if matches!(self.state, State::NotStarted) {
             self.state = State::Running(reach()?);
         }
-        let State::Running(link) = &mut self.state else { return Err("who was asked is gone".to_owned()) };
+        let State::Running(link) = &mut self.state else {
+            return Err("who was asked is gone".to_owned());
+        };
         if self.open.lengths.is_empty() {
             link.remember_terminal();
         }
@@ -201,8 +207,8 @@ impl ApproverProcess {
         None
     }
 
-    /// It may have taken the terminal from the command, which stops when it reads: that is no stop of the job. We may hear of it
-    /// when the terminal is back already.
+    /// It may have taken the terminal from the command, which stops when it reads: that is no stop
+    /// of the job. We may hear of it when the terminal is back already.
     pub fn has_terminal(&self) -> bool {
         let State::Running(Link { started: Some(started), .. }) = &self.state else { return false };
         let just_now = self.open.closed.is_some_and(|at| at.elapsed() < TO_LEAVE);
@@ -311,7 +317,8 @@ enum Said {
 /// The socket, and what waits to go into it.
 struct Link {
     socket: OwnedFd,
-    /// An epoll instance that holds the socket alone: ready for reading, and for writing while something waits.
+    /// An epoll instance that holds the socket alone: ready for reading, and for writing while
+    /// something waits.
     ready: OwnedFd,
     unsent: VecDeque<(Option<u64>, Vec<u8>)>,
     buffer: Vec<u8>,
@@ -323,7 +330,8 @@ struct Started {
     process: OwnedFd,
     group: Pid,
     terminal: OwnedFd,
-    /// Who had the terminal before it was asked, and how it was set: for the case that it is killed.
+    /// Who had the terminal before it was asked, and how it was set: for the case that it is
+    /// killed.
     before: Option<(Pid, Termios)>,
 }
 
@@ -353,7 +361,12 @@ impl Link {
         while let Some((_, message)) = self.unsent.front() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             let parts = [IoSlice::new(message)];
-            match rustix::net::sendmsg(&self.socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
+            match rustix::net::sendmsg(
+                &self.socket,
+                &parts,
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            ) {
                 Ok(_) => drop(self.unsent.pop_front()),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
@@ -364,18 +377,24 @@ impl Link {
                 }
             }
         }
-        let wanted = if self.unsent.is_empty() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
+        let wanted =
+            if self.unsent.is_empty() { EventFlags::IN } else { EventFlags::IN | EventFlags::OUT };
         let _ = epoll::modify(&self.ready, &self.socket, EventData::new_u64(0), wanted);
     }
 
     fn receive(&mut self) -> Said {
         loop {
-            match rustix::net::recv(&self.socket, &mut self.buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            match rustix::net::recv(
+                &self.socket,
+                &mut self.buffer,
+                RecvFlags::DONTWAIT | RecvFlags::TRUNC,
+            ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Said::Nothing,
                 // The whole length, also of one that does not fit.
                 Ok((_, length)) if (1..=LONGEST).contains(&length) => {
-                    return Message::read(&self.buffer[..length]).map_or(Said::Nonsense, Said::Answer);
+                    return Message::read(&self.buffer[..length])
+                        .map_or(Said::Nonsense, Said::Answer);
                 }
                 Ok(_) | Err(_) => return Said::Nonsense,
             }
@@ -392,13 +411,16 @@ impl Link {
         while rustix::event::poll(&mut waiting, left().as_ref()) == Err(Errno::INTR) {}
         let _ = rustix::process::pidfd_send_signal(&started.process, Signal::KILL);
         // In the landlock tier everybody is buried by whoever comes first.
-        let _ = rustix::process::waitid(WaitId::PidFd(started.process.as_fd()), WaitIdOptions::EXITED);
+        let _ =
+            rustix::process::waitid(WaitId::PidFd(started.process.as_fd()), WaitIdOptions::EXITED);
         started.give_terminal_back();
     }
 
     fn remember_terminal(&mut self) {
         let Some(started) = &mut self.started else { return };
-        let holder = rustix::termios::tcgetpgrp(&started.terminal).ok().filter(|holder| *holder != started.group);
+        let holder = rustix::termios::tcgetpgrp(&started.terminal)
+            .ok()
+            .filter(|holder| *holder != started.group);
         let settings = rustix::termios::tcgetattr(&started.terminal).ok();
         // Else it still has the terminal, and what was remembered counts.
         started.before = holder.zip(settings).or(started.before.take());
@@ -417,7 +439,9 @@ impl Started {
     }
 
     fn give_terminal_back(&self) {
-        let Some((holder, settings)) = self.before.as_ref().filter(|_| self.has_terminal()) else { return };
+        let Some((holder, settings)) = self.before.as_ref().filter(|_| self.has_terminal()) else {
+            return;
+        };
         let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, settings);
         let _ = rustix::termios::tcsetpgrp(&self.terminal, *holder);
         // Whoever read from it meanwhile was stopped.
@@ -425,14 +449,18 @@ impl Started {
     }
 }
 
-/// Whoever is to be asked. The person may say who: the environment is the caller's, and no command can change it.
+/// Whoever is to be asked. The person may say who: the environment is the caller's, and no command
+/// can change it.
 fn reach() -> Result<Link, String> {
     let environment = sys::inherited_environment();
-    let said = environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PADDOCK_APPROVER="));
+    let said =
+        environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PADDOCK_APPROVER="));
     match said {
         None | Some(b"") => terminal().map_or_else(|none| served().map_err(|_| none), start),
         Some(b"terminal") => start(terminal()?),
-        Some(b"web") => served().map_err(|errno| format!("no approvals server can be reached: {errno}")),
+        Some(b"web") => {
+            served().map_err(|errno| format!("no approvals server can be reached: {errno}"))
+        }
         Some(_) => Err("PADDOCK_APPROVER is neither terminal nor web".to_owned()),
     }
 }
@@ -446,27 +474,34 @@ fn served() -> Result<Link, Errno> {
 
 fn terminal() -> Result<OwnedFd, String> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    rustix::fs::open(c"/dev/tty", flags, Mode::empty()).map_err(|_| "there is no terminal to ask on".to_owned())
+    rustix::fs::open(c"/dev/tty", flags, Mode::empty())
+        .map_err(|_| "there is no terminal to ask on".to_owned())
 }
 
-/// The Python half with the terminal and one end of a socket, in a process group of its own, and with nothing else of ours.
+/// The Python half with the terminal and one end of a socket, in a process group of its own, and
+/// with nothing else of ours.
 fn start(terminal: OwnedFd) -> Result<Link, String> {
-    let own = std::fs::read_link("/proc/self/exe").map_err(|error| format!("where we lie is not known: {error}"))?;
+    let own = std::fs::read_link("/proc/self/exe")
+        .map_err(|error| format!("where we lie is not known: {error}"))?;
     let script = own.with_file_name(python_helper::SCRIPT);
-    let unstarted = |why: &dyn std::fmt::Display| format!("{} can not be started: {why}", script.display());
-    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
+    let unstarted =
+        |why: &dyn std::fmt::Display| format!("{} can not be started: {why}", script.display());
+    let interpreter =
+        python_helper::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
     let (ours, theirs) = socket_pair::pair().map_err(|errno| unstarted(&errno))?;
     let number = theirs.as_raw_fd().to_string();
-    let words = [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([
-        script.as_os_str(),
-        OsStr::new("companion"),
-        OsStr::new("--socket"),
-        OsStr::new(&number),
-    ]);
+    let words =
+        [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([
+            script.as_os_str(),
+            OsStr::new("companion"),
+            OsStr::new("--socket"),
+            OsStr::new(&number),
+        ]);
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let argv = ExecStrings::new(words.map_err(|error| unstarted(&error))?);
     let passed = |entry: &CString| PASSED.iter().any(|name| entry.as_bytes().starts_with(name));
-    let environment = ExecStrings::new(sys::inherited_environment().into_iter().filter(passed).collect());
+    let environment =
+        ExecStrings::new(sys::inherited_environment().into_iter().filter(passed).collect());
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {
         failure = Some(match alone(&terminal, &theirs) {
@@ -480,12 +515,14 @@ fn start(terminal: OwnedFd) -> Result<Link, String> {
         let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
         return Err(unstarted(&errno));
     }
-    let process = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(|errno| unstarted(&errno))?;
+    let process = rustix::process::pidfd_open(child, PidfdFlags::empty())
+        .map_err(|errno| unstarted(&errno))?;
     let started = Started { process, group: child, terminal, before: None };
     Link::new(ours, Some(started)).map_err(|errno| unstarted(&errno))
 }
 
-/// The child's part. A group of its own: what is typed for the command is not for it, and the other way round.
+/// The child's part. A group of its own: what is typed for the command is not for it, and the other
+/// way round.
 fn alone(terminal: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
     rustix::process::setpgid(None, None)?;
     // The command's directory is no place to stand in.

@@ -1,7 +1,9 @@
-//! Where people are asked: the companion, whatever the questions are about, and the terminal for as long as one is open on it.
+//! Where people are asked: the companion, whatever the questions are about, and the terminal for as
+//! long as one is open on it.
 //!
-//! Whoever asks here looks for the answers to its own questions. A change of the terminal while a person is asked on it could answer, or show
-//! something else: so these calls come by here (kernel/seccomp_notify.rs), and wait.
+//! Whoever asks here looks for the answers to its own questions. A change of the terminal while a
+//! person is asked on it could answer, or show something else: so these calls come by here
+//! (kernel/seccomp_notify.rs), and wait.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -92,7 +94,8 @@ impl OpenQuestions {
         self.deserted
     }
 
-    /// The terminal is to be changed. While a person is asked on it, whoever wants that waits, as for anything else that is the foreground's.
+    /// The terminal is to be changed. While a person is asked on it, whoever wants that waits, as
+    /// for anything else that is the foreground's.
     pub fn take_change(&mut self, listener: &Listener, call: Call) {
         if !self.companion.has_terminal() {
             listener.answer(&call, Answer::Continue);

@@ -43,7 +43,9 @@ impl Arguments {
             return Ok(None);
         }
         let socket = self.number().and_then(sys::inherited_descriptor);
-        let whole = |socket: &OwnedFd| rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
+        let whole = |socket: &OwnedFd| {
+            rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET)
+        };
         let usage = "--companion and --holder take a SOCK_SEQPACKET socket";
         socket.filter(whole).map(Some).ok_or(Refusal::Usage(usage))
     }
@@ -54,7 +56,9 @@ impl Arguments {
             return Ok(None);
         }
         let seconds = self.next().and_then(|digits| proc_text::number(&digits));
-        seconds.map(|seconds| Some(Duration::from_secs(seconds))).ok_or(Refusal::Usage("--grace takes seconds"))
+        seconds
+            .map(|seconds| Some(Duration::from_secs(seconds)))
+            .ok_or(Refusal::Usage("--grace takes seconds"))
     }
 
     /// Of a relay: where it says what it decides, and what it is given.
@@ -85,7 +89,11 @@ impl Arguments {
     }
 
     pub fn line(&mut self) -> Result<OwnedFd, Refusal> {
-        let line = if self.flag(b"--line") { self.number().and_then(sys::inherited_descriptor) } else { None };
+        let line = if self.flag(b"--line") {
+            self.number().and_then(sys::inherited_descriptor)
+        } else {
+            None
+        };
         line.ok_or(Refusal::Usage("--line takes a socket"))
     }
 

@@ -1,4 +1,5 @@
-//! `attempt`: what the fence answers to one operation on one path, by really trying it behind the fence.
+//! `attempt`: what the fence answers to one operation on one path, by really trying it behind the
+//! fence.
 
 use std::ffi::{CStr, CString};
 
@@ -55,8 +56,12 @@ impl Operation {
     fn try_on(self, path: &CStr) -> Result<(), Errno> {
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         match self {
-            Operation::Read => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()).map(drop),
-            Operation::Write => rustix::fs::open(path, flags | OFlags::WRONLY, Mode::empty()).map(drop),
+            Operation::Read => {
+                rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()).map(drop)
+            }
+            Operation::Write => {
+                rustix::fs::open(path, flags | OFlags::WRONLY, Mode::empty()).map(drop)
+            }
             Operation::Exec => sys::execve_check(path),
         }
     }
@@ -68,13 +73,15 @@ fn outcome(result: Result<(), Errno>) -> &'static str {
         Ok(()) | Err(Errno::NXIO) => "allowed",
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => "denied",
         Err(Errno::NOENT | Errno::NOTDIR) => "missing",
-        // A directory opened for writing, a program that runs just now, a kernel without AT_EXECVE_CHECK (before 6.14).
+        // A directory opened for writing, a program that runs just now, a kernel without
+        // AT_EXECVE_CHECK (before 6.14).
         Err(_) => "untried",
     }
 }
 
 pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
-    let fence = Fence::prepare(plan, &[], Vec::new())?.without_answers_to(plan, operation.system_call())?;
+    let fence =
+        Fence::prepare(plan, &[], Vec::new())?.without_answers_to(plan, operation.system_call())?;
     let look = || Preflight::prepare(plan, &fence, None);
     let result = match (&plan.namespaces, &plan.files) {
         (Some(namespaces), Some(requested)) => {
@@ -89,16 +96,24 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
 
     let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
     writer::string(&mut out, path.as_bytes(), Invalid::Surrogate);
-    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", errno_names::errno(errno)));
+    let errno = result
+        .err()
+        .map_or("null".to_owned(), |errno| format!("\"{}\"", errno_names::errno(errno)));
     out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
     Ok(out)
 }
 
-fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(), Errno>, Refusal> {
+fn in_child(
+    fence: &Fence,
+    operation: Operation,
+    path: &CStr,
+) -> Result<Result<(), Errno>, Refusal> {
     let mut fenced = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        fenced = enter::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter(None));
+        fenced = enter::become_command(None, None)
+            .and_then(|()| fence.bound())
+            .and_then(|()| fence.enter(None));
         if fenced.is_ok() {
             result = operation.try_on(path);
         }
@@ -120,7 +135,20 @@ fn enclosed<'f>(
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
     let attend: Attend<'_> = &mut |_, _| Ok(());
-    let started = enclosure.start(fence, look, &payload, &mask, None, None, None, |_| Ok(()), attend, &[], "", |_| ());
+    let started = enclosure.start(
+        fence,
+        look,
+        &payload,
+        &mask,
+        None,
+        None,
+        None,
+        |_| Ok(()),
+        attend,
+        &[],
+        "",
+        |_| (),
+    );
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

@@ -13,12 +13,17 @@ use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, PlanError};
 use crate::sandbox::landlock::FilesError;
 
-/// Closes what symlinks in closed directories lead to. From here on the plan's list has these links, each like a name that was denied.
+/// Closes what symlinks in closed directories lead to. From here on the plan's list has these
+/// links, each like a name that was denied.
 pub fn close(plan: &mut Plan) -> Result<(), Refusal> {
-    let Some(files) = plan.files.as_mut().filter(|_| plan.container.is_none()) else { return Ok(()) };
+    let Some(files) = plan.files.as_mut().filter(|_| plan.container.is_none()) else {
+        return Ok(());
+    };
     let home = HomeListing::at(&plan.user.home);
-    let there =
-        files.closed.iter().filter(|path| home.of(path) != Seen::Missing && !patterns::is_system(path.as_bytes()));
+    let there = files
+        .closed
+        .iter()
+        .filter(|path| home.of(path) != Seen::Missing && !patterns::is_system(path.as_bytes()));
     let mut closed = Vec::new();
     let refused = |error| match error {
         WalkError::Look { path, source } => Refusal::from(FilesError::Locate { path, source }),
@@ -29,7 +34,11 @@ pub fn close(plan: &mut Plan) -> Result<(), Refusal> {
         // A place that was granted itself stays open: the grant is a person's word.
         let granted = files.grants.iter().any(|grant| grant.path.is_within(&followed.end));
         let inner = files.closed.iter().any(|path| followed.end.is_within(path));
-        if !granted && !inner && !patterns::is_system(followed.end.as_bytes()) && !is_program(&followed.end) {
+        if !granted
+            && !inner
+            && !patterns::is_system(followed.end.as_bytes())
+            && !is_program(&followed.end)
+        {
             closed.push(link);
         }
     }
@@ -37,7 +46,8 @@ pub fn close(plan: &mut Plan) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A file that everybody may read and execute is no secret: plug-ins and interpreters are linked to from such directories.
+/// A file that everybody may read and execute is no secret: plug-ins and interpreters are linked to
+/// from such directories.
 fn is_program(path: &AbsPath) -> bool {
     let everybody = Mode::ROTH | Mode::XOTH;
     rustix::fs::lstat(path.as_c_str()).is_ok_and(|stat| {

@@ -1,4 +1,5 @@
-//! Why nothing was run. Every way to fail before the command starts ends here: one line, one hint, exit code 125.
+//! Why nothing was run. Every way to fail before the command starts ends here: one line, one hint,
+//! exit code 125.
 
 use rustix::io::Errno;
 
@@ -89,13 +90,15 @@ impl Refusal {
             Refusal::Usage(_) => USAGE,
             Refusal::Sandbox(error) => error.hint().unwrap_or(USAGE),
             Refusal::Network(error) => error.hint().unwrap_or(USAGE),
-            Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) | Refusal::SocketOnStandard(_) => {
-                "redirect it from or to a file, a pipe or a terminal"
-            }
+            Refusal::DirectoryOnStandard(_)
+            | Refusal::NoStandard(..)
+            | Refusal::SocketOnStandard(_) => "redirect it from or to a file, a pipe or a terminal",
             Refusal::Attend(_) => "stdin has to be the socket of whoever wants commands started",
             Refusal::Plan(error) => error.hint(),
             Refusal::Journal(error) => error.hint(),
-            Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
+            Refusal::Rules(_) => {
+                "the plan comes from `paddock`; use a paddock and a paddock-core of the same release"
+            }
             Refusal::Unreached(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
             Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),

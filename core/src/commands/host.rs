@@ -13,8 +13,8 @@ use crate::sandbox::init;
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
 const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
 
-/// Whether somebody else's system call filter is on this process: a container engine's, for one. Without a filter the kernel
-/// answers the question, or does not know it.
+/// Whether somebody else's system call filter is on this process: a container engine's, for one.
+/// Without a filter the kernel answers the question, or does not know it.
 pub fn filtered() -> bool {
     match rustix::thread::secure_computing_mode() {
         Ok(mode) => mode == SecureComputingMode::Filter,
@@ -32,7 +32,9 @@ pub fn report() -> String {
          \"filtered\":{},\"no_new_privs\":{},\"uid\":{}",
         Arch::NATIVE.name(),
         landlock.unwrap_or(0),
-        landlock.err().map_or("null".to_owned(), |errno: Errno| format!("\"{}\"", errno_names::errno(errno))),
+        landlock
+            .err()
+            .map_or("null".to_owned(), |errno: Errno| format!("\"{}\"", errno_names::errno(errno))),
         sys::seccomp_knows(SECCOMP_RET_ERRNO),
         sys::seccomp_knows(SECCOMP_RET_USER_NOTIF),
         filtered(),

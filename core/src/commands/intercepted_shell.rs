@@ -1,12 +1,16 @@
-//! Called by the name of a shell: goes behind what the policy has for shells (`[shell]`), and becomes the real one.
+//! Called by the name of a shell: goes behind what the policy has for shells (`[shell]`), and
+//! becomes the real one.
 //!
-//! In a run that intercepts shells this program lies over each of them (sandbox/root/shells.rs), the real ones lie in a directory whose path is at
-//! [`PLACE`], by the paths that they had, and beside them what is to be applied. Elsewhere it is found by PATH as a link, and what is
-//! to be applied lies beside the link.
+//! In a run that intercepts shells this program lies over each of them (sandbox/root/shells.rs),
+//! the real ones lie in a directory whose path is at [`PLACE`], by the paths that they had, and
+//! beside them what is to be applied. Elsewhere it is found by PATH as a link, and what is to be
+//! applied lies beside the link.
 //!
-//! Nothing that comes with the call says whether the caller is inside already: the kernel does. Going inside installs a filter that answers one
-//! call with an errno that it never has, if its arguments are the token of this plan. Only a process that installed such a filter on itself, or
-//! descends from one, is answered so. Each further shell below then only executes: Landlock takes 16 layers.
+//! Nothing that comes with the call says whether the caller is inside already: the kernel does.
+//! Going inside installs a filter that answers one call with an errno that it never has, if its
+//! arguments are the token of this plan. Only a process that installed such a filter on itself, or
+//! descends from one, is answered so. Each further shell below then only executes: Landlock takes
+//! 16 layers.
 
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
@@ -94,7 +98,9 @@ impl Failure {
     fn hint(&self) -> &str {
         match self {
             Failure::Refused(refusal) => refusal.hint(),
-            Failure::Unreadable { .. } => "no shell is started without it: `paddock shims install` makes it anew",
+            Failure::Unreadable { .. } => {
+                "no shell is started without it: `paddock shims install` makes it anew"
+            }
             Failure::Writable => "with bubblewrap: --remount-ro /dev, after what is bound there",
             Failure::Missing(_) | Failure::Circle(_) | Failure::NotExecuted(..) => {
                 "PADDOCK_SHELL_DIR, or `paddock shims install --shells DIR`, says where the real shells are"
@@ -109,7 +115,9 @@ pub fn called(argv: &[CString]) -> Option<Called> {
     if base_name(first) == OWN_NAME {
         return None;
     }
-    let own = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map(CString::into_bytes).unwrap_or_default();
+    let own = rustix::fs::readlink(c"/proc/self/exe", Vec::new())
+        .map(CString::into_bytes)
+        .unwrap_or_default();
     if !base_name(&own).starts_with(OWN_NAME) {
         return Some(Called::Over(own));
     }
@@ -137,11 +145,13 @@ fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
     let intercepted = match rustix::fs::readlink(PLACE, Vec::new()) {
         Ok(link) => Some([b"/dev/", link.as_bytes()].concat()),
         Err(Errno::NOENT) => None,
-        Err(_) => Some(PLACE.to_bytes().to_vec()), // no link, but the directory itself, as others may bind it
+        // no link, but the directory itself, as others may bind it
+        Err(_) => Some(PLACE.to_bytes().to_vec()),
     };
     let (inside, compiled, real, dir) = match (called, intercepted) {
         (Called::Over(own), Some(dir)) => {
-            // Whoever could put something else there would choose what his next shell is put behind.
+            // Whoever could put something else there would choose what his next shell is put
+            // behind.
             if rustix::fs::access(c"/dev", Access::WRITE_OK).is_ok() {
                 return Err(Failure::Writable);
             }
@@ -149,7 +159,9 @@ fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
             (compiled.inside(), compiled, [&dir[..], &own].concat(), dir)
         }
         // What lies there does the same, and knows better.
-        (Called::By(name), Some(_)) => return execute(format!("/bin/{name}").into_bytes(), argv, inherited),
+        (Called::By(name), Some(_)) => {
+            return execute(format!("/bin/{name}").into_bytes(), argv, inherited);
+        }
         (Called::By(name), None) => {
             let dir = link_dir();
             let compiled = Compiled::read(&dir)?;
@@ -219,7 +231,8 @@ impl Compiled {
         let file = rustix::fs::open(&name, flags, Mode::empty());
         let read = file.and_then(|file| {
             let size = rustix::fs::fstat(&file)?.st_size;
-            let size = usize::try_from(size).ok().filter(|size| *size <= SIZE_LIMIT).ok_or(Errno::FBIG)?;
+            let size =
+                usize::try_from(size).ok().filter(|size| *size <= SIZE_LIMIT).ok_or(Errno::FBIG)?;
             let mut bytes = vec![0; size];
             let length = rustix::io::pread(&file, &mut bytes[..], 0)?;
             bytes.truncate(length);
@@ -231,7 +244,9 @@ impl Compiled {
 
     /// Four numbers: what `prctl` takes besides the option.
     fn token(&self) -> Option<[u64; 5]> {
-        let hex = std::str::from_utf8(self.token.as_bytes()).ok().filter(|hex| hex.len() == 64 && hex.is_ascii())?;
+        let hex = std::str::from_utf8(self.token.as_bytes())
+            .ok()
+            .filter(|hex| hex.len() == 64 && hex.is_ascii())?;
         let part = |at: usize| u64::from_str_radix(&hex[16 * at..16 * (at + 1)], 16).ok();
         Some([QUESTION, part(0)?, part(1)?, part(2)?, part(3)?])
     }
@@ -260,7 +275,8 @@ impl Compiled {
         let (Some(number), Some(token)) = (number, self.token()) else {
             return Err(Refusal::Usage("the plan for shells has no token"));
         };
-        let mark: Vec<Instruction> = bpf::answering(Arch::NATIVE, number, &token, ANSWER.raw_os_error())?;
+        let mark: Vec<Instruction> =
+            bpf::answering(Arch::NATIVE, number, &token, ANSWER.raw_os_error())?;
         let fence = Fence::prepare(&plan, &[], Vec::new())?.marked(mark, pipes());
         Files::anywhere(&plan, fence.ruleset())?;
         fence.complete(&plan, &[])?;
@@ -271,7 +287,10 @@ impl Compiled {
                 let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
                 sys::landlock_add_rule(ruleset, rights.bits(), shells.as_fd())
             });
-            opened.map_err(|errno| Refusal::Shell { what: "the real shells can not be granted", errno })?;
+            opened.map_err(|errno| Refusal::Shell {
+                what: "the real shells can not be granted",
+                errno,
+            })?;
         }
         let environment = match &plan.environment {
             Some(requested) => environment::build(requested, inherited.to_vec(), None, b""),
@@ -279,21 +298,26 @@ impl Compiled {
         };
         fence.enter(None)?;
         // Whoever is not known from inside would be closed in by each of his shells once more.
-        let unknown = Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
+        let unknown =
+            Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
         if self.inside() { Ok(environment) } else { Err(unknown) }
     }
 }
 
-/// Descriptors that the caller passes on and that lead nowhere but to another process that he chose: `make` and process
-/// substitution need them. Everything else was opened by somebody who may do more.
+/// Descriptors that the caller passes on and that lead nowhere but to another process that he
+/// chose: `make` and process substitution need them. Everything else was opened by somebody who may
+/// do more.
 fn pipes() -> Vec<u32> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(dir) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else { return Vec::new() };
+    let Ok(dir) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
+        return Vec::new();
+    };
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
     let mut kept = Vec::new();
     while let Some(Ok(entry)) = entries.next() {
-        let number = proc_text::number(entry.file_name().to_bytes()).and_then(|number| u32::try_from(number).ok());
+        let number = proc_text::number(entry.file_name().to_bytes())
+            .and_then(|number| u32::try_from(number).ok());
         let Some(number) = number.filter(|number| *number > 2) else { continue };
         let stat = rustix::fs::statat(&dir, entry.file_name(), rustix::fs::AtFlags::empty());
         if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
@@ -329,9 +353,13 @@ mod tests {
 
     #[test]
     fn nobody_is_inside_who_did_not_go_there() {
-        let text =
-            |token: &str| format!("{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{token}\"}}");
-        let compiled = |token: &str| reader::from_slice::<Compiled>(text(token).as_bytes()).unwrap();
+        let text = |token: &str| {
+            format!(
+                "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{token}\"}}"
+            )
+        };
+        let compiled =
+            |token: &str| reader::from_slice::<Compiled>(text(token).as_bytes()).unwrap();
         for token in ["0123456789abcdef".repeat(4).as_str(), "0".repeat(64).as_str(), "", "xyz"] {
             assert!(!compiled(token).inside(), "{token}");
         }
@@ -354,7 +382,9 @@ mod tests {
         )
         .unwrap();
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE)).unwrap();
-        let mark = bpf::answering(Arch::NATIVE, number, &compiled.token().unwrap(), ANSWER.raw_os_error()).unwrap();
+        let mark =
+            bpf::answering(Arch::NATIVE, number, &compiled.token().unwrap(), ANSWER.raw_os_error())
+                .unwrap();
         // A filter is its thread's.
         let thread = std::thread::spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();

@@ -28,9 +28,11 @@ struct ExecToJudge {
     cwd: Text,
 }
 
-/// Every file that it would bring to run, what those need, and what the kernel or the gate would answer.
+/// Every file that it would bring to run, what those need, and what the kernel or the gate would
+/// answer.
 ///
-/// Not inlined into the start of every run: what expressions are compiled with takes pages of stack there.
+/// Not inlined into the start of every run: what expressions are compiled with takes pages of stack
+/// there.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let asked: ExecToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
@@ -47,7 +49,8 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
         (Err(Broken::Fails(errno)), _) => (Some(errno), None),
         (_, None) => (None, None),
         (Err(Broken::Unseen { why, .. }), Some(gate)) => {
-            let verdict = ExecDecision { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
+            let verdict =
+                ExecDecision { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
             (None, Some((verdict, None, gate)))
         }
         (Ok(_), Some(gate)) => {
@@ -59,7 +62,9 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let files = chain.iter().map(|link| &link.real).chain(&last);
     writer::list(&mut out, files, |out, real| writer::string(out, real, Invalid::Surrogate));
     out.push_str(",\"needs\":");
-    writer::list(&mut out, needs.into_inner(), |out, named| writer::string(out, &named, Invalid::Surrogate));
+    writer::list(&mut out, needs.into_inner(), |out, named| {
+        writer::string(out, &named, Invalid::Surrogate)
+    });
     out.push_str(",\"errno\":");
     out.push_str(&errno.map_or("null".to_owned(), |errno| errno.raw_os_error().to_string()));
     out.push_str(",\"decision\":");
@@ -71,7 +76,8 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader, as they are named.
+/// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader,
+/// as they are named.
 fn follow(
     asked: &ExecToJudge,
     places: Option<&Places>,
@@ -81,7 +87,11 @@ fn follow(
     const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
     let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
     let open = |path: &[u8]| {
-        let whole = if path.starts_with(b"/") { path.to_vec() } else { [asked.cwd.as_bytes(), b"/", path].concat() };
+        let whole = if path.starts_with(b"/") {
+            path.to_vec()
+        } else {
+            [asked.cwd.as_bytes(), b"/", path].concat()
+        };
         calling_process::open_in(&root, &whole, PATH, ResolveFlags::IN_ROOT)
     };
     let named = asked.path.as_bytes().to_vec();
@@ -132,7 +142,8 @@ fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate:
         Cause::Late => ("late", None, None),
         Cause::Error { rule, why } => ("error", Some(*rule), Some(why.as_bytes())),
     };
-    let _ = write!(out, "{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", verdict.action.name());
+    let _ =
+        write!(out, "{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", verdict.action.name());
     rule_or_null(out, rule.and_then(|index| gate.rules.get(index)));
     out.push_str(",\"error\":");
     text_or_null(out, why);
@@ -166,7 +177,11 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
 pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     let argv: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
     let mut out = String::new();
-    writer::string(&mut out, argv_text::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
+    writer::string(
+        &mut out,
+        argv_text::exactly(argv.iter().map(Text::as_bytes)).as_bytes(),
+        Invalid::Surrogate,
+    );
     Ok(out)
 }
 

@@ -73,7 +73,10 @@ mod tests {
         assert_eq!(told("[2001:db8::1]", 443), by("allow", "2001:db8::1", 11, "null"));
         assert_eq!(told("API.Example.com.", 443), by("allow", "api.example.com", 7, "null"));
         assert_eq!(told("a.example.org", 80), by("allow", "*.example.org", 8, "null"));
-        assert_eq!(told("secret.example.org", 80), by("deny", "secret.example.org", 14, "\"a rule denies it\""));
+        assert_eq!(
+            told("secret.example.org", 80),
+            by("deny", "secret.example.org", 14, "\"a rule denies it\"")
+        );
         assert!(told("elsewhere.example", 443).starts_with("{\"action\":\"ask\",\"rule\":null,"));
         assert!(told("0x7f.1", 80).ends_with(&format!("\"rule\":null,\"reason\":\"{ODD}\"}}")));
     }

@@ -153,7 +153,8 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"finish") => {
             let sessions = finish_scans::sessions(arguments.path()?.as_bytes());
             arguments.end()?;
-            let sessions = sessions.ok_or(Refusal::Usage("finish takes the directory of the sessions"))?;
+            let sessions =
+                sessions.ok_or(Refusal::Usage("finish takes the directory of the sessions"))?;
             print(&finish_scans::report(&sessions, uid)?)
         }
         Some(b"--version") => {
@@ -174,7 +175,8 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     }
 }
 
-/// What is asked about, on stdin. An exec has at most a few megabytes, six letters of JSON for a byte at worst.
+/// What is asked about, on stdin. An exec has at most a few megabytes, six letters of JSON for a
+/// byte at worst.
 fn question() -> Result<Vec<u8>, Refusal> {
     use std::io::Read as _;
     let mut text = Vec::new();

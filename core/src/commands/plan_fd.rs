@@ -1,4 +1,5 @@
-//! Reads the plan from the descriptor that `--plan-fd` names: a sealed memfd, mapped and never copied.
+//! Reads the plan from the descriptor that `--plan-fd` names: a sealed memfd, mapped and never
+//! copied.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -35,7 +36,9 @@ mod tests {
     fn only_a_sealed_memfd_is_read() {
         use rustix::fs::MemfdFlags;
         let make = |seals: SealFlags, bytes: &[u8]| {
-            let fd = rustix::fs::memfd_create(c"plan", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+            let fd =
+                rustix::fs::memfd_create(c"plan", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC)
+                    .unwrap();
             let mut written = 0;
             while written < bytes.len() {
                 written += rustix::io::pwrite(&fd, &bytes[written..], written as u64).unwrap();

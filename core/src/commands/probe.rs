@@ -1,5 +1,5 @@
-//! `probe`: every mechanism really tried, each in a child of its own. A try has its control: the same act, unfenced, has to
-//! succeed first, so that "refused" can not mean "impossible anyway".
+//! `probe`: every mechanism really tried, each in a child of its own. A try has its control: the
+//! same act, unfenced, has to succeed first, so that "refused" can not mean "impossible anyway".
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use landlock::{AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, Scope};
+use landlock::{
+    AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, Scope,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -42,7 +44,11 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "landlock truncate", needs: "Linux 6.2", probe: landlock_truncate },
     Mechanism { name: "landlock ioctl_dev", needs: "Linux 6.10", probe: landlock_ioctl },
     Mechanism { name: "landlock signal scope", needs: "Linux 6.12", probe: landlock_signal },
-    Mechanism { name: "landlock abstract socket scope", needs: "Linux 6.12", probe: landlock_abstract_socket },
+    Mechanism {
+        name: "landlock abstract socket scope",
+        needs: "Linux 6.12",
+        probe: landlock_abstract_socket,
+    },
     Mechanism { name: "landlock tcp ports", needs: "Linux 6.7", probe: landlock_ports },
     Mechanism { name: "landlock ptrace", needs: "Linux 5.13", probe: landlock_ptrace },
     Mechanism { name: "seccomp errno", needs: "Linux 3.17", probe: seccomp_errno },
@@ -55,7 +61,11 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "ptrace stop", needs: "Linux 3.4", probe: ptrace_stop },
     Mechanism { name: "user namespace", needs: "Linux 3.8", probe: user_namespace },
     Mechanism { name: "network namespace", needs: "Linux 3.8", probe: network_namespace },
-    Mechanism { name: "network filter", needs: "Linux 4.19 with nft_tproxy and IPv6", probe: network_filter },
+    Mechanism {
+        name: "network filter",
+        needs: "Linux 4.19 with nft_tproxy and IPv6",
+        probe: network_filter,
+    },
 ];
 
 struct ProbeResult {
@@ -81,8 +91,12 @@ impl Seen {
             Seen::Done => "succeeded".to_owned(),
             Seen::Refused(errno) => errno_names::errno(errno),
             Seen::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
-            Seen::Unfenced(errno) => format!("the mechanism is not there: {}", errno_names::errno(errno)),
-            Seen::NotRun(errno) => format!("no process could be started: {}", errno_names::errno(errno)),
+            Seen::Unfenced(errno) => {
+                format!("the mechanism is not there: {}", errno_names::errno(errno))
+            }
+            Seen::NotRun(errno) => {
+                format!("no process could be started: {}", errno_names::errno(errno))
+            }
         }
     }
 }
@@ -95,7 +109,8 @@ struct Scene {
 }
 
 pub fn report(uid: u32) -> Result<String, Refusal> {
-    let parent = Text::from_bytes(std::env::temp_dir().into_os_string().into_vec()).and_then(AbsPath::new);
+    let parent =
+        Text::from_bytes(std::env::temp_dir().into_os_string().into_vec()).and_then(AbsPath::new);
     let parent = parent.map_err(|_| Refusal::Scene(Errno::INVAL))?;
     let temp = Temp::make(&parent, uid, &random_name().map_err(Refusal::Random)?)?;
     let report = Scene::set(&temp).map(|scene| {
@@ -109,13 +124,22 @@ pub fn report(uid: u32) -> Result<String, Refusal> {
 
 impl Scene {
     fn set(temp: &Temp) -> Result<Scene, Errno> {
-        let dir =
-            rustix::fs::openat(temp.dir(), c".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let dir = rustix::fs::openat(
+            temp.dir(),
+            c".",
+            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
         for name in [c"from", c"to"] {
             rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
         }
         for name in [c"file", c"from/file"] {
-            rustix::fs::openat(&dir, name, OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC, Mode::RUSR | Mode::WUSR)?;
+            rustix::fs::openat(
+                &dir,
+                name,
+                OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
+                Mode::RUSR | Mode::WUSR,
+            )?;
         }
         let outsider = sys::fork(|| {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -130,7 +154,10 @@ impl Scene {
         let mut out = String::new();
         writer::list(&mut out, MECHANISMS, |out, mechanism| {
             let ProbeResult { held, detail } = (mechanism.probe)(self);
-            out.push_str(&format!("{{\"mechanism\":\"{}\",\"held\":{held},\"detail\":", mechanism.name));
+            out.push_str(&format!(
+                "{{\"mechanism\":\"{}\",\"held\":{held},\"detail\":",
+                mechanism.name
+            ));
             writer::string(out, detail.as_bytes(), Invalid::Text);
             out.push_str(&format!(",\"needs\":\"{}\"}}", mechanism.needs));
         });
@@ -160,7 +187,9 @@ fn see(fence: Act<'_>, act: Act<'_>) -> Seen {
     };
     match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => Seen::Done,
-        (Some(code), _) if code & UNFENCED != 0 => Seen::Unfenced(Errno::from_raw_os_error(code & 0x7F)),
+        (Some(code), _) if code & UNFENCED != 0 => {
+            Seen::Unfenced(Errno::from_raw_os_error(code & 0x7F))
+        }
         (Some(code), _) => Seen::Refused(Errno::from_raw_os_error(code)),
         (None, signal) => Seen::Killed(signal.unwrap_or_default()),
     }
@@ -170,7 +199,10 @@ fn see(fence: Act<'_>, act: Act<'_>) -> Seen {
 fn compare(control: Seen, fence: Act<'_>, act: Act<'_>, expected: Seen) -> ProbeResult {
     let outside = see(&|| Ok(()), act);
     if outside != control {
-        return ProbeResult { held: false, detail: format!("can not be tried: without the fence {}", outside.words()) };
+        return ProbeResult {
+            held: false,
+            detail: format!("can not be tried: without the fence {}", outside.words()),
+        };
     }
     let inside = see(fence, act);
     ProbeResult {
@@ -197,7 +229,10 @@ fn handling(rights: impl Into<Rights>) -> Result<Ruleset, Errno> {
 }
 
 fn scoping(scope: Scope) -> Result<Ruleset, Errno> {
-    Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(scope).map_err(|_| Errno::OPNOTSUPP)
+    Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .scope(scope)
+        .map_err(|_| Errno::OPNOTSUPP)
 }
 
 /// An act that the right alone decides, on a scene without any grant.
@@ -218,7 +253,9 @@ fn landlock_write(scene: &Scene) -> ProbeResult {
 }
 
 fn landlock_truncate(scene: &Scene) -> ProbeResult {
-    without_right(AccessFs::Truncate, &|| open_file(scene, OFlags::WRONLY | OFlags::TRUNC).map(drop))
+    without_right(AccessFs::Truncate, &|| {
+        open_file(scene, OFlags::WRONLY | OFlags::TRUNC).map(drop)
+    })
 }
 
 fn landlock_ioctl(_: &Scene) -> ProbeResult {
@@ -243,16 +280,24 @@ fn landlock_refer(scene: &Scene) -> ProbeResult {
 
 fn landlock_signal(scene: &Scene) -> ProbeResult {
     let fence = || restrict(scoping(Scope::Signal)?, &[]);
-    compare(Seen::Done, &fence, &|| rustix::process::test_kill_process(scene.outsider), Seen::Refused(Errno::PERM))
+    compare(
+        Seen::Done,
+        &fence,
+        &|| rustix::process::test_kill_process(scene.outsider),
+        Seen::Refused(Errno::PERM),
+    )
 }
 
 fn landlock_abstract_socket(_: &Scene) -> ProbeResult {
     let name = format!("paddock-probe-{}", rustix::process::getpid().as_raw_nonzero());
     let address = SocketAddr::from_abstract_name(name.as_bytes());
-    let listener = address.and_then(|address| UnixListener::bind_addr(&address).map(|listener| (address, listener)));
+    let listener = address
+        .and_then(|address| UnixListener::bind_addr(&address).map(|listener| (address, listener)));
     let (address, _listener) = match listener {
         Ok(pair) => pair,
-        Err(error) => return ProbeResult { held: false, detail: format!("can not be tried: {error}") },
+        Err(error) => {
+            return ProbeResult { held: false, detail: format!("can not be tried: {error}") };
+        }
     };
     let connect = || match UnixStream::connect_addr(&address) {
         Ok(_) => Ok(()),
@@ -278,8 +323,8 @@ fn filter() -> Result<(), Errno> {
         sockets: BTreeSet::new(),
         namespaces: false,
     };
-    let filter =
-        Filter::compile(&requested, Arch::NATIVE, false, false, SocketAccess::default()).map_err(|_| Errno::INVAL)?;
+    let filter = Filter::compile(&requested, Arch::NATIVE, false, false, SocketAccess::default())
+        .map_err(|_| Errno::INVAL)?;
     rustix::thread::set_no_new_privs(true)?;
     sys::seccomp_install(&filter.program)
 }
@@ -293,7 +338,10 @@ fn seccomp_errno(_: &Scene) -> ProbeResult {
 fn seccomp_foreign(_: &Scene) -> ProbeResult {
     let act = || if sys::i386_getpid() > 0 { Ok(()) } else { Err(Errno::NOSYS) };
     if see(&|| Ok(()), &act) != Seen::Done {
-        return ProbeResult { held: true, detail: "this kernel has no i386 system calls".to_owned() };
+        return ProbeResult {
+            held: true,
+            detail: "this kernel has no i386 system calls".to_owned(),
+        };
     }
     compare(Seen::Done, &filter, &act, Seen::Killed(libc::SIGSYS))
 }
@@ -327,7 +375,8 @@ fn seccomp_io_uring(_: &Scene) -> ProbeResult {
 /// On a descriptor that is not open, with a bit set where the kernel does not look.
 fn seccomp_tiocsti(_: &Scene) -> ProbeResult {
     const TIOCSTI: u64 = 0x5412;
-    let act = || sys::numeric_syscall(libc::SYS_ioctl, [u64::MAX, TIOCSTI | 1 << 32, 0, 0]).map(drop);
+    let act =
+        || sys::numeric_syscall(libc::SYS_ioctl, [u64::MAX, TIOCSTI | 1 << 32, 0, 0]).map(drop);
     compare(Seen::Refused(Errno::BADF), &filter, &act, Seen::Refused(Errno::PERM))
 }
 
@@ -343,13 +392,18 @@ fn user_notification(_: &Scene) -> ProbeResult {
 
 /// A connection to a port of this machine.
 fn landlock_ports(_: &Scene) -> ProbeResult {
-    let Ok((listener, address)) = TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr().map(|at| (one, at)))
+    let Ok((listener, address)) =
+        TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr().map(|at| (one, at)))
     else {
-        return ProbeResult { held: false, detail: "can not be tried: there is no loopback".to_owned() };
+        return ProbeResult {
+            held: false,
+            detail: "can not be tried: there is no loopback".to_owned(),
+        };
     };
     let fence = || {
         rustix::thread::set_no_new_privs(true)?;
-        let ruleset = sys::landlock_create_ruleset(0, BitFlags::from(AccessNet::ConnectTcp).bits(), 0)?;
+        let ruleset =
+            sys::landlock_create_ruleset(0, BitFlags::from(AccessNet::ConnectTcp).bits(), 0)?;
         sys::landlock_restrict_self(ruleset.as_fd())
     };
     let connect = || {
@@ -361,15 +415,22 @@ fn landlock_ports(_: &Scene) -> ProbeResult {
     verdict
 }
 
-/// By it the supervisor connects for the command where no namespace keeps the network in. Filters of containers may refuse it.
+/// By it the supervisor connects for the command where no namespace keeps the network in. Filters
+/// of containers may refuse it.
 fn pinned_socket(_: &Scene) -> ProbeResult {
     match supervised_connect::check() {
-        Ok(()) => ProbeResult { held: true, detail: "a descriptor was taken by its number".to_owned() },
-        Err(errno) => ProbeResult { held: false, detail: format!("pidfd_getfd: {}", errno_names::errno(errno)) },
+        Ok(()) => {
+            ProbeResult { held: true, detail: "a descriptor was taken by its number".to_owned() }
+        }
+        Err(errno) => ProbeResult {
+            held: false,
+            detail: format!("pidfd_getfd: {}", errno_names::errno(errno)),
+        },
     }
 }
 
-/// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some containers refuse it.
+/// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some
+/// containers refuse it.
 fn ptrace_stop(scene: &Scene) -> ProbeResult {
     let process = scene.outsider.as_raw_nonzero().get() as u32;
     let stop = || {
@@ -386,11 +447,15 @@ fn ptrace_stop(scene: &Scene) -> ProbeResult {
     };
     match stop() {
         Ok(()) => ProbeResult { held: true, detail: "a process was stopped and let go".to_owned() },
-        Err(errno) => ProbeResult { held: false, detail: format!("a process of ours: {}", errno_names::errno(errno)) },
+        Err(errno) => ProbeResult {
+            held: false,
+            detail: format!("a process of ours: {}", errno_names::errno(errno)),
+        },
     }
 }
 
-/// A new user and mount namespace in which a mount works, for a process that may not mount otherwise (or is root).
+/// A new user and mount namespace in which a mount works, for a process that may not mount
+/// otherwise (or is root).
 fn user_namespace(scene: &Scene) -> ProbeResult {
     let enter = || {
         let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
@@ -402,26 +467,37 @@ fn user_namespace(scene: &Scene) -> ProbeResult {
         rustix::mount::mount_bind(c"from", c"to")
     };
     let seen = see(&enter, &mount);
-    ProbeResult { held: seen == Seen::Done, detail: format!("a mount in a namespace of its own: {}", seen.words()) }
+    ProbeResult {
+        held: seen == Seen::Done,
+        detail: format!("a mount in a namespace of its own: {}", seen.words()),
+    }
 }
 
 /// A network of its own, with its loopback.
 fn network_namespace(_: &Scene) -> ProbeResult {
     let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
-    ProbeResult { held: seen == Seen::Done, detail: format!("a network of its own: {}", seen.words()) }
+    ProbeResult {
+        held: seen == Seen::Done,
+        detail: format!("a network of its own: {}", seen.words()),
+    }
 }
 
-/// One in which a connection to a host that does not exist arrives, and nobody had to be there for it.
+/// One in which a connection to a host that does not exist arrives, and nobody had to be there for
+/// it.
 fn network_filter(_: &Scene) -> ProbeResult {
     let call = || {
         let _sockets = own_network(plan::Mode::Filtered)?;
         for nobody in ["203.0.113.1:80", "[2001:db8::1]:80"] {
-            TcpStream::connect(nobody).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            TcpStream::connect(nobody)
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         }
         Ok(())
     };
     let seen = see(&own_user, &call);
-    ProbeResult { held: seen == Seen::Done, detail: format!("calls to any address are taken: {}", seen.words()) }
+    ProbeResult {
+        held: seen == Seen::Done,
+        detail: format!("calls to any address are taken: {}", seen.words()),
+    }
 }
 
 fn own_user() -> Result<(), Errno> {
@@ -430,7 +506,8 @@ fn own_user() -> Result<(), Errno> {
 
 fn own_network(mode: plan::Mode) -> Result<Vec<OwnedFd>, Errno> {
     let (default, ask_timeout_s) = (plan::Action::Deny, 1);
-    let (denied, allowed, approved, local_ports, published) = (vec![], vec![], vec![], vec![], vec![]);
+    let (denied, allowed, approved, local_ports, published) =
+        (vec![], vec![], vec![], vec![], vec![]);
     let (default_source, http) = (None, None);
     let network = plan::Network {
         mode,

@@ -1,7 +1,9 @@
-//! `record`: what the Python half has to journal, written by the one writer. Tool calls are its own; they never meet the fence.
+//! `record`: what the Python half has to journal, written by the one writer. Tool calls are its
+//! own; they never meet the fence.
 //!
-//! One socket, one datagram a message. Each is answered when it is in the journal, or with what is wrong: whoever asked does nothing before that.
-//! A message that is not understood ends it, and with it the calls that would have to be journaled.
+//! One socket, one datagram a message. Each is answered when it is in the journal, or with what is
+//! wrong: whoever asked does nothing before that. A message that is not understood ends it, and
+//! with it the calls that would have to be journaled.
 
 use std::os::fd::OwnedFd;
 
@@ -36,12 +38,14 @@ pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
             Ok((_, length)) if length <= LONGEST => length,
             Ok(_) | Err(_) => return Err(Refusal::Usage("a message for the journal is too long")),
         };
-        let record =
-            Record::read(&buffer[..length]).ok_or(Refusal::Usage("a message for the journal makes no sense"))?;
+        let record = Record::read(&buffer[..length])
+            .ok_or(Refusal::Usage("a message for the journal makes no sense"))?;
         let mut answer = String::from("{\"error\":");
         match journal.append(&Event::Record(&record)) {
             Ok(()) => answer.push_str("null"),
-            Err(error) => writer::string(&mut answer, error.to_string().as_bytes(), Invalid::Surrogate),
+            Err(error) => {
+                writer::string(&mut answer, error.to_string().as_bytes(), Invalid::Surrogate)
+            }
         }
         answer.push('}');
         if !say(line, &answer) {

@@ -1,4 +1,5 @@
-//! `run`: one story from the plan to the command and, when something has to outlive the start, to its end.
+//! `run`: one story from the plan to the command and, when something has to outlive the start, to
+//! its end.
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
@@ -65,7 +66,8 @@ pub fn run(
     let (plan, plan_bytes) = plan_fd::read(plan_fd, uid)?;
     let session = random_name().map_err(Refusal::Random)?;
 
-    // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
+    // The journal comes first: from here on a refusal leaves a trace, and without a journal that
+    // was asked for nothing runs.
     landlock::check_journal_way(&plan)?;
     let journal = match &plan.journal {
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
@@ -75,9 +77,21 @@ pub fn run(
     // The plan's name, for whatever is written down.
     let written = plan.journal.is_some() || plan.workspace.is_some();
     let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
-    let outcome =
-        fenced(plan, plan_bytes, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion, holder);
-    let (Some(journal), Some(started_at)) = (&journal, started_at) else { return Ok(outcome?.exit_code) };
+    let outcome = fenced(
+        plan,
+        plan_bytes,
+        plan_fd,
+        &sha256,
+        argv,
+        quiet,
+        journal.as_ref(),
+        &session,
+        companion,
+        holder,
+    );
+    let (Some(journal), Some(started_at)) = (&journal, started_at) else {
+        return Ok(outcome?.exit_code);
+    };
     match &outcome {
         Ok(outcome) => {
             let last_words = outcome.events(started_at.elapsed().as_millis());
@@ -107,7 +121,9 @@ impl RunResult {
     fn events(&self, duration_ms: u128) -> Vec<Event<'_>> {
         let mut events = Vec::with_capacity(2);
         match &self.not_executed {
-            Some((exe, errno)) if *errno != Errno::NOENT => events.push(Event::ExecDenied { exe, errno: *errno }),
+            Some((exe, errno)) if *errno != Errno::NOENT => {
+                events.push(Event::ExecDenied { exe, errno: *errno })
+            }
             _ => {}
         }
         if self.signal == Some(libc::SIGSYS) {
@@ -132,7 +148,9 @@ fn fenced(
     companion: ApproverProcess,
     holder: Option<SessionOwner>,
 ) -> Result<RunResult, Refusal> {
-    finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
+    finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| {
+        stderr::say("paddock", line)
+    })?;
     closed_links::close(&mut plan)?;
     let http = Http::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
@@ -150,13 +168,15 @@ fn fenced(
         (Some(namespaces), Some(requested), None) => Some((namespaces, requested)),
         _ => None,
     };
-    // Everything that can be wrong with paths is found before anything is started; in namespaces of our own, which take long to make, before
-    // anything is started in them.
+    // Everything that can be wrong with paths is found before anything is started; in namespaces of
+    // our own, which take long to make, before anything is started in them.
     let preflight = if enclosed.is_none() { Some(look()?) } else { None };
 
-    let supervised = journal.is_some() || fence.listens() || limits.need_supervisor() || holder.is_some();
+    let supervised =
+        journal.is_some() || fence.listens() || limits.need_supervisor() || holder.is_some();
     if !supervised && plan.temp.is_none() && plan.namespaces.is_none() {
-        // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
+        // Nothing has to be done afterwards, so nobody has to wait: the command takes this process
+        // over.
         drop(preflight);
         let command = command(&plan, argv, None, None)?;
         enter::become_command(None, None)?;
@@ -177,8 +197,10 @@ fn fenced(
     // Connections are made for a command that no namespace keeps in.
     let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
     let sockets = granted.map_or_else(Vec::new, Files::sockets);
-    let pin = SupervisedConnect::new(&plan, &sockets, outside.door()).map_err(NetworkError::SupervisedConnect)?;
-    let mut attendants = CallHandlers::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
+    let pin = SupervisedConnect::new(&plan, &sockets, outside.door())
+        .map_err(NetworkError::SupervisedConnect)?;
+    let mut attendants =
+        CallHandlers::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
     if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
         observer.grant(temp.path().to_bytes());
     }
@@ -190,12 +212,16 @@ fn fenced(
                 holder.tell_confinement(preflight.confines_writes(&plan));
             }
             match journal {
-                Some(journal) => record_start(journal, &plan, sha256, argv, terminal.as_deref(), preflight),
+                Some(journal) => {
+                    record_start(journal, &plan, sha256, argv, terminal.as_deref(), preflight)
+                }
                 None => Ok(()),
             }
         };
         if let Some(mut preflight) = preflight {
-            if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
+            if let (Some(temp), Some(files), Some(requested)) =
+                (&temp, &mut preflight.files, &plan.temp)
+            {
                 files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
             }
             record(&argv, &preflight)?;
@@ -204,7 +230,15 @@ fn fenced(
         let attend: Attend<'_> = &mut |listener, other| attendants.attend(listener, other);
         if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
             let jail = Jail::prepare(&plan, namespaces, container)?;
-            return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask, attend);
+            return start_jailed(
+                jail,
+                &fence,
+                &command,
+                terminal.as_deref(),
+                &limits,
+                &mask,
+                attend,
+            );
         }
         let Some((namespaces, requested)) = enclosed else {
             return start_as_child(&fence, &command, &limits, &mask, attend);
@@ -214,18 +248,26 @@ fn fenced(
             record(command.argv(), &preflight)?;
             Ok(preflight.files)
         };
-        let enclosure =
-            FullTier::prepare(&plan, namespaces, requested, Some(full_tier::Run { id: session, plan: plan_bytes }))?;
-        let (chatty, terminal, bundle) = (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
-        start_enclosed(enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend, chatty)
+        let enclosure = FullTier::prepare(
+            &plan,
+            namespaces,
+            requested,
+            Some(full_tier::Run { id: session, plan: plan_bytes }),
+        )?;
+        let (chatty, terminal, bundle) =
+            (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
+        start_enclosed(
+            enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend,
+            chatty,
+        )
     })();
     let asker = plan.network.as_ref().map(Asker::of);
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => {
-            running.until_the_end(fence, attendants, asker, limits, outside, journal, plan_fd, quiet, holder)
-        }
+        Ok(Ok(running)) => running.until_the_end(
+            fence, attendants, asker, limits, outside, journal, plan_fd, quiet, holder,
+        ),
         Ok(Err(errno)) => {
             let decided = attendants.gate.as_mut().map(Gate::decided).unwrap_or_default();
             journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
@@ -279,7 +321,9 @@ impl Running {
             (Subject::Sandbox(sandbox), Some(asker)) => {
                 let sockets = std::mem::take(&mut sandbox.sockets);
                 let user = sandbox.inside().user();
-                outside.outlet(sockets, user, plan_fd, sandbox.init, asker).map_err(SuperviseError::Wait)?
+                outside
+                    .outlet(sockets, user, plan_fd, sandbox.init, asker)
+                    .map_err(SuperviseError::Wait)?
             }
             (Subject::Kept(kept), Some(asker)) => {
                 outside.outlet_at_door(plan_fd, kept.keeper, asker).map_err(SuperviseError::Wait)?
@@ -298,13 +342,15 @@ impl Running {
         let (inside, proc, tree, volatile) = match &self.subject {
             Subject::Sandbox(sandbox) => {
                 let session = self.session.as_ref();
-                let copied = session.map(|session| Copied { workspace: session.workspace(), veil: &self.veil });
+                let copied = session
+                    .map(|session| Copied { workspace: session.workspace(), veil: &self.veil });
                 let inside = Some((sandbox.inside(), copied));
                 (inside, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
             }
             Subject::Child(_) | Subject::Kept(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                host_proc = rustix::fs::open(c"/proc", flags, Mode::empty()).map_err(SuperviseError::Wait)?;
+                host_proc = rustix::fs::open(c"/proc", flags, Mode::empty())
+                    .map_err(SuperviseError::Wait)?;
                 let top = match &self.subject {
                     Subject::Kept(kept) => kept.keeper,
                     _ => rustix::process::getpid(),
@@ -312,13 +358,16 @@ impl Running {
                 (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
             }
         };
-        if let (Some(guard), Some(session), Some((inside, _))) = (&mut self.guard, &self.session, inside)
+        if let (Some(guard), Some(session), Some((inside, _))) =
+            (&mut self.guard, &self.session, inside)
             && let Some(Overlaid { view, .. }) = inside.overlaid()
         {
-            let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(SuperviseError::Wait);
+            let again =
+                |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(SuperviseError::Wait);
             guard.show(session.workspace(), again(view)?, again(session.upper())?)?;
         }
-        let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
+        let watch =
+            if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
         // Others act for the command only in a copy: they need what it is behind.
         let fence = self.session.is_some().then_some(fence);
         let renames = match (&self.session, &fence, inside) {
@@ -328,7 +377,8 @@ impl Running {
             _ => None,
         };
         let calls = listener.map(|listener| Calls::new(listener, attendants, renames));
-        let mut duties = SupervisorTasks::new(self.guard, inside, watch, calls, outlet, journal, quiet);
+        let mut duties =
+            SupervisorTasks::new(self.guard, inside, watch, calls, outlet, journal, quiet);
         duties.holder = holder;
         sys::give_back_memory();
         let end = event_loop::wait(&self.subject, &mut duties)?;
@@ -347,7 +397,9 @@ impl Running {
             (Some(session), _) => {
                 let id = session.id.clone();
                 if session.close() && !quiet {
-                    let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+                    let text = format!(
+                        "changes wait in session {id}: paddock diff, paddock apply, paddock discard"
+                    );
                     stderr::say("paddock", &text);
                 }
             }
@@ -361,7 +413,8 @@ impl Running {
     }
 }
 
-/// What kept the command from being executed, although the fence stood, is an outcome and no failure of ours.
+/// What kept the command from being executed, although the fence stood, is an outcome and no
+/// failure of ours.
 type Attempt = Result<Running, Errno>;
 
 fn start_as_child(
@@ -423,7 +476,9 @@ fn start_enclosed<'f>(
         Err(refusal) => {
             session.map(Session::close);
             // It may have run for a moment.
-            let mut say = |event| tasks::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line));
+            let mut say = |event| {
+                tasks::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line))
+            };
             if guard.is_none_or(|mut guard| guard.finish(&mut say).is_ok()) {
                 unmark(mark);
             }
@@ -473,7 +528,12 @@ fn command(
                     random_name().map_err(Refusal::Random)?
                 ),
             };
-            environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes()), placeholder.as_bytes())
+            environment::build(
+                requested,
+                inherited,
+                temp.map(|temp| temp.path().to_bytes()),
+                placeholder.as_bytes(),
+            )
         }
         None => inherited,
     };
@@ -538,7 +598,9 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
     let chatty = is_chatty(plan, quiet);
     for notice in &plan.notices {
         match notice.level {
-            Level::Warning | Level::Unenforced => stderr::say("paddock", &format!("warning: {}", notice.text)),
+            Level::Warning | Level::Unenforced => {
+                stderr::say("paddock", &format!("warning: {}", notice.text))
+            }
             Level::Info if chatty => stderr::say("paddock", &notice.text.to_string()),
             Level::Info => {}
         }
@@ -550,7 +612,10 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
         stderr::say("paddock", &format!("warning: {warning}"));
     }
     if plan.workspace.is_some() && plan.seccomp.is_none() {
-        stderr::say("paddock", "warning: without seccomp directories of the workspace can not be renamed (EXDEV)");
+        stderr::say(
+            "paddock",
+            "warning: without seccomp directories of the workspace can not be renamed (EXDEV)",
+        );
     }
 }
 
@@ -560,24 +625,42 @@ fn record_decided(journal: &Journal, decided: &[ExecOutcome]) -> Result<(), Refu
 
 /// `decided`: what the gate had to say.
 fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult {
-    if let Some(refusal) = decided.iter().rev().find_map(ExecOutcome::refusal).filter(|_| errno == Errno::ACCESS) {
+    if let Some(refusal) =
+        decided.iter().rev().find_map(ExecOutcome::refusal).filter(|_| errno == Errno::ACCESS)
+    {
         stderr::complain(&refusal, "`paddock why --exec COMMAND` says which rule it is, and where");
-        return RunResult { exit_code: EXIT_NOT_EXECUTABLE, signal: None, not_executed: None, exceeded: Vec::new() };
+        return RunResult {
+            exit_code: EXIT_NOT_EXECUTABLE,
+            signal: None,
+            not_executed: None,
+            exceeded: Vec::new(),
+        };
     }
     let searched = !name.contains(&b'/');
     let shown = String::from_utf8_lossy(name);
     let (exit_code, hint) = match errno {
-        Errno::NOENT if searched => {
-            (EXIT_NOT_FOUND, "no directory of the command's PATH has it; check the name and the PATH that passes")
-        }
-        Errno::NOENT => (EXIT_NOT_FOUND, "check the path; a script also needs the interpreter of its first line"),
+        Errno::NOENT if searched => (
+            EXIT_NOT_FOUND,
+            "no directory of the command's PATH has it; check the name and the PATH that passes",
+        ),
+        Errno::NOENT => (
+            EXIT_NOT_FOUND,
+            "check the path; a script also needs the interpreter of its first line",
+        ),
         Errno::ACCESS => (
             EXIT_NOT_EXECUTABLE,
             "it is not executable, or the policy grants no execution there: `paddock why --op exec --path FILE`",
         ),
-        Errno::TOOBIG => (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel takes"),
+        Errno::TOOBIG => {
+            (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel takes")
+        }
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
     stderr::complain(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
-    RunResult { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
+    RunResult {
+        exit_code,
+        signal: None,
+        not_executed: Some((name.to_vec(), errno)),
+        exceeded: Vec::new(),
+    }
 }

@@ -1,8 +1,10 @@
-//! `unreached`: becomes a command that may do everything but read and execute what a fenced command could have written.
+//! `unreached`: becomes a command that may do everything but read and execute what a fenced command
+//! could have written.
 //!
-//! A credential's command runs outside of the fence. Its words do not tell which files it uses: a shell puts variables in, a
-//! script calls others. So Landlock refuses the files themselves: every tree that the plan lists as reached, and the private
-//! temporary directories of runs. What is created in a directory above such a tree after this start is refused as well.
+//! A credential's command runs outside of the fence. Its words do not tell which files it uses: a
+//! shell puts variables in, a script calls others. So Landlock refuses the files themselves: every
+//! tree that the plan lists as reached, and the private temporary directories of runs. What is
+//! created in a directory above such a tree after this start is refused as well.
 //!
 //! A link in such a tree is still followed: it can lead to any file that no command could write.
 
@@ -23,14 +25,17 @@ use crate::plan::{self, Plan};
 use crate::sandbox::enter::{FenceError, Step};
 use crate::sandbox::landlock::{self, FilesError};
 
-/// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule allows them.
+/// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule
+/// allows them.
 const REFER_SINCE: i32 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnreachedError {
     #[error("{path}, where a fenced command could write, can not be located: {}", errno_text(*.source))]
     Locate { path: String, source: Errno },
-    #[error("fenced commands could write everywhere (/), so nothing is left that another program may read")]
+    #[error(
+        "fenced commands could write everywhere (/), so nothing is left that another program may read"
+    )]
     Nothing,
     #[error("the directories above what fenced commands could write can not be listed: {}", errno_text(*.0))]
     List(Errno),
@@ -46,9 +51,13 @@ impl UnreachedError {
             UnreachedError::Locate { .. } | UnreachedError::List(_) => {
                 "make it accessible to you (chmod u+rx), or read the secret from env: or file:"
             }
-            UnreachedError::Nothing => "grant commands less than the whole machine, or read the secret from env:",
+            UnreachedError::Nothing => {
+                "grant commands less than the whole machine, or read the secret from env:"
+            }
             UnreachedError::AddRule(_) => "`paddock doctor` tries every mechanism on this machine",
-            UnreachedError::Execute { .. } => "keep it, and what it needs, where no fenced command can write",
+            UnreachedError::Execute { .. } => {
+                "keep it, and what it needs, where no fenced command can write"
+            }
         }
     }
 }
@@ -61,7 +70,9 @@ pub fn execute(plan: &Plan, argv: Vec<CString>) -> Result<i32, Refusal> {
     sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
     let environment = ExecStrings::new(sys::inherited_environment());
     let argv = ExecStrings::new(argv);
-    let Some(program) = argv.strings().first() else { return Err(Refusal::Usage("no command was given")) };
+    let Some(program) = argv.strings().first() else {
+        return Err(Refusal::Usage("no command was given"));
+    };
     let source = sys::execve(program, &argv, &environment);
     Err(UnreachedError::Execute { program: program.to_string_lossy().into_owned(), source }.into())
 }
@@ -74,7 +85,8 @@ fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
     }
     let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, 0).map_err(FilesError::Create)?;
     let places = places(plan)?;
-    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(UnreachedError::List)?;
+    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(UnreachedError::List)?;
     let identity = Place::of_dir(&root).map_err(UnreachedError::List)?.object;
     if places.iter().any(|place| place.object == identity) {
         return Err(UnreachedError::Nothing.into());
@@ -82,7 +94,8 @@ fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
     let mut add = |fd: &OwnedFd, stat: &Stat| {
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         let rights = if is_dir { handled } else { rights::on_a_file(handled) };
-        sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), fd.as_fd()).map_err(UnreachedError::AddRule)
+        sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), fd.as_fd())
+            .map_err(UnreachedError::AddRule)
     };
     let places: Vec<&Place> = places.iter().collect();
     landlock::around(root.as_fd(), &places, &UnreachedError::List, &mut add)?;
@@ -100,13 +113,17 @@ fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
         if !device {
             places.extend(Place::all_of(tree.path.as_bytes()).map_err(locate)?);
         }
-        places.extend(tree.identity.map(|identity| Place { object: Some(identity.into()), above: Vec::new() }));
+        places.extend(
+            tree.identity
+                .map(|identity| Place { object: Some(identity.into()), above: Vec::new() }),
+        );
     }
     let locate = |source| UnreachedError::Locate { path: plan::TEMP_PARENT.to_owned(), source };
     let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes()).map_err(locate)?.real;
     let begin = plan::temp_path_prefix(&parent, plan.user.uid);
     let entries = std::fs::read_dir(&parent).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let entries = entries.map_err(|error| locate(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    let entries =
+        entries.map_err(|error| locate(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
     for entry in entries {
         let path = entry.path();
         if path.as_os_str().as_bytes().starts_with(&begin) {

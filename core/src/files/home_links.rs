@@ -1,9 +1,11 @@
-//! Names of the home directory that are symlinks into what the command may write, and symlinks in its directories.
+//! Names of the home directory that are symlinks into what the command may write, and symlinks in
+//! its directories.
 //!
-//! Programs outside obey `~/.bashrc` and `~/.gitconfig` wherever these lead: settings are often kept in a repository of their own,
-//! which is somebody's workspace. What such a name leads to is protected as the name itself would be, and so is every link on the
-//! way. The same holds for the links in a directory of the list, which stands for all that is in it. Names that are no links are found
-//! by the patterns for the home directory.
+//! Programs outside obey `~/.bashrc` and `~/.gitconfig` wherever these lead: settings are often
+//! kept in a repository of their own, which is somebody's workspace. What such a name leads to is
+//! protected as the name itself would be, and so is every link on the way. The same holds for the
+//! links in a directory of the list, which stands for all that is in it. Names that are no links
+//! are found by the patterns for the home directory.
 
 use super::home_listing::{HomeListing, Seen};
 use super::linked_dirs;
@@ -22,7 +24,8 @@ pub fn protect_ends(
     trees: &[Tree],
 ) -> Result<(), WalkError> {
     let root = home.path();
-    let of_home = |group: &&Protected| group.below.iter().all(|place| place.as_bytes() == root.as_bytes());
+    let of_home =
+        |group: &&Protected| group.below.iter().all(|place| place.as_bytes() == root.as_bytes());
     let mut whole = Vec::new();
     for name in groups.iter().filter(of_home).flat_map(|group| &group.names) {
         let (fixed, rest) = fixed_part(name.as_bytes());
@@ -46,17 +49,27 @@ pub fn protect_ends(
 }
 
 /// Protects where a path leads, and `rest` below it, if that is elsewhere.
-fn protect_end(names: &mut Names, path: &AbsPath, rest: &Text, trees: &[Tree]) -> Result<(), WalkError> {
+fn protect_end(
+    names: &mut Names,
+    path: &AbsPath,
+    rest: &Text,
+    trees: &[Tree],
+) -> Result<(), WalkError> {
     let Some(followed) = symlink::leads_to(path)? else { return Ok(()) };
-    let held = |path: &AbsPath| trees.iter().any(|tree| tree.writable && path.is_within(&tree.path));
+    let held =
+        |path: &AbsPath| trees.iter().any(|tree| tree.writable && path.is_within(&tree.path));
     for link in followed.links.iter().filter(|link| held(link)) {
         names.add_path(Rule::Link, link.as_bytes());
     }
     // A place that was granted itself stays writable: the grant is a person's word.
     let inner = |tree: &Tree| {
-        trees.iter().any(|other| other.writable && tree.path != other.path && tree.path.is_within(&other.path))
+        trees.iter().any(|other| {
+            other.writable && tree.path != other.path && tree.path.is_within(&other.path)
+        })
     };
-    let granted = trees.iter().any(|tree| tree.writable && !inner(tree) && tree.path.is_within(&followed.end));
+    let granted = trees
+        .iter()
+        .any(|tree| tree.writable && !inner(tree) && tree.path.is_within(&followed.end));
     if followed.end != *path && held(&followed.end) && !granted {
         names.add_below(Rule::Protect, followed.end.as_bytes(), rest)?;
     }
@@ -81,7 +94,14 @@ mod tests {
     #[test]
     fn what_a_name_of_the_home_leads_to_is_protected() {
         let scene = Scene::new();
-        for file in ["w/bash/.bashrc", "w/config/fish/config.fish", "w/real", "w/own/x", "out/x", "home/.profile"] {
+        for file in [
+            "w/bash/.bashrc",
+            "w/config/fish/config.fish",
+            "w/real",
+            "w/own/x",
+            "out/x",
+            "home/.profile",
+        ] {
             scene.file(file);
         }
         for (target, link) in [
@@ -118,7 +138,8 @@ mod tests {
             names: wanted.iter().map(|name| text(name)).collect(),
         };
         let mut names = Names::new(&[], &[], &[], &[]).unwrap();
-        protect_ends(&mut names, &HomeListing::at(&home), &[group], &[scene.tree("w", true)]).unwrap();
+        protect_ends(&mut names, &HomeListing::at(&home), &[group], &[scene.tree("w", true)])
+            .unwrap();
         assert!(names.settle().unwrap());
         for (path, expected) in [
             ("w/bash/.bashrc", true),

@@ -1,7 +1,7 @@
 //! One look at the home directory, and at those in it that programs share.
 //!
-//! A plan names a hundred places under it that most homes do not have. Listing a few directories once answers for nearly all of
-//! them; a system call for each would be a fifth of a launch.
+//! A plan names a hundred places under it that most homes do not have. Listing a few directories
+//! once answers for nearly all of them; a system call for each would be a fifth of a launch.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -24,7 +24,8 @@ pub struct HomeListing<'p> {
     listings: Vec<(&'static str, Listing)>,
 }
 
-/// In the order of their names. With the first letters of each: a number is compared in one step, and hundreds of places are looked for.
+/// In the order of their names. With the first letters of each: a number is compared in one step,
+/// and hundreds of places are looked for.
 type Listing = Vec<(u64, Box<[u8]>, FileType)>;
 
 fn first_letters(name: &[u8]) -> u64 {
@@ -68,26 +69,35 @@ impl<'p> HomeListing<'p> {
     }
 
     pub fn of(&self, path: &AbsPath) -> Seen {
-        let below = path.as_bytes().strip_prefix(self.home.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
+        let below = path
+            .as_bytes()
+            .strip_prefix(self.home.as_bytes())
+            .and_then(|rest| rest.strip_prefix(b"/"));
         match below.and_then(|below| self.entry(below)) {
             Some((None, _)) => Seen::Missing,
-            Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => Seen::Itself,
+            Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => {
+                Seen::Itself
+            }
             _ => Seen::Unknown,
         }
     }
 
-    /// What the innermost listing on the way says of the next name, and whether the path ends with that.
+    /// What the innermost listing on the way says of the next name, and whether the path ends with
+    /// that.
     fn entry(&self, below: &[u8]) -> Option<(Option<FileType>, bool)> {
         let inside = |dir: &str| match dir {
             "" => Some(below),
             dir if below.get(dir.len()) != Some(&b'/') => None,
             dir => Some(&below.strip_prefix(dir.as_bytes())?[1..]),
         };
-        let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
+        let innermost =
+            self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
         let (listing, rest) = innermost?;
         let (first, others) = bytes::split(rest, b'/');
         let letters = first_letters(first);
-        let found = listing.binary_search_by(|(known, name, _)| known.cmp(&letters).then_with(|| (**name).cmp(first)));
+        let found = listing.binary_search_by(|(known, name, _)| {
+            known.cmp(&letters).then_with(|| (**name).cmp(first))
+        });
         Some((found.ok().map(|at| listing[at].2), others.is_none()))
     }
 }
@@ -108,7 +118,9 @@ fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
             return None;
         }
     }
-    entries.sort_unstable_by(|(first, one, _), (second, other, _)| first.cmp(second).then_with(|| one.cmp(other)));
+    entries.sort_unstable_by(|(first, one, _), (second, other, _)| {
+        first.cmp(second).then_with(|| one.cmp(other))
+    });
     Some(entries)
 }
 
@@ -123,7 +135,8 @@ mod tests {
 
     #[test]
     fn first_letters_are_ordered_as_names_are() {
-        let names: [&[u8]; 9] = [b"", b"\x01", b"a", b"a\x01", b"ab", b"abcdefgh", b"abcdefghi", b"b", b"\xff"];
+        let names: [&[u8]; 9] =
+            [b"", b"\x01", b"a", b"a\x01", b"ab", b"abcdefgh", b"abcdefghi", b"b", b"\xff"];
         assert!(names.is_sorted_by_key(|name| first_letters(name)));
         assert_eq!(first_letters(b"abcdefgh"), first_letters(b"abcdefghi"));
     }
@@ -133,7 +146,8 @@ mod tests {
         let name = format!("/tmp/paddock-glance-{}", std::process::id());
         std::fs::create_dir_all(format!("{name}/dir/below")).unwrap();
         std::fs::create_dir_all(format!("{name}/.local/share/tool")).unwrap();
-        for (target, link) in [("dir", "link"), ("dir", ".config"), ("tool", ".local/share/linked")] {
+        for (target, link) in [("dir", "link"), ("dir", ".config"), ("tool", ".local/share/linked")]
+        {
             std::os::unix::fs::symlink(target, format!("{name}/{link}")).unwrap();
         }
         let home = path(&name);
@@ -163,7 +177,10 @@ mod tests {
         ] {
             assert_eq!(glance.of(&path(&format!("{name}{below}"))), expected, "{below}");
         }
-        assert_eq!(HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")), Seen::Unknown);
+        assert_eq!(
+            HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")),
+            Seen::Unknown
+        );
         std::fs::remove_dir_all(&name).unwrap();
     }
 }

@@ -1,9 +1,11 @@
-//! Unix sockets of this machine that can be called, by the names they were given (sock_diag(7)). In the trees of profiles nobody looks for them,
-//! which would cost every start; the kernel knows them all, and is asked once.
+//! Unix sockets of this machine that can be called, by the names they were given (sock_diag(7)). In
+//! the trees of profiles nobody looks for them, which would cost every start; the kernel knows them
+//! all, and is asked once.
 //!
 //! Which of them were made in a network, it tells by their files.
 //!
-//! A name that was not a whole path when the socket got it, or that was changed since, says nothing of where it lies.
+//! A name that was not a whole path when the socket got it, or that was changed since, says nothing
+//! of where it lies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -32,8 +34,9 @@ const SHOW_NAME: u32 = 1;
 const SHOW_FILE: u32 = 2;
 const NAME: u16 = 0;
 const FILE: u16 = 1;
-/// Of net/tcp_states.h: who listens, and who has no peer, as sockets for datagrams, which everybody can send to. Those are said to be connected
-/// as soon as somebody else was once connected to them; so is each connection of one that listens, which has its name too.
+/// Of net/tcp_states.h: who listens, and who has no peer, as sockets for datagrams, which everybody
+/// can send to. Those are said to be connected as soon as somebody else was once connected to them;
+/// so is each connection of one that listens, which has its name too.
 const LISTEN: u32 = 1 << 10;
 const CLOSE: u32 = 1 << 7;
 const ESTABLISHED: u32 = 1 << 1;
@@ -44,7 +47,9 @@ pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
     let mut directories = BTreeMap::new();
     for name in names()? {
         // An abstract name begins with NUL.
-        let Some(slash) = name.iter().rposition(|byte| *byte == b'/').filter(|_| name.starts_with(b"/")) else {
+        let Some(slash) =
+            name.iter().rposition(|byte| *byte == b'/').filter(|_| name.starts_with(b"/"))
+        else {
             continue;
         };
         let (above, own) = (&name[..slash.max(1)], &name[slash + 1..]);
@@ -63,7 +68,12 @@ pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
         };
         let is_new = found.iter().all(|cover: &Cover| cover.path != path);
         if is_new && FileType::from_raw_mode(stat.st_mode) == FileType::Socket {
-            found.push(Cover { path, identity: Identity::from(&stat), directory: false, kind: CoverKind::Mask });
+            found.push(Cover {
+                path,
+                identity: Identity::from(&stat),
+                directory: false,
+                kind: CoverKind::Mask,
+            });
         }
     }
     Ok(found)
@@ -78,11 +88,12 @@ fn real(directory: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         Err(error) => return Err(error),
     };
     let mut buffer = [0; 32];
-    rustix::fs::readlink(open_beneath::link_to(&opened, &mut buffer), Vec::new()).map(|path| Some(path.into_bytes()))
+    rustix::fs::readlink(open_beneath::link_to(&opened, &mut buffer), Vec::new())
+        .map(|path| Some(path.into_bytes()))
 }
 
-/// Errors of a path that leads nowhere. Where a directory on the way can not be searched, it does so for the command too, and one
-/// whose rights the command could change is closed as a whole.
+/// Errors of a path that leads nowhere. Where a directory on the way can not be searched, it does
+/// so for the command too, and one whose rights the command could change is closed as a whole.
 fn is_unreachable(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
@@ -97,15 +108,18 @@ fn names() -> Result<BTreeSet<Vec<u8>>, Errno> {
     let mut names = BTreeSet::new();
     let mut note = |message: &[u8]| {
         if is_callable(message) {
-            names.extend(attribute(message, NAME).map(|name| name.strip_suffix(b"\0").unwrap_or(name).to_vec()));
+            names.extend(
+                attribute(message, NAME)
+                    .map(|name| name.strip_suffix(b"\0").unwrap_or(name).to_vec()),
+            );
         }
     };
     dump(LISTEN | CLOSE | ESTABLISHED, SHOW_NAME, &mut note)?;
     Ok(names)
 }
 
-/// The file of a socket, as the kernel tells it (struct unix_diag_vfs): the first half of its number, and its file system's device, which need
-/// not be the one that stat(2) tells.
+/// The file of a socket, as the kernel tells it (struct unix_diag_vfs): the first half of its
+/// number, and its file system's device, which need not be the one that stat(2) tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketFile {
     inode: u32,
@@ -118,8 +132,10 @@ impl SocketFile {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
         let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
         let mount = found.stx_mnt_id.to_string();
-        let mut lines = mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
-        let device = lines.find_map(|mut words| (words.next()? == mount.as_bytes()).then(|| words.nth(1))?)?;
+        let mut lines =
+            mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
+        let device = lines
+            .find_map(|mut words| (words.next()? == mount.as_bytes()).then(|| words.nth(1))?)?;
         let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
         let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
         Some(SocketFile { inode: found.stx_ino as u32, device: major << MINOR_BITS | minor })
@@ -128,7 +144,8 @@ impl SocketFile {
 
 /// /proc/self/mountinfo.
 pub fn mounts() -> Result<Vec<u8>, Errno> {
-    std::fs::read("/proc/self/mountinfo").map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    std::fs::read("/proc/self/mountinfo")
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// Those of all sockets of the network that we are in, each with the socket's own number.
@@ -138,7 +155,10 @@ pub fn bound() -> Result<Vec<(SocketFile, u32)>, Errno> {
         let numbers = |bytes: &[u8]| Some((number(bytes)?, number(bytes.get(4..)?)?));
         let file = attribute(message, FILE).and_then(numbers);
         let socket = message.get(SOCKET..).and_then(number);
-        files.extend(file.zip(socket).map(|((inode, device), socket)| (SocketFile { inode, device }, socket)));
+        files.extend(
+            file.zip(socket)
+                .map(|((inode, device), socket)| (SocketFile { inode, device }, socket)),
+        );
     };
     dump(u32::MAX, SHOW_FILE, &mut note)?;
     Ok(files)
@@ -148,27 +168,41 @@ fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Can nobody be called there? Whoever can does not notice: a socket for datagrams that is connected sends nothing, and one of another kind
-/// is refused by its kind. Whom we may not call yet, may be opened to us next.
+/// Can nobody be called there? Whoever can does not notice: a socket for datagrams that is
+/// connected sends nothing, and one of another kind is refused by its kind. Whom we may not call
+/// yet, may be opened to us next.
 pub fn is_silent(file: BorrowedFd<'_>) -> bool {
     let mut buffer = [0; 32];
-    let called = SocketAddrUnix::new(open_beneath::link_to(file, &mut buffer)).and_then(|address| {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        rustix::net::connect(&socket, &address)
-    });
+    let called =
+        SocketAddrUnix::new(open_beneath::link_to(file, &mut buffer)).and_then(|address| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket =
+                rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+            rustix::net::connect(&socket, &address)
+        });
     called == Err(Errno::CONNREFUSED)
 }
 
 /// Tells each socket in one of the states, with what is shown of it.
 fn dump(states: u32, show: u32, each: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
-    rustix::net::sendto(&socket, &request(states, show), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        flags,
+        Some(netlink::SOCK_DIAG),
+    )?;
+    rustix::net::sendto(
+        &socket,
+        &request(states, show),
+        SendFlags::empty(),
+        &SocketAddrNetlink::new(0, 0),
+    )?;
     let mut answer = vec![0; 16 * 1024];
     loop {
         // Each part is there by the time that the one before it was taken.
-        let (length, whole) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
+        let (length, whole) =
+            rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
         if whole > length {
             return Err(Errno::MSGSIZE);
         }
@@ -199,8 +233,10 @@ fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
         match i32::from(kind) {
             libc::NLMSG_DONE => return Ok(true),
             libc::NLMSG_ERROR => {
-                let error =
-                    message.get(HEADER..).and_then(<[u8]>::first_chunk).map_or(0, |error| i32::from_ne_bytes(*error));
+                let error = message
+                    .get(HEADER..)
+                    .and_then(<[u8]>::first_chunk)
+                    .map_or(0, |error| i32::from_ne_bytes(*error));
                 return Err(Errno::from_raw_os_error(error.wrapping_neg()));
             }
             _ => each(message),
@@ -245,8 +281,10 @@ mod tests {
     use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
     fn found(directory: &std::path::Path) -> Vec<String> {
-        let within = |path: &AbsPath| path.as_bytes().starts_with(directory.as_os_str().as_encoded_bytes());
-        let mut found: Vec<_> = covers(within).unwrap().iter().map(|cover| cover.path.to_string()).collect();
+        let within =
+            |path: &AbsPath| path.as_bytes().starts_with(directory.as_os_str().as_encoded_bytes());
+        let mut found: Vec<_> =
+            covers(within).unwrap().iter().map(|cover| cover.path.to_string()).collect();
         found.sort();
         found
     }
@@ -277,7 +315,9 @@ mod tests {
     fn whether_somebody_is_there_is_told_without_his_noticing() {
         let scene = Scene::new();
         let silent = |name: &str| {
-            let file = rustix::fs::open(scene.path(name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            let file =
+                rustix::fs::open(scene.path(name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                    .unwrap();
             is_silent(file.as_fd())
         };
         let stream = UnixListener::bind(scene.path("stream")).unwrap();
@@ -296,9 +336,13 @@ mod tests {
         let scene = Scene::new();
         let listener = UnixListener::bind(scene.path("first")).unwrap();
         std::fs::rename(scene.path("first"), scene.path("second")).unwrap();
-        let file = rustix::fs::open(scene.path("second"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let file =
+            rustix::fs::open(scene.path("second"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+                .unwrap();
         let known = SocketFile::of(file.as_fd(), &mounts().unwrap()).unwrap();
-        let own = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
+        let own = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd()))
+            .unwrap()
+            .ino() as u32;
         assert!(bound().unwrap().contains(&(known, own)));
         drop(listener);
         assert!(bound().unwrap().iter().all(|(other, _)| *other != known));
@@ -316,7 +360,9 @@ mod tests {
     fn what_is_no_answer_holds_no_name() {
         for noise in [&[][..], &[0; 3], &[0; 16], &[0xff; 200], &[16, 0, 0, 0, 20, 0, 0, 0]] {
             let mut attributes = Vec::new();
-            let outcome = read(noise, &mut |message| attributes.extend(attribute(message, NAME).map(<[u8]>::to_vec)));
+            let outcome = read(noise, &mut |message| {
+                attributes.extend(attribute(message, NAME).map(<[u8]>::to_vec))
+            });
             assert_eq!((outcome, attributes), (Ok(false), Vec::new()));
         }
         let mut refused = 20_u32.to_ne_bytes().to_vec();

@@ -1,11 +1,13 @@
 //! Symlinks inside directories of settings and of secrets.
 //!
-//! A directory that is protected or denied stands for all that is in it, and a link in it for what it leads to: `~/.ssh/config` may lead
-//! to a repository of settings, which is somebody's workspace. So every start lists these directories, and each symlink in them counts
-//! like a name of the lists.
+//! A directory that is protected or denied stands for all that is in it, and a link in it for what
+//! it leads to: `~/.ssh/config` may lead to a repository of settings, which is somebody's
+//! workspace. So every start lists these directories, and each symlink in them counts like a name
+//! of the lists.
 //!
-//! The core does that, and not the plan. Plans are remembered, and programs write to such directories all the time: a plan that rests
-//! on their listings would be made anew at nearly every start. Python asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
+//! The core does that, and not the plan. Plans are remembered, and programs write to such
+//! directories all the time: a plan that rests on their listings would be made anew at nearly every
+//! start. Python asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
 
 use std::os::fd::OwnedFd;
 
@@ -20,10 +22,11 @@ use crate::kernel::resolved_path;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// The directory itself is the first. Deeper down programs keep what they make for themselves: toolchains and profiles of browsers have
-/// a hundred thousand directories. SECURITY.md says so.
+/// The directory itself is the first. Deeper down programs keep what they make for themselves:
+/// toolchains and profiles of browsers have a hundred thousand directories. SECURITY.md says so.
 const LEVELS: usize = 4;
-/// Programs that keep a history or a profile of thousands of directories there. Their settings lie one level higher.
+/// Programs that keep a history or a profile of thousands of directories there. Their settings lie
+/// one level higher.
 const DATA: [&str; 14] = [
     ".config/Code",
     ".config/Cursor",
@@ -58,7 +61,8 @@ pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPa
     let all = Protected { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
     let mut names = Names::new(&[], &[all], &[], &[])?;
     let ground = TreeRoots::open(&trees, &[])?;
-    let (mut walker, mut found) = (Walker::default(), Inside { links: Vec::new(), directories: 0, kept: 0 });
+    let (mut walker, mut found) =
+        (Walker::default(), Inside { links: Vec::new(), directories: 0, kept: 0 });
     for index in 0..ground.trees.len() {
         walker.tree(&mut names, &ground, index, &mut found)?;
     }
@@ -69,7 +73,8 @@ pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPa
 fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &AbsPath| {
-        rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).map(drop)
+        rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+            .map(drop)
     };
     let failed = |source| WalkError::Look { path: place.clone(), source };
     match open(place) {
@@ -113,11 +118,21 @@ impl Visitor for Inside {
         Ok(Some(0))
     }
 
-    fn root(&mut self, _tree: &OpenTree, _verdict: NameDecision, _look: Look) -> Result<Option<Below>, WalkError> {
+    fn root(
+        &mut self,
+        _tree: &OpenTree,
+        _verdict: NameDecision,
+        _look: Look,
+    ) -> Result<Option<Below>, WalkError> {
         Ok(Some(Below::Locked)) // there each symlink has a verdict, and nothing else
     }
 
-    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, WalkError> {
+    fn found(
+        &mut self,
+        _names: &mut Names,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+    ) -> Result<Option<Below>, WalkError> {
         if entry.file_type == FileType::Symlink {
             let path = dir.absolute(entry.name.to_bytes())?;
             walk::keep(&mut self.kept, path.as_bytes())?;
@@ -130,7 +145,11 @@ impl Visitor for Inside {
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, WalkError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if stat.st_uid == rustix::process::getuid().as_raw() { Err(failed(Errno::ACCESS)) } else { Ok(false) }
+        if stat.st_uid == rustix::process::getuid().as_raw() {
+            Err(failed(Errno::ACCESS))
+        } else {
+            Ok(false)
+        }
     }
 }
 
@@ -153,13 +172,18 @@ mod tests {
             scene.link(link, target);
         }
         scene.file("home/.netrc");
-        let places: Vec<AbsPath> = ["home/.ssh", "home/.aws", "home/.loop", "home/.netrc", "home/.none"]
-            .iter()
-            .map(|name| scene::absolute(&scene.path(name)))
-            .collect();
-        let mut found: Vec<String> = inside(places.iter()).unwrap().iter().map(|path| scene.relative(path)).collect();
+        let places: Vec<AbsPath> =
+            ["home/.ssh", "home/.aws", "home/.loop", "home/.netrc", "home/.none"]
+                .iter()
+                .map(|name| scene::absolute(&scene.path(name)))
+                .collect();
+        let mut found: Vec<String> =
+            inside(places.iter()).unwrap().iter().map(|path| scene.relative(path)).collect();
         found.sort();
-        assert_eq!(found, ["elsewhere/aws/credentials", "home/.ssh/a/b/c/third", "home/.ssh/config"]);
+        assert_eq!(
+            found,
+            ["elsewhere/aws/credentials", "home/.ssh/a/b/c/third", "home/.ssh/config"]
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! Where a command could have prepared something for this run: what the plan makes writable, what earlier runs were given, and
-//! the private temporary directories of other runs, alive or killed. A link that stands there may have been put there by one.
+//! Where a command could have prepared something for this run: what the plan makes writable, what
+//! earlier runs were given, and the private temporary directories of other runs, alive or killed. A
+//! link that stands there may have been put there by one.
 //!
-//! A place counts by its name and by its inode: a directory that its owner has renamed since is still the one a command wrote.
+//! A place counts by its name and by its inode: a directory that its owner has renamed since is
+//! still the one a command wrote.
 
 use std::cell::OnceCell;
 use std::os::unix::ffi::OsStringExt as _;
@@ -33,11 +35,20 @@ impl<'p> Reach<'p> {
     }
 
     /// The directory of the first of these links that a command could have made.
-    pub fn planted<'l>(&self, links: impl IntoIterator<Item = &'l Link>) -> Result<Option<AbsPath>, Unknown> {
+    pub fn planted<'l>(
+        &self,
+        links: impl IntoIterator<Item = &'l Link>,
+    ) -> Result<Option<AbsPath>, Unknown> {
         for link in links {
             let unknown = |source| Unknown { path: self.plan.cwd.clone(), source };
-            let dir = link.at.parent().ok_or(Errno::INVAL).and_then(|dir| absolute(dir.to_owned())).map_err(unknown)?;
-            // The root directory, which holds the links of a merged /usr, is in no tree a command can write.
+            let dir = link
+                .at
+                .parent()
+                .ok_or(Errno::INVAL)
+                .and_then(|dir| absolute(dir.to_owned()))
+                .map_err(unknown)?;
+            // The root directory, which holds the links of a merged /usr, is in no tree a command
+            // can write.
             if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.place) {
                 return Ok(Some(dir));
             }
@@ -72,15 +83,23 @@ struct Trees {
 impl Trees {
     fn of(plan: &Plan, requested: &plan::Files) -> Result<Trees, Unknown> {
         // What the full tier makes anew is not the host's, and a container has places of its own.
-        let made =
-            |grant: &Grant| plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path));
+        let made = |grant: &Grant| {
+            plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path))
+        };
         let writable = requested.grants.iter().filter(|grant| grant.writes() && !made(grant));
-        let given = writable.map(|grant| &grant.path).chain(requested.reached.iter().map(|tree| &tree.path));
+        let given = writable
+            .map(|grant| &grant.path)
+            .chain(requested.reached.iter().map(|tree| &tree.path));
         let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
             .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
         let mut trees = Trees {
             names: Vec::new(),
-            identities: requested.reached.iter().filter_map(|tree| tree.identity).map(Identity::from).collect(),
+            identities: requested
+                .reached
+                .iter()
+                .filter_map(|tree| tree.identity)
+                .map(Identity::from)
+                .collect(),
             temporary: plan::temp_path_prefix(&parent, plan.user.uid),
         };
         let mut given: Vec<&AbsPath> = given.chain([&plan.cwd]).collect();
@@ -90,7 +109,8 @@ impl Trees {
             let unknown = |source| Unknown { path: path.clone(), source };
             let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
             trees.identities.extend(way.place.object);
-            // The name as it is written counts as well: it led to itself when a command was given it.
+            // The name as it is written counts as well: it led to itself when a command was given
+            // it.
             trees.names.push(path.clone());
             if !way.links.is_empty() {
                 trees.names.push(absolute(way.real).map_err(unknown)?);

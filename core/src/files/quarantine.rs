@@ -1,10 +1,12 @@
 //! Names that were taken away from a tree, kept for review.
 //!
-//! Each goes to a numbered directory of its own, by a rename from one descriptor to another: nothing is followed, nothing is
-//! overwritten, and what was moved is looked at afterwards. Between file systems it is copied and removed, entry by entry; an
-//! entry is removed only while it is still the one that was copied. What must not be taken is left where it is, or put back.
-//! Below a directory that is taken, such a thing keeps nothing else there: the rest is taken, and that the directory stays is an error.
-//! What can not be kept, on a full disk for one, is removed: a command that fills the disk gains nothing by it.
+//! Each goes to a numbered directory of its own, by a rename from one descriptor to another:
+//! nothing is followed, nothing is overwritten, and what was moved is looked at afterwards. Between
+//! file systems it is copied and removed, entry by entry; an entry is removed only while it is
+//! still the one that was copied. What must not be taken is left where it is, or put back. Below a
+//! directory that is taken, such a thing keeps nothing else there: the rest is taken, and that the
+//! directory stays is an error. What can not be kept, on a full disk for one, is removed: a command
+//! that fills the disk gains nothing by it.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -57,7 +59,9 @@ impl Quarantine {
         judged: Option<Identity>,
         spared: &Spared<'_>,
     ) -> Result<RemovalResult, Errno> {
-        let stays = |object: Object| spared(object) || judged.is_some_and(|judged| judged != object.identity);
+        let stays = |object: Object| {
+            spared(object) || judged.is_some_and(|judged| judged != object.identity)
+        };
         let is_left = || match Object::at(dir, name) {
             Ok(object) => Ok(stays(object)),
             Err(Errno::NOENT) => Ok(true),
@@ -87,7 +91,9 @@ impl Quarantine {
     ) -> Result<RemovalResult, Errno> {
         let (number, slot) = self.slot()?;
         let outcome = match rename(dir, name, slot.as_fd(), name) {
-            Err(Errno::ACCESS | Errno::PERM) => with_rights(dir, name, || rename(dir, name, slot.as_fd(), name)),
+            Err(Errno::ACCESS | Errno::PERM) => {
+                with_rights(dir, name, || rename(dir, name, slot.as_fd(), name))
+            }
             outcome => outcome,
         };
         let whole = match outcome {
@@ -107,7 +113,8 @@ impl Quarantine {
             Err(error) => Err(error),
         };
         let whole = whole.inspect_err(|_| self.discard(number))?;
-        let kept = [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
+        let kept =
+            [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
         let kept = Text::from_bytes(kept).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
         Ok(RemovalResult::Taken { kept, whole })
     }
@@ -124,7 +131,12 @@ impl Quarantine {
             self.next += 1;
             let name = number.to_string();
             match rustix::fs::mkdirat(&*dir, name.as_str(), Mode::RWXU) {
-                Ok(()) => return Ok((number, rustix::fs::openat(&*dir, name.as_str(), LIST, Mode::empty())?)),
+                Ok(()) => {
+                    return Ok((
+                        number,
+                        rustix::fs::openat(&*dir, name.as_str(), LIST, Mode::empty())?,
+                    ));
+                }
                 Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
@@ -139,13 +151,17 @@ impl Quarantine {
     }
 }
 
-const LIST: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+const LIST: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::CLOEXEC);
 
 /// Makes a directory with those above it that are missing, for the user alone.
 fn make(path: &AbsPath) -> Result<OwnedFd, Errno> {
     let bytes = path.as_bytes();
-    let ends = bytes.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let ends =
+        bytes.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
     for end in ends.chain([bytes.len()]) {
         match rustix::fs::mkdir(&bytes[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -157,7 +173,12 @@ fn make(path: &AbsPath) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path.as_c_str(), LIST, Mode::empty())
 }
 
-fn rename(from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>, new_name: &CStr) -> Result<(), Errno> {
+fn rename(
+    from: BorrowedFd<'_>,
+    name: &CStr,
+    to: BorrowedFd<'_>,
+    new_name: &CStr,
+) -> Result<(), Errno> {
     match rustix::fs::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE) {
         // A file system without the flag. The slot is ours alone, so nothing is there.
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::renameat(from, name, to, new_name),
@@ -166,7 +187,11 @@ fn rename(from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>, new_name: &CStr
 }
 
 /// The command may have taken its owner's rights away, from the directory or from what is in it.
-fn with_rights(dir: BorrowedFd<'_>, name: &CStr, act: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+fn with_rights(
+    dir: BorrowedFd<'_>,
+    name: &CStr,
+    act: impl FnOnce() -> Result<(), Errno>,
+) -> Result<(), Errno> {
     let before = rustix::fs::fstat(dir)?;
     give_rights(dir, &before)?;
     if let Ok(object) = open_beneath::look(dir, name.to_bytes()) {
@@ -177,7 +202,10 @@ fn with_rights(dir: BorrowedFd<'_>, name: &CStr, act: impl FnOnce() -> Result<()
     }
     let outcome = act();
     let mut buffer = [0; 32];
-    let _ = rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(before.st_mode & 0o7777));
+    let _ = rustix::fs::chmod(
+        open_beneath::link_to(dir, &mut buffer),
+        Mode::from_raw_mode(before.st_mode & 0o7777),
+    );
     outcome
 }
 
@@ -207,7 +235,12 @@ impl<'a> Copy<'a> {
     }
 
     /// Copies one entry to the directory `to` and removes it.
-    fn carry(&mut self, from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn carry(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        to: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
         let before = rustix::fs::fstat(from)?;
         let owned = before.st_uid == rustix::process::getuid().as_raw();
         if owned && before.st_mode & 0o700 != 0o700 {
@@ -292,7 +325,8 @@ impl<'a> Copy<'a> {
                 if inner == c"." || inner == c".." {
                     continue;
                 }
-                match self.carry_entry(source, inner, copy, Some(top.unwrap_or(source)), depth + 1) {
+                match self.carry_entry(source, inner, copy, Some(top.unwrap_or(source)), depth + 1)
+                {
                     Ok(()) | Err(Errno::NOENT) => {}
                     // The rest is carried all the same.
                     Err(error) => stuck = stuck.or(Some(error)),
@@ -315,7 +349,12 @@ impl<'a> Copy<'a> {
     }
 
     /// Moves a directory up to a name that is free: the command may have made names like these.
-    fn move_up(&mut self, from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn move_up(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        top: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
         loop {
             self.deep += 1;
             let free = CString::new(format!(".deep-{}", self.deep)).map_err(|_| Errno::INVAL)?;
@@ -341,7 +380,13 @@ impl<'a> Copy<'a> {
         fits
     }
 
-    fn copy_file(&mut self, object: &OwnedFd, stat: &Stat, name: &CStr, to: BorrowedFd<'_>) -> Result<(), Errno> {
+    fn copy_file(
+        &mut self,
+        object: &OwnedFd,
+        stat: &Stat,
+        name: &CStr,
+        to: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
         if !self.spend(stat.st_size as u64) {
             return Ok(());
         }

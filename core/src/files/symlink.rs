@@ -1,5 +1,5 @@
-//! Where a symlink leads, and by way of which others. Only names come out of this: whoever uses them finds out for himself what
-//! is there, by descriptor.
+//! Where a symlink leads, and by way of which others. Only names come out of this: whoever uses
+//! them finds out for himself what is there, by descriptor.
 
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -17,12 +17,14 @@ pub struct Followed {
     pub end: AbsPath,
 }
 
-/// Follows a link that was found on a walk. None: it leads nowhere, as the kernel follows no circle and no more links than this.
+/// Follows a link that was found on a walk. None: it leads nowhere, as the kernel follows no circle
+/// and no more links than this.
 pub fn leads_to(link: &AbsPath) -> Result<Option<Followed>, WalkError> {
     follow(link).map_err(|source| WalkError::Look { path: link.clone(), source })
 }
 
-/// Follows `link`, whose path goes through no link but itself. An error of the kernel is not a circle: it has to be told.
+/// Follows `link`, whose path goes through no link but itself. An error of the kernel is not a
+/// circle: it has to be told.
 fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
     let mut links = Vec::new();
     let mut met = 0;
@@ -43,8 +45,9 @@ fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
         real.extend_from_slice(&name);
         let target = match rustix::fs::readlink(real.as_slice(), Vec::new()) {
             Ok(target) => target.into_bytes(),
-            // Something else than a link, or nothing yet: the rest of the path lies below it. So it does where a directory on the
-            // way can not be searched: in a tree that is closed as a whole, and elsewhere no command can give itself the right.
+            // Something else than a link, or nothing yet: the rest of the path lies below it. So it
+            // does where a directory on the way can not be searched: in a tree that is closed as a
+            // whole, and elsewhere no command can give itself the right.
             Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => continue,
             Err(Errno::ACCESS) if is_shut(&real[..above]) => continue,
             Err(error) => return Err(error),
@@ -87,7 +90,10 @@ mod tests {
 
     #[test]
     fn the_end_and_every_link_on_the_way_are_told() {
-        let dir = std::env::temp_dir().canonicalize().unwrap().join(format!("paddock-links-{}", std::process::id()));
+        let dir = std::env::temp_dir()
+            .canonicalize()
+            .unwrap()
+            .join(format!("paddock-links-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("real/deep")).unwrap();
         symlink("b", dir.join("a")).unwrap();
         symlink("way/deep/none", dir.join("b")).unwrap();

@@ -14,7 +14,8 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 pub fn become_ordinary() {
     use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
     if rustix::process::getuid().is_root() {
-        let (uid, gid) = (rustix::process::Uid::from_raw(65534), rustix::process::Gid::from_raw(65534));
+        let (uid, gid) =
+            (rustix::process::Uid::from_raw(65534), rustix::process::Gid::from_raw(65534));
         set_thread_res_gid(gid, gid, gid).unwrap();
         set_thread_res_uid(uid, uid, uid).unwrap();
     }
@@ -25,7 +26,11 @@ pub struct Scene(pub PathBuf);
 impl Scene {
     pub fn new() -> Scene {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("paddock-scene-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "paddock-scene-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         fs::create_dir(&path).unwrap();
         Scene(path)
@@ -123,7 +128,8 @@ pub const PROTECTED: &[&str] = &[
     "**/.config/fish",
     "**/.npmrc",
 ];
-pub const DENIED: &[&str] = &["**/.env", "**/.env.*", "**/*.pem", "**/*.key", "**/id_rsa*", "**/*.kdbx"];
+pub const DENIED: &[&str] =
+    &["**/.env", "**/.env.*", "**/*.pem", "**/*.key", "**/id_rsa*", "**/*.kdbx"];
 
 /// What this thread has cost so far: a busy machine adds to the clock, not to this.
 pub fn cpu_us() -> u128 {

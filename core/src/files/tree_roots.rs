@@ -55,12 +55,14 @@ impl TreeRoots {
             let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let resolve = ResolveFlags::NO_SYMLINKS;
             let path = tree.path.as_c_str();
-            let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve).map_err(failed)?;
+            let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve)
+                .map_err(failed)?;
             let stat = rustix::fs::fstat(&root).map_err(failed)?;
             if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
                 return Err(failed(Errno::LOOP));
             }
-            let below = |path| relative(&tree.path, path).filter(|path| !path.is_empty()).map(Box::from);
+            let below =
+                |path| relative(&tree.path, path).filter(|path| !path.is_empty()).map(Box::from);
             let others = trees.iter().map(|tree| &tree.path).chain(left_out);
             opened.push(OpenTree {
                 path: tree.path.clone(),
@@ -121,7 +123,8 @@ impl OpenTree {
         !self.writable && self.watched
     }
 
-    /// Can anything below a directory in this state have a verdict? Where nothing can be written, nothing is protected.
+    /// Can anything below a directory in this state have a verdict? Where nothing can be written,
+    /// nothing is protected.
     pub fn is_worth_a_look(&self, names: &Names, state: StateId) -> bool {
         if self.is_read_only() { names.expects_denied(state) } else { names.expects(state) }
     }

@@ -1,10 +1,12 @@
 //! Marks of last scans that are still to be done (`supervisor/finish_scans.rs` does them).
 //!
-//! Before a command starts that can write to a tree as the host does, the supervisor leaves a mark: a file in Paddock's own state,
-//! which no command can write. It holds the plan and the memory of the guard. The supervisor holds a lock on it, and removes it after
-//! a complete last scan. If everything was killed, or the scan did not finish, the mark stays without its lock. Then the next run of
-//! this user, in whatever workspace, and `paddock doctor` do the scan first. It does not matter whether that run has to do with the
-//! marked trees: what was planted there is executed by the host, and waits for nobody's run.
+//! Before a command starts that can write to a tree as the host does, the supervisor leaves a mark:
+//! a file in Paddock's own state, which no command can write. It holds the plan and the memory of
+//! the guard. The supervisor holds a lock on it, and removes it after a complete last scan. If
+//! everything was killed, or the scan did not finish, the mark stays without its lock. Then the
+//! next run of this user, in whatever workspace, and `paddock doctor` do the scan first. It does
+//! not matter whether that run has to do with the marked trees: what was planted there is executed
+//! by the host, and waits for nobody's run.
 //!
 //! Marks appear by rename, so each is whole.
 
@@ -57,7 +59,9 @@ impl UnfinishedError {
                 "remove what is in the way, then `paddock doctor` finishes it; or look through the workspace yourself, and remove \
                  the note of that session in ~/.local/state/paddock/unfinished"
             }
-            UnfinishedError::Left { .. } => "look at it, remove it by hand, then run `paddock doctor`",
+            UnfinishedError::Left { .. } => {
+                "look at it, remove it by hand, then run `paddock doctor`"
+            }
             UnfinishedError::Guard(error) => error.hint(),
         }
     }
@@ -67,10 +71,12 @@ impl UnfinishedError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Note {
-    /// The numbers of the trees that are still to be scanned, if some were. It comes first: see [`rewritten`].
+    /// The numbers of the trees that are still to be scanned, if some were. It comes first: see
+    /// [`rewritten`].
     pub waiting: Option<Vec<usize>>,
     pub version: u32,
-    /// Who holds the lock: its number and when it started. `supervisor/finish_scans.rs` reads it from the beginning of the mark.
+    /// Who holds the lock: its number and when it started. `supervisor/finish_scans.rs` reads it
+    /// from the beginning of the mark.
     #[allow(dead_code, reason = "the note is read as a whole, and nothing else may be in it")]
     supervisor: (u32, u64),
     /// The first process of the sandbox.
@@ -88,7 +94,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// To be set before the command starts. None: the command can write to no tree as the host does.
+    /// To be set before the command starts. None: the command can write to no tree as the host
+    /// does.
     pub fn set(
         sessions: &AbsPath,
         id: &str,
@@ -99,7 +106,11 @@ impl Mark {
         let mut note = String::with_capacity(4096);
         let own = std::process::id();
         let started = started_at(own).map_or(0, |process| process.started);
-        let _ = write!(note, "{{\"version\":{VERSION}{SUPERVISOR}{own},{started}],\"init\":{}", init.as_raw_nonzero());
+        let _ = write!(
+            note,
+            "{{\"version\":{VERSION}{SUPERVISOR}{own},{started}],\"init\":{}",
+            init.as_raw_nonzero()
+        );
         note.push_str(",\"memory\":");
         if !guard.write_memory(&mut note).map_err(GuardError::from)? {
             return Ok(None);
@@ -111,10 +122,15 @@ impl Mark {
             Err(Errno::NOENT) => session_dir::make_all(&path).and_then(|()| open_dir(&path)),
             opened => opened,
         };
-        let dir = opened.map_err(|source| UnfinishedError::Directory { path: shown(""), source })?;
+        let dir =
+            opened.map_err(|source| UnfinishedError::Directory { path: shown(""), source })?;
         let fresh = format!(".{id}");
         let written = (|| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let flags = OFlags::WRONLY
+                | OFlags::CREATE
+                | OFlags::TRUNC
+                | OFlags::NOFOLLOW
+                | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&dir, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
             write_all(&file, &[note.as_bytes(), plan])?;
@@ -160,7 +176,8 @@ pub fn started_at(pid: u32) -> Option<Process> {
         let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
         u64::from_str_radix(mask.trim(), 16).ok()
     };
-    let is_killed = status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
+    let is_killed =
+        status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
     let is_ending = is_killed || flags & ENDING != 0 || matches!(*fields.first()?, b"Z" | b"X");
     Some(Process { started, is_ending })
 }

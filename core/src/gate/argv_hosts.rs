@@ -1,8 +1,8 @@
 //! The hosts of the http and https addresses in a command's arguments, for `argv_host_in`.
 //!
-//! Programs read addresses in many ways (`https:/host`, `https://a\@b`, `http://0x7f.1`, `https://{a,b}.example`). Only what RFC 3986
-//! reads in one way, with a plain name or address, has a host here. Everything else that begins like an address is in doubt, and
-//! doubt never allows.
+//! Programs read addresses in many ways (`https:/host`, `https://a\@b`, `http://0x7f.1`,
+//! `https://{a,b}.example`). Only what RFC 3986 reads in one way, with a plain name or address, has
+//! a host here. Everything else that begins like an address is in doubt, and doubt never allows.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,7 +10,8 @@ use iri_string::types::UriStr;
 
 use crate::plan::host_name::{Host, Name};
 
-/// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an address.
+/// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an
+/// address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Any,
@@ -26,7 +27,8 @@ impl Pattern {
         if let Some(parent) = text.strip_prefix(b"*.") {
             return Name::read(parent).map(Pattern::Below);
         }
-        let bare: Option<Ipv6Addr> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        let bare: Option<Ipv6Addr> =
+            std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         let bare = bare.map(|address| Host::Address(IpAddr::V6(address).to_canonical()));
         bare.or_else(|| Host::read(text)).map(Pattern::Is)
     }
@@ -35,7 +37,9 @@ impl Pattern {
         match (self, host) {
             (Pattern::Any, _) => true,
             (Pattern::Is(wanted), _) => wanted == host,
-            (Pattern::Below(parent), Host::Name(name)) => name.parents().any(|above| above == parent.as_bytes()),
+            (Pattern::Below(parent), Host::Name(name)) => {
+                name.parents().any(|above| above == parent.as_bytes())
+            }
             (Pattern::Below(_), _) => false,
         }
     }
@@ -60,8 +64,12 @@ fn is_http(word: &[u8]) -> bool {
 
 fn host_of(text: &[u8], scheme: usize) -> Option<Host> {
     let authority = text[scheme..].strip_prefix(b"://")?;
-    // What follows the authority does not change the host; and nothing else ends it, neither a quote nor a blank.
-    let length = authority.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')).unwrap_or(authority.len());
+    // What follows the authority does not change the host; and nothing else ends it, neither a
+    // quote nor a blank.
+    let length = authority
+        .iter()
+        .position(|byte| matches!(byte, b'/' | b'?' | b'#'))
+        .unwrap_or(authority.len());
     let address = UriStr::new(std::str::from_utf8(&text[..scheme + 3 + length]).ok()?).ok()?;
     Host::read(address.authority_components()?.host().as_bytes())
 }
@@ -96,7 +104,10 @@ mod tests {
             ("https://user:pass@evil.example:8080/", vec![name("evil.example")]),
             ("https://[2001:DB8::1]:8443/", vec![address("2001:db8::1")]),
             ("http://127.0.0.1/", vec![address("127.0.0.1")]),
-            ("see https://a.example/, then 'https://b.example/'", vec![name("a.example"), name("b.example")]),
+            (
+                "see https://a.example/, then 'https://b.example/'",
+                vec![name("a.example"), name("b.example")],
+            ),
             ("https://a.example/?to=https://b.example", vec![name("a.example"), name("b.example")]),
             ("ftp://a.example", vec![]),
             ("a.example", vec![]),
@@ -157,7 +168,9 @@ mod tests {
         ] {
             assert_eq!(pattern(written).matches(&host(asked)), expected, "{written} {asked}");
         }
-        for refused in ["", "*.", "*.1.2.3.4", "a b", "@pypi", "a/b", "https://a", "a..b", "*a", "1.2.3"] {
+        for refused in
+            ["", "*.", "*.1.2.3.4", "a b", "@pypi", "a/b", "https://a", "a..b", "*a", "1.2.3"]
+        {
             assert_eq!(Pattern::read(refused.as_bytes()), None, "{refused}");
         }
     }

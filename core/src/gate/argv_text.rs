@@ -1,7 +1,8 @@
 //! A list of arguments as one text, for regular expressions.
 //!
-//! The arguments are joined by blanks. Inside one a blank is written `\x20`, a backslash `\\`, a control character `\xNN` (`\t`, `\n`
-//! and `\r` by their letters): so every blank stands between two arguments, and no argument can be taken for two.
+//! The arguments are joined by blanks. Inside one a blank is written `\x20`, a backslash `\\`, a
+//! control character `\xNN` (`\t`, `\n` and `\r` by their letters): so every blank stands between
+//! two arguments, and no argument can be taken for two.
 
 use std::fmt::Write as _;
 
@@ -24,7 +25,12 @@ fn push(text: &mut Vec<u8>, byte: u8) {
         b'\n' => text.extend(br"\n"),
         b'\r' => text.extend(br"\r"),
         0..=b' ' | 0x7f => {
-            text.extend([b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+            text.extend([
+                b'\\',
+                b'x',
+                DIGITS[usize::from(byte >> 4)],
+                DIGITS[usize::from(byte & 15)],
+            ]);
         }
         _ => text.push(byte),
     }
@@ -35,7 +41,8 @@ pub fn exactly<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut expression = String::from("^");
     for byte in joined(arguments) {
         match byte {
-            b'\\' | b'.' | b'+' | b'*' | b'?' | b'(' | b')' | b'|' | b'[' | b']' | b'{' | b'}' | b'^' | b'$' => {
+            b'\\' | b'.' | b'+' | b'*' | b'?' | b'(' | b')' | b'|' | b'[' | b']' | b'{' | b'}'
+            | b'^' | b'$' => {
                 expression.extend(['\\', char::from(byte)]);
             }
             b' '..=b'~' => expression.push(char::from(byte)),

@@ -19,8 +19,13 @@ pub fn decide(
 ) -> (ExecDecision, Option<usize>) {
     const STRAYS: &str = "its interpreter opens it by a way that the command can change";
     let verdict = rules.judge(exec);
-    if verdict.action != Action::Deny && places.is_some_and(|places| places.let_stray(chain, exec.cwd)) {
-        return (ExecDecision { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None }, None);
+    if verdict.action != Action::Deny
+        && places.is_some_and(|places| places.let_stray(chain, exec.cwd))
+    {
+        return (
+            ExecDecision { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None },
+            None,
+        );
     }
     let approved = if verdict.action == Action::Ask { rules.approves(exec) } else { None };
     (verdict, approved)

@@ -22,11 +22,14 @@ impl ExecOutcome {
         }
         let line = String::from_utf8_lossy(&line);
         let rule = self.rule.as_ref().map(|rule| format!("rule {}", String::from_utf8_lossy(rule)));
-        let because = [rule, self.reason.clone()].into_iter().flatten().collect::<Vec<_>>().join(": ");
+        let because =
+            [rule, self.reason.clone()].into_iter().flatten().collect::<Vec<_>>().join(": ");
         let because = if because.is_empty() { "no rule allows it".to_owned() } else { because };
         Some(match changed {
             None => format!("denied: {line} ({because})"),
-            Some(what) => format!("killed: {line} ({what} changed after it was judged, before it ran)"),
+            Some(what) => {
+                format!("killed: {line} ({what} changed after it was judged, before it ran)")
+            }
         })
     }
 }

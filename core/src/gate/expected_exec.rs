@@ -1,7 +1,9 @@
-//! What an exec is about to do, worked out before it does it: which file, by which interpreters, with which arguments.
+//! What an exec is about to do, worked out before it does it: which file, by which interpreters,
+//! with which arguments.
 //!
-//! All of it is read from memory and names that others can change meanwhile. So this is an expectation, good for judging; whether it came
-//! true is seen at the exec stop (gate/verify.rs), before the new program runs.
+//! All of it is read from memory and names that others can change meanwhile. So this is an
+//! expectation, good for judging; whether it came true is seen at the exec stop (gate/verify.rs),
+//! before the new program runs.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -30,7 +32,8 @@ const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 pub struct Expected {
     /// The path as the new program is told it (AT_EXECFN).
     pub named: Vec<u8>,
-    /// The file that was asked for, then the interpreter of each `#!` line. The last is the one that runs.
+    /// The file that was asked for, then the interpreter of each `#!` line. The last is the one
+    /// that runs.
     pub chain: Vec<Link>,
     pub entry: Entry,
     /// As the caller gave them, each with its NUL.
@@ -39,7 +42,8 @@ pub struct Expected {
     expanded: Option<Vec<u8>>,
     /// Of the whole process, where the caller is one thread of it.
     pub pid: u32,
-    /// Where it stands, and who it is. None: nothing depends on it. For the journal that is looked up while nobody waits for us.
+    /// Where it stands, and who it is. None: nothing depends on it. For the journal that is looked
+    /// up while nobody waits for us.
     pub standing: Option<Standing>,
     pub process: Option<Process>,
     /// What was found to be in files of the chain, where that was asked and may change.
@@ -102,7 +106,10 @@ impl Expected {
     ) -> Result<Expected, Unexpected> {
         let asked = ExecCall::of(call);
         let memory = &mut sight.memory;
-        let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
+        let mut unseen = Unseen {
+            process: Process { pid: call.thread, ..Process::default() },
+            ..Unseen::default()
+        };
         memory.turn_to(call.thread);
         memory.look_at_both(asked.path, asked.argv);
         let mut path = Vec::with_capacity(256);
@@ -113,7 +120,8 @@ impl Expected {
         let closely = closely || !sys::is_process(call.thread);
         let mut process = None;
         if closely {
-            unseen.process = Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
+            unseen.process =
+                Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
             process = Some(unseen.process);
         }
         let caller = sight.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
@@ -139,18 +147,35 @@ impl Expected {
             Ok(entry) => entry,
             Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
             Err(Broken::Unseen { named, why }) => {
-                let process = process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
-                let call = Box::new(Unseen { exe: named, argv, cwd: Standing::of(call.thread).path, process });
+                let process =
+                    process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
+                let call = Box::new(Unseen {
+                    exe: named,
+                    argv,
+                    cwd: Standing::of(call.thread).path,
+                    process,
+                });
                 return Err(Unexpected::Unseen { call, why });
             }
         };
         let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
         let standing = (closely || starts_there).then(|| Standing::of(call.thread));
         let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
-        Ok(Expected { named, chain: links, entry, argv, expanded, pid, standing, process, digests: Vec::new() })
+        Ok(Expected {
+            named,
+            chain: links,
+            entry,
+            argv,
+            expanded,
+            pid,
+            standing,
+            process,
+            digests: Vec::new(),
+        })
     }
 
-    /// What nothing depended on so far, and a person's answer will. Its number may come to mean another, as ever.
+    /// What nothing depended on so far, and a person's answer will. Its number may come to mean
+    /// another, as ever.
     pub fn complete(&mut self, thread: u32) {
         self.process = self.process.or_else(|| Process::of(thread).ok());
         self.standing.get_or_insert_with(|| Standing::of(thread));
@@ -192,11 +217,13 @@ impl Expected {
 }
 
 impl Unseen {
-    /// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from looking, or is gone.
+    /// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from
+    /// looking, or is gone.
     fn caller(&self, named: &[u8], errno: Errno) -> Unexpected {
         match errno {
             Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
-                let call = Unseen { exe: named.to_vec(), process: self.process, ..Unseen::default() };
+                let call =
+                    Unseen { exe: named.to_vec(), process: self.process, ..Unseen::default() };
                 Unexpected::Unseen { call: Box::new(call), why: "its caller can not be seen" }
             }
             errno => Unexpected::Fails(errno),
@@ -204,14 +231,19 @@ impl Unseen {
     }
 }
 
-/// For each `#!` line: the interpreter, its argument, the script, and what followed the first argument.
+/// For each `#!` line: the interpreter, its argument, the script, and what followed the first
+/// argument.
 fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
     let mut expanded: Option<Vec<u8>> = None;
     for (script, interpreter) in chain.iter().zip(chain.iter().skip(1)) {
         let before = expanded.as_deref().unwrap_or(argv);
-        let rest = before.iter().position(|byte| *byte == 0).map_or(&[][..], |end| &before[end + 1..]);
-        let mut after = Vec::with_capacity(interpreter.named.len() + script.named.len() + rest.len() + 64);
-        for word in [Some(&interpreter.named), interpreter.argument.as_ref(), Some(&script.named)].into_iter().flatten()
+        let rest =
+            before.iter().position(|byte| *byte == 0).map_or(&[][..], |end| &before[end + 1..]);
+        let mut after =
+            Vec::with_capacity(interpreter.named.len() + script.named.len() + rest.len() + 64);
+        for word in [Some(&interpreter.named), interpreter.argument.as_ref(), Some(&script.named)]
+            .into_iter()
+            .flatten()
         {
             after.extend_from_slice(word);
             after.push(0);
@@ -251,12 +283,17 @@ fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broke
         // The one way through a descriptor that many programs take: themselves.
         return Ok(caller.own("exe", PATH)?);
     }
-    let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
+    let flags =
+        if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
     caller.open(asked.dir, path, flags).map_err(interpreter_chain::through_descriptor(path))
 }
 
 fn status(thread: u32) -> Result<Vec<u8>, Errno> {
-    let file = rustix::fs::open(in_proc(thread, "status"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file = rustix::fs::open(
+        in_proc(thread, "status"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let mut text = vec![0; 1024];
     let length = rustix::io::read(&file, &mut text[..])?;
     text.truncate(length);
@@ -266,7 +303,8 @@ fn status(thread: u32) -> Result<Vec<u8>, Errno> {
 /// Does another program trace it?
 pub fn is_traced(thread: u32) -> bool {
     let text = status(thread).unwrap_or_default();
-    let tracer = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"TracerPid:"));
+    let tracer =
+        text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"TracerPid:"));
     tracer.is_some_and(|tracer| tracer.trim_ascii() != b"0")
 }
 
@@ -298,10 +336,15 @@ impl Process {
 
     fn parse(status: &[u8]) -> Option<Process> {
         let number = |key: &[u8], index: usize| {
-            let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
+            let line =
+                status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
             std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(index)?.parse().ok()
         };
-        Some(Process { pid: number(b"Tgid:", 0)?, parent: number(b"PPid:", 0)?, uid: number(b"Uid:", 1)? })
+        Some(Process {
+            pid: number(b"Tgid:", 0)?,
+            parent: number(b"PPid:", 0)?,
+            uid: number(b"Uid:", 1)?,
+        })
     }
 }
 
@@ -321,7 +364,8 @@ mod tests {
     fn arguments_are_read_whole_or_not_at_all() {
         let mut memory = Memory::of(rustix::process::getpid().as_raw_nonzero().get() as u32);
         let strings = [&b"git\0"[..], b"\0", b"\xff\n\0"];
-        let pointers: Vec<u64> = strings.iter().map(|string| string.as_ptr() as u64).chain([0]).collect();
+        let pointers: Vec<u64> =
+            strings.iter().map(|string| string.as_ptr() as u64).chain([0]).collect();
         assert_eq!(arguments(&mut memory, pointers.as_ptr() as u64).unwrap(), b"git\0\0\xff\n\0");
         assert_eq!(arguments(&mut memory, 0).unwrap(), b"\0");
         assert_eq!(arguments(&mut memory, pointers[3..].as_ptr() as u64).unwrap(), b"\0");
@@ -331,7 +375,8 @@ mod tests {
         let long = [vec![b'x'; LONGEST_ARGUMENT], vec![0]].concat();
         let pointers = [long.as_ptr() as u64, 0];
         assert_eq!(arguments(&mut memory, pointers.as_ptr() as u64), Err(Errno::TOOBIG));
-        let pointers: Vec<u64> = [long[1..].as_ptr() as u64].into_iter().cycle().take(60).chain([0]).collect();
+        let pointers: Vec<u64> =
+            [long[1..].as_ptr() as u64].into_iter().cycle().take(60).chain([0]).collect();
         assert_eq!(arguments(&mut memory, pointers.as_ptr() as u64), Err(Errno::TOOBIG));
     }
 

@@ -13,7 +13,8 @@ const PROGRAM_HEADERS: usize = 65536;
 const LONGEST_PATH: usize = 4096;
 const DYNAMIC: usize = 1 << 16;
 
-const ELF64: &[u8] = b"\x7fELF\x02\x01"; // little endian; what else there is, the filter does not let run
+// little endian; what else there is, the filter does not let run
+const ELF64: &[u8] = b"\x7fELF\x02\x01";
 const ET_DYN: u16 = 3;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
@@ -33,7 +34,8 @@ pub enum Program {
 }
 
 impl Program {
-    /// NOEXEC: the kernel has nothing to execute it with (or something that an administrator registered, which we do not know).
+    /// NOEXEC: the kernel has nothing to execute it with (or something that an administrator
+    /// registered, which we do not know).
     pub fn of(file: impl AsFd) -> Result<Program, Errno> {
         let mut head = vec![0; HEAD];
         let length = read_at(&file, &mut head, 0)?;
@@ -48,7 +50,8 @@ impl Program {
     }
 }
 
-/// The line as binfmt_script reads it. One that does not fit is not for us to cut: in another place than the kernel does, it would say something else.
+/// The line as binfmt_script reads it. One that does not fit is not for us to cut: in another place
+/// than the kernel does, it would say something else.
 fn script(head: &[u8]) -> Result<Program, Errno> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let line = match head.iter().position(|byte| *byte == b'\n') {
@@ -65,10 +68,13 @@ fn script(head: &[u8]) -> Result<Program, Errno> {
         return Err(Errno::NOEXEC);
     }
     let argument = match rest.first() {
-        Some(byte) if blank(byte) => rest.iter().position(|byte| !blank(byte)).map(|start| &rest[start..]),
+        Some(byte) if blank(byte) => {
+            rest.iter().position(|byte| !blank(byte)).map(|start| &rest[start..])
+        }
         _ => None,
     };
-    let argument = argument.map(|text| text.split(|byte| *byte == 0).next().unwrap_or_default().to_vec());
+    let argument =
+        argument.map(|text| text.split(|byte| *byte == 0).next().unwrap_or_default().to_vec());
     Ok(Program::Script { interpreter: interpreter.to_vec(), argument })
 }
 
@@ -84,18 +90,25 @@ fn binary(file: &impl AsFd, head: &[u8]) -> Option<Program> {
     let part_of = |wanted: u32, most: usize| {
         let is_it = |header: &&[u8]| field(header, 0).map(u32::from_le_bytes) == Some(wanted);
         let header = headers.chunks_exact(size).find(is_it)?;
-        let (offset, length) = (u64::from_le_bytes(field(header, 8)?), u64::from_le_bytes(field(header, 32)?));
+        let (offset, length) =
+            (u64::from_le_bytes(field(header, 8)?), u64::from_le_bytes(field(header, 32)?));
         part(file, head, offset, usize::try_from(length).ok()?.min(most))
     };
-    let has = |wanted: u32| headers.chunks_exact(size).any(|header| field(header, 0) == Some(wanted.to_le_bytes()));
+    let has = |wanted: u32| {
+        headers.chunks_exact(size).any(|header| field(header, 0) == Some(wanted.to_le_bytes()))
+    };
     if has(PT_INTERP) {
         let text = part_of(PT_INTERP, LONGEST_PATH)?;
-        return Some(Program::Binary { loader: Some(text.split(|byte| *byte == 0).next()?.to_vec()) });
+        return Some(Program::Binary {
+            loader: Some(text.split(|byte| *byte == 0).next()?.to_vec()),
+        });
     }
-    // A position-independent program without a loader, or a loader: that one has a name of its own for others to ask for.
+    // A position-independent program without a loader, or a loader: that one has a name of its own
+    // for others to ask for.
     let named = || {
         let table = part_of(PT_DYNAMIC, DYNAMIC)?;
-        let tags = table.chunks_exact(16).filter_map(|entry| field(entry, 0)).map(u64::from_le_bytes);
+        let tags =
+            table.chunks_exact(16).filter_map(|entry| field(entry, 0)).map(u64::from_le_bytes);
         Some(tags.take_while(|tag| *tag != DT_NULL).any(|tag| tag == DT_SONAME))
     };
     if kind == ET_DYN && has(PT_DYNAMIC) && named()? {
@@ -177,7 +190,9 @@ mod tests {
     #[test]
     fn real_programs_are_told_apart() {
         let at = |path: &str| Program::of(std::fs::File::open(path).unwrap());
-        let Ok(Program::Binary { loader: Some(loader) }) = at("/bin/ls") else { panic!("ls has a loader") };
+        let Ok(Program::Binary { loader: Some(loader) }) = at("/bin/ls") else {
+            panic!("ls has a loader")
+        };
         assert_eq!(at(std::str::from_utf8(&loader).unwrap()), Ok(Program::Library));
         // This test: static, and position independent.
         assert_eq!(at("/proc/self/exe"), Ok(Program::Binary { loader: None }));

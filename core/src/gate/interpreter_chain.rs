@@ -1,4 +1,5 @@
-//! What the kernel brings to run when one file is executed: the file, and the interpreter of each `#!` line.
+//! What the kernel brings to run when one file is executed: the file, and the interpreter of each
+//! `#!` line.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -39,7 +40,8 @@ pub struct Link {
 /// Which file the new program's first instruction has to be in.
 #[derive(Debug)]
 pub enum Entry {
-    /// In the one that was judged: nobody can write the program, and with it the name of another loader.
+    /// In the one that was judged: nobody can write the program, and with it the name of another
+    /// loader.
     Settled,
     /// The program has no loader.
     Program,
@@ -68,10 +70,11 @@ impl From<Errno> for Broken {
 /// What is known of files that were executed.
 #[derive(Default)]
 pub struct Known {
-    /// By their state: a file that was changed is another one. If one was changed and looks the same, what it does is not what is
-    /// expected, and that is seen at the exec stop.
+    /// By their state: a file that was changed is another one. If one was changed and looks the
+    /// same, what it does is not what is expected, and that is seen at the exec stop.
     programs: HashMap<State, Program>,
-    /// Loaders start any file under their own name. Those that programs name are known by what they are.
+    /// Loaders start any file under their own name. Those that programs name are known by what they
+    /// are.
     loaders: Vec<Loader>,
     /// Our own descriptors in /proc: what is open there has its path.
     descriptors: Option<OwnedFd>,
@@ -95,7 +98,8 @@ pub struct Start {
     pub by_descriptor: bool,
 }
 
-/// Into `chain`: the file that was asked for, then the interpreter of each `#!` line. The last is the one that runs.
+/// Into `chain`: the file that was asked for, then the interpreter of each `#!` line. The last is
+/// the one that runs.
 pub fn follow(
     start: Start,
     open: Open<'_>,
@@ -121,7 +125,9 @@ pub fn follow(
             return Err(unseen("it is a loader, which starts any file under its own name"));
         }
         match program {
-            Program::Script { .. } if by_descriptor => return Err(unseen("it is a script without a path")),
+            Program::Script { .. } if by_descriptor => {
+                return Err(unseen("it is a script without a path"));
+            }
             Program::Script { .. } if chain.len() == NESTED => return Err(Errno::LOOP.into()),
             Program::Script { interpreter, argument: told } => {
                 chain.push(link);
@@ -150,14 +156,17 @@ pub fn follow(
 /// Either a way through a descriptor, or too many links: both are refused.
 pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
     move |errno| match errno {
-        Errno::LOOP => {
-            Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor, or in a circle" }
-        }
+        Errno::LOOP => Broken::Unseen {
+            named: path.to_vec(),
+            why: "the way to it leads through a descriptor, or in a circle",
+        },
         // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
         Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
             Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
         }
-        Errno::STALE => Broken::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" },
+        Errno::STALE => {
+            Broken::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" }
+        }
         errno => Broken::Fails(errno),
     }
 }
@@ -180,8 +189,9 @@ impl Known {
         self.programs.insert(link.state, program.clone());
     }
 
-    /// With what is wrong with it. What is right stays so: nobody can write it, or turn the way to it. But the host may put a new one there, and where
-    /// it will be compared with what the kernel takes (not `settled`), that has to be seen.
+    /// With what is wrong with it. What is right stays so: nobody can write it, or turn the way to
+    /// it. But the host may put a new one there, and where it will be compared with what the kernel
+    /// takes (not `settled`), that has to be seen.
     fn loader(
         &mut self,
         named: &[u8],
@@ -212,7 +222,9 @@ impl Known {
         } else if !is_one {
             Some("what it names as its loader is none")
         } else if places.is_some_and(|places| !places.load_surely(named, &link.real)) {
-            Some("its loader lies where the command can write, or is reached by a way that it can change")
+            Some(
+                "its loader lies where the command can write, or is reached by a way that it can change",
+            )
         } else {
             None
         };
@@ -226,13 +238,19 @@ impl Known {
     }
 
     fn is_loader(&self, link: &Link) -> bool {
-        link.is_called_loader() || self.loaders.iter().any(|loader| loader.link.identity == link.identity)
+        link.is_called_loader()
+            || self.loaders.iter().any(|loader| loader.link.identity == link.identity)
     }
 }
 
 impl Link {
     /// `descriptors`: our own in /proc.
-    fn of(named: Vec<u8>, argument: Option<Vec<u8>>, file: OwnedFd, descriptors: &OwnedFd) -> Result<Link, Errno> {
+    fn of(
+        named: Vec<u8>,
+        argument: Option<Vec<u8>>,
+        file: OwnedFd,
+        descriptors: &OwnedFd,
+    ) -> Result<Link, Errno> {
         let stat = rustix::fs::fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -240,9 +258,12 @@ impl Link {
             _ => return Err(Errno::ACCESS),
         }
         let number = DecInt::from_fd(&file);
-        let found = rustix::fs::readlinkat(descriptors, number, Vec::with_capacity(256))?.into_bytes();
-        let (real, kept) = original_shell(&found).map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
-        let (identity, state, only) = (Identity::from(&stat), State::from(&stat), stat.st_nlink == 1);
+        let found =
+            rustix::fs::readlinkat(descriptors, number, Vec::with_capacity(256))?.into_bytes();
+        let (real, kept) = original_shell(&found)
+            .map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
+        let (identity, state, only) =
+            (Identity::from(&stat), State::from(&stat), stat.st_nlink == 1);
         Ok(Link { named, real, kept, argument, identity, state, only, file })
     }
 
@@ -256,7 +277,8 @@ impl Link {
 
     fn is_called_loader(&self) -> bool {
         let name = self.real.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so"
+        [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start))
+            || name == b"libc.so"
     }
 
     /// No command can write it, by this name or by another.
@@ -268,7 +290,11 @@ impl Link {
     pub fn content(&self) -> Result<OwnedFd, Errno> {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        rustix::fs::open(open_beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())
+        rustix::fs::open(
+            open_beneath::link_to(self.file.as_fd(), &mut buffer),
+            flags,
+            Mode::empty(),
+        )
     }
 }
 

@@ -1,8 +1,9 @@
 //! Which file a process has mapped at an address: the file whose code it is about to run.
 //!
-//! The file itself (`/proc/PID/map_files`) is shown to nobody but root. What `/proc/PID/maps` says of it are the numbers of a file system, which on
-//! btrfs and overlayfs are not those of stat(2), and on btrfs not its alone. So we map the file that it should be, and both have to
-//! look the same, path and all.
+//! The file itself (`/proc/PID/map_files`) is shown to nobody but root. What `/proc/PID/maps` says
+//! of it are the numbers of a file system, which on btrfs and overlayfs are not those of stat(2),
+//! and on btrfs not its alone. So we map the file that it should be, and both have to look the
+//! same, path and all.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -45,7 +46,9 @@ fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, E
     loop {
         // Only whole lines are known.
         let known = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        if let Some(found) = text[..known].split(|byte| *byte == b'\n').find_map(|line| file_at(line, address)) {
+        if let Some(found) =
+            text[..known].split(|byte| *byte == b'\n').find_map(|line| file_at(line, address))
+        {
             return Ok(found);
         }
         text.drain(..known);
@@ -71,7 +74,11 @@ fn file_at(line: &[u8], address: u64) -> Option<Option<Mapped>> {
     let (device, rest) = (columns.nth(2)?, columns.next()?);
     let inode = rest.split(|byte| *byte == b' ').next()?;
     let path = rest[inode.len()..].trim_ascii_start();
-    Some((inode != b"0").then(|| Mapped { device: device.to_vec(), inode: inode.to_vec(), path: path.to_vec() }))
+    Some((inode != b"0").then(|| Mapped {
+        device: device.to_vec(),
+        inode: inode.to_vec(),
+        path: path.to_vec(),
+    }))
 }
 
 #[cfg(test)]
@@ -86,17 +93,25 @@ mod tests {
     #[test]
     fn a_line_is_about_its_addresses_and_says_which_file_it_is() {
         let line = b"7f29-7f2b r-xp 00001000 fe:00 42                     /a b (deleted)";
-        let file = Mapped { device: b"fe:00".to_vec(), inode: b"42".to_vec(), path: b"/a b (deleted)".to_vec() };
+        let file = Mapped {
+            device: b"fe:00".to_vec(),
+            inode: b"42".to_vec(),
+            path: b"/a b (deleted)".to_vec(),
+        };
         for address in [0x7f29, 0x7f2a] {
             assert_eq!(file_at(line, address).flatten().as_ref(), Some(&file));
         }
         for address in [0x7f28, 0x7f2b, 0, u64::MAX] {
             assert_eq!(file_at(line, address), None);
         }
-        for nobody in ["1-2 rw-p 00000000 00:00 0 ", "1-2 r-xp 00000000 00:00 0                    [vdso]"] {
+        for nobody in
+            ["1-2 rw-p 00000000 00:00 0 ", "1-2 r-xp 00000000 00:00 0                    [vdso]"]
+        {
             assert_eq!(file_at(nobody.as_bytes(), 1), Some(None));
         }
-        for broken in ["", "1", "1-2", "1-2 r-xp", "1-2 r-xp 0 fe:00", "x-y r-xp 0 fe:00 1 /a", "1-2\n"] {
+        for broken in
+            ["", "1", "1-2", "1-2 r-xp", "1-2 r-xp 0 fe:00", "x-y r-xp 0 fe:00 1 /a", "1-2\n"]
+        {
             assert_eq!(file_at(broken.as_bytes(), 1), None, "{broken}");
         }
     }
@@ -114,9 +129,11 @@ mod tests {
 
     #[test]
     fn mappings_are_found_behind_as_many_others_as_there_are() {
-        let files: Vec<_> = ["/bin/true", "/proc/self/exe"].iter().map(|path| File::open(path).unwrap()).collect();
+        let files: Vec<_> =
+            ["/bin/true", "/proc/self/exe"].iter().map(|path| File::open(path).unwrap()).collect();
         // No two that lie side by side become one.
-        let pages: Vec<_> = (0..400).map(|number| Page::of(files[number % 2].as_fd()).unwrap()).collect();
+        let pages: Vec<_> =
+            (0..400).map(|number| Page::of(files[number % 2].as_fd()).unwrap()).collect();
         for (number, page) in pages.iter().enumerate().step_by(133) {
             assert_eq!(is_of(own(), page.address(), &files[number % 2]), Ok(true));
             assert_eq!(is_of(own(), page.address(), &files[1 - number % 2]), Ok(false));

@@ -1,9 +1,11 @@
 //! The exec gate: which programs may be started, with which arguments.
 //!
-//! Every exec of the command and of all it starts waits here for an answer (kernel/seccomp_notify.rs). What it is about to do is worked out (gate/expected_exec.rs) and
-//! judged (gate/rules.rs); a person may be asked (approve/approver_process.rs). What is let through is traced for as long as the exec takes, because the
-//! kernel reads path and arguments once more, and they may have been changed: before the new program runs its first instruction it is
-//! compared with what was judged (gate/verify.rs), and killed if it differs.
+//! Every exec of the command and of all it starts waits here for an answer
+//! (kernel/seccomp_notify.rs). What it is about to do is worked out (gate/expected_exec.rs) and
+//! judged (gate/rules.rs); a person may be asked (approve/approver_process.rs). What is let through
+//! is traced for as long as the exec takes, because the kernel reads path and arguments once more,
+//! and they may have been changed: before the new program runs its first instruction it is compared
+//! with what was judged (gate/verify.rs), and killed if it differs.
 //!
 //! Nothing here waits: whoever is asked about stays parked while all others are served.
 
@@ -68,7 +70,8 @@ pub struct Gate {
     queued: Vec<Admitted>,
     /// What a person allowed for the whole run.
     allowed: HashSet<[u8; 32]>,
-    /// What a person denied last, and to which process. One that searches PATH comes again with the same file by another name.
+    /// What a person denied last, and to which process. One that searches PATH comes again with the
+    /// same file by another name.
     denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<ExecOutcome>,
     shells: Shells,
@@ -84,7 +87,8 @@ struct ExecQuestion {
     verdict: ExecDecision,
     since: Instant,
     deadline: Instant,
-    /// The time is over, and the question leaves the screen before the process goes on and writes there.
+    /// The time is over, and the question leaves the screen before the process goes on and writes
+    /// there.
     withdrawn: bool,
 }
 
@@ -123,14 +127,16 @@ impl Gate {
         // By /proc/PID/mem, where ptrace is not asked.
         let files = plan.files.as_ref();
         if !requested.trace
-            && let Some(grant) = files.and_then(|files| files.grants.iter().find(|grant| trusted_dirs::rewrites(grant)))
+            && let Some(grant) = files
+                .and_then(|files| files.grants.iter().find(|grant| trusted_dirs::rewrites(grant)))
         {
             return Err(RuleError::Proc(grant.path.clone()));
         }
         let places = Places::of(plan);
         let shells = Shells::of(plan);
         let (plan, rules) = (requested.clone(), Rules::compile(requested)?);
-        // Where files are fenced nothing is mounted or pivoted, and where namespaces are denied chroot is too.
+        // Where files are fenced nothing is mounted or pivoted, and where namespaces are denied
+        // chroot is too.
         let sight = CallerView::new(places.is_some());
         Ok(Some(Gate {
             plan,
@@ -152,7 +158,10 @@ impl Gate {
     /// The command runs. Many questions need many descriptors.
     pub fn settle(&self) {
         let limit = rustix::process::getrlimit(Resource::Nofile);
-        let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+        let _ = rustix::process::setrlimit(
+            Resource::Nofile,
+            Rlimit { current: limit.maximum, ..limit },
+        );
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -186,7 +195,8 @@ impl Gate {
             Ok(expected) => expected,
             Err(Unexpected::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
             Err(Unexpected::Unseen { call: unseen, why }) => {
-                let decision = Decision { rule: None, reason: Some(why.to_owned()), by: None, asked_ms: None };
+                let decision =
+                    Decision { rule: None, reason: Some(why.to_owned()), by: None, asked_ms: None };
                 let Unseen { exe, argv, cwd, process } = *unseen;
                 self.tell(process, exe, argv, cwd, ExecResult::Denied, decision);
                 return listener.answer(&call, Answer::Fail(Errno::ACCESS));
@@ -199,7 +209,12 @@ impl Gate {
                 None => {
                     expected.complete(call.thread);
                     let reason = Some(shells::PAST.to_owned());
-                    self.deny(listener, &call, expected, Decision { rule: None, reason, by: None, asked_ms: None });
+                    self.deny(
+                        listener,
+                        &call,
+                        expected,
+                        Decision { rule: None, reason, by: None, asked_ms: None },
+                    );
                 }
             };
         }
@@ -219,7 +234,9 @@ impl Gate {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
             Action::Ask if approved.is_some() => {
-                let by = approved.and_then(|rule| self.plan.approved.get(rule)).map(|rule| rule.source.to_string());
+                let by = approved
+                    .and_then(|rule| self.plan.approved.get(rule))
+                    .map(|rule| rule.source.to_string());
                 self.admit(listener, call, expected, Decision { by, ..decision });
             }
             Action::Ask if self.allowed.contains(&expected.fingerprint()) => {
@@ -235,10 +252,19 @@ impl Gate {
     }
 
     /// With the approval that answers, where it is a question.
-    fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> (ExecDecision, Option<usize>) {
+    fn judge(
+        &self,
+        expected: &mut Expected,
+        command: Process,
+        deadline: Instant,
+    ) -> (ExecDecision, Option<usize>) {
         let digests = RefCell::new(Vec::new());
         let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
-        let parent = if self.rules.name_parents() { self.parent_of(expected.process(), command) } else { None };
+        let parent = if self.rules.name_parents() {
+            self.parent_of(expected.process(), command)
+        } else {
+            None
+        };
         let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
         let exec = Exec {
             chain: &chain,
@@ -249,8 +275,10 @@ impl Gate {
             granted: self.places.as_ref().is_none_or(|places| places.hold_all(&expected.chain)),
             digest: &|index| {
                 let link = &expected.chain[index];
-                let found = digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
-                if let Some(digest) = found.or_else(|| self.kept.borrow().get(&link.state).copied()) {
+                let found =
+                    digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
+                if let Some(digest) = found.or_else(|| self.kept.borrow().get(&link.state).copied())
+                {
                     return Ok(digest);
                 }
                 let digest = link.digest(Some(deadline))?;
@@ -266,7 +294,8 @@ impl Gate {
                 Ok(digest)
             },
         };
-        let (verdict, approved) = decide::decide(&self.rules, self.places.as_ref(), &exec, &expected.chain);
+        let (verdict, approved) =
+            decide::decide(&self.rules, self.places.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
         (verdict, approved)
     }
@@ -283,17 +312,25 @@ impl Gate {
     }
 
     fn decision(&self, verdict: &ExecDecision) -> Decision {
-        let own =
-            |rule: usize| self.plan.rules.get(rule).and_then(|rule| rule.reason.as_ref()).map(ToString::to_string);
+        let own = |rule: usize| {
+            self.plan.rules.get(rule).and_then(|rule| rule.reason.as_ref()).map(ToString::to_string)
+        };
         let (rule, reason) = match &verdict.cause {
             Cause::Rule(rule) => (Some(*rule), own(*rule)),
             Cause::Default => (None, None),
-            Cause::NotGranted => {
-                (None, Some("it does not lie in a granted place: the command could have made it".to_owned()))
-            }
+            Cause::NotGranted => (
+                None,
+                Some(
+                    "it does not lie in a granted place: the command could have made it".to_owned(),
+                ),
+            ),
             Cause::Unseen(why) => (None, Some((*why).to_owned())),
-            Cause::Late => (None, Some(format!("it was not judged within {} ms", self.plan.timeout_ms))),
-            Cause::Error { rule, why } => (Some(*rule), Some(format!("it can not be judged: {why}"))),
+            Cause::Late => {
+                (None, Some(format!("it was not judged within {} ms", self.plan.timeout_ms)))
+            }
+            Cause::Error { rule, why } => {
+                (Some(*rule), Some(format!("it can not be judged: {why}")))
+            }
         };
         Decision { rule, reason, by: None, asked_ms: None }
     }
@@ -308,20 +345,22 @@ impl Gate {
     fn admit(&mut self, listener: &Listener, call: Call, expected: Expected, decision: Decision) {
         self.shells.note(&expected, &decision);
         let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
-        // One at a time of each process. A thread that executes holds a lock that attaching to its siblings needs, and waits until they
-        // are buried, by us.
+        // One at a time of each process. A thread that executes holds a lock that attaching to its
+        // siblings needs, and waits until they are buried, by us.
         let process = admitted.expected.pid;
         if self.traced.iter().any(|other| other.expected.pid == process) {
             return self.queued.push(admitted);
         }
         match trace::seize(call.thread) {
             Ok(()) => {
-                // It stays in its call, as the filter asked for; this takes hold when it comes back from there to the old program.
+                // It stays in its call, as the filter asked for; this takes hold when it comes back
+                // from there to the old program.
                 let _ = trace::interrupt(call.thread);
                 listener.answer(&call, Answer::Continue);
                 // While the kernel works. It is ours: its number stays its own.
                 admitted.own = calling_process::directory_of(process).ok();
-                admitted.expected.process = admitted.expected.process.or_else(|| Process::of(process).ok());
+                admitted.expected.process =
+                    admitted.expected.process.or_else(|| Process::of(process).ok());
                 self.traced.push(admitted);
             }
             Err(_) if self.plan.trace => {
@@ -338,7 +377,12 @@ impl Gate {
                 };
                 let reason = Some(format!("what runs could not be checked: {why}"));
                 admitted.expected.complete(call.thread);
-                self.deny(listener, &call, admitted.expected, Decision { reason, ..admitted.decision });
+                self.deny(
+                    listener,
+                    &call,
+                    admitted.expected,
+                    Decision { reason, ..admitted.decision },
+                );
             }
         }
     }
@@ -360,7 +404,15 @@ impl Gate {
             Ok(id) => {
                 let since = Instant::now();
                 let deadline = since + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.asked.push(ExecQuestion { id, call, expected, verdict, since, deadline, withdrawn: false });
+                self.asked.push(ExecQuestion {
+                    id,
+                    call,
+                    expected,
+                    verdict,
+                    since,
+                    deadline,
+                    withdrawn: false,
+                });
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
@@ -404,32 +456,46 @@ impl Gate {
         if self.asked.is_empty() {
             return;
         }
-        for Given { id, answer, by } in desk.given(|id| self.asked.iter().any(|asked| asked.id == id)) {
+        for Given { id, answer, by } in
+            desk.given(|id| self.asked.iter().any(|asked| asked.id == id))
+        {
             self.answered(listener, id, answer, by);
         }
         if desk.is_deserted() {
             self.dismiss(listener, |_| true, "whoever was asked is gone", desk);
         }
         let now = Instant::now();
-        let gone: Vec<u64> =
-            self.asked.iter().filter(|asked| !listener.still_waits(&asked.call)).map(|asked| asked.id).collect();
+        let gone: Vec<u64> = self
+            .asked
+            .iter()
+            .filter(|asked| !listener.still_waits(&asked.call))
+            .map(|asked| asked.id)
+            .collect();
         gone.iter().for_each(|id| desk.withdraw(*id));
         self.asked.retain(|asked| !gone.contains(&asked.id));
         let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
-        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn) {
+        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn)
+        {
             desk.withdraw(asked.id);
             (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
         }
         self.dismiss(listener, |asked| asked.deadline <= now, &late, desk);
     }
 
-    fn answered(&mut self, listener: &Listener, id: u64, answer: approver_process::Answer, by: String) {
+    fn answered(
+        &mut self,
+        listener: &Listener,
+        id: u64,
+        answer: approver_process::Answer,
+        by: String,
+    ) {
         let Some(index) = self.asked.iter().position(|asked| asked.id == id) else { return };
         let ExecQuestion { call, expected, verdict, since, .. } = self.asked.swap_remove(index);
         if !listener.still_waits(&call) {
             return;
         }
-        let decision = Decision { by: Some(by), asked_ms: Some(elapsed_ms(since)), ..self.decision(&verdict) };
+        let decision =
+            Decision { by: Some(by), asked_ms: Some(elapsed_ms(since)), ..self.decision(&verdict) };
         if answer == approver_process::Answer::Session {
             self.allowed.insert(expected.fingerprint());
         }
@@ -469,9 +535,12 @@ impl Gate {
         for (thread, process) in numbers {
             let found = trace::look(thread);
             let is_there = found.is_ok();
-            // A thread that executes a program takes over the number of the process, which is none of ours until then.
+            // A thread that executes a program takes over the number of the process, which is none
+            // of ours until then.
             let (pid, found) = match found {
-                Ok(None) | Err(Errno::CHILD) if process != thread => (process, trace::look(process)),
+                Ok(None) | Err(Errno::CHILD) if process != thread => {
+                    (process, trace::look(process))
+                }
                 found => (thread, found),
             };
             match found {
@@ -486,12 +555,20 @@ impl Gate {
     fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {
         match traced {
             Traced::Executed { former } => {
-                let Some(index) = self.traced.iter().position(|admitted| admitted.call.thread == former) else {
+                let Some(index) =
+                    self.traced.iter().position(|admitted| admitted.call.thread == former)
+                else {
                     return kill(pid); // nobody let it through
                 };
                 let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
                 let Admitted { expected, own, .. } = &mut self.traced[index];
-                let difference = verify::difference(expected, pid, own.as_ref(), &mut self.sight.memory, deadline);
+                let difference = verify::difference(
+                    expected,
+                    pid,
+                    own.as_ref(),
+                    &mut self.sight.memory,
+                    deadline,
+                );
                 match difference {
                     None if trace::detach(pid).is_ok() => {
                         self.leave(listener, index, ExecResult::Ran { verified: true })
@@ -508,9 +585,11 @@ impl Gate {
                         kill(pid);
                         admitted.killed = true;
                         admitted.call.thread = pid;
-                        let (process, cwd) = (admitted.expected.process(), admitted.expected.cwd().to_vec());
+                        let (process, cwd) =
+                            (admitted.expected.process(), admitted.expected.cwd().to_vec());
                         let argv = admitted.expected.argv.clone();
-                        let (exe, decision) = (admitted.expected.exe().to_vec(), admitted.decision.clone());
+                        let (exe, decision) =
+                            (admitted.expected.exe().to_vec(), admitted.decision.clone());
                         self.tell(process, exe, argv, cwd, ExecResult::Attack(what), decision);
                     }
                 }
@@ -536,7 +615,8 @@ impl Gate {
 
     /// A traced one is dead and buried.
     fn ended(&mut self, listener: &Listener, pid: u32) {
-        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
+        let is_it =
+            |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
         if let Some(index) = self.traced.iter().position(is_it) {
             self.leave(listener, index, ExecResult::Failed);
         }
@@ -550,7 +630,8 @@ impl Gate {
             self.told(expected, outcome, decision);
         }
         while !self.traced.iter().any(|traced| traced.expected.pid == process)
-            && let Some(index) = self.queued.iter().position(|queued| queued.expected.pid == process)
+            && let Some(index) =
+                self.queued.iter().position(|queued| queued.expected.pid == process)
         {
             let Admitted { call, expected, decision, .. } = self.queued.remove(index);
             if listener.still_waits(&call) {
@@ -560,7 +641,8 @@ impl Gate {
     }
 
     fn told(&mut self, expected: Expected, outcome: ExecResult, decision: Decision) {
-        let (exe, process, cwd) = (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
+        let (exe, process, cwd) =
+            (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
         let Expected { argv, .. } = expected;
         self.tell(process, exe, argv, cwd, outcome, decision);
     }
@@ -575,11 +657,23 @@ impl Gate {
         decision: Decision,
     ) {
         let Decision { rule, reason, by, asked_ms } = decision;
-        let rule = rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
+        let rule =
+            rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
         let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
-        self.decided.push(ExecOutcome { process, branch, exe, argv, cwd, outcome, rule, reason, by, asked_ms });
+        self.decided.push(ExecOutcome {
+            process,
+            branch,
+            exe,
+            argv,
+            cwd,
+            outcome,
+            rule,
+            reason,
+            by,
+            asked_ms,
+        });
     }
 }
 

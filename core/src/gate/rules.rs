@@ -1,9 +1,12 @@
-//! The rules of the gate: one exec in, one verdict out. Pure: what has to be read of a process or a file is handed in.
+//! The rules of the gate: one exec in, one verdict out. Pure: what has to be read of a process or a
+//! file is handed in.
 //!
-//! The first rule that matches decides; a rule matches if all its keys do. A program has more than one name: the file it is, the path
-//! it was asked for by, its first argument, the interpreters that run it. So a key holds surely, not at all, or partly: by some name but not
-//! by the one that counts. What lets a program through has to hold surely; what stops or asks holds as soon as it does so partly.
-//! (Three values after Kleene: `_not` exchanges the outer two, and a rule is as sure as its least sure key.)
+//! The first rule that matches decides; a rule matches if all its keys do. A program has more than
+//! one name: the file it is, the path it was asked for by, its first argument, the interpreters
+//! that run it. So a key holds surely, not at all, or partly: by some name but not by the one that
+//! counts. What lets a program through has to hold surely; what stops or asks holds as soon as it
+//! does so partly. (Three values after Kleene: `_not` exchanges the outer two, and a rule is as
+//! sure as its least sure key.)
 
 #[cfg(test)]
 mod tests;
@@ -22,19 +25,22 @@ use crate::plan::{self, Action, Gate, Key};
 /// Memory for one compiled expression: some thousand letters of a usual one.
 const REGEX_SIZE: usize = 1 << 20;
 
-/// Programs that are many: which one, says the first argument or, if that names themselves, the second.
+/// Programs that are many: which one, says the first argument or, if that names themselves, the
+/// second.
 const MULTI_CALL: [&[u8]; 3] = [b"busybox", b"coreutils", b"toybox"];
 
 /// What a process asks the kernel to start.
 pub struct Exec<'a> {
-    /// Every file that this exec brings to run: the one asked for, then the interpreter of each `#!` line. At least one.
+    /// Every file that this exec brings to run: the one asked for, then the interpreter of each
+    /// `#!` line. At least one.
     pub chain: &'a [File<'a>],
     pub argv: &'a [&'a [u8]],
     pub cwd: &'a [u8],
     pub uid: u32,
     /// None: it has ended, or can not be read.
     pub parent: Option<Parent<'a>>,
-    /// Every file of the chain lies where programs are granted and the command can not write (gate/trusted_dirs.rs).
+    /// Every file of the chain lies where programs are granted and the command can not write
+    /// (gate/trusted_dirs.rs).
     pub granted: bool,
     /// The SHA-256 of a file of the chain, by its index: asked only by rules that need it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,
@@ -60,7 +66,8 @@ pub struct Parent<'a> {
 pub struct ExecDecision {
     pub action: Action,
     pub cause: Cause,
-    /// The first rule that would have allowed it and held only partly. For people: it is what they thought of.
+    /// The first rule that would have allowed it and held only partly. For people: it is what they
+    /// thought of.
     pub doubted: Option<usize>,
 }
 
@@ -127,7 +134,8 @@ struct Rule {
     keys: Vec<(bool, Test)>,
     /// It says where the program lies or what is in it.
     identifies: bool,
-    /// It is about interpreters too, with what they are told. One that says only what a program is not, or is not told, would be about each.
+    /// It is about interpreters too, with what they are told. One that says only what a program is
+    /// not, or is not told, would be about each.
     follows: bool,
 }
 
@@ -196,7 +204,11 @@ impl Collected<'_> {
         let texts: Option<Vec<&str>> =
             expressions.iter().map(|(_, text)| std::str::from_utf8(text.as_bytes()).ok()).collect();
         let together = texts.and_then(|texts| {
-            RegexSetBuilder::new(texts).unicode(false).size_limit(REGEX_SIZE * (1 + expressions.len())).build().ok()
+            RegexSetBuilder::new(texts)
+                .unicode(false)
+                .size_limit(REGEX_SIZE * (1 + expressions.len()))
+                .build()
+                .ok()
         });
         if let Some(expressions) = together {
             return Ok(Patterns { globs, expressions });
@@ -212,9 +224,16 @@ impl Collected<'_> {
 impl Rules {
     pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
         let mut collected = Collected { globs: Globs::new(), expressions: Vec::new() };
-        let rules = gate.rules.iter().map(|rule| Rule::compile(rule, &mut collected)).collect::<Result<_, _>>()?;
-        let approved =
-            gate.approved.iter().map(|rule| Rule::compile(rule, &mut collected)).collect::<Result<_, _>>()?;
+        let rules = gate
+            .rules
+            .iter()
+            .map(|rule| Rule::compile(rule, &mut collected))
+            .collect::<Result<_, _>>()?;
+        let approved = gate
+            .approved
+            .iter()
+            .map(|rule| Rule::compile(rule, &mut collected))
+            .collect::<Result<_, _>>()?;
         let patterns = collected.compile()?;
         let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
         Ok(Rules { rules, approved, patterns, default, on_error, only_granted })
@@ -222,14 +241,16 @@ impl Rules {
 
     /// Does one of them ask who started the program?
     pub fn name_parents(&self) -> bool {
-        let parental = |(_, test): &(bool, Test)| matches!(test, Test::ParentExe(_) | Test::ParentArgv(_));
+        let parental =
+            |(_, test): &(bool, Test)| matches!(test, Test::ParentExe(_) | Test::ParentArgv(_));
         self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(parental))
     }
 
     /// Does one of them ask where the process stands, or whose it is?
     pub fn name_callers(&self) -> bool {
         let own = |(_, test): &(bool, Test)| matches!(test, Test::Cwd(_) | Test::Uid(_));
-        self.name_parents() || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
+        self.name_parents()
+            || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
     }
 
     pub fn judge(&self, exec: &Exec<'_>) -> ExecDecision {
@@ -239,14 +260,23 @@ impl Rules {
             let held = match rule.holds_in(&readings) {
                 Ok(held) => held,
                 Err(why) => {
-                    return ExecDecision { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
+                    return ExecDecision {
+                        action: self.on_error,
+                        cause: Cause::Error { rule: index, why },
+                        doubted,
+                    };
                 }
             };
-            match held.min(if self.is_unplaced(rule, exec) { Holds::Partly } else { Holds::Surely }) {
+            match held.min(if self.is_unplaced(rule, exec) { Holds::Partly } else { Holds::Surely })
+            {
                 Holds::No => {}
                 Holds::Partly if rule.action == Action::Allow => doubted = doubted.or(Some(index)),
                 Holds::Partly | Holds::Surely => {
-                    return ExecDecision { action: rule.action, cause: Cause::Rule(index), doubted };
+                    return ExecDecision {
+                        action: rule.action,
+                        cause: Cause::Rule(index),
+                        doubted,
+                    };
                 }
             }
         }
@@ -256,7 +286,8 @@ impl Rules {
         ExecDecision { action: self.default, cause: Cause::Default, doubted }
     }
 
-    /// The approval that answers the question whether this may run, if there is one. What can not be judged is not approved.
+    /// The approval that answers the question whether this may run, if there is one. What can not
+    /// be judged is not approved.
     pub fn approves(&self, exec: &Exec<'_>) -> Option<usize> {
         let readings = readings(exec, &self.patterns);
         let surely = |rule: &Rule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
@@ -281,11 +312,14 @@ impl Rule {
             keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
-        let places =
-            |(not, test): &(bool, Test)| !not && matches!(test, Test::Exe(_) | Test::Glob(_) | Test::Sha256(_));
+        let places = |(not, test): &(bool, Test)| {
+            !not && matches!(test, Test::Exe(_) | Test::Glob(_) | Test::Sha256(_))
+        };
         let names = |(not, test): &(bool, Test)| !not && test.is_of_file();
-        let excludes = |(not, test): &(bool, Test)| *not && (test.is_of_file() || test.is_of_arguments());
-        let follows = rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
+        let excludes =
+            |(not, test): &(bool, Test)| *not && (test.is_of_file() || test.is_of_arguments());
+        let follows =
+            rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
         Ok(Rule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
     }
 
@@ -345,10 +379,14 @@ impl Test {
             Key::Exe => Test::Exe(values.to_vec()),
             Key::ExeBasename => Test::Basename(values.to_vec()),
             Key::ExeGlob => Test::Glob(patterns()?),
-            Key::ExeSha256 => Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?),
+            Key::ExeSha256 => {
+                Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
+            }
             Key::ArgvRegex => Test::Argv(regexes()),
             Key::ArgvContains => Test::Contains(values.to_vec()),
-            Key::ArgvHostIn => Test::HostIn(each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?),
+            Key::ArgvHostIn => Test::HostIn(
+                each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
+            ),
             Key::CwdGlob => Test::Cwd(patterns()?),
             Key::Uid => Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?),
             Key::ParentExe => Test::ParentExe(values.to_vec()),
@@ -381,36 +419,46 @@ impl Test {
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
             Test::Basename(names) => {
-                let one_of = |path: &[u8]| names.iter().any(|wanted| wanted.as_bytes() == basename(path));
-                let called = || std::iter::once(facts.own_name()).chain(facts.applet().first().copied());
+                let one_of =
+                    |path: &[u8]| names.iter().any(|wanted| wanted.as_bytes() == basename(path));
+                let called =
+                    || std::iter::once(facts.own_name()).chain(facts.applet().first().copied());
                 Holds::from(one_of(exe), || facts.paths().chain(called()).any(one_of))
             }
             Test::Glob(patterns) => {
-                let one_of = |path: &[u8]| patterns.iter().any(|pattern| globs.matches(*pattern, path));
+                let one_of =
+                    |path: &[u8]| patterns.iter().any(|pattern| globs.matches(*pattern, path));
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
             Test::Argv(expressions) => {
-                let any = |found: &SetMatches| expressions.iter().any(|expression| found.matched(*expression));
+                let any = |found: &SetMatches| {
+                    expressions.iter().any(|expression| found.matched(*expression))
+                };
                 let (as_given, renamed) = facts.found();
                 Holds::from(any(as_given), || renamed.iter().any(any))
             }
             Test::Contains(words) => {
-                // Its first argument is what a program is called, and the caller calls it as he likes.
+                // Its first argument is what a program is called, and the caller calls it as he
+                // likes.
                 let one_of = |argument: &[u8]| words.iter().any(|word| word.as_bytes() == argument);
                 let name = facts.argv.first().copied().unwrap_or_default();
-                Holds::from(facts.argv.iter().skip(1).any(|argument| one_of(argument)), || one_of(name))
+                Holds::from(facts.argv.iter().skip(1).any(|argument| one_of(argument)), || {
+                    one_of(name)
+                })
             }
             Test::HostIn(patterns) => {
                 let hosts = facts.hosts();
                 let listed = |host: &Host| patterns.iter().any(|pattern| pattern.matches(host));
-                let all = !hosts.is_empty() && hosts.iter().all(|host| host.as_ref().is_some_and(listed));
+                let all =
+                    !hosts.is_empty() && hosts.iter().all(|host| host.as_ref().is_some_and(listed));
                 Holds::from(all, || hosts.iter().any(|host| host.as_ref().is_none_or(listed)))
             }
             // A directory that is gone or out of sight has no path.
             Test::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
-            Test::Cwd(patterns) => {
-                Holds::from(patterns.iter().any(|pattern| globs.matches(*pattern, exec.cwd)), || false)
-            }
+            Test::Cwd(patterns) => Holds::from(
+                patterns.iter().any(|pattern| globs.matches(*pattern, exec.cwd)),
+                || false,
+            ),
             Test::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
             Test::Sha256(digests) => {
                 if digests.contains(&facts.digest(0)?) {
@@ -430,13 +478,16 @@ impl Test {
             Test::ParentArgv(expressions) => {
                 let text = argv_text::joined(facts.parent()?.argv.iter().copied());
                 let found = facts.patterns.expressions.matches(&text);
-                Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || false)
+                Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || {
+                    false
+                })
             }
         })
     }
 }
 
-/// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told to that one.
+/// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told
+/// to that one.
 fn readings<'a, 'b>(exec: &'a Exec<'b>, patterns: &'a Patterns) -> Vec<Facts<'a, 'b>> {
     let mut argv = exec.argv.to_vec();
     let mut readings = Vec::with_capacity(exec.chain.len());
@@ -464,9 +515,22 @@ struct Facts<'a, 'b> {
 }
 
 impl<'a, 'b> Facts<'a, 'b> {
-    fn of(exec: &'a Exec<'b>, patterns: &'a Patterns, from: usize, argv: Vec<&'b [u8]>) -> Facts<'a, 'b> {
+    fn of(
+        exec: &'a Exec<'b>,
+        patterns: &'a Patterns,
+        from: usize,
+        argv: Vec<&'b [u8]>,
+    ) -> Facts<'a, 'b> {
         let chain = &exec.chain[from..];
-        Facts { exec, patterns, chain, argv, named: OnceCell::new(), found: OnceCell::new(), hosts: OnceCell::new() }
+        Facts {
+            exec,
+            patterns,
+            chain,
+            argv,
+            named: OnceCell::new(),
+            found: OnceCell::new(),
+            hosts: OnceCell::new(),
+        }
     }
 
     fn digest(&self, index: usize) -> Result<[u8; 32], String> {
@@ -482,14 +546,18 @@ impl<'a, 'b> Facts<'a, 'b> {
         self.exec.parent.ok_or_else(|| "the parent is not known".to_owned())
     }
 
-    /// All that the files are called: as named, absolute by the letters alone, and where that leads.
+    /// All that the files are called: as named, absolute by the letters alone, and where that
+    /// leads.
     fn paths(&self) -> impl Iterator<Item = &[u8]> {
         let chain = self.chain;
-        let named = self.named.get_or_init(|| chain.iter().map(|file| absolute(file.named, self.exec.cwd)).collect());
+        let named = self
+            .named
+            .get_or_init(|| chain.iter().map(|file| absolute(file.named, self.exec.cwd)).collect());
         named.iter().map(Vec::as_slice).chain(chain.iter().map(|file| file.real))
     }
 
-    /// What the program would call itself by its first argument; a login shell's begins with a dash.
+    /// What the program would call itself by its first argument; a login shell's begins with a
+    /// dash.
     fn own_name(&self) -> &'b [u8] {
         let name = self.argv.first().copied().unwrap_or_default();
         name.strip_prefix(b"-").unwrap_or(name)
@@ -500,7 +568,8 @@ impl<'a, 'b> Facts<'a, 'b> {
         match &self.argv[..] {
             [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => {
                 // It may be told to be itself, and then something else.
-                let itself = applet.iter().take_while(|word| MULTI_CALL.contains(&basename(word))).count();
+                let itself =
+                    applet.iter().take_while(|word| MULTI_CALL.contains(&basename(word))).count();
                 &applet[itself..]
             }
             _ => &[],
@@ -516,10 +585,12 @@ impl<'a, 'b> Facts<'a, 'b> {
         (as_given, renamed)
     }
 
-    /// The arguments as they are; and as they would be if the program were called by its other names.
+    /// The arguments as they are; and as they would be if the program were called by its other
+    /// names.
     fn texts(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
-        let called = |name: &[u8]| argv_text::joined(std::iter::once(name).chain(rest.iter().copied()));
+        let called =
+            |name: &[u8]| argv_text::joined(std::iter::once(name).chain(rest.iter().copied()));
         let as_given = argv_text::joined(self.argv.iter().copied());
         let own = self.own_name();
         let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
@@ -539,7 +610,10 @@ impl<'a, 'b> Facts<'a, 'b> {
     fn hosts(&self) -> &[Option<Host>] {
         self.hosts.get_or_init(|| {
             let mut found = Vec::new();
-            self.argv.iter().skip(1).for_each(|argument| argv_hosts::in_argument(argument, &mut found));
+            self.argv
+                .iter()
+                .skip(1)
+                .for_each(|argument| argv_hosts::in_argument(argument, &mut found));
             found
         })
     }
@@ -549,7 +623,12 @@ impl<'a, 'b> Facts<'a, 'b> {
 fn absolute(path: &[u8], cwd: &[u8]) -> Vec<u8> {
     let from: &[u8] = if path.is_empty() || path.starts_with(b"/") { b"" } else { cwd };
     let names = [from, path].into_iter().flat_map(|part| part.split(|byte| *byte == b'/'));
-    names.filter(|name| !matches!(*name, b"" | b".")).flat_map(|name| [b"/", name]).flatten().copied().collect()
+    names
+        .filter(|name| !matches!(*name, b"" | b"."))
+        .flat_map(|name| [b"/", name])
+        .flatten()
+        .copied()
+        .collect()
 }
 
 fn basename(path: &[u8]) -> &[u8] {

@@ -1,5 +1,5 @@
-//! Shells that are intercepted are executed twice: the program that lies over one, which is judged, and by that the real one, which is the same
-//! exec going on. Nobody else starts a real one.
+//! Shells that are intercepted are executed twice: the program that lies over one, which is judged,
+//! and by that the real one, which is the same exec going on. Nobody else starts a real one.
 
 use super::Decision;
 use super::expected_exec::Expected;
@@ -31,7 +31,10 @@ impl Shells {
 
     /// An exec is let through.
     pub fn note(&mut self, expected: &Expected, decision: &Decision) {
-        let Some(link) = expected.chain.last().filter(|link| Some(link.identity) == self.over) else { return };
+        let Some(link) = expected.chain.last().filter(|link| Some(link.identity) == self.over)
+        else {
+            return;
+        };
         self.begun.retain(|begun| begun.pid != expected.pid);
         if self.begun.len() == MOST {
             self.begun.remove(0);
@@ -44,7 +47,9 @@ impl Shells {
     pub fn continued(&mut self, expected: &Expected) -> Option<Decision> {
         let [real] = &expected.chain[..] else { return None };
         let same = |begun: &Begun| {
-            begun.pid == expected.pid && begun.shell == real.real && begun.argv == expected.final_argv()
+            begun.pid == expected.pid
+                && begun.shell == real.real
+                && begun.argv == expected.final_argv()
         };
         let found = self.begun.iter().position(same)?;
         Some(self.begun.swap_remove(found).decision)

@@ -1,7 +1,9 @@
-//! Where programs lie that no fenced command can have made: granted for execution, and written by none.
+//! Where programs lie that no fenced command can have made: granted for execution, and written by
+//! none.
 //!
-//! A copy of a denied program is another file with another name. What the command can write it may still execute if the policy says so:
-//! by a grant to execute (`exec_globs`), or by a rule that names the place or the content.
+//! A copy of a denied program is another file with another name. What the command can write it may
+//! still execute if the policy says so: by a grant to execute (`exec_globs`), or by a rule that
+//! names the place or the content.
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -42,7 +44,8 @@ impl Places {
         Some(places)
     }
 
-    /// `file`: after all its links, as the kernel names it; what has no name any more, or never had one, was made by somebody.
+    /// `file`: after all its links, as the kernel names it; what has no name any more, or never had
+    /// one, was made by somebody.
     fn hold(&self, file: &[u8]) -> bool {
         if file.ends_with(b" (deleted)") {
             return false;
@@ -65,24 +68,30 @@ impl Places {
 
     /// A loader that no command can have made, by a path that stays.
     pub fn load_surely(&self, named: &[u8], real: &[u8]) -> bool {
-        !self.written.iter().any(|tree| is_within(real, tree)) && self.lead_surely(named, b"/", real)
+        !self.written.iter().any(|tree| is_within(real, tree))
+            && self.lead_surely(named, b"/", real)
     }
 
-    /// A script that no command can have made, by a path that the command can make lead to another one.
+    /// A script that no command can have made, by a path that the command can make lead to another
+    /// one.
     pub fn let_stray(&self, chain: &[Link], cwd: &[u8]) -> bool {
         let scripts = &chain[..chain.len().saturating_sub(1)];
-        scripts.iter().any(|script| self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real))
+        scripts.iter().any(|script| {
+            self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real)
+        })
     }
 
-    /// An interpreter opens its script once more, by the path it was asked for, and the kernel a loader: that has to lead to the same file for
-    /// certain. So no link on the way may lie where a command can write, and no directory that `..` leads out of: both can be exchanged.
+    /// An interpreter opens its script once more, by the path it was asked for, and the kernel a
+    /// loader: that has to lead to the same file for certain. So no link on the way may lie where a
+    /// command can write, and no directory that `..` leads out of: both can be exchanged.
     fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
         let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
         // What it can write itself needs no other way to be another script.
         if named == real || written(real) {
             return true;
         }
-        let whole = if named.starts_with(b"/") { named.to_vec() } else { [cwd, b"/", named].concat() };
+        let whole =
+            if named.starts_with(b"/") { named.to_vec() } else { [cwd, b"/", named].concat() };
         let Ok(followed) = resolved_path::follow(&whole) else { return false };
         if followed.real.as_os_str().as_bytes() != real
             || followed.links.iter().any(|link| written(link.at.as_os_str().as_bytes()))
@@ -90,10 +99,14 @@ impl Places {
             return false;
         }
         let up = |(at, part): (usize, &[u8])| (part == b"/..").then_some(at);
-        let mut left =
-            whole.windows(3).enumerate().filter_map(up).filter(|at| matches!(whole.get(at + 3), None | Some(b'/')));
+        let mut left = whole
+            .windows(3)
+            .enumerate()
+            .filter_map(up)
+            .filter(|at| matches!(whole.get(at + 3), None | Some(b'/')));
         left.all(|at| {
-            resolved_path::follow(&whole[..at.max(1)]).is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes()))
+            resolved_path::follow(&whole[..at.max(1)])
+                .is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes()))
         })
     }
 }
@@ -106,7 +119,8 @@ pub fn rewrites(grant: &Grant) -> bool {
 
 /// A place that can not be followed holds nothing by any other name.
 fn real(path: &[u8]) -> Vec<u8> {
-    resolved_path::follow(path).map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())
+    resolved_path::follow(path)
+        .map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())
 }
 
 fn is_within(file: &[u8], tree: &[u8]) -> bool {
@@ -124,14 +138,16 @@ mod tests {
 
     fn places(grants: &[(&str, &str)], reached: &[&str]) -> Places {
         let mut plan: Value =
-            serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json")).unwrap();
+            serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json"))
+                .unwrap();
         plan["files"]["grants"] = grants
             .iter()
             .map(
                 |(path, access)| json!({"access": access, "except": [], "optional": true, "paths": [[path, null]], "source": "x"}),
             )
             .collect();
-        plan["files"]["reached"] = reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
+        plan["files"]["reached"] =
+            reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
         plan["landlock"]["access"]["exec"] = json!(["execute", "read_file"]);
         plan["landlock"]["access"]["read-noexec"] = json!(["read_file"]);
         Places::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()
@@ -161,7 +177,9 @@ mod tests {
         ] {
             assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
         }
-        for (file, expected) in [("/usr/bin/git", true), ("/nowhere/project/target/x", false), ("/tmp/git", false)] {
+        for (file, expected) in
+            [("/usr/bin/git", true), ("/nowhere/project/target/x", false), ("/tmp/git", false)]
+        {
             assert_eq!(places.keep(file.as_bytes()), expected, "{file}");
         }
     }
@@ -169,7 +187,9 @@ mod tests {
     #[test]
     fn what_is_not_granted_holds_no_program() {
         let places = places(&[("/nowhere/bin", "read"), ("/nowhere/data", "read-noexec")], &[]);
-        for (file, expected) in [("/nowhere/bin/x", true), ("/nowhere/data/x", false), ("/memfd:x (deleted)", false)] {
+        for (file, expected) in
+            [("/nowhere/bin/x", true), ("/nowhere/data/x", false), ("/memfd:x (deleted)", false)]
+        {
             assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
         }
     }

@@ -1,4 +1,5 @@
-//! What an exec did, looked at before the new program runs its first instruction: its memory is its own now, and it is stopped.
+//! What an exec did, looked at before the new program runs its first instruction: its memory is its
+//! own now, and it is stopped.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -21,7 +22,8 @@ const AT_EXECFN: u64 = 31;
 /// By a descriptor, a path is told with the number of that.
 const DESCRIPTOR: usize = 64;
 
-/// None: everything is as it was judged. Else what differs. `own`: its directory in /proc. Where it stands is seen here, if it did not matter.
+/// None: everything is as it was judged. Else what differs. `own`: its directory in /proc. Where it
+/// stands is seen here, if it did not matter.
 pub fn difference(
     expected: &mut Expected,
     pid: u32,
@@ -29,7 +31,8 @@ pub fn difference(
     memory: &mut Memory,
     deadline: Instant,
 ) -> Option<&'static str> {
-    let compared = own.ok_or(Difference::Unseen).and_then(|own| compare(expected, pid, own, memory, deadline));
+    let compared =
+        own.ok_or(Difference::Unseen).and_then(|own| compare(expected, pid, own, memory, deadline));
     match compared {
         Ok(()) => None,
         Err(Difference::In(what)) => Some(what),
@@ -55,7 +58,8 @@ fn compare(
     memory: &mut Memory,
     deadline: Instant,
 ) -> Result<(), Difference> {
-    let behind = |link| rustix::fs::statat(own, link, AtFlags::empty()).map(|stat| Identity::from(&stat));
+    let behind =
+        |link| rustix::fs::statat(own, link, AtFlags::empty()).map(|stat| Identity::from(&stat));
     let Some((exe, scripts)) = expected.chain.split_last() else { return Err(Difference::Unseen) };
     if behind(c"exe")? != exe.identity {
         return Err(Difference::In("the program"));
@@ -85,8 +89,9 @@ fn compare(
         None => expected.standing = Some(Standing::by_name(own)),
     }
     // A program that runs can not be written: what is in it now is in it to the end.
-    let has_changed =
-        |(index, digest): &(usize, [u8; 32])| expected.chain[*index].digest(Some(deadline)).as_ref() != Ok(digest);
+    let has_changed = |(index, digest): &(usize, [u8; 32])| {
+        expected.chain[*index].digest(Some(deadline)).as_ref() != Ok(digest)
+    };
     if expected.digests.iter().any(has_changed) {
         return Err(Difference::In("the content"));
     }
@@ -96,15 +101,20 @@ fn compare(
     let caller = Caller::of(pid)?;
     let is_same = |script: &Link| {
         let opened = caller.open(libc::AT_FDCWD, &script.named, OFlags::PATH | OFlags::CLOEXEC);
-        opened.and_then(rustix::fs::fstat).is_ok_and(|stat| Identity::from(&stat) == script.identity)
+        opened
+            .and_then(rustix::fs::fstat)
+            .is_ok_and(|stat| Identity::from(&stat) == script.identity)
     };
     if scripts.iter().all(is_same) { Ok(()) } else { Err(Difference::In("the script")) }
 }
 
-/// What the kernel put on the stack of the new program: how many arguments, where they are, the environment, and facts by key.
+/// What the kernel put on the stack of the new program: how many arguments, where they are, the
+/// environment, and facts by key.
 fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result<(), Difference> {
     let wanted = exec::words(expected.final_argv());
-    let at = |index: u64| index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT);
+    let at = |index: u64| {
+        index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT)
+    };
     if memory.word(stack)? != wanted.len() as u64 {
         return Err(Difference::In("the arguments"));
     }

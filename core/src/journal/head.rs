@@ -1,7 +1,8 @@
 //! `head`: where the chain stands, and what is missing in it and not told there yet.
 //!
-//! First `seq hash file size`; then, each after a NUL, which no file name holds, `session count reason` of sessions that could not
-//! write. The file has its block as soon as there are events: on a full disk it takes what the journal itself does not.
+//! First `seq hash file size`; then, each after a NUL, which no file name holds, `session count
+//! reason` of sessions that could not write. The file has its block as soon as there are events: on
+//! a full disk it takes what the journal itself does not.
 
 use std::ffi::CString;
 use std::io::Write as _;
@@ -28,7 +29,13 @@ pub struct Loss {
 
 impl Head {
     pub fn first(file: &CString) -> Head {
-        Head { seq: 0, hash: FIRST_HASH.to_owned(), file: file.clone(), size: 0, losses: Vec::new() }
+        Head {
+            seq: 0,
+            hash: FIRST_HASH.to_owned(),
+            file: file.clone(),
+            size: 0,
+            losses: Vec::new(),
+        }
     }
 
     pub fn add(&mut self, loss: &Loss) {
@@ -48,13 +55,19 @@ impl Head {
         let hash = std::str::from_utf8(hash).ok()?;
         let file = &rest[..split];
         let plain = !file.is_empty() && !file.contains(&b'/') && file != b"." && file != b"..";
-        (plain && hash.len() == FIRST_HASH.len() && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())?;
+        (plain
+            && hash.len() == FIRST_HASH.len()
+            && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .then_some(())?;
         Some(Head {
             seq: number(seq)?,
             hash: hash.to_owned(),
             file: CString::new(file).ok()?,
             size: number(&rest[split + 1..])?,
-            losses: parts.filter(|part| !part.is_empty()).map(Loss::parse).collect::<Option<_>>()?,
+            losses: parts
+                .filter(|part| !part.is_empty())
+                .map(Loss::parse)
+                .collect::<Option<_>>()?,
         })
     }
 
@@ -75,7 +88,11 @@ impl Loss {
         let mut parts = std::str::from_utf8(part).ok()?.strip_suffix('\n')?.splitn(3, ' ');
         let (session, count, reason) = (parts.next()?, parts.next()?, parts.next()?);
         session.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(())?;
-        Some(Loss { session: session.to_owned(), count: number(count.as_bytes())?, reason: reason.to_owned() })
+        Some(Loss {
+            session: session.to_owned(),
+            count: number(count.as_bytes())?,
+            reason: reason.to_owned(),
+        })
     }
 }
 

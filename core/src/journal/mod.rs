@@ -1,12 +1,15 @@
 //! The journal: one JSON object a line, each line naming the hash of the one before.
 //!
-//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq hash file size`). Lines
-//! that come together are appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that
-//! chain on, and they are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
-//! ours, and then nothing runs: a journal that can not be continued truthfully is not continued.
+//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq
+//! hash file size`). Lines that come together are appended with one write, then `head` is
+//! rewritten. A crash between the two leaves whole lines that chain on, and they are adopted; a
+//! crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file
+//! is not ours, and then nothing runs: a journal that can not be continued truthfully is not
+//! continued.
 //!
-//! What can not be written (a full disk, which the command may have filled) is counted in `head`, or by us if `head` takes nothing
-//! either. Whoever writes next tells it first, with the same write: a session's `journal.lost` stands before whatever comes after the gap.
+//! What can not be written (a full disk, which the command may have filled) is counted in `head`,
+//! or by us if `head` takes nothing either. Whoever writes next tells it first, with the same
+//! write: a session's `journal.lost` stands before whatever comes after the gap.
 
 pub mod event;
 mod head;
@@ -30,7 +33,8 @@ use head::{Head, Loss};
 
 pub const LINE_LIMIT: usize = 4096;
 
-/// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of values.
+/// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of
+/// values.
 const PREFIX_LIMIT: usize = 192;
 const _: () = assert!(BODY_LIMIT + PREFIX_LIMIT + 2 <= LINE_LIMIT);
 
@@ -73,10 +77,14 @@ impl JournalError {
             JournalError::Write { source: Errno::NOSPC | Errno::DQUOT | Errno::FBIG, .. } => {
                 "the disk is full, or a limit is in the way: make room, or choose another place with --audit-log DIR"
             }
-            JournalError::Head { .. } | JournalError::Headless { .. } | JournalError::Foreign { .. } => {
+            JournalError::Head { .. }
+            | JournalError::Headless { .. }
+            | JournalError::Foreign { .. } => {
                 "look at it with `paddock audit verify`, then move the journal directory aside to start a new chain"
             }
-            _ => "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR",
+            _ => {
+                "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR"
+            }
         }
     }
 
@@ -93,9 +101,9 @@ impl JournalError {
             | JournalError::WrongMode { .. }
             | JournalError::WrongType { .. }
             | JournalError::Linked { .. } => "it was not the user's alone".to_owned(),
-            JournalError::Head { .. } | JournalError::Foreign { .. } | JournalError::Headless { .. } => {
-                "its chain could not be continued".to_owned()
-            }
+            JournalError::Head { .. }
+            | JournalError::Foreign { .. }
+            | JournalError::Headless { .. } => "its chain could not be continued".to_owned(),
         }
     }
 }
@@ -110,7 +118,8 @@ pub struct Journal {
     uid: u32,
     session: String,
     to_stderr: bool,
-    /// The file written last, kept open: the command may own it, and could change its mode before the end is written.
+    /// The file written last, kept open: the command may own it, and could change its mode before
+    /// the end is written.
     file: RefCell<Option<Written>>,
     /// Whoever could not even write that he begins has done nothing that would be missing.
     begun: Cell<bool>,
@@ -128,7 +137,11 @@ struct Written {
 
 impl Journal {
     /// Opens the journal for appending, creating what is missing.
-    pub fn open(requested: &plan::Journal, uid: u32, session: String) -> Result<Journal, JournalError> {
+    pub fn open(
+        requested: &plan::Journal,
+        uid: u32,
+        session: String,
+    ) -> Result<Journal, JournalError> {
         let dir = open_or_create_dir(requested, uid)?;
         let head_name = match &requested.file {
             Some(name) => format!("{name}.head"),
@@ -138,10 +151,23 @@ impl Journal {
         let head = open_file(&dir, &dir_path, &CString::from_name(&head_name), OFlags::RDWR, uid)?;
         let (fixed_name, to_stderr) = (requested.file.clone(), requested.stderr);
         let (file, begun, lost) = (RefCell::new(None), Cell::new(false), RefCell::new(None));
-        Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr, file, begun, lost })
+        Ok(Journal {
+            dir_path,
+            dir,
+            head,
+            head_name,
+            fixed_name,
+            uid,
+            session,
+            to_stderr,
+            file,
+            begun,
+            lost,
+        })
     }
 
-    /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would lose it.
+    /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would
+    /// lose it.
     pub fn inspect(requested: &plan::Journal, uid: u32) -> Result<bool, JournalError> {
         const TMPFS: u32 = 0x0102_1994;
         match open_dir(&requested.dir) {
@@ -162,7 +188,8 @@ impl Journal {
         self.append_all(std::slice::from_ref(event))
     }
 
-    /// Those that were heard of together: all of them are written, or none, and then they are counted.
+    /// Those that were heard of together: all of them are written, or none, and then they are
+    /// counted.
     pub fn append_all(&self, events: &[Event<'_>]) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
@@ -215,7 +242,13 @@ impl Journal {
                     Some(name) => (None, name.as_c_str().into_owned()),
                     None => (Some(now.day()), CString::from_name(&format!("{}.jsonl", now.date()))),
                 };
-                let file = open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?;
+                let file = open_file(
+                    &self.dir,
+                    &self.dir_path,
+                    &name,
+                    OFlags::RDWR | OFlags::APPEND,
+                    self.uid,
+                )?;
                 Written { day, name, file }
             }
         };
@@ -238,7 +271,8 @@ impl Journal {
                 (Head::first(name), 0)
             }
         };
-        // Only a file that is due begins anew. One whose lines were taken away does not get to look like it.
+        // Only a file that is due begins anew. One whose lines were taken away does not get to look
+        // like it.
         let opens = head_length == 0 || head.file != *name;
         if head.file != *name {
             // A new day. Yesterday's last line may still wait for its head.
@@ -287,7 +321,8 @@ impl Journal {
             .map_err(|source| JournalError::Write { path: self.path_of(&head.file), source })
             .and_then(|()| self.write_head(&head, head_length));
         if let Err(error) = written {
-            // Half a line, or lines that `head` does not know of. If they stay, the next to write cuts them off or adopts them.
+            // Half a line, or lines that `head` does not know of. If they stay, the next to write
+            // cuts them off or adopts them.
             let _ = rustix::fs::ftruncate(file, before);
             return Err(error);
         }
@@ -304,11 +339,15 @@ impl Journal {
             .map_err(|source| JournalError::Read { path: path(), source })?;
         match &buffer[..length] {
             [] => Ok(None),
-            stored => Ok(Some((Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?, length))),
+            stored => Ok(Some((
+                Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?,
+                length,
+            ))),
         }
     }
 
-    /// Days without a head: somebody removed it, and with it the knowledge of where the chain ended.
+    /// Days without a head: somebody removed it, and with it the knowledge of where the chain
+    /// ended.
     fn refuse_headless(&self) -> Result<(), JournalError> {
         let failed = |source| JournalError::OpenDir { dir: self.dir_path.clone(), source };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -322,7 +361,8 @@ impl Journal {
             if !ours || !name.ends_with(b".jsonl") {
                 continue;
             }
-            let stat = rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            let stat = rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(failed)?;
             if stat.st_size > 0 {
                 return Err(JournalError::Headless { path: self.path(&self.head_name) });
             }
@@ -355,14 +395,17 @@ impl Journal {
         let read_failed = |source| JournalError::Read { path: path(), source };
         let actual = rustix::fs::fstat(file).map_err(read_failed)?.st_size as u64;
         if actual <= head.size {
-            // Shorter than the head says: lines were taken away. The chain goes on from the head, so that `verify` sees the gap.
+            // Shorter than the head says: lines were taken away. The chain goes on from the head,
+            // so that `verify` sees the gap.
             head.size = actual;
             return Ok(());
         }
         let mut tail = vec![0; (actual - head.size) as usize];
         let mut filled = 0;
         while filled < tail.len() {
-            match rustix::io::pread(file, &mut tail[filled..], head.size + filled as u64).map_err(read_failed)? {
+            match rustix::io::pread(file, &mut tail[filled..], head.size + filled as u64)
+                .map_err(read_failed)?
+            {
                 0 => return Err(read_failed(Errno::IO)),
                 count => filled += count,
             }
@@ -395,7 +438,11 @@ impl Journal {
     }
 
     fn open_error(&self, name: &CString, source: Errno) -> JournalError {
-        JournalError::Open { dir: self.dir_path.clone(), name: name.to_string_lossy().into_owned(), source }
+        JournalError::Open {
+            dir: self.dir_path.clone(),
+            name: name.to_string_lossy().into_owned(),
+            source,
+        }
     }
 }
 
@@ -448,22 +495,31 @@ fn open_or_create_dir(requested: &plan::Journal, uid: u32) -> Result<OwnedFd, Jo
     Ok(opened)
 }
 
-/// A directory of daily files is 0700. One that holds a journal file the user named may be readable: the file itself is
-/// 0600, and nobody else may put another in its place.
+/// A directory of daily files is 0700. One that holds a journal file the user named may be
+/// readable: the file itself is 0600, and nobody else may put another in its place.
 fn check_dir(opened: &OwnedFd, requested: &plan::Journal, uid: u32) -> Result<(), JournalError> {
     let dir = &requested.dir;
-    let stat = rustix::fs::fstat(opened).map_err(|source| JournalError::OpenDir { dir: dir.clone(), source })?;
+    let stat = rustix::fs::fstat(opened)
+        .map_err(|source| JournalError::OpenDir { dir: dir.clone(), source })?;
     check_owner(&stat, uid, || dir.to_string())?;
     let actual = stat.st_mode & 0o777;
     let (good, needed) = match requested.file {
         None => (actual == 0o700, "0700"),
         Some(_) => (actual & 0o022 == 0, "writable by nobody else"),
     };
-    if good { Ok(()) } else { Err(JournalError::WrongMode { path: dir.to_string(), actual, needed }) }
+    if good {
+        Ok(())
+    } else {
+        Err(JournalError::WrongMode { path: dir.to_string(), actual, needed })
+    }
 }
 
 fn check_owner(stat: &Stat, uid: u32, path: impl FnOnce() -> String) -> Result<(), JournalError> {
-    if stat.st_uid == uid { Ok(()) } else { Err(JournalError::Owner { path: path(), owner: stat.st_uid }) }
+    if stat.st_uid == uid {
+        Ok(())
+    } else {
+        Err(JournalError::Owner { path: path(), owner: stat.st_uid })
+    }
 }
 
 fn open_existing(dir: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
@@ -481,8 +537,11 @@ fn open_file(
 ) -> Result<OwnedFd, JournalError> {
     let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
-    let failed =
-        |source| JournalError::Open { dir: dir_path.clone(), name: name.to_string_lossy().into_owned(), source };
+    let failed = |source| JournalError::Open {
+        dir: dir_path.clone(),
+        name: name.to_string_lossy().into_owned(),
+        source,
+    };
     let path = || format!("{dir_path}/{}", name.to_string_lossy());
     let file = match rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty()) {
         Ok(file) => file,
@@ -498,7 +557,11 @@ fn open_file(
     }
     check_owner(&stat, uid, path)?;
     if stat.st_mode & 0o777 != mode.bits() {
-        return Err(JournalError::WrongMode { path: path(), actual: stat.st_mode & 0o777, needed: "0600" });
+        return Err(JournalError::WrongMode {
+            path: path(),
+            actual: stat.st_mode & 0o777,
+            needed: "0600",
+        });
     }
     if stat.st_nlink != 1 {
         return Err(JournalError::Linked { path: path(), links: stat.st_nlink as u64 });
@@ -513,7 +576,8 @@ fn create_file(dir: &OwnedFd, name: &CString, flags: OFlags, mode: Mode) -> Resu
             rustix::fs::fchmod(&file, mode)?;
             Ok(file)
         }
-        // Another session was faster. Between its open and its fchmod the mode may be narrower than 0600, never wider.
+        // Another session was faster. Between its open and its fchmod the mode may be narrower than
+        // 0600, never wider.
         Err(Errno::EXIST) => rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty()),
         Err(error) => Err(error),
     }

@@ -15,7 +15,8 @@ impl Place {
     fn new() -> Place {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("paddock-journal-{}-{count}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("paddock-journal-{}-{count}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Place(path)
     }
@@ -77,7 +78,12 @@ fn verified(path: &Path) -> Vec<i64> {
 fn told(path: &Path) -> Vec<String> {
     let one = |event: &Value| match event["event"].as_str().unwrap() {
         "journal.lost" => {
-            format!("{} of {}: {}", event["count"], event["session"].as_str().unwrap(), event["reason"])
+            format!(
+                "{} of {}: {}",
+                event["count"],
+                event["session"].as_str().unwrap(),
+                event["reason"]
+            )
         }
         _ => event["exit_code"].to_string(),
     };
@@ -85,7 +91,11 @@ fn told(path: &Path) -> Vec<String> {
 }
 
 fn head_lines(dir: &Path) -> Vec<String> {
-    fs::read_to_string(dir.join("head")).unwrap().lines().map(|line| line.replace('\0', "")).collect()
+    fs::read_to_string(dir.join("head"))
+        .unwrap()
+        .lines()
+        .map(|line| line.replace('\0', ""))
+        .collect()
 }
 
 /// As on a full disk: the file takes nothing, until what it was is put back.
@@ -138,7 +148,8 @@ fn the_first_line_has_the_fields_of_the_golden_example() {
     let place = Place::new();
     let dir = place.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
-    let ours: Value = serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
+    let ours: Value =
+        serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
     let golden = include_str!("../../../schema/examples/events.jsonl");
     let golden: Value = serde_json::from_str(golden.lines().nth(1).unwrap()).unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
@@ -197,7 +208,8 @@ fn lines_taken_away_leave_a_gap_that_shows() {
     journal.append(&end(0)).unwrap();
     fs::write(today(&dir), "").unwrap();
     journal.append(&end(1)).unwrap();
-    let line: Value = serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
+    let line: Value =
+        serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
     assert_eq!(line["seq"], 2);
     assert_ne!(line["prev"], FIRST_HASH);
     assert_eq!(line.get("opens"), None);
@@ -298,7 +310,8 @@ fn a_head_says_what_is_missing_and_nothing_else() {
     let first = format!("7 {FIRST_HASH} my\nrun.jsonl 900\n");
     let stored = format!("{first}\x0000ff 3 ENOSPC\n\0ab 1 it was not the user's alone\n\0\0");
     let head = Head::parse(stored.as_bytes()).unwrap();
-    let known: Vec<_> = head.losses.iter().map(|loss| (&*loss.session, loss.count, &*loss.reason)).collect();
+    let known: Vec<_> =
+        head.losses.iter().map(|loss| (&*loss.session, loss.count, &*loss.reason)).collect();
     assert_eq!(known, [("00ff", 3, "ENOSPC"), ("ab", 1, "it was not the user's alone")]);
     assert_eq!(head.file.to_bytes(), b"my\nrun.jsonl");
     assert_eq!(Head::parse(&head.text()).unwrap(), head);
@@ -340,11 +353,15 @@ fn the_chain_goes_on_over_midnight() {
     let lines = fs::read_to_string(today(&dir)).unwrap();
     let first = lines.lines().next().unwrap();
     fs::rename(today(&dir), dir.join("2000-01-01.jsonl")).unwrap();
-    fs::write(dir.join("head"), format!("1 {} 2000-01-01.jsonl {}\n", hash(first.as_bytes()), first.len() + 1))
-        .unwrap();
+    fs::write(
+        dir.join("head"),
+        format!("1 {} 2000-01-01.jsonl {}\n", hash(first.as_bytes()), first.len() + 1),
+    )
+    .unwrap();
     let journal = open(&dir, None).unwrap();
     journal.append(&end(2)).unwrap();
-    let line: Value = serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
+    let line: Value =
+        serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
     assert_eq!(line["seq"], 3);
     assert_eq!(line["prev"], hash(lines.lines().nth(1).unwrap().as_bytes()).as_str());
     assert_eq!(line["opens"], true);

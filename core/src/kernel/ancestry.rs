@@ -8,7 +8,8 @@ use rustix::fs::{Mode, OFlags};
 /// A chain longer than this is cut by the journal anyway.
 const MAX_ANCESTORS: usize = 64;
 
-/// `comm:pid` from the parent up to pid 1 (or to the edge of the pid namespace); one that can not be read is `?:pid` and the last.
+/// `comm:pid` from the parent up to pid 1 (or to the edge of the pid namespace); one that can not
+/// be read is `?:pid` and the last.
 pub fn parents() -> Vec<Vec<u8>> {
     let mut chain = Vec::with_capacity(8);
     let mut next = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
@@ -41,7 +42,8 @@ pub fn is_stopped(pid: i32) -> bool {
     stat(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
-/// Which child of `top` a process descends from, or is. Asked while it waits for us: afterwards its number may be another's.
+/// Which child of `top` a process descends from, or is. Asked while it waits for us: afterwards its
+/// number may be another's.
 pub fn branch_of(pid: u32, top: u32) -> Option<u32> {
     let (mut pid, top) = (i32::try_from(pid).ok()?, i32::try_from(top).ok()?);
     for _ in 0..MAX_ANCESTORS {
@@ -64,7 +66,12 @@ struct Stat {
 
 fn stat(pid: i32) -> Option<Stat> {
     let mut buffer = [0; 512];
-    let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file = rustix::fs::open(
+        format!("/proc/{pid}/stat"),
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
     let length = rustix::io::read(file, &mut buffer).ok()?;
     parse_stat(&buffer[..length])
 }
@@ -80,14 +87,16 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
 
 /// The terminal on a standard descriptor, else the controlling one, else none.
 pub fn terminal() -> Option<CString> {
-    let standard: [BorrowedFd<'_>; 3] = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    let standard: [BorrowedFd<'_>; 3] =
+        [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
     for fd in standard {
         if let Ok(name) = rustix::termios::ttyname(fd, Vec::new()) {
             return Some(name);
         }
     }
     let controlling = c"/dev/tty";
-    rustix::fs::open(controlling, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    rustix::fs::open(controlling, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+        .ok()?;
     Some(controlling.to_owned())
 }
 

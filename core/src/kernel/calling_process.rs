@@ -1,4 +1,5 @@
-//! Whoever made a call that waits for our answer, as /proc has it: its root and the directories that relative paths begin in.
+//! Whoever made a call that waits for our answer, as /proc has it: its root and the directories
+//! that relative paths begin in.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,8 @@ pub struct Caller {
     root: Rc<OwnedFd>,
 }
 
-/// Where a process stands: the path, which is empty if it has none any more, and the directory; None: it can not be seen.
+/// Where a process stands: the path, which is empty if it has none any more, and the directory;
+/// None: it can not be seen.
 #[derive(Debug)]
 pub struct Standing {
     pub path: Vec<u8>,
@@ -46,7 +48,8 @@ impl Caller {
         rustix::fs::open(in_proc(self.thread, name), flags, Mode::empty())
     }
 
-    /// A path without the last links being followed, if `flags` say so; absolute, or below a descriptor of the caller's.
+    /// A path without the last links being followed, if `flags` say so; absolute, or below a
+    /// descriptor of the caller's.
     pub fn open(&self, dir: i32, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         if path.starts_with(b"/") {
             return open_in(&self.root, path, flags, ResolveFlags::IN_ROOT);
@@ -57,18 +60,27 @@ impl Caller {
         open_in(&self.root, &whole, flags, ResolveFlags::IN_ROOT)
     }
 
-    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link to the root. It has one only if it
-    /// can be reached by it.
+    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link
+    /// to the root. It has one only if it can be reached by it.
     pub fn start(&self, dir: i32) -> Result<Vec<u8>, Errno> {
         let start = open_start(self.thread, dir)?;
         let mut buffer = [0; 32];
         let path = rustix::fs::readlink(open_beneath::link_to(&start, &mut buffer), Vec::new())?;
         let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)?;
         let identity = |fd: &OwnedFd| {
-            let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID);
+            let found = rustix::fs::statx(
+                fd,
+                c"",
+                AtFlags::EMPTY_PATH,
+                StatxFlags::INO | StatxFlags::MNT_ID,
+            );
             found.map(|found| (found.stx_mnt_id, found.stx_ino))
         };
-        if identity(&start)? == identity(&same)? { Ok(path.into_bytes()) } else { Err(Errno::STALE) }
+        if identity(&start)? == identity(&same)? {
+            Ok(path.into_bytes())
+        } else {
+            Err(Errno::STALE)
+        }
     }
 }
 
@@ -80,7 +92,9 @@ pub fn directory_of(pid: u32) -> Result<OwnedFd, Errno> {
 impl Standing {
     /// Path and directory are of one and the same.
     pub fn of(thread: u32) -> Standing {
-        let Ok(dir) = open_start(thread, libc::AT_FDCWD) else { return Standing { path: Vec::new(), place: None } };
+        let Ok(dir) = open_start(thread, libc::AT_FDCWD) else {
+            return Standing { path: Vec::new(), place: None };
+        };
         let place = rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat));
         let mut buffer = [0; 32];
         let path = path_behind(rustix::fs::CWD, open_beneath::link_to(&dir, &mut buffer), || place);
@@ -89,14 +103,17 @@ impl Standing {
 
     /// By name alone, for people. `own`: directory of the process in /proc.
     pub fn by_name(own: &OwnedFd) -> Standing {
-        let place = || rustix::fs::statat(own, c"cwd", AtFlags::empty()).ok().map(|stat| Identity::from(&stat));
+        let place = || {
+            rustix::fs::statat(own, c"cwd", AtFlags::empty()).ok().map(|stat| Identity::from(&stat))
+        };
         Standing { path: path_behind(own, c"cwd", place), place: None }
     }
 }
 
 /// Empty for a directory that is gone; one may also be called as if it were.
 fn path_behind(dir: impl AsFd, link: &CStr, place: impl FnOnce() -> Option<Identity>) -> Vec<u8> {
-    let path = rustix::fs::readlinkat(dir, link, Vec::with_capacity(256)).map_or(Vec::new(), |path| path.into_bytes());
+    let path = rustix::fs::readlinkat(dir, link, Vec::with_capacity(256))
+        .map_or(Vec::new(), |path| path.into_bytes());
     let is_there = || {
         let found = rustix::fs::stat(path.as_slice()).ok().map(|stat| Identity::from(&stat));
         found.is_some() && found == place()
@@ -106,7 +123,11 @@ fn path_behind(dir: impl AsFd, link: &CStr, place: impl FnOnce() -> Option<Ident
 
 /// Where a relative path begins.
 pub fn open_start(thread: u32, dir: i32) -> Result<OwnedFd, Errno> {
-    let path = if dir == libc::AT_FDCWD { in_proc(thread, "cwd") } else { in_proc(thread, &format!("fd/{dir}")) };
+    let path = if dir == libc::AT_FDCWD {
+        in_proc(thread, "cwd")
+    } else {
+        in_proc(thread, &format!("fd/{dir}"))
+    };
     rustix::fs::open(path, PATH_DIR, Mode::empty())
 }
 
@@ -114,12 +135,26 @@ pub fn in_proc(thread: u32, name: &str) -> String {
     format!("/proc/{thread}/{name}")
 }
 
-/// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no path.
-pub fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags, scope: ResolveFlags) -> Result<OwnedFd, Errno> {
-    let scope = if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
-    // The kernel gives EAGAIN for a path with `..` while any process renames or mounts something (openat2(2)).
+/// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no
+/// path.
+pub fn open_in(
+    root: &OwnedFd,
+    path: &[u8],
+    flags: OFlags,
+    scope: ResolveFlags,
+) -> Result<OwnedFd, Errno> {
+    let scope =
+        if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
+    // The kernel gives EAGAIN for a path with `..` while any process renames or mounts something
+    // (openat2(2)).
     for _ in 0..open_beneath::RETRIES {
-        match rustix::fs::openat2(root, path, flags, Mode::empty(), scope | ResolveFlags::NO_MAGICLINKS) {
+        match rustix::fs::openat2(
+            root,
+            path,
+            flags,
+            Mode::empty(),
+            scope | ResolveFlags::NO_MAGICLINKS,
+        ) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return opened,
         }
@@ -130,5 +165,9 @@ pub fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags, scope: ResolveFlags) 
 pub fn mount_of(dir: &OwnedFd, name: &CStr) -> Result<u64, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
     let found = rustix::fs::statx(dir, name, flags, StatxFlags::MNT_ID)?;
-    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(found.stx_mnt_id) }
+    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        Err(Errno::NOSYS)
+    } else {
+        Ok(found.stx_mnt_id)
+    }
 }

@@ -10,7 +10,9 @@ pub struct Utc {
 impl Utc {
     pub fn now() -> Utc {
         // A clock before 1970 is a broken clock: the journal then says 1970, and goes on.
-        let millis = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_millis() as i64);
+        let millis = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |elapsed| elapsed.as_millis() as i64);
         Utc::from_millis(millis)
     }
 
@@ -25,11 +27,13 @@ impl Utc {
 
     /// `2026-11-15`.
     pub fn date(&self) -> String {
-        // Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days: years begin in March.
+        // Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days: years
+        // begin in March.
         let shifted = self.days + 719_468;
         let era = shifted.div_euclid(146_097);
         let day_of_era = shifted.rem_euclid(146_097);
-        let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let march_month = (5 * day_of_year + 2) / 153;
         let day = day_of_year - (153 * march_month + 2) / 5 + 1;

@@ -1,5 +1,5 @@
-//! What has to be known of the file system that a directory lies on: whether it ignores case, and whether its listings number
-//! files as stat(2) does.
+//! What has to be known of the file system that a directory lies on: whether it ignores case, and
+//! whether its listings number files as stat(2) does.
 
 use std::os::fd::AsFd;
 
@@ -29,9 +29,11 @@ impl Volume {
         let (case, numbers_agree) = match rustix::fs::fstatfs(dir)?.f_type as u32 {
             0xEF53 | 0xF2F5_2010 | 0x0102_1994 => (Case::ByDirectory, true), // ext4, f2fs, tmpfs
             0x5846_5342 | 0x9123_683E | 0xCA45_1A4E => (Case::Counts, true), // xfs, btrfs, bcachefs
-            // vfat, exfat, ntfs, ntfs3, SMB, HFS, HFS+, JFS, VirtualBox; 9p and FUSE have whatever server there is.
-            0x4D44 | 0x2011_BAB0 | 0x5346_544E | 0x7366_746E | 0x517B | 0xFF53_4D42 | 0xFE53_4D42 | 0x4244 | 0x482B
-            | 0x3153_464A | 0x786F_4256 | 0x0102_1997 | 0x6573_5546 => (Case::Ignored, false),
+            // vfat, exfat, ntfs, ntfs3, SMB, HFS, HFS+, JFS, VirtualBox; 9p and FUSE have whatever
+            // server there is.
+            0x4D44 | 0x2011_BAB0 | 0x5346_544E | 0x7366_746E | 0x517B | 0xFF53_4D42
+            | 0xFE53_4D42 | 0x4244 | 0x482B | 0x3153_464A | 0x786F_4256 | 0x0102_1997
+            | 0x6573_5546 => (Case::Ignored, false),
             _ => (Case::ByDirectory, false),
         };
         Ok(Volume { device, case, numbers_agree })
@@ -42,7 +44,8 @@ impl Volume {
         match self.case {
             Case::Counts => false,
             Case::Ignored => true,
-            Case::ByDirectory => rustix::fs::ioctl_getflags(dir).is_ok_and(|flags| flags.bits() & FS_CASEFOLD_FL != 0),
+            Case::ByDirectory => rustix::fs::ioctl_getflags(dir)
+                .is_ok_and(|flags| flags.bits() & FS_CASEFOLD_FL != 0),
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Mounts as the core uses them: made detached, by descriptor, and put into a tree whose names are resolved inside that tree.
+//! Mounts as the core uses them: made detached, by descriptor, and put into a tree whose names are
+//! resolved inside that tree.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,11 +13,17 @@ use super::{open_beneath, sys};
 pub const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 pub const NO_EXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
 /// What every mount inside has: set-user-id files and device nodes mean nothing there.
-pub const PLAIN: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-pub const DEVICE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+pub const PLAIN: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+pub const DEVICE: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 /// A new file system with its options, mounted nowhere yet.
-pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+pub fn new_fs(
+    kind: &CStr,
+    options: &[(&CStr, &CStr)],
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, Errno> {
     let fs = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (name, value) in options {
         rustix::mount::fsconfig_set_string(&fs, *name, *value)?;
@@ -25,7 +32,8 @@ pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlag
     rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// A detached copy of what is mounted at and below an open file or directory. Nothing that happens to the original shows in it.
+/// A detached copy of what is mounted at and below an open file or directory. Nothing that happens
+/// to the original shows in it.
 pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
     if let Ok(tree) = sys::open_tree_attr(at.as_fd(), attributes.bits().into()) {
         return Ok(tree);
@@ -54,7 +62,8 @@ pub fn attach(tree: impl AsFd, onto: impl AsFd) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, c"", onto, c"", flags)
 }
 
-/// Puts a detached mount onto what a directory has by this name. A symlink is not followed, and can not be mounted on.
+/// Puts a detached mount onto what a directory has by this name. A symlink is not followed, and can
+/// not be mounted on.
 pub fn attach_by_name(tree: impl AsFd, dir: impl AsFd, name: &CStr) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, c"", dir, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }

@@ -1,4 +1,5 @@
-//! netlink(7): requests to the kernel, several in one datagram, each of which it has to acknowledge.
+//! netlink(7): requests to the kernel, several in one datagram, each of which it has to
+//! acknowledge.
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -25,7 +26,8 @@ pub struct Failed {
 }
 
 impl Requests {
-    /// Begins a request. `fixed` is the struct that its kind begins with. One without NLM_F_ACK is not answered.
+    /// Begins a request. `fixed` is the struct that its kind begins with. One without NLM_F_ACK is
+    /// not answered.
     pub fn add(&mut self, kind: u16, flags: i32, fixed: &[u8]) {
         self.last = self.bytes.len();
         self.bytes.extend([0; 4]);
@@ -63,11 +65,13 @@ impl Requests {
         self.bytes[self.last..self.last + 4].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// `protocol`: None is NETLINK_ROUTE, which is number 0. The kernel has answered when it has taken the datagram.
+    /// `protocol`: None is NETLINK_ROUTE, which is number 0. The kernel has answered when it has
+    /// taken the datagram.
     pub fn send(self, protocol: Option<Protocol>) -> Result<(), Failed> {
         let failed = |errno| Failed { request: None, errno };
         let flags = SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol);
+        let socket =
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol);
         let socket = socket.map_err(failed)?;
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(&socket, &self.bytes, SendFlags::empty(), &kernel).map_err(failed)?;
@@ -83,7 +87,9 @@ impl Requests {
 
 /// NLMSG_ERROR with 0 is the acknowledgement. After the error comes the header of the request.
 fn verdict(answer: &[u8]) -> Result<(), Failed> {
-    let number = |at: usize| answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes);
+    let number = |at: usize| {
+        answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
+    };
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     let request = number(HEADER + 4 + 8);
     match (kind.map(i32::from), number(HEADER)) {
@@ -111,7 +117,10 @@ mod tests {
     fn only_an_acknowledgement_is_a_success() {
         let failed = |request, errno| Err(Failed { request, errno });
         assert_eq!(verdict(&answer(libc::NLMSG_ERROR, 0, 0)), Ok(()));
-        assert_eq!(verdict(&answer(libc::NLMSG_ERROR, -libc::EPERM, 3)), failed(Some(3), Errno::PERM));
+        assert_eq!(
+            verdict(&answer(libc::NLMSG_ERROR, -libc::EPERM, 3)),
+            failed(Some(3), Errno::PERM)
+        );
         assert_eq!(verdict(&answer(libc::NLMSG_DONE, 0, 0)), failed(None, Errno::PROTO));
         assert_eq!(verdict(&[]), failed(None, Errno::PROTO));
     }

@@ -1,4 +1,5 @@
-//! Opening what lies below an open directory: through no symlink, never above it, and however deep it lies.
+//! Opening what lies below an open directory: through no symlink, never above it, and however deep
+//! it lies.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +15,8 @@ pub const RETRIES: usize = 1000;
 
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Opens `path`, relative to `root` and without an empty, `.` or `..` component; an empty path is the root itself.
+/// Opens `path`, relative to `root` and without an empty, `.` or `..` component; an empty path is
+/// the root itself.
 pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if path.is_empty() {
@@ -23,7 +25,8 @@ pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errn
     let mut rest = path;
     let mut step: Option<OwnedFd> = None;
     while rest.len() > LONGEST {
-        let cut = rest[..LONGEST].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
+        let cut =
+            rest[..LONGEST].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
         step = Some(match &step {
             Some(above) => resolve(above, &rest[..cut], PATH_DIR)?,
             None => resolve(&root, &rest[..cut], PATH_DIR)?,
@@ -112,7 +115,10 @@ mod tests {
         assert!(open(&root, b"../..", OFlags::PATH).is_err());
         assert!(open(&root, b"", OFlags::PATH).is_ok());
         let mut buffer = [0; 32];
-        assert_eq!(std::fs::read_link(link_to(root.as_fd(), &mut buffer).to_str().unwrap()).unwrap(), dir);
+        assert_eq!(
+            std::fs::read_link(link_to(root.as_fd(), &mut buffer).to_str().unwrap()).unwrap(),
+            dir
+        );
         std::fs::remove_dir_all(dir).unwrap();
     }
 
@@ -129,7 +135,10 @@ mod tests {
         }
         let path = vec![name; 45].join("/");
         let opened = open(&root, path.as_bytes(), OFlags::RDONLY).unwrap();
-        assert_eq!(rustix::fs::fstat(&opened).unwrap().st_ino, rustix::fs::fstat(&at).unwrap().st_ino);
+        assert_eq!(
+            rustix::fs::fstat(&opened).unwrap().st_ino,
+            rustix::fs::fstat(&at).unwrap().st_ino
+        );
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

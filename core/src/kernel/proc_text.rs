@@ -1,5 +1,5 @@
-//! Numbers out of the text that the kernel writes about processes and cgroups. Pure, and nothing here allocates: the watchdog
-//! reads such text for as long as the command runs.
+//! Numbers out of the text that the kernel writes about processes and cgroups. Pure, and nothing
+//! here allocates: the watchdog reads such text for as long as the command runs.
 
 /// Decimal digits and nothing else.
 pub fn number(digits: &[u8]) -> Option<u64> {
@@ -56,7 +56,8 @@ pub fn resident_pages(statm: &[u8]) -> Option<u64> {
     number(words(statm).nth(1)?)
 }
 
-/// How many tasks run, and how many there are, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL LAST`.
+/// How many tasks run, and how many there are, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL
+/// LAST`.
 pub fn tasks(loadavg: &[u8]) -> Option<(u64, u64)> {
     let mut counts = words(loadavg).nth(3)?.split(|byte| *byte == b'/');
     Some((number(counts.next()?)?, number(counts.next()?)?))
@@ -73,7 +74,8 @@ impl NumberList {
         for byte in piece {
             if byte.is_ascii_digit() {
                 let value = self.unfinished.unwrap_or(0);
-                self.unfinished = Some(value.saturating_mul(10).saturating_add(i32::from(byte - b'0')));
+                self.unfinished =
+                    Some(value.saturating_mul(10).saturating_add(i32::from(byte - b'0')));
             } else if let Some(value) = self.unfinished.take() {
                 each(value);
             }
@@ -119,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_hostile_name_does_not_confuse_the_fields() {
-        let stat = b"77 (a) R 1 (b) c) S 42 77 77 0 -1 4194560 7 8 9 10 11 12 13 14 20 0 3 0 5000 1 2";
+        let stat =
+            b"77 (a) R 1 (b) c) S 42 77 77 0 -1 4194560 7 8 9 10 11 12 13 14 20 0 3 0 5000 1 2";
         let expected = Stat { own_ticks: 23, reaped_ticks: 27, threads: 3 };
         assert_eq!(Stat::parse(stat), Some(expected));
         for wrong in [&b""[..], b"77 )(", b"77 (a) S 42", b"no name at all"] {

@@ -1,11 +1,12 @@
-//! Reading what another process's memory holds. Others may change it at any time: what was read is good for a look, and for acting on it
-//! ourselves, never for trusting that it still says the same.
+//! Reading what another process's memory holds. Others may change it at any time: what was read is
+//! good for a look, and for acting on it ourselves, never for trusting that it still says the same.
 
 use rustix::io::Errno;
 
 use super::sys;
 
-/// Read at once. More would be slower: the kernel brings every page in first, also those that nobody asked for.
+/// Read at once. More would be slower: the kernel brings every page in first, also those that
+/// nobody asked for.
 const WINDOW: usize = 4096;
 pub const PAGE: u64 = WINDOW as u64;
 
@@ -50,13 +51,15 @@ impl Memory {
         self.windows.iter_mut().for_each(|window| window.length = 0);
     }
 
-    /// The pages of two addresses that are about to be asked for, in one call. One that is not there is a fault when it is.
+    /// The pages of two addresses that are about to be asked for, in one call. One that is not
+    /// there is a fault when it is.
     pub fn look_at_both(&mut self, one: u64, other: u64) {
         if one / PAGE == other / PAGE {
             return;
         }
         let [first, second] = &mut self.windows;
-        let read = sys::read_memory(self.thread, [first.turn_to(one), second.turn_to(other)]).unwrap_or(0);
+        let read =
+            sys::read_memory(self.thread, [first.turn_to(one), second.turn_to(other)]).unwrap_or(0);
         first.length = read.min(WINDOW);
         second.length = read - first.length;
     }
@@ -77,7 +80,13 @@ impl Memory {
     }
 
     /// Appends a string without its NUL. `longest`: with it; what is longer is `too_long`.
-    pub fn string(&mut self, address: u64, longest: usize, too_long: Errno, out: &mut Vec<u8>) -> Result<(), Errno> {
+    pub fn string(
+        &mut self,
+        address: u64,
+        longest: usize,
+        too_long: Errno,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
         let start = out.len();
         let mut at = address;
         loop {
@@ -141,7 +150,10 @@ mod tests {
         own().string(long.as_ptr() as u64 + 1, 1 << 20, Errno::TOOBIG, &mut out).unwrap();
         assert_eq!(out, [&b"before "[..], &long[1..LONG]].concat());
         let mut memory = own();
-        assert_eq!(memory.string(long.as_ptr() as u64, LONG, Errno::TOOBIG, &mut out), Err(Errno::TOOBIG));
+        assert_eq!(
+            memory.string(long.as_ptr() as u64, LONG, Errno::TOOBIG, &mut out),
+            Err(Errno::TOOBIG)
+        );
         out.clear();
         assert_eq!(memory.string(long.as_ptr() as u64, LONG + 1, Errno::TOOBIG, &mut out), Ok(()));
     }
@@ -150,7 +162,14 @@ mod tests {
     fn two_pages_are_read_at_once_and_what_is_not_there_later() {
         let text = [vec![b'x'; LONG], vec![0]].concat();
         let (first, last) = (text.as_ptr() as u64, text.as_ptr() as u64 + LONG as u64 - 3);
-        for (one, other) in [(first, last), (last, first), (first, 8), (8, first), (first, first), (first, u64::MAX)] {
+        for (one, other) in [
+            (first, last),
+            (last, first),
+            (first, 8),
+            (8, first),
+            (first, first),
+            (first, u64::MAX),
+        ] {
             let mut memory = own();
             memory.look_at_both(one, other);
             let mut out = Vec::new();
@@ -170,7 +189,11 @@ mod tests {
     fn what_is_not_there_is_a_fault() {
         let mut out = Vec::new();
         for address in [0, 8, u64::MAX, u64::MAX - 4095, 1 << 47] {
-            assert_eq!(own().string(address, 4096, Errno::TOOBIG, &mut out), Err(Errno::FAULT), "{address:x}");
+            assert_eq!(
+                own().string(address, 4096, Errno::TOOBIG, &mut out),
+                Err(Errno::FAULT),
+                "{address:x}"
+            );
             assert_eq!(own().words(address, 4), Err(Errno::FAULT), "{address:x}");
         }
     }
@@ -186,6 +209,9 @@ mod tests {
         let border = 2 * WINDOW - bytes.as_ptr() as usize % PAGE as usize;
         bytes[border - 3..border + 5].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
         assert!(memory.words(bytes.as_ptr() as u64, 1).unwrap().is_empty());
-        assert_eq!(memory.words(bytes.as_ptr() as u64 + border as u64 - 3, 1).unwrap(), [0x0102_0304_0506_0708]);
+        assert_eq!(
+            memory.words(bytes.as_ptr() as u64 + border as u64 - 3, 1).unwrap(),
+            [0x0102_0304_0506_0708]
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The Python half of Paddock, which lies beside the native one: how it is found, and how it is started so that nothing but itself runs in it.
+//! The Python half of Paddock, which lies beside the native one: how it is found, and how it is
+//! started so that nothing but itself runs in it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -7,12 +8,14 @@ use std::path::{Path, PathBuf};
 
 pub const SCRIPT: &str = "paddock-python";
 
-/// -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say what Python runs. An agent
-/// can write these kinds of place. (The script finds a package that was installed for one user only by itself.)
+/// -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say
+/// what Python runs. An agent can write these kinds of place. (The script finds a package that was
+/// installed for one user only by itself.)
 pub const ALONE: [&str; 3] = ["-E", "-P", "-s"];
 
-/// The interpreter of the script, as the installer wrote it for the environment the package is in: on the first line, or,
-/// where its path is too long for the kernel or holds a space, in a line that makes a shell start it (pip's distlib):
+/// The interpreter of the script, as the installer wrote it for the environment the package is in:
+/// on the first line, or, where its path is too long for the kernel or holds a space, in a line
+/// that makes a shell start it (pip's distlib):
 ///
 /// ```text
 /// #!/bin/sh
@@ -26,7 +29,8 @@ pub fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let mut words = lines.next()?.strip_prefix(b"#!")?.trim_ascii();
     if words == b"/bin/sh" {
         let quoted = lines.next()?.strip_prefix(b"'''exec' ")?.strip_suffix(b" \"$0\" \"$@\"")?;
-        words = quoted.strip_prefix(b"\"").and_then(|path| path.strip_suffix(b"\"")).unwrap_or(quoted);
+        words =
+            quoted.strip_prefix(b"\"").and_then(|path| path.strip_suffix(b"\"")).unwrap_or(quoted);
         (!words.iter().any(|byte| b"\"'\\$`".contains(byte))).then_some(())?;
     } else {
         words = words.split(u8::is_ascii_whitespace).next()?;
@@ -44,12 +48,19 @@ mod tests {
 
     #[test]
     fn only_a_python_is_started() {
-        let script = std::env::temp_dir().join(format!("paddock-first-line-{}", std::process::id()));
+        let script =
+            std::env::temp_dir().join(format!("paddock-first-line-{}", std::process::id()));
         for (text, interpreter) in [
             ("#!/opt/venv/bin/python\nimport sys\n", Some("/opt/venv/bin/python")),
             ("#!/usr/bin/python3.13t -sP\nimport sys\n", Some("/usr/bin/python3.13t")),
-            ("#!/bin/sh\n'''exec' \"/a b/bin/python3\" \"$0\" \"$@\"\n' '''\n", Some("/a b/bin/python3")),
-            ("#!/bin/sh\n'''exec' /long/bin/python3 \"$0\" \"$@\"\n' '''\n", Some("/long/bin/python3")),
+            (
+                "#!/bin/sh\n'''exec' \"/a b/bin/python3\" \"$0\" \"$@\"\n' '''\n",
+                Some("/a b/bin/python3"),
+            ),
+            (
+                "#!/bin/sh\n'''exec' /long/bin/python3 \"$0\" \"$@\"\n' '''\n",
+                Some("/long/bin/python3"),
+            ),
             ("#!/bin/sh\n'''exec' \"$(evil)/python3\" \"$0\" \"$@\"\n' '''\n", None),
             ("#!/bin/sh\n'''exec' \"/bin/sh\" \"$0\" \"$@\"\n' '''\n", None),
             ("#!/bin/sh\nexec python3 \"$0\"\n", None),

@@ -1,4 +1,5 @@
-//! Where a path really lies: by device and inode, after every symlink, also when its end does not exist (yet).
+//! Where a path really lies: by device and inode, after every symlink, also when its end does not
+//! exist (yet).
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -39,8 +40,9 @@ impl From<(u64, u64)> for Identity {
     }
 }
 
-/// An object for good: the number of one that is removed may be given to the next. The birth tells them apart. Where the file system
-/// does not know it, the last change does: then an object that was changed is another one.
+/// An object for good: the number of one that is removed may be given to the next. The birth tells
+/// them apart. Where the file system does not know it, the last change does: then an object that
+/// was changed is another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Object {
     pub identity: Identity,
@@ -52,11 +54,15 @@ impl Object {
     /// What has a name in a directory, without following it. No name: the open object itself.
     pub fn at(dir: impl AsFd, name: &CStr) -> Result<Object, Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
-        let found = rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let found =
+            rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
         let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
         let time = if has_birth { found.stx_btime } else { found.stx_ctime };
         let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
-        Ok(Object { identity: Identity { device, inode: found.stx_ino }, born: (time.tv_sec, time.tv_nsec) })
+        Ok(Object {
+            identity: Identity { device, inode: found.stx_ino },
+            born: (time.tv_sec, time.tv_nsec),
+        })
     }
 
     /// Is it the one of these, in order, that has its number?
@@ -111,9 +117,10 @@ pub struct Link {
 
 /// Walks a path as the kernel would, one name at a time, to see whose links lead it.
 ///
-/// Only what does not exist has no links. A directory that can not be entered may hold one; if it belongs to somebody else,
-/// no command of this user has shut it and none gets through it, so it stands for all below. Our own one is an error: a fenced
-/// command can shut it, because Landlock does not judge chmod.
+/// Only what does not exist has no links. A directory that can not be entered may hold one; if it
+/// belongs to somebody else, no command of this user has shut it and none gets through it, so it
+/// stands for all below. Our own one is an error: a fenced command can shut it, because Landlock
+/// does not judge chmod.
 pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
     let mut ahead = names(Path::new(OsStr::from_bytes(path)));
@@ -161,7 +168,10 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
         }
         let target = rustix::fs::readlink(&here, Vec::new())?;
         ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
-        let place = Place { object: Some(Identity::from(&stat)), above: chain.iter().rev().copied().collect() };
+        let place = Place {
+            object: Some(Identity::from(&stat)),
+            above: chain.iter().rev().copied().collect(),
+        };
         links.push(Link { at: here, place, target });
     }
     chain.reverse();
@@ -187,7 +197,11 @@ impl End {
         match errno {
             Errno::NOENT => Ok(End::Missing),
             Errno::NOTDIR => Ok(End::Shut),
-            Errno::ACCESS if rustix::fs::lstat(dir)?.st_uid != rustix::process::getuid().as_raw() => Ok(End::Shut),
+            Errno::ACCESS
+                if rustix::fs::lstat(dir)?.st_uid != rustix::process::getuid().as_raw() =>
+            {
+                Ok(End::Shut)
+            }
             errno => Err(errno),
         }
     }
@@ -245,7 +259,10 @@ mod tests {
 
     #[test]
     fn a_walk_tells_every_link_and_where_the_path_ends() {
-        let root = std::env::temp_dir().canonicalize().unwrap().join(format!("paddock-place-{}", std::process::id()));
+        let root = std::env::temp_dir()
+            .canonicalize()
+            .unwrap()
+            .join(format!("paddock-place-{}", std::process::id()));
         std::fs::create_dir_all(root.join("a/b")).unwrap();
         std::fs::write(root.join("file"), "").unwrap();
         symlink("a", root.join("one")).unwrap();
@@ -262,12 +279,17 @@ mod tests {
         ] {
             let followed = follow(root.join(path).as_os_str().as_bytes()).unwrap();
             assert_eq!(followed.real, root.join(real), "{path}");
-            let at: Vec<&Path> = followed.links.iter().map(|link| link.at.strip_prefix(&root).unwrap()).collect();
+            let at: Vec<&Path> =
+                followed.links.iter().map(|link| link.at.strip_prefix(&root).unwrap()).collect();
             assert_eq!(at, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
             assert_eq!(followed.place.object, object.map(identity), "{path}");
             assert!(followed.place.is_within(identity("")), "{path}");
             for link in &followed.links {
-                assert_eq!(link.place.above[0], identity(link.at.parent().unwrap().to_str().unwrap()), "{path}");
+                assert_eq!(
+                    link.place.above[0],
+                    identity(link.at.parent().unwrap().to_str().unwrap()),
+                    "{path}"
+                );
             }
         }
         symlink("loop", root.join("loop")).unwrap();

@@ -1,8 +1,9 @@
-//! System calls that wait for the supervisor's answer (seccomp_unotify(2)). A task has one listener at most, so whatever is to be
-//! answered shares this one; what the answers are is no matter of this file.
+//! System calls that wait for the supervisor's answer (seccomp_unotify(2)). A task has one listener
+//! at most, so whatever is to be answered shares this one; what the answers are is no matter of
+//! this file.
 //!
-//! What a caller's memory holds may be changed by others at any time: what was read here is good for acting on it ourselves, never
-//! for letting the call go on because of it.
+//! What a caller's memory holds may be changed by others at any time: what was read here is good
+//! for acting on it ourselves, never for letting the call go on because of it.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -55,8 +56,9 @@ impl Listener {
         self.fd.as_fd()
     }
 
-    /// Takes a call, without waiting for one. `seen`: something is there for us, a call or the end of all; whoever was there and is killed
-    /// meanwhile still counts for the kernel, so that it does not wait then either.
+    /// Takes a call, without waiting for one. `seen`: something is there for us, a call or the end
+    /// of all; whoever was there and is killed meanwhile still counts for the kernel, so that it
+    /// does not wait then either.
     pub fn next(&self, mut seen: bool) -> Result<Next, Errno> {
         loop {
             // Receiving waits where nobody calls, whatever the flags of the descriptor are.
@@ -82,7 +84,8 @@ impl Listener {
         }
     }
 
-    /// Until this was seen to be true, what was found under the caller's number may have been another's.
+    /// Until this was seen to be true, what was found under the caller's number may have been
+    /// another's.
     pub fn still_waits(&self, call: &Call) -> bool {
         sys::notification_is_valid(self.fd.as_fd(), call.id)
     }
@@ -105,7 +108,8 @@ impl Call {
         Call { id: 0, thread, number, arguments }
     }
 
-    /// The path at an address of the caller's, without its NUL. One that the kernel would not take is an error here too.
+    /// The path at an address of the caller's, without its NUL. One that the kernel would not take
+    /// is an error here too.
     pub fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let mut path = Vec::with_capacity(256);
         Memory::of(self.thread).string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path)?;

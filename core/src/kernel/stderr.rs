@@ -26,8 +26,9 @@ fn line(prefix: &str, text: &str) -> String {
     line
 }
 
-/// Words while the command runs. Nobody may keep the supervisor from its work by not taking them, and the command can stop its terminal or
-/// fill a pipe: so they are written only where writing can not wait, and not without end.
+/// Words while the command runs. Nobody may keep the supervisor from its work by not taking them,
+/// and the command can stop its terminal or fill a pipe: so they are written only where writing can
+/// not wait, and not without end.
 pub struct Live {
     /// None: whatever is there could make us wait.
     out: Option<OwnedFd>,
@@ -39,14 +40,17 @@ const MOST_SAID: usize = 50;
 
 impl Live {
     pub fn new() -> Live {
-        let kind = rustix::fs::fstat(rustix::stdio::stderr()).map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let kind = rustix::fs::fstat(rustix::stdio::stderr())
+            .map(|stat| FileType::from_raw_mode(stat.st_mode));
         let out = match kind {
             // Opened anew, it has flags of its own.
             Ok(FileType::CharacterDevice | FileType::Fifo) => {
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 rustix::fs::open(c"/proc/self/fd/2", flags, Mode::empty()).ok()
             }
-            Ok(FileType::RegularFile) => rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok(),
+            Ok(FileType::RegularFile) => {
+                rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3).ok()
+            }
             _ => None,
         };
         Live { out, said: 0 }
@@ -64,9 +68,10 @@ impl Live {
     }
 }
 
-/// Code points that steer a terminal, or are shown as nothing or as a blank: control and format characters, separators, Unicode's
-/// `Default_Ignorable_Code_Point` (tags, variation selectors, fillers), private use, surrogates, noncharacters, an empty Braille pattern. The Python
-/// half has the same (`cli/terminal_output.py`); `schema/examples/unseen.txt` holds both to it.
+/// Code points that steer a terminal, or are shown as nothing or as a blank: control and format
+/// characters, separators, Unicode's `Default_Ignorable_Code_Point` (tags, variation selectors,
+/// fillers), private use, surrogates, noncharacters, an empty Braille pattern. The Python half has
+/// the same (`cli/terminal_output.py`); `schema/examples/unseen.txt` holds both to it.
 #[rustfmt::skip]
 const UNSEEN: [(u32, u32); 47] = [
     (0x0000, 0x001F), (0x007F, 0x00A0), (0x00AD, 0x00AD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD),

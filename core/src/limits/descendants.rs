@@ -17,19 +17,26 @@ pub const REAP_PAUSE: Duration = Duration::from_millis(20);
 /// Kills and buries what is left, until the kernel says that we have no child any more.
 pub fn end_descendants() {
     let deadline = Instant::now() + REAP_LIMIT;
-    let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let proc = rustix::fs::open(
+        c"/proc",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
     let own = Tree::DescendantsOf(rustix::process::getpid());
-    let mut census = proc.as_ref().ok().and_then(|proc| ProcessUsage::new(proc.as_fd(), own, &[]).ok());
+    let mut census =
+        proc.as_ref().ok().and_then(|proc| ProcessUsage::new(proc.as_fd(), own, &[]).ok());
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => continue,
             Ok(None) => {}
             Err(_) => return, // ECHILD
         }
-        // Stopped before it is killed, the whole tree at once: what makes new processes faster than we look would outlive us.
+        // Stopped before it is killed, the whole tree at once: what makes new processes faster than
+        // we look would outlive us.
         let ended = census.as_mut().map_or(Err(Errno::NOSYS), ProcessUsage::kill_descendants);
         if ended.is_err() {
-            // The children of those we kill become our children, and get their turn in the next round.
+            // The children of those we kill become our children, and get their turn in the next
+            // round.
             for child in children() {
                 let _ = rustix::process::kill_process(child, Signal::KILL);
             }

@@ -1,4 +1,5 @@
-//! Limits for the whole tree: from what was asked to the strongest means that this machine has for each, and to words about it.
+//! Limits for the whole tree: from what was asked to the strongest means that this machine has for
+//! each, and to words about it.
 //!
 //! | limit | means, strongest first | beside it, per process |
 //! |---|---|---|
@@ -9,12 +10,14 @@
 //! | `open_files` | RLIMIT_NOFILE of each process | |
 //! | `file_size_mb` | RLIMIT_FSIZE | |
 //!
-//! The watchdog sees what is mapped, and in the full tier what lies in the private /tmp and /dev/shm. Other memory that no process has
-//! mapped (a memfd that is only written, what waits in sockets) is in nobody's account without a cgroup: for that, the tree is the
-//! first that the kernel takes when the machine runs out.
+//! The watchdog sees what is mapped, and in the full tier what lies in the private /tmp and
+//! /dev/shm. Other memory that no process has mapped (a memfd that is only written, what waits in
+//! sockets) is in nobody's account without a cgroup: for that, the tree is the first that the
+//! kernel takes when the machine runs out.
 //!
-//! Memory, processor time and wall clock end the run; a full process table, a full descriptor table and a full file are errors
-//! that the command sees. Never RLIMIT_AS: Node and Go reserve far more address space than they use.
+//! Memory, processor time and wall clock end the run; a full process table, a full descriptor table
+//! and a full file are errors that the command sees. Never RLIMIT_AS: Node and Go reserve far more
+//! address space than they use.
 
 use std::cell::Cell;
 use std::fmt;
@@ -67,29 +70,43 @@ pub enum LimitsError {
     Zero(Limit),
     #[error("a limit of {1} {name} is more than can be counted", name = .0.name())]
     TooLarge(Limit, u64),
-    #[error("the command could lift its own limits: {0} is a cgroup tree, and is granted for writing")]
+    #[error(
+        "the command could lift its own limits: {0} is a cgroup tree, and is granted for writing"
+    )]
     Liftable(AbsPath),
     #[error("the command can not be put into its cgroup: {0}")]
     Admit(#[source] Errno),
     #[error("the command can not be made the first choice of the out-of-memory killer: {0}")]
     OomScore(#[source] Errno),
-    #[error("the kernel does not tell the children of a process, without which nobody can watch limits: {0}")]
+    #[error(
+        "the kernel does not tell the children of a process, without which nobody can watch limits: {0}"
+    )]
     Watch(#[source] Errno),
 }
 
 impl LimitsError {
     pub fn errno(&self) -> Errno {
         match self {
-            LimitsError::Admit(errno) | LimitsError::OomScore(errno) | LimitsError::Watch(errno) => *errno,
-            LimitsError::Zero(_) | LimitsError::TooLarge(..) | LimitsError::Liftable(_) => Errno::INVAL,
+            LimitsError::Admit(errno)
+            | LimitsError::OomScore(errno)
+            | LimitsError::Watch(errno) => *errno,
+            LimitsError::Zero(_) | LimitsError::TooLarge(..) | LimitsError::Liftable(_) => {
+                Errno::INVAL
+            }
         }
     }
 
     pub fn hint(&self) -> &'static str {
         match self {
-            LimitsError::Zero(_) | LimitsError::TooLarge(..) => "give the limit a useful value, or leave it out",
-            LimitsError::Liftable(_) => "start again; if it was mounted while paddock started, that is all it takes",
-            LimitsError::Admit(_) => "somebody changed the cgroup meanwhile: try again, or leave the limits out",
+            LimitsError::Zero(_) | LimitsError::TooLarge(..) => {
+                "give the limit a useful value, or leave it out"
+            }
+            LimitsError::Liftable(_) => {
+                "start again; if it was mounted while paddock started, that is all it takes"
+            }
+            LimitsError::Admit(_) => {
+                "somebody changed the cgroup meanwhile: try again, or leave the limits out"
+            }
             LimitsError::OomScore(_) => "/proc has to be mounted",
             LimitsError::Watch(_) => {
                 "a kernel with CONFIG_PROC_CHILDREN, user namespaces or a delegated cgroup can hold these limits"
@@ -101,16 +118,19 @@ impl LimitsError {
 const MEBIBYTE: u64 = 1 << 20;
 /// The first process of the namespaces is ours; it counts, and is not the command's.
 const FIRST_PROCESS: u64 = 1;
-/// Once numbers have come around, the kernel gives none below this to a new process (RESERVED_PIDS).
+/// Once numbers have come around, the kernel gives none below this to a new process
+/// (RESERVED_PIDS).
 const RESERVED_PIDS: u64 = 300;
 /// What the kernel lets pid_max be at most (PID_MAX_LIMIT).
 const HIGHEST_PID_MAX: u64 = 4 << 20;
-/// Room for what the user starts elsewhere, where the kernel counts the tasks of all his sessions together.
+/// Room for what the user starts elsewhere, where the kernel counts the tasks of all his sessions
+/// together.
 const NPROC_ROOM: u64 = 1024;
 /// Halfway between an ordinary process and the first to go.
 const OOM_SCORE_ADJ: &[u8] = b"500";
 
-/// The limits of one run: chosen, and made where something had to be made. Dropping them removes it.
+/// The limits of one run: chosen, and made where something had to be made. Dropping them removes
+/// it.
 pub struct Limits {
     held: Vec<Held>,
     rlimits: Vec<(Resource, u64)>,
@@ -122,12 +142,18 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Makes what has to exist before the command. `full_tier`: it will run in user and pid namespaces of its own.
-    pub fn prepare(requested: &RequestedLimits, full_tier: bool, session: &str) -> Result<Limits, LimitsError> {
+    /// Makes what has to exist before the command. `full_tier`: it will run in user and pid
+    /// namespaces of its own.
+    pub fn prepare(
+        requested: &RequestedLimits,
+        full_tier: bool,
+        session: &str,
+    ) -> Result<Limits, LimitsError> {
         requested.check()?;
         let bytes = |limit, megabytes: Option<u64>| match megabytes {
             Some(megabytes) => {
-                let bytes = megabytes.checked_mul(MEBIBYTE).filter(|bytes| i64::try_from(*bytes).is_ok());
+                let bytes =
+                    megabytes.checked_mul(MEBIBYTE).filter(|bytes| i64::try_from(*bytes).is_ok());
                 bytes.map(Some).ok_or(LimitsError::TooLarge(limit, megabytes))
             }
             None => Ok(None),
@@ -143,25 +169,39 @@ impl Limits {
         } else {
             Cgroups::none()
         };
-        let chosen = Chosen::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
+        let chosen =
+            Chosen::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
         let mut rlimits = chosen.rlimits(requested, memory_bytes, file_bytes, tasks);
         if chosen.processes == Some(Means::Watchdog)
             && let Some(processes) = requested.processes
         {
-            rlimits
-                .push((Resource::Nproc, tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_ROOM)));
+            rlimits.push((
+                Resource::Nproc,
+                tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_ROOM),
+            ));
         }
         let pid_max = requested.processes.filter(|_| full_tier).and_then(pid_max_for);
-        Ok(Limits { held: chosen.held(requested), rlimits, pid_max, groups, full_tier, crowded: Cell::new(false) })
+        Ok(Limits {
+            held: chosen.held(requested),
+            rlimits,
+            pid_max,
+            groups,
+            full_tier,
+            crowded: Cell::new(false),
+        })
     }
 
-    /// The files of a cgroup belong to the user. A plan keeps every cgroup tree unwritable, but may be older than one of them.
+    /// The files of a cgroup belong to the user. A plan keeps every cgroup tree unwritable, but may
+    /// be older than one of them.
     pub fn check_unwritable(&self, files: &plan::Files) -> Result<(), LimitsError> {
         for point in self.groups.mount_points() {
             let Ok(tree) = Text::from_bytes(point.clone()).and_then(AbsPath::new) else { continue };
-            let exposes =
-                |grant: &plan::Grant| grant.writes() && (tree.is_within(&grant.path) || grant.path.is_within(&tree));
-            if files.grants.iter().any(exposes) && !files.unwritable.iter().any(|kept| tree.is_within(kept)) {
+            let exposes = |grant: &plan::Grant| {
+                grant.writes() && (tree.is_within(&grant.path) || grant.path.is_within(&tree))
+            };
+            if files.grants.iter().any(exposes)
+                && !files.unwritable.iter().any(|kept| tree.is_within(kept))
+            {
                 return Err(LimitsError::Liftable(tree));
             }
         }
@@ -179,7 +219,9 @@ impl Limits {
 
     /// Somebody has to stay while the command runs.
     pub fn need_supervisor(&self) -> bool {
-        [Limit::Memory, Limit::Processes, Limit::Cpu, Limit::Wall].iter().any(|limit| self.holding(*limit).is_some())
+        [Limit::Memory, Limit::Processes, Limit::Cpu, Limit::Wall]
+            .iter()
+            .any(|limit| self.holding(*limit).is_some())
     }
 
     /// For each process of the tree, soft and hard.
@@ -187,7 +229,8 @@ impl Limits {
         &self.rlimits
     }
 
-    /// For the command's pid namespace (Linux 6.14; before, the file can not be written, and RLIMIT_NPROC has to do).
+    /// For the command's pid namespace (Linux 6.14; before, the file can not be written, and
+    /// RLIMIT_NPROC has to do).
     pub fn pid_max(&self) -> Option<u32> {
         self.pid_max
     }
@@ -196,8 +239,8 @@ impl Limits {
         &self.groups
     }
 
-    /// Puts a process, before it has run or started anything, under what is not inherited from rlimits. `pid` as this process's
-    /// own /proc shows it. Makes system calls only.
+    /// Puts a process, before it has run or started anything, under what is not inherited from
+    /// rlimits. `pid` as this process's own /proc shows it. Makes system calls only.
     pub fn admit(&self, pid: Pid) -> Result<(), LimitsError> {
         let mut digits = [0; 12];
         let start = decimal(pid.as_raw_nonzero().get().unsigned_abs(), &mut digits);
@@ -222,12 +265,14 @@ impl Limits {
             // If the machine runs out of memory all the same, it is this tree that goes.
             let path = std::ffi::CStr::from_bytes_with_nul(oom_score_adj).unwrap_or(c"");
             let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
-            file.and_then(|file| rustix::io::write(&file, OOM_SCORE_ADJ)).map_err(LimitsError::OomScore)?;
+            file.and_then(|file| rustix::io::write(&file, OOM_SCORE_ADJ))
+                .map_err(LimitsError::OomScore)?;
         }
         Ok(())
     }
 
-    /// Starts the clocks. `proc` is a /proc that shows the tree, `volatile` are the file systems in memory that are its own.
+    /// Starts the clocks. `proc` is a /proc that shows the tree, `volatile` are the file systems in
+    /// memory that are its own.
     pub fn watch<'a>(
         &'a self,
         proc: BorrowedFd<'a>,
@@ -247,7 +292,8 @@ impl Limits {
         self.holding(limit).map(ExceededLimit::from)
     }
 
-    /// Everything that was met, for the journal; `ended_by` is what the watch said. Removes what was made: the tree is gone.
+    /// Everything that was met, for the journal; `ended_by` is what the watch said. Removes what
+    /// was made: the tree is gone.
     pub fn finish(self, ended_by: Option<ExceededLimit>) -> Vec<ExceededLimit> {
         let mut met = Vec::with_capacity(2);
         met.extend(ended_by);
@@ -302,7 +348,9 @@ impl Chosen {
             (Limit::FileSize, requested.file_size_mb, Some(Means::Rlimit)),
             (Limit::Wall, requested.wall_s, Some(Means::Watchdog)),
         ];
-        all.into_iter().filter_map(|(limit, value, means)| Some(Held { limit, value: value?, means: means? })).collect()
+        all.into_iter()
+            .filter_map(|(limit, value, means)| Some(Held { limit, value: value?, means: means? }))
+            .collect()
     }
 
     fn rlimits(
@@ -313,7 +361,8 @@ impl Chosen {
         tasks: Option<u64>,
     ) -> Vec<(Resource, u64)> {
         let all = [
-            // One process can not get far between two looks of the watchdog. It counts what is asked for, used or not.
+            // One process can not get far between two looks of the watchdog. It counts what is
+            // asked for, used or not.
             (Resource::Data, memory_bytes.filter(|_| self.memory == Some(Means::Watchdog))),
             (Resource::Nproc, tasks.filter(|_| self.processes == Some(Means::UserNamespace))),
             // A second more than the tree has: the one who knows which limit it is comes first.

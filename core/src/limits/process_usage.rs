@@ -1,7 +1,9 @@
-//! Counting a tree of processes: who belongs to it, and what they use together, from /proc. This goes on for as long as the command runs,
-//! so nothing here allocates: paths and texts are on the stack, and the list of processes has its room from the start.
+//! Counting a tree of processes: who belongs to it, and what they use together, from /proc. This
+//! goes on for as long as the command runs, so nothing here allocates: paths and texts are on the
+//! stack, and the list of processes has its room from the start.
 //!
-//! The tree is not stopped while it is counted. What comes or goes in between may be missed once, and is seen by the next count.
+//! The tree is not stopped while it is counted. What comes or goes in between may be missed once,
+//! and is seen by the next count.
 
 use std::ffi::CStr;
 use std::fmt::{self, Write as _};
@@ -40,8 +42,8 @@ pub struct Count {
     pub tasks: u64,
     /// Pages in memory, files that lie there included. What processes share counts once for each.
     pub resident_bytes: u64,
-    /// Of the living, and of those that somebody in the tree has waited for. Whoever has the kernel bury his children unseen
-    /// takes their time out of every account.
+    /// Of the living, and of those that somebody in the tree has waited for. Whoever has the kernel
+    /// bury his children unseen takes their time out of every account.
     pub cpu_time: Duration,
 }
 
@@ -69,7 +71,11 @@ const PATH_ROOM: usize = 64;
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl<'p> ProcessUsage<'p> {
-    pub fn new(proc: BorrowedFd<'p>, tree: Tree, volatile: &'p [OwnedFd]) -> Result<ProcessUsage<'p>, Errno> {
+    pub fn new(
+        proc: BorrowedFd<'p>,
+        tree: Tree,
+        volatile: &'p [OwnedFd],
+    ) -> Result<ProcessUsage<'p>, Errno> {
         let mut census = ProcessUsage {
             proc,
             tree,
@@ -83,7 +89,8 @@ impl<'p> ProcessUsage<'p> {
         if let Tree::DescendantsOf(root) = tree {
             census.found.reserve_exact(ROOM);
             let root = root.as_raw_nonzero().get();
-            // CONFIG_PROC_CHILDREN. Asked now: later a missing file only means that somebody is gone.
+            // CONFIG_PROC_CHILDREN. Asked now: later a missing file only means that somebody is
+            // gone.
             open(proc, Path::new(format_args!("{root}/task/{root}/children")).as_c_str()?)?;
             census.earlier_ticks = stat(proc, root)?.map_or(0, |stat| stat.reaped_ticks);
         }
@@ -103,7 +110,8 @@ impl<'p> ProcessUsage<'p> {
         self.each(|proc, pid| {
             if columns.resident {
                 let (_, pages) = resident(proc, pid)?;
-                count.resident_bytes = count.resident_bytes.saturating_add(pages.saturating_mul(page_bytes));
+                count.resident_bytes =
+                    count.resident_bytes.saturating_add(pages.saturating_mul(page_bytes));
             }
             if columns.stat
                 && let Some(stat) = stat(proc, pid)?
@@ -126,9 +134,10 @@ impl<'p> ProcessUsage<'p> {
         Ok(count)
     }
 
-    /// Memory in which a page shared by N counts for each with an N-th, swap included. The kernel walks every page for it: some
-    /// milliseconds for a gigabyte. A file in memory that is mapped is in the account of its file system too, and nobody can tell which
-    /// of the shared pages are such: so the larger of the two counts.
+    /// Memory in which a page shared by N counts for each with an N-th, swap included. The kernel
+    /// walks every page for it: some milliseconds for a gigabyte. A file in memory that is mapped
+    /// is in the account of its file system too, and nobody can tell which of the shared pages are
+    /// such: so the larger of the two counts.
     pub fn proportional_bytes(&mut self) -> Result<u64, Errno> {
         let page_bytes = self.page_bytes;
         let mut own: u64 = 0;
@@ -169,11 +178,13 @@ impl<'p> ProcessUsage<'p> {
         Ok(found)
     }
 
-    /// Kills every descendant there is now, and says how many; the caller buries, and calls again until nobody is left. The numbers in a namespace are not
-    /// ours: it ends with its first process.
+    /// Kills every descendant there is now, and says how many; the caller buries, and calls again
+    /// until nobody is left. The numbers in a namespace are not ours: it ends with its first
+    /// process.
     ///
-    /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody first loses the right to fork and
-    /// is stopped, round after round until no new ones turn up; both are inherited, and cheap.
+    /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody
+    /// first loses the right to fork and is stopped, round after round until no new ones turn up;
+    /// both are inherited, and cheap.
     pub fn kill_descendants(&mut self) -> Result<usize, Errno> {
         if self.tree == Tree::Namespace {
             return Ok(0);
@@ -198,7 +209,10 @@ impl<'p> ProcessUsage<'p> {
         self.signal_descendants(Some(Signal::KILL))
     }
 
-    fn each(&mut self, mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Next, Errno>) -> Result<(), Errno> {
+    fn each(
+        &mut self,
+        mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Next, Errno>,
+    ) -> Result<(), Errno> {
         let proc = self.proc;
         match self.tree {
             Tree::Namespace => numbered_entries(proc, c".", |pid| visit(proc, pid)),
@@ -243,7 +257,12 @@ fn children(proc: BorrowedFd<'_>, pid: i32, found: &mut Vec<i32>) -> Result<(), 
     }
 }
 
-fn children_of_thread(proc: BorrowedFd<'_>, pid: i32, thread: i32, found: &mut Vec<i32>) -> Result<(), Errno> {
+fn children_of_thread(
+    proc: BorrowedFd<'_>,
+    pid: i32,
+    thread: i32,
+    found: &mut Vec<i32>,
+) -> Result<(), Errno> {
     let path = Path::new(format_args!("{pid}/task/{thread}/children"));
     let file = match open(proc, path.as_c_str()?) {
         Ok(file) => file,
@@ -272,8 +291,8 @@ fn has_one_thread(task: &rustix::fs::Stat) -> bool {
     task.st_nlink <= 3
 }
 
-/// Pages in memory, and the number under which the process's memory is found: when its first thread has ended, the process
-/// itself shows none, and another thread has to speak for it.
+/// Pages in memory, and the number under which the process's memory is found: when its first thread
+/// has ended, the process itself shows none, and another thread has to speak for it.
 fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
     let pages = pages_of(proc, pid)?;
     if pages > 0 {
@@ -313,7 +332,9 @@ struct Proportional {
 
 fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Proportional>, Errno> {
     let mut buffer = [0; 2048];
-    let Some(text) = read(proc, Path::new(format_args!("{pid}/smaps_rollup")), &mut buffer)? else { return Ok(None) };
+    let Some(text) = read(proc, Path::new(format_args!("{pid}/smaps_rollup")), &mut buffer)? else {
+        return Ok(None);
+    };
     let kilobytes = |key| proc_text::value_of(text, key);
     let Some(resident) = kilobytes(b"Pss:") else { return Ok(None) };
     let bytes = |kilobytes: u64| kilobytes.saturating_mul(1024);
@@ -338,7 +359,8 @@ fn numbered_entries(
             Ok(entry) => entry,
             Err(error) => return ignore_gone(error),
         };
-        let number = proc_text::number(entry.file_name().to_bytes()).and_then(|number| i32::try_from(number).ok());
+        let number = proc_text::number(entry.file_name().to_bytes())
+            .and_then(|number| i32::try_from(number).ok());
         if let Some(number) = number
             && visit(number)? == Next::Stop
         {
@@ -353,7 +375,11 @@ fn open(proc: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 /// None if the process is gone or does not show it to us.
-fn read<'b>(proc: BorrowedFd<'_>, path: Path, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>, Errno> {
+fn read<'b>(
+    proc: BorrowedFd<'_>,
+    path: Path,
+    buffer: &'b mut [u8],
+) -> Result<Option<&'b [u8]>, Errno> {
     let file = match open(proc, path.as_c_str()?) {
         Ok(file) => file,
         Err(error) => return ignore_gone(error).map(|()| None),
@@ -364,7 +390,8 @@ fn read<'b>(proc: BorrowedFd<'_>, path: Path, buffer: &'b mut [u8]) -> Result<Op
     }
 }
 
-/// Processes end whenever they like. Any other error (no descriptor left, no memory) makes us blind, and is one.
+/// Processes end whenever they like. Any other error (no descriptor left, no memory) makes us
+/// blind, and is one.
 fn ignore_gone(error: Errno) -> Result<(), Errno> {
     match error {
         Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Ok(()),
@@ -424,7 +451,12 @@ mod tests {
     impl Script {
         fn start(program: &str, script: &str) -> Script {
             let mut command = Command::new(program);
-            let mut child = command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut child = command
+                .args(["-c", script])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
             let mut line = String::new();
             BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
             assert_eq!(line, "ready\n");
@@ -458,7 +490,10 @@ mod tests {
         let count = count.expect("three processes below the shell");
         assert!(count.resident_bytes > 100_000, "{count:?}");
         let proportional = census.proportional_bytes().unwrap();
-        assert!(proportional > 10_000 && proportional < count.resident_bytes, "{proportional} {count:?}");
+        assert!(
+            proportional > 10_000 && proportional < count.resident_bytes,
+            "{proportional} {count:?}"
+        );
     }
 
     #[test]
@@ -469,7 +504,10 @@ mod tests {
         );
         let proc = proc();
         let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
-        assert!((0..1000).any(|_| census.signal_descendants(None).unwrap() == 3), "two below, and one below them");
+        assert!(
+            (0..1000).any(|_| census.signal_descendants(None).unwrap() == 3),
+            "two below, and one below them"
+        );
         let mut children = Vec::with_capacity(8);
         super::children(census.proc, script.0.id() as i32, &mut children).unwrap();
         for (spared, left) in [(&children[..1], 1), (&children[1..], 2), (&children[..], 0)] {

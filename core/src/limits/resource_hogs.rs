@@ -1,5 +1,6 @@
-//! Real hogs on the real kernel, as an ordinary user, with and without cgroups, in both tiers. The test binary starts itself again for
-//! the supervisor's part: what it does there in a loop is what the core does in its own.
+//! Real hogs on the real kernel, as an ordinary user, with and without cgroups, in both tiers. The
+//! test binary starts itself again for the supervisor's part: what it does there in a loop is what
+//! the core does in its own.
 
 mod memory;
 
@@ -34,7 +35,8 @@ const NONE: RequestedLimits = RequestedLimits {
 };
 /// No test may hang: what the scene itself does not end is ended by this.
 const DEADLINE_S: u64 = 120;
-/// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it, and a limit of the user's tasks.
+/// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it,
+/// and a limit of the user's tasks.
 const SAFE_TASKS: u64 = 300;
 
 /// What the supervisor's part found out.
@@ -63,7 +65,8 @@ struct Place(PathBuf);
 impl Place {
     fn new() -> Place {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("paddock-hog-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name =
+            format!("paddock-hog-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
         if is_root() {
@@ -115,7 +118,11 @@ impl Delegated {
     /// None where the machine has no such tree, or nobody may delegate.
     fn make(trees: &[&str]) -> Option<Delegated> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("paddock_hogs_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "paddock_hogs_{}_{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let mut made = Delegated::none();
         for tree in trees {
             let group = Path::new("/sys/fs/cgroup").join(tree).join(&name);
@@ -139,7 +146,8 @@ impl Delegated {
 
     /// Groups that a session made and left.
     fn left(&self) -> Vec<PathBuf> {
-        let below = |group: &PathBuf| fs::read_dir(group).unwrap().map(|entry| entry.unwrap().path());
+        let below =
+            |group: &PathBuf| fs::read_dir(group).unwrap().map(|entry| entry.unwrap().path());
         self.0.iter().flat_map(below).filter(|path| path.is_dir()).collect()
     }
 }
@@ -172,7 +180,11 @@ struct Safety(Option<PathBuf>);
 impl Safety {
     fn new() -> Safety {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("paddock_safety_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "paddock_safety_{}_{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let group = Path::new("/sys/fs/cgroup/pids").join(name);
         let made = is_root() && fs::create_dir(&group).is_ok();
         if made {
@@ -223,7 +235,13 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
     let output = Command::new("sh")
         .args(["-c", &script, "sh"])
         .arg(binary())
-        .args(["--exact", "limits::resource_hogs::supervisor", "--ignored", "--nocapture", "--test-threads=1"])
+        .args([
+            "--exact",
+            "limits::resource_hogs::supervisor",
+            "--ignored",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env("PADDOCK_SCENE", scene.to_string())
         .current_dir(&place.0)
         .output()
@@ -248,15 +266,18 @@ fn supervisor() {
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own)).unwrap();
 
-    let limits = Limits::prepare(&requested, full, &format!("{:016x}", own.as_raw_nonzero())).unwrap();
+    let limits =
+        Limits::prepare(&requested, full, &format!("{:016x}", own.as_raw_nonzero())).unwrap();
     let held = limits.held().iter().map(Held::to_string).collect();
     // Who only watches is not slowed down by a second watcher.
-    let held_by_kernel = limits.holding(Limit::Processes).is_some_and(|held| held.means != Means::Watchdog);
+    let held_by_kernel =
+        limits.holding(Limit::Processes).is_some_and(|held| held.means != Means::Watchdog);
     let (mut child, first, _stderr) = start(full, &argv);
     limits.admit(first).unwrap();
     for (resource, value) in limits.rlimits() {
         // As the fence does it: an ordinary user can not raise a hard limit.
-        let value = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
+        let value =
+            rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         rustix::process::prlimit(Some(first), *resource, limit).unwrap();
     }
@@ -271,7 +292,8 @@ fn supervisor() {
         (open_proc("/proc"), Tree::DescendantsOf(own))
     };
     let mut watch = limits.watch(proc.as_fd(), tree, &[]).unwrap();
-    let mut census = crate::limits::process_usage::ProcessUsage::new(proc.as_fd(), tree, &[]).unwrap();
+    let mut census =
+        crate::limits::process_usage::ProcessUsage::new(proc.as_fd(), tree, &[]).unwrap();
     let main = Pid::from_raw(child.id() as i32).unwrap();
     let started = Instant::now();
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
@@ -295,14 +317,17 @@ fn supervisor() {
             }
         }
         if held_by_kernel {
-            let columns = crate::limits::process_usage::Columns { stat: true, ..Default::default() };
+            let columns =
+                crate::limits::process_usage::Columns { stat: true, ..Default::default() };
             most_tasks = most_tasks.max(census.count(columns).unwrap().tasks);
         }
         if started.elapsed() > Duration::from_secs(DEADLINE_S) {
             timed_out = true;
             break (None, None);
         }
-        let pause = watch.next_check().map_or(Duration::MAX, |next| next.saturating_duration_since(Instant::now()));
+        let pause = watch
+            .next_check()
+            .map_or(Duration::MAX, |next| next.saturating_duration_since(Instant::now()));
         std::thread::sleep(pause.min(Duration::from_millis(2)));
     };
     let elapsed_ms = started.elapsed().as_millis() as u64;
@@ -324,7 +349,10 @@ fn supervisor() {
         look_us: look_time.as_micros() as u64 / u64::from(looks.max(1)),
         most_tasks,
         output: fs::read_to_string("output").unwrap(),
-        reach: fs::read_to_string("reach").ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0),
+        reach: fs::read_to_string("reach")
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(0),
     };
     fs::write("result", serde_json::to_vec(&outcome).unwrap()).unwrap();
 }
@@ -335,15 +363,23 @@ fn text_of(exceeded: &ExceededLimit) -> String {
 }
 
 fn open_proc(path: &str) -> OwnedFd {
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .unwrap()
 }
 
-/// A shell that waits for a line before it runs the command; in the full tier it is the first process of the namespaces. Also returns that
-/// first process, as seen from here.
+/// A shell that waits for a line before it runs the command; in the full tier it is the first
+/// process of the namespaces. Also returns that first process, as seen from here.
 fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
     let mut command = if full {
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-current-user", "--pid", "--fork", "--mount-proc", "--kill-child"]);
+        command.args([
+            "--user",
+            "--map-current-user",
+            "--pid",
+            "--fork",
+            "--mount-proc",
+            "--kill-child",
+        ]);
         // Not exec: the shell stays and buries orphans.
         command.args(["sh", "-c", "echo ready >&2; read go; \"$@\" 2>&1; exit $?", "sh"]);
         command
@@ -361,7 +397,11 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
     assert_eq!(line, "ready\n");
     let pid = child.id();
     let first = match full {
-        true => fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().trim().parse().unwrap(),
+        true => fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap(),
         false => pid as i32,
     };
     (child, Pid::from_raw(first).unwrap(), stderr)
@@ -427,7 +467,8 @@ while True:
     try: os.fork()
     except OSError: pass";
 /// A bounded number of processes at once.
-const CROWD: &str = "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; echo full";
+const CROWD: &str =
+    "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; echo full";
 
 fn tasks(processes: u64) -> RequestedLimits {
     RequestedLimits { processes: Some(processes), ..NONE }
@@ -440,10 +481,16 @@ fn assert_bomb_is_held(tier: Tier, delegated: &Delegated, means: &str) {
     assert_eq!(outcome.held[0], format!("processes 40: {means}"));
     // The first process of a namespace is ours.
     assert!((30..=41).contains(&outcome.most_tasks), "{outcome:?}");
-    let expected = ["wall_s 1 exceeded by watchdog (ended)".to_owned(), format!("processes 40 exceeded by {means}")];
+    let expected = [
+        "wall_s 1 exceeded by watchdog (ended)".to_owned(),
+        format!("processes 40 exceeded by {means}"),
+    ];
     assert_eq!(outcome.met, expected, "{outcome:?}");
     let gives_up = run(tier, delegated, limits, &["sh", "-c", BOMB]);
-    assert!(gives_up.output.starts_with("started\n") && gives_up.output.contains("Cannot fork"), "{gives_up:?}");
+    assert!(
+        gives_up.output.starts_with("started\n") && gives_up.output.contains("Cannot fork"),
+        "{gives_up:?}"
+    );
 }
 
 #[test]
@@ -494,7 +541,12 @@ fn processor_time_of_the_whole_tree_is_limited() {
         assert_eq!(outcome.held, ["cpu_s 1: watchdog"]);
         assert_ended(&outcome, "cpu_s 1 exceeded by watchdog");
         assert_unharmed(&run(tier, &Delegated::none(), NONE, &["sh", "-c", BURNERS, "30000"]));
-        assert_unharmed(&run(tier, &Delegated::none(), seconds(20), &["sh", "-c", BURNERS, "30000"]));
+        assert_unharmed(&run(
+            tier,
+            &Delegated::none(),
+            seconds(20),
+            &["sh", "-c", BURNERS, "30000"],
+        ));
     }
 }
 
@@ -508,17 +560,28 @@ fn time_of_children_that_nobody_waits_for_counts_as_well() {
 fn the_wall_clock_ends_a_run() {
     let limits = RequestedLimits { wall_s: Some(1), ..NONE };
     for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &Delegated::none(), limits, &["sh", "-c", "echo started; sleep 2; echo full"]);
+        let outcome = run(
+            tier,
+            &Delegated::none(),
+            limits,
+            &["sh", "-c", "echo started; sleep 2; echo full"],
+        );
         assert_ended(&outcome, "wall_s 1 exceeded by watchdog");
         assert!((950..1900).contains(&outcome.elapsed_ms), "{outcome:?}");
         assert_eq!(outcome.looks, 1, "a clock needs no looking in between");
-        assert_unharmed(&run(tier, &Delegated::none(), NONE, &["sh", "-c", "echo started; sleep 2; echo full"]));
+        assert_unharmed(&run(
+            tier,
+            &Delegated::none(),
+            NONE,
+            &["sh", "-c", "echo started; sleep 2; echo full"],
+        ));
     }
 }
 
 #[test]
 fn open_files_are_limited() {
-    let script = "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')";
+    let script =
+        "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')";
     let limits = RequestedLimits { open_files: Some(64), ..NONE };
     let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
     assert!(outcome.code == 1 && outcome.output.contains("Too many open files"), "{outcome:?}");
@@ -541,10 +604,18 @@ open('reach', 'w').write(str(os.stat('big').st_size))
 print('full')";
     let limits = RequestedLimits { file_size_mb: Some(1), ..NONE };
     let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
-    assert_eq!((outcome.output.as_str(), outcome.reach), ("started\nFile too large\nfull\n", 1 << 20));
+    assert_eq!(
+        (outcome.output.as_str(), outcome.reach),
+        ("started\nFile too large\nfull\n", 1 << 20)
+    );
     let control = run(Tier::Landlock, &Delegated::none(), NONE, &python(script, ""));
     assert_eq!((control.output.as_str(), control.reach), ("started\nfull\n", 3 << 20));
-    let killed = run(Tier::Landlock, &Delegated::none(), limits, &["sh", "-c", "exec head -c 3000000 /dev/zero > big"]);
+    let killed = run(
+        Tier::Landlock,
+        &Delegated::none(),
+        limits,
+        &["sh", "-c", "exec head -c 3000000 /dev/zero > big"],
+    );
     assert_eq!(killed.code, 128 + libc::SIGXFSZ);
 }
 
@@ -577,11 +648,17 @@ fn the_clock_of_a_group_misses_nobody() {
     for (tree, version) in [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")] {
         let Some(delegated) = Delegated::make(&[tree]) else { continue };
         for (program, script) in [("sh", BURNERS), ("/usr/bin/python3", FORGOTTEN)] {
-            let outcome = run(Tier::Landlock, &delegated, seconds(1), &[program, "-c", script, "10000000"]);
+            let outcome =
+                run(Tier::Landlock, &delegated, seconds(1), &[program, "-c", script, "10000000"]);
             assert_eq!(outcome.held, [format!("cpu_s 1: {version}")]);
             assert_ended(&outcome, &format!("cpu_s 1 exceeded by {version}"));
         }
-        assert_unharmed(&run(Tier::Landlock, &delegated, seconds(20), &["sh", "-c", BURNERS, "30000"]));
+        assert_unharmed(&run(
+            Tier::Landlock,
+            &delegated,
+            seconds(20),
+            &["sh", "-c", BURNERS, "30000"],
+        ));
     }
 }
 
@@ -591,6 +668,9 @@ fn a_session_sweeps_what_a_killed_one_left() {
     let forgotten = delegated.0[0].join("paddock-0123456789abcdef");
     fs::create_dir(&forgotten).unwrap();
     chown(&forgotten, Some(NOBODY), Some(NOBODY)).unwrap();
-    assert_eq!(run(Tier::Landlock, &delegated, tasks(80), &["true"]).held, ["processes 80: cgroup v1"]);
+    assert_eq!(
+        run(Tier::Landlock, &delegated, tasks(80), &["true"]).held,
+        ["processes 80: cgroup v1"]
+    );
     assert!(!forgotten.exists());
 }

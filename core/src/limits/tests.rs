@@ -19,7 +19,10 @@ fn every_key_has_to_be_there_and_no_other() {
     assert_eq!(serde_json::from_str::<RequestedLimits>(text).unwrap(), ALL);
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("\"cpu_s\":10,", "")).is_err());
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s", "cpu")).is_err());
-    assert!(serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s\":10", "cpu_s\":-10")).is_err());
+    assert!(
+        serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s\":10", "cpu_s\":-10"))
+            .is_err()
+    );
     let nothing = text.replace("cpu_s\":10", "cpu_s\":null");
     assert_eq!(serde_json::from_str::<RequestedLimits>(&nothing).unwrap().cpu_s, None);
 }
@@ -45,7 +48,10 @@ fn a_limit_of_nothing_or_beyond_counting_is_refused() {
         refused(RequestedLimits { file_size_mb: Some(huge), ..RequestedLimits::default() }),
         Some(expected.clone())
     );
-    assert_eq!(expected.to_string(), "a limit of 17592186044415 file_size_mb is more than can be counted");
+    assert_eq!(
+        expected.to_string(),
+        "a limit of 17592186044415 file_size_mb is more than can be counted"
+    );
 }
 
 #[test]
@@ -69,7 +75,11 @@ fn without_cgroups_the_tier_decides() {
 
 #[test]
 fn a_cgroup_needs_no_backstop_for_memory_and_processes() {
-    let held = Chosen { memory: Some(Means::CgroupV2), processes: Some(Means::CgroupV1), cpu: Some(Means::CgroupV2) };
+    let held = Chosen {
+        memory: Some(Means::CgroupV2),
+        processes: Some(Means::CgroupV1),
+        cpu: Some(Means::CgroupV2),
+    };
     let rlimits = held.rlimits(&ALL, Some(512 << 20), None, Some(65));
     assert_eq!(rlimits, [(Resource::Cpu, 11), (Resource::Nofile, 100)]);
     let texts: Vec<String> = held.held(&ALL).iter().map(Held::to_string).collect();
@@ -113,9 +123,12 @@ fn decimals_are_written_without_allocating() {
 
 #[test]
 fn signals_tell_their_limit() {
-    let limits =
-        Limits::prepare(&RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() }, false, "unit")
-            .unwrap();
+    let limits = Limits::prepare(
+        &RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() },
+        false,
+        "unit",
+    )
+    .unwrap();
     assert_eq!(limits.behind_signal(libc::SIGXFSZ).unwrap().to_string(), "file_size_mb 1 exceeded");
     assert_eq!(limits.behind_signal(libc::SIGXCPU), None);
     assert_eq!(limits.behind_signal(libc::SIGKILL), None);
@@ -123,7 +136,8 @@ fn signals_tell_their_limit() {
 
 #[test]
 fn what_was_met_is_told_once() {
-    let only_wall = RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
+    let only_wall =
+        RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
     // Nobody may make a group for this test, and nobody needs one.
     let chosen = Chosen::new(&only_wall, true, false, &Cgroups::none());
     let limits = Limits {

@@ -1,8 +1,10 @@
-//! The watchdog: looks at the tree, says when a limit is exceeded and when it wants to look again. It kills nobody.
+//! The watchdog: looks at the tree, says when a limit is exceeded and when it wants to look again.
+//! It kills nobody.
 //!
-//! How often it looks depends on how much could have happened: a hog can fill what is left at the speed of the memory, a bomb
-//! at the speed of fork. Far from every limit that is twice a second, close to one fifty times, and never so often that
-//! looking takes more than a tenth of the time. Between two looks a limit can be overrun; by how much is measured in the tests.
+//! How often it looks depends on how much could have happened: a hog can fill what is left at the
+//! speed of the memory, a bomb at the speed of fork. Far from every limit that is twice a second,
+//! close to one fifty times, and never so often that looking takes more than a tenth of the time.
+//! Between two looks a limit can be overrun; by how much is measured in the tests.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -15,15 +17,18 @@ use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);
-/// A second look before the end: a vforked child counts with all the memory of its parent, for an instant.
+/// A second look before the end: a vforked child counts with all the memory of its parent, for an
+/// instant.
 const DOUBT: Duration = Duration::from_millis(10);
 /// Of a counter in the kernel that will not be missed.
 const RELAXED: Duration = Duration::from_millis(200);
-/// Of the time of living processes: who ends unseen between two looks, and is waited for by nobody, takes his along.
+/// Of the time of living processes: who ends unseen between two looks, and is waited for by nobody,
+/// takes his along.
 const LONGEST_FOR_LIVING: Duration = Duration::from_millis(250);
 /// Of the clock of a group, which misses nothing.
 const LONGEST_FOR_CLOCK: Duration = Duration::from_secs(1);
-/// How long the kernel's word on shared pages is believed, at least and at most: it is the only costly one.
+/// How long the kernel's word on shared pages is believed, at least and at most: it is the only
+/// costly one.
 const BELIEF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// What two processors can fill. A tree that was seen to be faster is believed.
 const BYTES_PER_SECOND: u64 = 2 << 30;
@@ -51,8 +56,8 @@ struct Memory {
     held: Held,
     bytes: u64,
     last: Option<(Instant, u64)>,
-    /// How much of what the processes have is counted more than once, and until when that is believed. Pages that are written
-    /// stop being shared, so it can only become less.
+    /// How much of what the processes have is counted more than once, and until when that is
+    /// believed. Pages that are written stop being shared, so it can only become less.
     shared: u64,
     believed_until: Option<Instant>,
     doubted: bool,
@@ -88,8 +93,11 @@ impl<'a> Watch<'a> {
         let mut watch = Watch {
             limits,
             census: ProcessUsage::new(proc, tree, volatile)?,
-            // Sleeping does not count: the run could do nothing in that time. A deadline beyond the clock never comes.
-            wall: limits.holding(Limit::Wall).map(|held| (held, now.checked_add(Duration::from_secs(held.value)))),
+            // Sleeping does not count: the run could do nothing in that time. A deadline beyond the
+            // clock never comes.
+            wall: limits
+                .holding(Limit::Wall)
+                .map(|held| (held, now.checked_add(Duration::from_secs(held.value)))),
             memory: memory.filter(|held| !in_group(held)).map(|held| Memory {
                 held,
                 bytes: held.value.saturating_mul(MEBIBYTE),
@@ -103,14 +111,19 @@ impl<'a> Watch<'a> {
             cpu: cpu.map(|held| Cpu {
                 held,
                 limit: Duration::from_secs(held.value),
-                processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+                processors: std::thread::available_parallelism()
+                    .map_or(1, |count| count.get() as u32),
                 last: Duration::ZERO,
                 lost: Duration::ZERO,
             }),
             next: None,
             blind_looks: 0,
         };
-        if watch.memory.is_some() || watch.full_group.is_some() || watch.tasks.is_some() || watch.cpu.is_some() {
+        if watch.memory.is_some()
+            || watch.full_group.is_some()
+            || watch.tasks.is_some()
+            || watch.cpu.is_some()
+        {
             watch.next = Some(now + SHORTEST);
         }
         Ok(watch)
@@ -153,8 +166,9 @@ impl<'a> Watch<'a> {
         None
     }
 
-    /// Kills all of the tree that can be reached by group or descent; the caller buries, and calls again until nobody is left. A namespace
-    /// without a cgroup is ended by its first process instead.
+    /// Kills all of the tree that can be reached by group or descent; the caller buries, and calls
+    /// again until nobody is left. A namespace without a cgroup is ended by its first process
+    /// instead.
     pub fn kill(&mut self) {
         self.limits.groups().kill();
         let _ = self.census.kill_descendants();
@@ -185,17 +199,26 @@ impl<'a> Watch<'a> {
                 .filter(|tasks| tasks.held.means == Means::Watchdog)
                 .map(|tasks| tasks.most),
         };
-        let count = if columns.resident || columns.stat { self.census.count(columns)? } else { Default::default() };
+        let count = if columns.resident || columns.stat {
+            self.census.count(columns)?
+        } else {
+            Default::default()
+        };
 
         if let Some(tasks) = &self.tasks {
             match tasks.held.means {
-                // The kernel refuses and keeps no account of it. What can be seen is that every place is taken, but for one that whoever
-                // made the namespace may hold.
-                Means::UserNamespace if count.tasks >= tasks.held.value => self.limits.crowded.set(true),
-                Means::Watchdog if count.tasks > tasks.most => return Ok(WatchResult::Exceeded(tasks.held.into())),
+                // The kernel refuses and keeps no account of it. What can be seen is that every
+                // place is taken, but for one that whoever made the namespace may hold.
+                Means::UserNamespace if count.tasks >= tasks.held.value => {
+                    self.limits.crowded.set(true)
+                }
+                Means::Watchdog if count.tasks > tasks.most => {
+                    return Ok(WatchResult::Exceeded(tasks.held.into()));
+                }
                 _ => {}
             }
-            pause = pause.min(time_to_fill(tasks.most.saturating_sub(count.tasks), TASKS_PER_SECOND));
+            pause =
+                pause.min(time_to_fill(tasks.most.saturating_sub(count.tasks), TASKS_PER_SECOND));
         }
         if let Some(cpu) = &mut self.cpu {
             let used = match clock {
@@ -206,10 +229,12 @@ impl<'a> Watch<'a> {
                 return Ok(WatchResult::Exceeded(cpu.held.into()));
             }
             let longest = if clock.is_some() { LONGEST_FOR_CLOCK } else { LONGEST_FOR_LIVING };
-            pause = pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(SHORTEST, longest));
+            pause =
+                pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(SHORTEST, longest));
         }
         if let Some(memory) = &mut self.memory {
-            let used = memory.used(now, count.resident_bytes, || self.census.proportional_bytes())?;
+            let used =
+                memory.used(now, count.resident_bytes, || self.census.proportional_bytes())?;
             if used > memory.bytes {
                 if memory.doubted {
                     return Ok(WatchResult::Exceeded(memory.held.into()));
@@ -230,8 +255,8 @@ enum WatchResult {
 }
 
 impl Memory {
-    /// What the tree has, every page counted once. `resident` counts some of them for each who has them: more than this it can not be.
-    /// Only when that is too much is the costly question asked.
+    /// What the tree has, every page counted once. `resident` counts some of them for each who has
+    /// them: more than this it can not be. Only when that is too much is the costly question asked.
     fn used(
         &mut self,
         now: Instant,
@@ -250,7 +275,8 @@ impl Memory {
         let used = proportional()?.min(resident);
         let cost = before.elapsed();
         self.shared = resident - used;
-        self.believed_until = Some(now + cost.saturating_mul(COST_FACTOR).clamp(BELIEF.0, BELIEF.1));
+        self.believed_until =
+            Some(now + cost.saturating_mul(COST_FACTOR).clamp(BELIEF.0, BELIEF.1));
         Ok(used)
     }
 
@@ -265,9 +291,14 @@ impl Memory {
 }
 
 impl Cpu {
-    /// All that was used, with what has left the account. A child may be waited for between the look at its parent and
-    /// the one at itself, and is then missed once: before time counts as lost, it is looked for again.
-    fn used(&mut self, counted: Duration, again: impl FnOnce() -> Result<Duration, Errno>) -> Result<Duration, Errno> {
+    /// All that was used, with what has left the account. A child may be waited for between the
+    /// look at its parent and the one at itself, and is then missed once: before time counts as
+    /// lost, it is looked for again.
+    fn used(
+        &mut self,
+        counted: Duration,
+        again: impl FnOnce() -> Result<Duration, Errno>,
+    ) -> Result<Duration, Errno> {
         let mut counted = counted;
         if counted < self.last {
             counted = again()?;
@@ -297,7 +328,14 @@ mod tests {
 
     fn memory() -> Memory {
         let held = Held { limit: Limit::Memory, value: 4096, means: Means::Watchdog };
-        Memory { held, bytes: 4096 << 20, last: None, shared: 0, believed_until: None, doubted: false }
+        Memory {
+            held,
+            bytes: 4096 << 20,
+            last: None,
+            shared: 0,
+            believed_until: None,
+            doubted: false,
+        }
     }
 
     #[test]
@@ -324,7 +362,8 @@ mod tests {
         // Of 10, 8 were counted twice.
         assert_eq!(memory.used(now, gigabytes(10), || Ok(gigabytes(2))), Ok(gigabytes(2)));
         assert_eq!(memory.used(now, gigabytes(11), unasked), Ok(gigabytes(3)));
-        // What grows beyond the limit all the same is asked about at once, and anything after a while.
+        // What grows beyond the limit all the same is asked about at once, and anything after a
+        // while.
         assert_eq!(memory.used(now, gigabytes(13), || Ok(gigabytes(5))), Ok(gigabytes(5)));
         assert_eq!(memory.used(now, gigabytes(12), unasked), Ok(gigabytes(4)));
         assert_eq!(memory.used(later, gigabytes(12), || Ok(gigabytes(12))), Ok(gigabytes(12)));
@@ -333,8 +372,13 @@ mod tests {
     #[test]
     fn time_that_leaves_the_account_is_kept() {
         let held = Held { limit: Limit::Cpu, value: 10, means: Means::Watchdog };
-        let mut cpu =
-            Cpu { held, limit: Duration::from_secs(10), processors: 2, last: Duration::ZERO, lost: Duration::ZERO };
+        let mut cpu = Cpu {
+            held,
+            limit: Duration::from_secs(10),
+            processors: 2,
+            last: Duration::ZERO,
+            lost: Duration::ZERO,
+        };
         let seconds = Duration::from_secs;
         let unasked = || Err(Errno::INVAL);
         assert_eq!(cpu.used(seconds(3), unasked), Ok(seconds(3)));

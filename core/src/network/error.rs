@@ -20,7 +20,9 @@ pub enum NetworkError {
     Relay(Errno),
     #[error("the proxy of the run finds no port on this machine's loopback: {0}")]
     Door(Errno),
-    #[error("sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}")]
+    #[error(
+        "sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}"
+    )]
     SupervisedConnect(Errno),
     #[error("the kernel gives no random numbers: {0}")]
     Random(Errno),

@@ -9,9 +9,11 @@
 //!                                                           │            supervisor ─► journal, one line for people
 //! ```
 //!
-//! A socket belongs to the namespace it was made in, whoever has it: init makes them ([`inside`]) and hands them out, and nothing in there
-//! has one of its own. The supervisor keeps them until somebody calls, and gives them to a relay then ([`outlet`]), which is a program of
-//! its own ([`attend`]): it reads what strangers send, and has nothing but these sockets, the plan and a line to the supervisor.
+//! A socket belongs to the namespace it was made in, whoever has it: init makes them ([`inside`])
+//! and hands them out, and nothing in there has one of its own. The supervisor keeps them until
+//! somebody calls, and gives them to a relay then ([`outlet`]), which is a program of its own
+//! ([`attend`]): it reads what strangers send, and has nothing but these sockets, the plan and a
+//! line to the supervisor.
 //!
 //! What a relay does with them:
 //!
@@ -65,12 +67,16 @@ pub struct Given {
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The command `relay`: the life of a relay. Its sockets are those of [`namespace::enter`], then those of published ports.
+/// The command `relay`: the life of a relay. Its sockets are those of [`namespace::enter`], then
+/// those of published ports.
 pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, NetworkError> {
     let Given { within, handover, sockets: fds } = given;
-    let Some(network) = &plan.network else { return Err(NetworkError::Usage("the plan has no network")) };
+    let Some(network) = &plan.network else {
+        return Err(NetworkError::Usage("the plan has no network"));
+    };
     let filtered = network.mode == NetworkMode::Filtered;
-    let token = if filtered { Some(Token::receive(&told).map_err(NetworkError::Relay)?) } else { None };
+    let token =
+        if filtered { Some(Token::receive(&told).map_err(NetworkError::Relay)?) } else { None };
     // In the landlock tier clients come one by one, by the line.
     let made_inside = filtered && plan.tier == Tier::Full;
     let mut sockets = sorted(fds, network, made_inside).map_err(NetworkError::Relay)?;
@@ -83,7 +89,8 @@ pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, NetworkEr
     Ok(relay::run(network, sockets, token, told))
 }
 
-/// By what they are, and where. The last of those that were made inside is the one to ask for sockets with.
+/// By what they are, and where. The last of those that were made inside is the one to ask for
+/// sockets with.
 fn sorted(fds: Vec<OwnedFd>, network: &Network, made_inside: bool) -> Result<Sockets, Errno> {
     let mut sockets = Sockets::default();
     let mut are_inside = made_inside;
@@ -107,7 +114,8 @@ fn sorted(fds: Vec<OwnedFd>, network: &Network, made_inside: bool) -> Result<Soc
     Ok(sockets)
 }
 
-/// Whoever gets hold of the relay has the host's network, which is what it is for, and no file but those that names are found with.
+/// Whoever gets hold of the relay has the host's network, which is what it is for, and no file but
+/// those that names are found with.
 fn confine() -> Result<(), Errno> {
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
@@ -135,7 +143,8 @@ fn confine() -> Result<(), Errno> {
     sys::landlock_restrict_self(ruleset.as_fd())
 }
 
-/// Whole directories: such a file is replaced when the host's network changes, and a rule is about what it was.
+/// Whole directories: such a file is replaced when the host's network changes, and a rule is about
+/// what it was.
 fn readable() -> Vec<PathBuf> {
     let mut places = vec![PathBuf::from("/etc")];
     for path in RESOLVER {
@@ -158,14 +167,21 @@ mod tests {
         if sys::landlock_abi().is_err() {
             return;
         }
-        let opens = |path: &str, flags: OFlags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).is_ok();
-        let others = [("/proc/self/status", OFlags::RDONLY), ("/usr", OFlags::RDONLY), ("/dev/null", OFlags::WRONLY)];
+        let opens = |path: &str, flags: OFlags| {
+            rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).is_ok()
+        };
+        let others = [
+            ("/proc/self/status", OFlags::RDONLY),
+            ("/usr", OFlags::RDONLY),
+            ("/dev/null", OFlags::WRONLY),
+        ];
         assert!(others.iter().all(|(path, flags)| opens(path, *flags)));
         let child = sys::fork(|| {
             let kept = confine().is_ok() && opens("/etc/passwd", OFlags::RDONLY);
             i32::from(!kept || others.iter().any(|(path, flags)| opens(path, *flags)))
         });
-        let (_, status) = rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
+        let (_, status) =
+            rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
         assert_eq!(status.exit_status(), Some(0));
     }
 }

@@ -1,6 +1,7 @@
-//! In init: the network that the command has. A namespace of its own, in which every address is local, and every connection, wherever it
-//! is meant to go, arrives at one listener; whoever has that from us accepts it (see [`super`]). There is no way out: no device but
-//! loopback, and no route that does not end there.
+//! In init: the network that the command has. A namespace of its own, in which every address is
+//! local, and every connection, wherever it is meant to go, arrives at one listener; whoever has
+//! that from us accepts it (see [`super`]). There is no way out: no device but loopback, and no
+//! route that does not end there.
 //!
 //! If nobody listens any more, connections are refused.
 
@@ -18,19 +19,25 @@ use crate::plan::{Mode, Network};
 /// It is the first device of every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// What connections of the command come from. Without it the kernel would take the address that is called for the caller's own.
-const OWN: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1))];
+/// What connections of the command come from. Without it the kernel would take the address that is
+/// called for the caller's own.
+const OWN: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1)),
+];
 
 /// Where connections arrive. Nobody inside may bind a port below 1024.
 const LISTENERS: [SocketAddr; 2] = [PROXY, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1)];
 
-/// Whoever dials the listener itself wants a proxy (network/parse/proxy_request.rs). No server inside can stand in its way.
+/// Whoever dials the listener itself wants a proxy (network/parse/proxy_request.rs). No server
+/// inside can stand in its way.
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 255, 255, 254)), 1);
 
 /// Whatever server is asked for a name, it is here.
-const NAMES: [SocketAddr; 2] =
-    [SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 53), SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 53)];
+const NAMES: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 53),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 53),
+];
 
 /// As many connections may wait for the relay to be started, or to come round.
 const BACKLOG: i32 = 4096;
@@ -66,11 +73,14 @@ fn step(what: &'static str) -> impl FnOnce(Errno) -> InsideError {
     move |errno| InsideError { what, errno }
 }
 
-/// Moves this process into the network of a plan. What is returned is for the relay, which sees by itself what each is
-/// ([`super::sorted`]); last the network itself, where it has ports that others reach.
+/// Moves this process into the network of a plan. What is returned is for the relay, which sees by
+/// itself what each is ([`super::sorted`]); last the network itself, where it has ports that others
+/// reach.
 pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
-    // Here, and not with the other namespaces: that would keep the supervisor from its work meanwhile.
-    sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0]).map_err(step(NO_NAMESPACE))?;
+    // Here, and not with the other namespaces: that would keep the supervisor from its work
+    // meanwhile.
+    sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0])
+        .map_err(step(NO_NAMESPACE))?;
     let mut handed = match network.mode {
         Mode::None => bring_loopback_up().map(|()| Vec::new()),
         Mode::Filtered => {
@@ -81,7 +91,11 @@ pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
         }
     }?;
     if !network.published.is_empty() {
-        let own = rustix::fs::open(c"/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Permissions::empty());
+        let own = rustix::fs::open(
+            c"/proc/self/ns/net",
+            OFlags::RDONLY | OFlags::CLOEXEC,
+            Permissions::empty(),
+        );
         handed.push(own.map_err(step("it can not be opened"))?);
     }
     Ok(handed)
@@ -89,7 +103,12 @@ pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
 
 /// Where the kernel has none, nothing inside can use it, and there is nothing to turn.
 fn has_ipv6() -> Result<bool> {
-    match rustix::net::socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None) {
+    match rustix::net::socket_with(
+        AddressFamily::INET6,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    ) {
         Ok(_) => Ok(true),
         Err(Errno::AFNOSUPPORT) => Ok(false),
         Err(errno) => Err(step(NO_SOCKETS)(errno)),
@@ -112,7 +131,8 @@ const SETTINGS: [&str; 5] = [
     "IPv6 can not be routed",
 ];
 
-/// rtnetlink(7). ip link set lo up; ip address add OWN dev lo; ip route add local default dev lo src OWN.
+/// rtnetlink(7). ip link set lo up; ip address add OWN dev lo; ip route add local default dev lo
+/// src OWN.
 fn make_everything_local(families: usize) -> Result<()> {
     let mut requests = Requests::default();
     add_loopback(&mut requests);
@@ -123,20 +143,30 @@ fn make_everything_local(families: usize) -> Result<()> {
         };
         let whole = (own.len() * 8) as u8;
         // ifaddrmsg: family, prefix, flags, scope, index
-        let address = [&[family, whole, libc::IFA_F_NODAD as u8, 0][..], &LOOPBACK.to_ne_bytes()].concat();
+        let address =
+            [&[family, whole, libc::IFA_F_NODAD as u8, 0][..], &LOOPBACK.to_ne_bytes()].concat();
         requests.add(libc::RTM_NEWADDR, MAKE, &address);
         requests.attribute(libc::IFA_LOCAL, &own);
         requests.attribute(libc::IFA_ADDRESS, &own);
-        // rtmsg: family, prefixes of destination and source, service, table, by whom, scope, kind, flags
-        let scope = if family == libc::AF_INET as u8 { libc::RT_SCOPE_HOST } else { libc::RT_SCOPE_UNIVERSE };
+        // rtmsg: family, prefixes of destination and source, service, table, by whom, scope, kind,
+        // flags
+        let scope = if family == libc::AF_INET as u8 {
+            libc::RT_SCOPE_HOST
+        } else {
+            libc::RT_SCOPE_UNIVERSE
+        };
         let local = [libc::RT_TABLE_LOCAL, libc::RTPROT_BOOT, scope, libc::RTN_LOCAL];
         let route = [&[family, 0, 0, 0][..], &local, &[0; 4]].concat();
         requests.add(libc::RTM_NEWROUTE, MAKE, &route);
         requests.attribute(libc::RTA_OIF, &LOOPBACK.to_ne_bytes());
         requests.attribute(libc::RTA_PREFSRC, &own);
     }
-    let what = |request: Option<u32>| SETTINGS.get(request.unwrap_or(0) as usize).copied().unwrap_or(SETTINGS[0]);
-    requests.send(None).map_err(|Failed { request, errno }| InsideError { what: what(request), errno })
+    let what = |request: Option<u32>| {
+        SETTINGS.get(request.unwrap_or(0) as usize).copied().unwrap_or(SETTINGS[0])
+    };
+    requests
+        .send(None)
+        .map_err(|Failed { request, errno }| InsideError { what: what(request), errno })
 }
 
 fn add_loopback(requests: &mut Requests) {
@@ -188,8 +218,9 @@ mod nfta {
     pub const TPROXY_PORT: u16 = 3;
 }
 
-/// Every connection to the listeners, but those to loopback itself. It is turned with its first packet; all others find the socket that it led
-/// to by themselves, and looking for that here as well would cost each of them more than the rest of its way in here.
+/// Every connection to the listeners, but those to loopback itself. It is turned with its first
+/// packet; all others find the socket that it led to by themselves, and looking for that here as
+/// well would cost each of them more than the rest of its way in here.
 ///
 /// ```text
 /// table inet paddock {
@@ -216,7 +247,8 @@ fn turn_connections(families: usize) -> Result<()> {
         hook.number(nfta::HOOK_PRIORITY, libc::NF_IP_PRI_MANGLE);
     });
     rules.leave_to_itself();
-    // The address of the destination is at byte 16 of an IPv4 header, and at byte 24 of an IPv6 one.
+    // The address of the destination is at byte 16 of an IPv4 header, and at byte 24 of an IPv6
+    // one.
     rules.turn(libc::NFPROTO_IPV4, 16, &[127], LISTENERS[0]);
     if families > 1 {
         rules.turn(libc::NFPROTO_IPV6, 24, &Ipv6Addr::LOCALHOST.octets(), LISTENERS[1]);
@@ -236,7 +268,12 @@ impl Rules {
     }
 
     fn add(&mut self, kind: i32, flags: i32) {
-        self.begin(libc::NFNL_SUBSYS_NFTABLES << 8 | kind, flags | libc::NLM_F_ACK, libc::NFPROTO_INET, 0);
+        self.begin(
+            libc::NFNL_SUBSYS_NFTABLES << 8 | kind,
+            flags | libc::NLM_F_ACK,
+            libc::NFPROTO_INET,
+            0,
+        );
     }
 
     fn text(&mut self, kind: u16, text: &str) {
@@ -317,7 +354,9 @@ impl Rules {
             rule.expression("immediate", |data| {
                 data.number(nfta::IMMEDIATE_REGISTER, libc::NFT_REG_VERDICT);
                 data.nested(nfta::IMMEDIATE_VALUE, |value| {
-                    value.nested(nfta::VERDICT, |verdict| verdict.number(nfta::VERDICT_CODE, libc::NF_ACCEPT));
+                    value.nested(nfta::VERDICT, |verdict| {
+                        verdict.number(nfta::VERDICT_CODE, libc::NF_ACCEPT)
+                    });
                 });
             });
         });
@@ -331,7 +370,8 @@ impl Rules {
         self.nested(nfta::RULE_EXPRESSIONS, expressions);
     }
 
-    /// One of the other lines. What the address of a destination begins with, `loopback`, is left alone.
+    /// One of the other lines. What the address of a destination begins with, `loopback`, is left
+    /// alone.
     fn turn(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
         self.rule(|rule| {
             rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
@@ -360,21 +400,30 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
     }
     for at in NAMES.into_iter().take(families) {
         sockets.push(made(at, SocketType::DGRAM, true)?);
-        // Connections to loopback are not turned, and a server of names may be there as well; unless the host's own is asked for.
+        // Connections to loopback are not turned, and a server of names may be there as well;
+        // unless the host's own is asked for.
         if !local_ports.contains(&at.port()) {
             sockets.push(made(at, SocketType::STREAM, false)?);
         }
     }
     for port in local_ports {
-        for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].into_iter().take(families) {
+        for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
+            .into_iter()
+            .take(families)
+        {
             let local = socket(SocketAddr::new(address, *port), SocketType::STREAM, false);
             sockets.push(local.map_err(step("the local ports can not be taken"))?);
         }
     }
-    // To find out whose a connection is; and the mark behind which there are none of these ([`super::sorted`]).
+    // To find out whose a connection is; and the mark behind which there are none of these
+    // ([`super::sorted`]).
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let diagnosis =
-        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG));
+    let diagnosis = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        flags,
+        Some(netlink::SOCK_DIAG),
+    );
     sockets.push(diagnosis.map_err(step(NO_SOCKETS))?);
     Ok(sockets)
 }
@@ -382,10 +431,15 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
 /// `turned`: for what was meant for other addresses, to which the answers have to come from there.
 fn socket(at: SocketAddr, kind: SocketType, turned: bool) -> std::result::Result<OwnedFd, Errno> {
     let (family, level, transparent, told_address) = match at {
-        SocketAddr::V4(_) => (AddressFamily::INET, libc::SOL_IP, libc::IP_TRANSPARENT, libc::IP_PKTINFO),
-        SocketAddr::V6(_) => (AddressFamily::INET6, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, libc::IPV6_RECVPKTINFO),
+        SocketAddr::V4(_) => {
+            (AddressFamily::INET, libc::SOL_IP, libc::IP_TRANSPARENT, libc::IP_PKTINFO)
+        }
+        SocketAddr::V6(_) => {
+            (AddressFamily::INET6, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, libc::IPV6_RECVPKTINFO)
+        }
     };
-    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    let socket =
+        rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if at.is_ipv6() {
         rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
     }

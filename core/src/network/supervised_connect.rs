@@ -1,7 +1,9 @@
-//! Sockets that the supervisor connects for the command, where no namespace keeps them in (landlock tier).
+//! Sockets that the supervisor connects for the command, where no namespace keeps them in (landlock
+//! tier).
 //!
-//! connect(2), and with a fenced network bind(2) and listen(2), wait for us. The address is copied once and judged as the copy has it; what is then
-//! carried out is a call of our own, with that copy, on a duplicate of the caller's socket (pidfd_getfd(2)). Whatever other threads do to
+//! connect(2), and with a fenced network bind(2) and listen(2), wait for us. The address is copied
+//! once and judged as the copy has it; what is then carried out is a call of our own, with that
+//! copy, on a duplicate of the caller's socket (pidfd_getfd(2)). Whatever other threads do to
 //! memory or descriptors meanwhile, nothing else is reached: no call goes on by itself.
 //!
 //! A connection that is not made at once is parked: nothing here waits for a peer.
@@ -36,7 +38,8 @@ const MOST_REFUSED: usize = 64;
 pub struct SupervisedConnect {
     /// None: it is not fenced.
     network: Option<Fenced>,
-    /// Socket files that may be connected to. As long as they are held open, nothing else gets their numbers.
+    /// Socket files that may be connected to. As long as they are held open, nothing else gets
+    /// their numbers.
     sockets: Vec<(Identity, OwnedFd)>,
     parked: Vec<Parked>,
     /// Readable when something parked has come to its end.
@@ -61,7 +64,8 @@ struct Parked {
     until: Option<Instant>,
 }
 
-/// The calls that have to wait; none, if a namespace sees to it, or if no socket is made that could reach somebody.
+/// The calls that have to wait; none, if a namespace sees to it, or if no socket is made that could
+/// reach somebody.
 pub fn calls(reach: SocketAccess) -> &'static [&'static str] {
     match reach {
         SocketAccess { network: Some(plan::Mode::Filtered), .. } => &["bind", "connect", "listen"],
@@ -72,7 +76,8 @@ pub fn calls(reach: SocketAccess) -> &'static [&'static str] {
 
 /// What the filter and we have to hold; nothing in the full tier.
 pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
-    let opened = plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&Family::Unix));
+    let opened =
+        plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&Family::Unix));
     match plan.tier {
         Tier::Full => SocketAccess::default(),
         Tier::Landlock => SocketAccess {
@@ -85,7 +90,8 @@ pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
 /// Can a descriptor of another process be had at all? A container's filter may refuse it.
 pub fn check() -> Result<(), Errno> {
     let (one, _other) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    sys::descriptor_of(rustix::process::getpid().as_raw_nonzero().get() as u32, one.as_raw_fd()).map(drop)
+    sys::descriptor_of(rustix::process::getpid().as_raw_nonzero().get() as u32, one.as_raw_fd())
+        .map(drop)
 }
 
 /// What an address of the internet families says.
@@ -97,7 +103,11 @@ enum Dialled {
 
 impl SupervisedConnect {
     /// `door`: where the proxy takes connections.
-    pub fn new(plan: &Plan, sockets: &[Socket], door: Option<SocketAddr>) -> Result<Option<SupervisedConnect>, Errno> {
+    pub fn new(
+        plan: &Plan,
+        sockets: &[Socket],
+        door: Option<SocketAddr>,
+    ) -> Result<Option<SupervisedConnect>, Errno> {
         let reach = reach_of(plan, sockets);
         if calls(reach).is_empty() {
             return Ok(None);
@@ -105,7 +115,10 @@ impl SupervisedConnect {
         let granted = sockets.iter().filter(|_| reach.unix_by_path);
         let sockets = granted.map(|(path, identity)| Ok((*identity, hold(path, *identity)?)));
         let sockets = sockets.collect::<Result<_, Errno>>()?;
-        let network = plan.network.as_ref().map(|network| Fenced { door, local_ports: network.local_ports.clone() });
+        let network = plan
+            .network
+            .as_ref()
+            .map(|network| Fenced { door, local_ports: network.local_ports.clone() });
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
         let (parked, refused, arrivals) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Some(SupervisedConnect { network, sockets, parked, ready, refused, arrivals }))
@@ -142,33 +155,50 @@ impl SupervisedConnect {
                     self.refuse(target);
                     return Err(Errno::ACCESS);
                 }
-                let to_door = matches!(dialled, Dialled::Somebody(target) if fenced.is_door(target));
+                let to_door =
+                    matches!(dialled, Dialled::Somebody(target) if fenced.is_door(target));
                 let connected = sys::connect_within(socket.as_fd(), &address, AT_ONCE);
-                if to_door && let Ok(own) = rustix::net::getsockname(&socket).and_then(SocketAddr::try_from) {
+                if to_door
+                    && let Ok(own) =
+                        rustix::net::getsockname(&socket).and_then(SocketAddr::try_from)
+                {
                     self.arrivals.push(unmapped(own));
                 }
                 connected
             }
-            (AddressFamily::NETLINK, _) | (_, None) => sys::connect_within(socket.as_fd(), &address, AT_ONCE),
+            (AddressFamily::NETLINK, _) | (_, None) => {
+                sys::connect_within(socket.as_fd(), &address, AT_ONCE)
+            }
             _ => return Err(Errno::AFNOSUPPORT),
         };
         match connected {
             Ok(()) => Ok(Some(Answer::Value(0))),
-            Err(Errno::INPROGRESS | Errno::INTR) if family != AddressFamily::UNIX => self.park(call, socket),
+            Err(Errno::INPROGRESS | Errno::INTR) if family != AddressFamily::UNIX => {
+                self.park(call, socket)
+            }
             // Nobody takes from its queue.
             Err(Errno::INTR) => Err(Errno::AGAIN),
             Err(errno) => Err(errno),
         }
     }
 
-    /// To the file that the caller's path leads to: what comes to have that name afterwards is not connected to.
-    fn connect_unix(&self, socket: &OwnedFd, call: &Call, address: &[u8]) -> Result<Result<(), Errno>, Errno> {
-        let path = address.strip_prefix(&(libc::AF_UNIX as u16).to_ne_bytes()).ok_or(Errno::INVAL)?;
+    /// To the file that the caller's path leads to: what comes to have that name afterwards is not
+    /// connected to.
+    fn connect_unix(
+        &self,
+        socket: &OwnedFd,
+        call: &Call,
+        address: &[u8],
+    ) -> Result<Result<(), Errno>, Errno> {
+        let path =
+            address.strip_prefix(&(libc::AF_UNIX as u16).to_ne_bytes()).ok_or(Errno::INVAL)?;
         let path = Some(path).filter(|path| path.first().is_some_and(|byte| *byte != 0));
-        // An abstract name, or none: those of its own making have no path, and of others none is granted.
+        // An abstract name, or none: those of its own making have no path, and of others none is
+        // granted.
         let path = path.ok_or(Errno::CONNREFUSED)?;
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
-        let file = Caller::of(call.thread)?.open(libc::AT_FDCWD, path, OFlags::PATH | OFlags::CLOEXEC)?;
+        let file =
+            Caller::of(call.thread)?.open(libc::AT_FDCWD, path, OFlags::PATH | OFlags::CLOEXEC)?;
         let found = Identity::from(&rustix::fs::fstat(&file)?);
         let granted = self.sockets.iter().find(|(identity, _)| *identity == found);
         let (_, file) = granted.ok_or(Errno::ACCESS)?;
@@ -190,7 +220,11 @@ impl SupervisedConnect {
         let patience = sockopt::socket_timeout(&socket, sockopt::Timeout::Send)?;
         let flags = EventFlags::OUT | EventFlags::ONESHOT;
         epoll::add(&self.ready, &socket, EventData::new_u64(0), flags)?;
-        self.parked.push(Parked { call: *call, socket, until: patience.map(|patience| Instant::now() + patience) });
+        self.parked.push(Parked {
+            call: *call,
+            socket,
+            until: patience.map(|patience| Instant::now() + patience),
+        });
         Ok(None)
     }
 
@@ -202,7 +236,8 @@ impl SupervisedConnect {
                 matches!(dialled(&address)?, Dialled::Somebody(own) if own.ip().is_loopback())
             }
             AddressFamily::NETLINK => true,
-            // A socket file is made by its maker alone, with his rights; and nobody inside could connect to it.
+            // A socket file is made by its maker alone, with his rights; and nobody inside could
+            // connect to it.
             _ => false,
         };
         if !is_own {
@@ -215,7 +250,8 @@ impl SupervisedConnect {
     fn listen(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
         let socket = socket_of(listener, call)?;
         if matches!(sockopt::socket_domain(&socket)?, AddressFamily::INET | AddressFamily::INET6) {
-            let own = rustix::net::getsockname(&socket).and_then(SocketAddr::try_from).map(unmapped)?;
+            let own =
+                rustix::net::getsockname(&socket).and_then(SocketAddr::try_from).map(unmapped)?;
             if !own.ip().is_loopback() || own.port() == 0 {
                 return Err(Errno::ACCESS);
             }
@@ -258,13 +294,16 @@ impl SupervisedConnect {
         let _ = epoll::wait(&self.ready, rustix::buffer::spare_capacity(&mut events), Some(&now));
         let ready = &self.ready;
         self.parked.retain(|parked| {
-            let ended = parked.end().or_else(|| (!listener.still_waits(&parked.call)).then_some(Answer::Continue));
+            let ended = parked
+                .end()
+                .or_else(|| (!listener.still_waits(&parked.call)).then_some(Answer::Continue));
             let Some(answer) = ended else {
                 let flags = EventFlags::OUT | EventFlags::ONESHOT;
                 let _ = epoll::modify(ready, &parked.socket, EventData::new_u64(0), flags);
                 return true;
             };
-            // The duplicate is not the last descriptor of its socket, so it does not leave by being closed.
+            // The duplicate is not the last descriptor of its socket, so it does not leave by being
+            // closed.
             let _ = epoll::delete(ready, &parked.socket);
             if answer != Answer::Continue {
                 listener.answer(&parked.call, answer);
@@ -284,13 +323,16 @@ impl Parked {
                 Ok(Err(errno)) | Err(errno) => Answer::Fail(errno),
             });
         }
-        self.until.is_some_and(|until| until <= Instant::now()).then_some(Answer::Fail(Errno::INPROGRESS))
+        self.until
+            .is_some_and(|until| until <= Instant::now())
+            .then_some(Answer::Fail(Errno::INPROGRESS))
     }
 }
 
 impl Fenced {
     fn reaches(&self, target: SocketAddr, kind: SocketType) -> bool {
-        let is_host = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].contains(&target.ip());
+        let is_host = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
+            .contains(&target.ip());
         let is_local = is_host && self.local_ports.contains(&target.port());
         kind == SocketType::STREAM && (is_local || self.is_door(target))
     }
@@ -303,7 +345,11 @@ impl Fenced {
 fn hold(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
-    if Identity::from(&rustix::fs::fstat(&file)?) == identity { Ok(file) } else { Err(Errno::STALE) }
+    if Identity::from(&rustix::fs::fstat(&file)?) == identity {
+        Ok(file)
+    } else {
+        Err(Errno::STALE)
+    }
 }
 
 /// A duplicate of the socket that a call is about.
@@ -326,12 +372,21 @@ fn address_of(call: &Call) -> Result<Vec<u8>, Errno> {
 
 /// By the lengths that the kernel asks for.
 fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
-    let family = address.first_chunk().map(|family| i32::from(u16::from_ne_bytes(*family))).ok_or(Errno::INVAL)?;
-    let port = || address.get(2..4).and_then(|port| port.first_chunk()).map(|port| u16::from_be_bytes(*port));
+    let family = address
+        .first_chunk()
+        .map(|family| i32::from(u16::from_ne_bytes(*family)))
+        .ok_or(Errno::INVAL)?;
+    let port = || {
+        address.get(2..4).and_then(|port| port.first_chunk()).map(|port| u16::from_be_bytes(*port))
+    };
     let ip: Option<IpAddr> = match family {
         libc::AF_UNSPEC => return Ok(Dialled::Nobody),
-        libc::AF_INET if address.len() >= 16 => address[4..].first_chunk::<4>().map(|ip| (*ip).into()),
-        libc::AF_INET6 if address.len() >= 24 => address[8..].first_chunk::<16>().map(|ip| (*ip).into()),
+        libc::AF_INET if address.len() >= 16 => {
+            address[4..].first_chunk::<4>().map(|ip| (*ip).into())
+        }
+        libc::AF_INET6 if address.len() >= 24 => {
+            address[8..].first_chunk::<16>().map(|ip| (*ip).into())
+        }
         libc::AF_INET | libc::AF_INET6 => return Err(Errno::INVAL),
         _ => return Err(Errno::AFNOSUPPORT),
     };

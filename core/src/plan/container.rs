@@ -1,4 +1,5 @@
-//! The container of a plan: a root directory of its own, who the command is in there, and what it keeps.
+//! The container of a plan: a root directory of its own, who the command is in there, and what it
+//! keeps.
 
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
@@ -73,7 +74,8 @@ pub struct Mask {
 }
 
 impl Container {
-    /// Supplementary groups can be given up, unless the kernel made it a condition of the map that they are not.
+    /// Supplementary groups can be given up, unless the kernel made it a condition of the map that
+    /// they are not.
     pub fn clears_groups(&self, caller: u32) -> bool {
         caller == 0 || self.mappers.is_some()
     }
@@ -123,7 +125,8 @@ fn capability_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Capabili
     let mut set = CapabilitySet::empty();
     for name in name_set(deserializer)? {
         let known = name.strip_prefix("CAP_").and_then(CapabilitySet::from_name);
-        set |= known.ok_or_else(|| de::Error::custom(format_args!("unknown capability \"{name}\"")))?;
+        set |= known
+            .ok_or_else(|| de::Error::custom(format_args!("unknown capability \"{name}\"")))?;
     }
     Ok(set)
 }
@@ -165,15 +168,31 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(
-            refused(|plan| (plan["files"], plan["landlock"], plan["namespaces"]) = Default::default()),
+            refused(
+                |plan| (plan["files"], plan["landlock"], plan["namespaces"]) = Default::default()
+            ),
             "a tier without namespaces"
         );
-        assert!(refused(|plan| plan["container"]["uid"] = 65536.into()).contains("without a number outside"));
+        assert!(
+            refused(|plan| plan["container"]["uid"] = 65536.into())
+                .contains("without a number outside")
+        );
         assert!(refused(|plan| plan["container"]["loopback"] = true.into()).contains("loopback"));
-        assert!(refused(|plan| plan["files"]["deny"] = vec!["**/.env"].into()).contains("no rule inside can hold"));
-        assert!(refused(|plan| plan["container"]["uid_map"][0]["count"] = 0.into()).contains("empty or endless"));
-        assert!(refused(|plan| plan["container"]["uid_map"][0]["inside"] = 33.into()).contains("nor a root"));
-        assert!(parsed(|plan| plan["container"]["capabilities"] = vec!["CAP_NOPE"].into()).is_err());
+        assert!(
+            refused(|plan| plan["files"]["deny"] = vec!["**/.env"].into())
+                .contains("no rule inside can hold")
+        );
+        assert!(
+            refused(|plan| plan["container"]["uid_map"][0]["count"] = 0.into())
+                .contains("empty or endless")
+        );
+        assert!(
+            refused(|plan| plan["container"]["uid_map"][0]["inside"] = 33.into())
+                .contains("nor a root")
+        );
+        assert!(
+            parsed(|plan| plan["container"]["capabilities"] = vec!["CAP_NOPE"].into()).is_err()
+        );
         assert!(parsed(|plan| plan["container"]["more"] = 1.into()).is_err());
     }
 
@@ -186,7 +205,11 @@ mod tests {
         let shifted = range(0, 100_000, 65_536);
         assert!(shifted.has_inside(0) && shifted.has_inside(65_535));
         assert!(!shifted.has_inside(65_536));
-        assert!(shifted.has_outside(100_000) && !shifted.has_outside(99_999) && !shifted.has_outside(165_536));
+        assert!(
+            shifted.has_outside(100_000)
+                && !shifted.has_outside(99_999)
+                && !shifted.has_outside(165_536)
+        );
     }
 
     #[test]

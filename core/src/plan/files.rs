@@ -18,23 +18,28 @@ use super::wire::bytes::{AbsPath, Text};
 pub struct Files {
     #[serde(deserialize_with = "grants")]
     pub grants: Vec<Grant>,
-    /// Places that no grant may open, and places that none may make writable, by whatever name it gets there. The excepts
-    /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
+    /// Places that no grant may open, and places that none may make writable, by whatever name it
+    /// gets there. The excepts of the grants say the same of the names as they are written; these
+    /// count where symlinks are on the way.
     pub closed: Vec<AbsPath>,
     pub unwritable: Vec<AbsPath>,
-    /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
+    /// Where fenced commands of this user could ever write: no grant follows a link that stands
+    /// there.
     pub reached: Vec<Reached>,
-    /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
+    /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be
+    /// written, and exceptions from that.
     pub deny: Vec<Text>,
     pub deny_names: Vec<Protected>,
     pub protect: Vec<Protected>,
     pub opened: Vec<Text>,
-    /// Patterns of names that may be written and are executed outside later, and directories below which nobody does that.
+    /// Patterns of names that may be written and are executed outside later, and directories below
+    /// which nobody does that.
     pub flagged: Vec<Text>,
     pub packages: Vec<Text>,
 }
 
-/// Names that are protected, or denied, in the same places. Each place is the beginning of a pattern, each name the rest of one.
+/// Names that are protected, or denied, in the same places. Each place is the beginning of a
+/// pattern, each name the rest of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Protected {
@@ -68,7 +73,9 @@ impl Protected {
             let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
             [beginning, b"/", name.as_bytes()].concat()
         };
-        beginnings.iter().flat_map(move |beginning| self.names.iter().map(move |name| whole(beginning, name)))
+        beginnings
+            .iter()
+            .flat_map(move |beginning| self.names.iter().map(move |name| whole(beginning, name)))
     }
 }
 
@@ -142,7 +149,8 @@ impl Grant {
         [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
     }
 
-    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock alone tells them apart.
+    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock
+    /// alone tells them apart.
     pub fn executes(&self) -> bool {
         !self.access.as_bytes().ends_with(b"-noexec")
     }
@@ -158,7 +166,8 @@ impl<'de> Visitor<'de> for GrantsVisitor {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
-        // As many as a profile has. A list that grows while other things are allocated is copied again and again.
+        // As many as a profile has. A list that grows while other things are allocated is copied
+        // again and again.
         let mut grants = Vec::with_capacity(128);
         while let Some(granted) = list.next_element::<Granted>()? {
             grants.extend(granted.each());
@@ -173,8 +182,11 @@ fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::E
 
 /// Places that the full tier makes anew, whatever the host has there.
 pub fn is_made_anew(path: &AbsPath) -> bool {
-    let within =
-        |tree: &[u8]| path.as_bytes().strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"));
+    let within = |tree: &[u8]| {
+        path.as_bytes()
+            .strip_prefix(tree)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    };
     path.as_bytes() == b"/tmp" || within(b"/proc") || within(b"/dev")
 }
 

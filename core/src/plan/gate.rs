@@ -1,4 +1,5 @@
-//! The gate of a plan: which programs may be started, with which arguments. What the rules mean is in gate/rules.rs.
+//! The gate of a plan: which programs may be started, with which arguments. What the rules mean is
+//! in gate/rules.rs.
 
 use serde::Deserialize;
 
@@ -19,7 +20,8 @@ pub struct Gate {
     pub ask_timeout_s: u32,
     /// May programs inside trace each other? Then one can be changed after it was judged.
     pub trace: bool,
-    /// Programs that the command could have made itself start only by rules that name their place or their content.
+    /// Programs that the command could have made itself start only by rules that name their place
+    /// or their content.
     pub exec_only_granted: bool,
     /// The first that matches decides.
     pub rules: Vec<Rule>,

@@ -5,7 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Without the dot at the end; with the lengths of the labels it is 255 bytes in a message (RFC 1035, 2.3.4).
+/// Without the dot at the end; with the lengths of the labels it is 255 bytes in a message (RFC
+/// 1035, 2.3.4).
 const LONGEST: usize = 253;
 const LONGEST_LABEL: usize = 63;
 
@@ -19,12 +20,15 @@ impl Name {
         let name = text.strip_suffix(b".").unwrap_or(text);
         let plain = |label: &[u8]| {
             (1..=LONGEST_LABEL).contains(&label.len())
-                && label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+                && label
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
         };
         if name.len() > LONGEST || !name.split(|byte| *byte == b'.').all(plain) {
             return None;
         }
-        // What ends in a number is an address to most programs: 127.1, 2130706433, 0x7f000001 (WHATWG URL, "ends in a number").
+        // What ends in a number is an address to most programs: 127.1, 2130706433, 0x7f000001
+        // (WHATWG URL, "ends in a number").
         let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
         let number = last.iter().all(u8::is_ascii_digit) || matches!(last, [b'0', b'x' | b'X', ..]);
         (!number).then(|| Name(name.iter().map(u8::to_ascii_lowercase).collect()))
@@ -72,14 +76,17 @@ pub enum Host {
 }
 
 impl Host {
-    /// A name, an IPv4 address, an IPv6 address in brackets. None: not a host that everybody reads in the same way.
+    /// A name, an IPv4 address, an IPv6 address in brackets. None: not a host that everybody reads
+    /// in the same way.
     pub fn read(text: &[u8]) -> Option<Host> {
         if let [b'[', inner @ .., b']'] = text {
             let address: Ipv6Addr = std::str::from_utf8(inner).ok()?.parse().ok()?;
             return Some(Host::Address(IpAddr::V6(address).to_canonical()));
         }
         let dotted = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-        dotted.map(|address| Host::Address(IpAddr::V4(address))).or_else(|| Name::read(text).map(Host::Name))
+        dotted
+            .map(|address| Host::Address(IpAddr::V4(address)))
+            .or_else(|| Name::read(text).map(Host::Name))
     }
 }
 
@@ -197,9 +204,20 @@ mod tests {
         ] {
             assert_eq!(Host::read(text.as_bytes()).unwrap().to_string(), host);
         }
-        for text in
-            ["", "::1", "[]", "[", "]", "[127.0.0.1]", "[::1", "[::1]:80", "[fe80::1%1]", "127.1", "a:80", "127.0.0.1."]
-        {
+        for text in [
+            "",
+            "::1",
+            "[]",
+            "[",
+            "]",
+            "[127.0.0.1]",
+            "[::1",
+            "[::1]:80",
+            "[fe80::1%1]",
+            "127.1",
+            "a:80",
+            "127.0.0.1.",
+        ] {
             assert_eq!(Host::read(text.as_bytes()), None, "{text}");
         }
     }

@@ -1,5 +1,6 @@
-//! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is believed because
-//! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
+//! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is
+//! believed because the compiler would not have written it: an unknown key, a duplicate, a missing
+//! key or a contradiction is refused.
 
 mod container;
 pub(crate) mod exit_codes;
@@ -27,10 +28,14 @@ use self::wire::bytes::{AbsPath, Text};
 use self::wire::reader::{self, CanonicalError};
 
 pub use container::{Container, IdRange};
-pub use files::{Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix};
+pub use files::{
+    Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix,
+};
 pub use gate::{Action, Gate, Key, Rule};
 pub use limits::RequestedLimits;
-pub use network::{CredentialKind, HostRule, Http, Mode, Network, Published, Route, SocketAccess, Upstream};
+pub use network::{
+    CredentialKind, HostRule, Http, Mode, Network, Published, Route, SocketAccess, Upstream,
+};
 pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell};
 pub use values::present;
 
@@ -248,7 +253,9 @@ pub enum PlanError {
     User { planned: u32, actual: u32 },
     #[error("real and effective user differ: a set-uid program can not carry out a plan")]
     SetUid,
-    #[error("the grant of {path} ({from}) names the access \"{access}\", which the plan does not define")]
+    #[error(
+        "the grant of {path} ({from}) names the access \"{access}\", which the plan does not define"
+    )]
     UnknownAccess { path: AbsPath, access: Text, from: Text },
     #[error("the access \"{name}\" holds rights the plan does not handle: {rights}")]
     UnhandledRight { name: Text, rights: String },
@@ -266,7 +273,9 @@ pub enum PlanError {
     JournalFile(Text),
     #[error("the environment sets a variable with the impossible name \"{0}\"")]
     VariableName(Text),
-    #[error("the plan is of the {0} tier, but has a part that the tier does not, or lacks one it needs: {1}")]
+    #[error(
+        "the plan is of the {0} tier, but has a part that the tier does not, or lacks one it needs: {1}"
+    )]
     Tier(&'static str, &'static str),
     #[error("the session to resume, \"{0}\", is no session's name")]
     Session(Text),
@@ -289,12 +298,19 @@ pub enum PlanError {
 impl PlanError {
     pub fn hint(&self) -> &'static str {
         match self {
-            PlanError::NotOpen(_) | PlanError::NotSealed | PlanError::SetUid | PlanError::User { .. } => {
+            PlanError::NotOpen(_)
+            | PlanError::NotSealed
+            | PlanError::SetUid
+            | PlanError::User { .. } => {
                 "start it with `paddock run`, which compiles and seals the plan"
             }
-            PlanError::NeedsNoNewPrivs => "leave no-new-privs on, or turn landlock and seccomp off as well",
+            PlanError::NeedsNoNewPrivs => {
+                "leave no-new-privs on, or turn landlock and seccomp off as well"
+            }
             PlanError::ExecImpossible(_) => "let the system calls execve and exit_group pass",
-            _ => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
+            _ => {
+                "the plan comes from `paddock`; use a paddock and a paddock-core of the same release"
+            }
         }
     }
 }
@@ -304,7 +320,9 @@ impl Plan {
         let mut plan: Box<Plan> = reader::from_slice(bytes).map_err(PlanError::Json)?;
         if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {
             // What lies in another comes behind it, as it is mounted; rules have no order.
-            files.grants.sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));
+            files
+                .grants
+                .sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));
         }
         plan.check(uid)?;
         Ok(plan)
@@ -335,7 +353,9 @@ impl Plan {
         self.gate.as_ref().map_or(Ok(()), Gate::check)?;
         self.network.as_ref().map_or(Ok(()), |network| network.check_in(self))?;
         self.shell.as_ref().map_or(Ok(()), |shell| shell.check_in(self))?;
-        self.environment.as_ref().map_or(Ok(()), |environment| environment.check(self.temp.is_some()))?;
+        self.environment
+            .as_ref()
+            .map_or(Ok(()), |environment| environment.check(self.temp.is_some()))?;
         if let (Some(temp), Some(landlock)) = (&self.temp, &self.landlock)
             && landlock.rights(&temp.access).is_none()
         {
@@ -344,7 +364,10 @@ impl Plan {
             return Err(PlanError::UnknownAccess { path, access, from });
         }
         match self.journal.as_ref().and_then(|journal| journal.file.as_ref()) {
-            Some(name) if matches!(name.as_bytes(), b"" | b"." | b"..") || name.as_bytes().contains(&b'/') => {
+            Some(name)
+                if matches!(name.as_bytes(), b"" | b"." | b"..")
+                    || name.as_bytes().contains(&b'/') =>
+            {
                 Err(PlanError::JournalFile(name.clone()))
             }
             _ => Ok(()),
@@ -360,17 +383,22 @@ impl Plan {
                 _ => Err(PlanError::Tier("open", "rules without files")),
             };
         };
-        let listed = [&files.deny, &files.opened, &files.flagged].iter().any(|list| !list.is_empty());
+        let listed =
+            [&files.deny, &files.opened, &files.flagged].iter().any(|list| !list.is_empty());
         let by_name = listed || !files.protect.is_empty();
         match (self.tier, &self.namespaces) {
             (Tier::Full, None) => return Err(PlanError::Tier("full", "namespaces")),
-            (Tier::Full, Some(_)) if self.temp.is_some() => return Err(PlanError::Tier("full", "temp")),
+            (Tier::Full, Some(_)) if self.temp.is_some() => {
+                return Err(PlanError::Tier("full", "temp"));
+            }
             (Tier::Full, Some(_)) if files.grants.iter().any(|grant| !grant.except.is_empty()) => {
                 return Err(PlanError::Tier("full", "an except"));
             }
             (Tier::Landlock, Some(_)) => return Err(PlanError::Tier("landlock", "namespaces")),
             (Tier::Landlock, None) if by_name => return Err(PlanError::Tier("landlock", "names")),
-            (Tier::Landlock, None) if self.workspace.is_some() => return Err(PlanError::Tier("landlock", "workspace")),
+            (Tier::Landlock, None) if self.workspace.is_some() => {
+                return Err(PlanError::Tier("landlock", "workspace"));
+            }
             _ => {}
         }
         let Some(workspace) = &self.workspace else { return Ok(()) };
@@ -378,7 +406,9 @@ impl Plan {
             return Err(PlanError::Workspace(workspace.path.clone()));
         }
         match &workspace.resume {
-            Some(id) if !id.as_bytes().iter().all(u8::is_ascii_hexdigit) || id.as_bytes().is_empty() => {
+            Some(id)
+                if !id.as_bytes().iter().all(u8::is_ascii_hexdigit) || id.as_bytes().is_empty() =>
+            {
                 Err(PlanError::Session(id.clone()))
             }
             _ => Ok(()),
@@ -441,7 +471,9 @@ impl Environment {
             if name.as_bytes().is_empty() || name.as_bytes().contains(&b'=') {
                 return Err(PlanError::VariableName(name.clone()));
             }
-            if !has_temp && value.as_bytes().windows(TMP_TOKEN.len()).any(|window| window == TMP_TOKEN) {
+            if !has_temp
+                && value.as_bytes().windows(TMP_TOKEN.len()).any(|window| window == TMP_TOKEN)
+            {
                 return Err(PlanError::TokenWithoutTemp);
             }
         }

@@ -1,4 +1,5 @@
-//! The network of a plan: which hosts may be reached. What the rules mean is in network/rules/host_table.rs.
+//! The network of a plan: which hosts may be reached. What the rules mean is in
+//! network/rules/host_table.rs.
 
 use std::collections::BTreeSet;
 
@@ -178,9 +179,15 @@ impl Network {
 
     /// The hosts are checked where they are compiled.
     pub fn check(&self) -> Result<(), PlanError> {
-        let named = self.denied.iter().chain(&self.allowed).chain(&self.approved).flat_map(|group| &group.hosts);
+        let named = self
+            .denied
+            .iter()
+            .chain(&self.allowed)
+            .chain(&self.approved)
+            .flat_map(|group| &group.hosts);
         let ports = named.filter_map(|rule| rule.1).chain(self.local_ports.iter().copied());
-        let upstreams = self.http.iter().flat_map(|http| &http.routes).map(|route| route.upstream.port);
+        let upstreams =
+            self.http.iter().flat_map(|http| &http.routes).map(|route| route.upstream.port);
         let ports = ports.chain(upstreams);
         let shown = self.published.iter().flat_map(|one| [one.inside, one.host]);
         if ports.chain(shown).any(|port| port == 0) {

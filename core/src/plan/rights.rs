@@ -25,7 +25,8 @@ const RIGHTS: &[(&str, AccessFs)] = &[
     ("write_file", AccessFs::WriteFile),
 ];
 
-const SCOPES: &[(&str, Scope)] = &[("abstract_unix_socket", Scope::AbstractUnixSocket), ("signal", Scope::Signal)];
+const SCOPES: &[(&str, Scope)] =
+    &[("abstract_unix_socket", Scope::AbstractUnixSocket), ("signal", Scope::Signal)];
 
 pub fn right(name: &str) -> Option<AccessFs> {
     RIGHTS.iter().find(|(known, _)| *known == name).map(|(_, right)| *right)
@@ -36,7 +37,8 @@ pub fn scope(name: &str) -> Option<Scope> {
 }
 
 pub fn names(rights: Rights) -> String {
-    let named: Vec<&str> = RIGHTS.iter().filter(|(_, right)| rights.contains(*right)).map(|(name, _)| *name).collect();
+    let named: Vec<&str> =
+        RIGHTS.iter().filter(|(_, right)| rights.contains(*right)).map(|(name, _)| *name).collect();
     named.join(", ")
 }
 
@@ -45,7 +47,8 @@ pub fn known_to(abi: i32) -> (Rights, Scopes) {
     (AccessFs::from_all(ABI::from(abi)), Scope::from_all(ABI::from(abi)))
 }
 
-/// The rights that mean something on a file that is no directory; the kernel refuses the others there (EINVAL).
+/// The rights that mean something on a file that is no directory; the kernel refuses the others
+/// there (EINVAL).
 pub fn on_a_file(rights: Rights) -> Rights {
     rights & AccessFs::from_file(ABI::V9)
 }

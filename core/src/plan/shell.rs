@@ -9,9 +9,11 @@ use super::{Mode, Plan, PlanError, Tier};
 pub const REAL_SHELLS_PREFIX: &[u8] = b"/dev/.shells_";
 pub const REAL_SHELLS_DIGITS: usize = 12;
 
-/// The path that a real shell had, if this is one that is kept. Nobody inside makes a name in /dev, nor an ordinary user outside.
+/// The path that a real shell had, if this is one that is kept. Nobody inside makes a name in /dev,
+/// nor an ordinary user outside.
 pub fn original_shell(path: &[u8]) -> Option<&[u8]> {
-    let (digits, rest) = path.strip_prefix(REAL_SHELLS_PREFIX)?.split_at_checked(REAL_SHELLS_DIGITS)?;
+    let (digits, rest) =
+        path.strip_prefix(REAL_SHELLS_PREFIX)?.split_at_checked(REAL_SHELLS_DIGITS)?;
     (digits.iter().all(u8::is_ascii_hexdigit) && rest.starts_with(b"/")).then_some(rest)
 }
 
@@ -19,7 +21,8 @@ pub fn original_shell(path: &[u8]) -> Option<&[u8]> {
 #[serde(deny_unknown_fields)]
 pub struct Shell {
     pub on_failure: OnFailure,
-    /// A plan by itself, as text: whether a login shell may start without it has to be known also when it can not be read.
+    /// A plan by itself, as text: whether a login shell may start without it has to be known also
+    /// when it can not be read.
     pub plan: Text,
 }
 
@@ -50,14 +53,23 @@ impl Shell {
 
     /// What a process can do to itself, and nobody has to stay for.
     pub fn read(text: &Text, uid: u32) -> Result<Box<Plan>, PlanError> {
-        let plan = Plan::parse(text.as_bytes(), uid).map_err(|error| PlanError::ShellPlan(Box::new(error)))?;
-        let supervised = plan.journal.is_some() || plan.temp.is_some() || plan.gate.is_some() || plan.observe;
-        let elsewhere = plan.namespaces.is_some() || plan.workspace.is_some() || plan.container.is_some();
+        let plan = Plan::parse(text.as_bytes(), uid)
+            .map_err(|error| PlanError::ShellPlan(Box::new(error)))?;
+        let supervised =
+            plan.journal.is_some() || plan.temp.is_some() || plan.gate.is_some() || plan.observe;
+        let elsewhere =
+            plan.namespaces.is_some() || plan.workspace.is_some() || plan.container.is_some();
         let connected = plan.network.as_ref().is_some_and(|network| network.mode != Mode::None);
         match () {
-            () if plan.tier != Tier::Landlock || elsewhere => Err(PlanError::Shell("namespaces of their own")),
-            () if supervised || connected => Err(PlanError::Shell("something that a supervisor would have to hold")),
-            () if plan.landlock.is_none() || plan.seccomp.is_none() => Err(PlanError::Shell("a layer missing")),
+            () if plan.tier != Tier::Landlock || elsewhere => {
+                Err(PlanError::Shell("namespaces of their own"))
+            }
+            () if supervised || connected => {
+                Err(PlanError::Shell("something that a supervisor would have to hold"))
+            }
+            () if plan.landlock.is_none() || plan.seccomp.is_none() => {
+                Err(PlanError::Shell("a layer missing"))
+            }
             () if plan.shell.is_some() => Err(PlanError::Shell("shells of their own")),
             () => Ok(plan),
         }
@@ -70,7 +82,10 @@ mod tests {
 
     #[test]
     fn a_kept_shell_is_known_by_its_place() {
-        assert_eq!(original_shell(b"/dev/.shells_0123456789ab/usr/bin/bash"), Some(&b"/usr/bin/bash"[..]));
+        assert_eq!(
+            original_shell(b"/dev/.shells_0123456789ab/usr/bin/bash"),
+            Some(&b"/usr/bin/bash"[..])
+        );
         for other in [
             &b"/dev/.shells_0123456789ab"[..],
             b"/dev/.shells_0123456789abc/bin/sh",

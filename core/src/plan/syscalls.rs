@@ -12,7 +12,10 @@ pub struct Syscall {
 include!(concat!(env!("OUT_DIR"), "/syscall_table.rs"));
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "each build runs on one; the tests compile filters for both"))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "each build runs on one; the tests compile filters for both")
+)]
 pub enum Arch {
     X86_64,
     Aarch64,
@@ -66,7 +69,8 @@ pub fn find(name: &str) -> Option<&'static Syscall> {
     TABLE.binary_search_by(|syscall| syscall.name.cmp(name)).ok().map(|index| &TABLE[index])
 }
 
-/// The same for names that come in their order, as a plan lists them: each lies behind the one before.
+/// The same for names that come in their order, as a plan lists them: each lies behind the one
+/// before.
 pub struct Finder {
     ahead: std::slice::Iter<'static, Syscall>,
 }

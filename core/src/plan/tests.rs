@@ -37,8 +37,9 @@ fn the_golden_plan_is_understood() {
     let full = parse(&serde_json::from_str(FULL).unwrap()).unwrap();
     assert_eq!((full.tier, full.namespaces.unwrap().tmp_mb), (Tier::Full, Some(512)));
     let files = full.files.unwrap();
-    let texts =
-        |patterns: Vec<Vec<u8>>| patterns.into_iter().map(|one| String::from_utf8(one).unwrap()).collect::<Vec<_>>();
+    let texts = |patterns: Vec<Vec<u8>>| {
+        patterns.into_iter().map(|one| String::from_utf8(one).unwrap()).collect::<Vec<_>>()
+    };
     let protected = ["**/.git/config", "**/.git/hooks", "/home/ada/project/**/.vscode"];
     assert_eq!(texts(files.protected().collect()), protected);
     let excepted = ["/home/ada/project/.git/hooks", "/home/ada/project/**/node_modules/**/.vscode"];
@@ -80,7 +81,10 @@ fn every_key_is_needed_and_no_other_is_known() {
                 map.iter().for_each(|(key, inner)| objects(inner, format!("{at}/{key}"), found));
             }
             Value::Array(items) => {
-                items.iter().enumerate().for_each(|(index, inner)| objects(inner, format!("{at}/{index}"), found));
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(index, inner)| objects(inner, format!("{at}/{index}"), found));
             }
             _ => {}
         }
@@ -89,18 +93,24 @@ fn every_key_is_needed_and_no_other_is_known() {
     objects(&golden(), String::new(), &mut found);
     assert!(found.len() > 10);
     for pointer in found {
-        let free_keys = ["/environment/set", "/rlimits", "/landlock/access"].contains(&pointer.as_str());
+        let free_keys =
+            ["/environment/set", "/rlimits", "/landlock/access"].contains(&pointer.as_str());
         if free_keys {
             continue;
         }
-        let keys: Vec<String> = golden().pointer(&pointer).unwrap().as_object().unwrap().keys().cloned().collect();
+        let keys: Vec<String> =
+            golden().pointer(&pointer).unwrap().as_object().unwrap().keys().cloned().collect();
         for key in keys {
             let mut plan = golden();
             plan.pointer_mut(&pointer).unwrap().as_object_mut().unwrap().remove(&key);
             assert!(parse(&plan).is_err(), "without {pointer}/{key}");
         }
         let mut plan = golden();
-        plan.pointer_mut(&pointer).unwrap().as_object_mut().unwrap().insert("surprise".into(), json!(1));
+        plan.pointer_mut(&pointer)
+            .unwrap()
+            .as_object_mut()
+            .unwrap()
+            .insert("surprise".into(), json!(1));
         assert!(parse(&plan).is_err(), "surprise in {pointer}");
     }
 }
@@ -226,7 +236,10 @@ fn a_network_is_whole_and_something_holds_it() {
         ("/network/ask_timeout_s", json!(0)),
         ("/network/published", json!([{"inside": 3000, "host": 0}])),
         ("/network/published", json!([{"inside": 0, "host": 3000}])),
-        ("/network/published", json!([{"inside": 3000, "host": 3000}, {"inside": 3001, "host": 3000}])),
+        (
+            "/network/published",
+            json!([{"inside": 3000, "host": 3000}, {"inside": 3001, "host": 3000}]),
+        ),
         ("/network/published", json!(null)),
     ] {
         assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
@@ -251,17 +264,27 @@ fn a_network_is_whole_and_something_holds_it() {
         assert!(matches!(parse(&pinned), Err(PlanError::Tier("landlock", "ports to publish"))));
         pinned["network"]["published"] = json!([]);
         pinned["network"]["default"] = json!("ask");
-        assert!(matches!(parse(&pinned), Err(PlanError::Tier("landlock", "questions about hosts"))));
+        assert!(matches!(
+            parse(&pinned),
+            Err(PlanError::Tier("landlock", "questions about hosts"))
+        ));
         // Without files no namespace is made.
         let mut plan = with("/files", Value::Null);
         (plan["landlock"], plan["workspace"]) = (Value::Null, Value::Null);
         plan["network"] = network.clone();
-        assert!(matches!(parse(&plan), Err(PlanError::Tier("full", "a network without namespaces"))));
+        assert!(matches!(
+            parse(&plan),
+            Err(PlanError::Tier("full", "a network without namespaces"))
+        ));
         let mut plan: Value =
-            serde_json::from_str(include_str!("../../../schema/examples/plan-container.json")).unwrap();
+            serde_json::from_str(include_str!("../../../schema/examples/plan-container.json"))
+                .unwrap();
         plan["network"] = network;
         let uid = plan["user"]["uid"].as_u64().unwrap() as u32;
-        assert!(matches!(Plan::parse(plan.to_string().as_bytes(), uid), Err(PlanError::Container(_))));
+        assert!(matches!(
+            Plan::parse(plan.to_string().as_bytes(), uid),
+            Err(PlanError::Container(_))
+        ));
     }
 }
 

@@ -1,4 +1,5 @@
-//! Values that JSON has no word for: lists without repetition, names of things that there are, objects in the order they are written.
+//! Values that JSON has no word for: lists without repetition, names of things that there are,
+//! objects in the order they are written.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -61,7 +62,9 @@ pub fn name_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<S
     Ok(names)
 }
 
-pub fn syscall_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static Syscall>, D::Error> {
+pub fn syscall_set<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<&'static Syscall>, D::Error> {
     let mut listed = vec![false; syscalls::TABLE.len()];
     let mut found = Vec::with_capacity(128);
     let mut finder = Finder::new();
@@ -77,7 +80,9 @@ pub fn syscall_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'s
     Ok(found)
 }
 
-pub fn family_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Family>, D::Error> {
+pub fn family_set<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeSet<Family>, D::Error> {
     let mut families = BTreeSet::new();
     for family in Vec::<Family>::deserialize(deserializer)? {
         if !families.insert(family) {
@@ -91,7 +96,8 @@ pub fn right_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D
     let mut rights = Rights::empty();
     for name in Vec::<Text>::deserialize(deserializer)? {
         let right = std::str::from_utf8(name.as_bytes()).ok().and_then(rights::right);
-        let right = right.ok_or_else(|| de::Error::custom(format_args!("unknown right \"{name}\"")))?;
+        let right =
+            right.ok_or_else(|| de::Error::custom(format_args!("unknown right \"{name}\"")))?;
         if rights.contains(right) {
             return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
         }
@@ -104,7 +110,8 @@ pub fn scope_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scopes, D
     let mut scopes = Scopes::empty();
     for name in Vec::<Text>::deserialize(deserializer)? {
         let scope = std::str::from_utf8(name.as_bytes()).ok().and_then(rights::scope);
-        let scope = scope.ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
+        let scope =
+            scope.ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
         if scopes.contains(scope) {
             return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
         }
@@ -113,7 +120,9 @@ pub fn scope_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scopes, D
     Ok(scopes)
 }
 
-pub fn rlimits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Resource, u64)>, D::Error> {
+pub fn rlimits<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<(Resource, u64)>, D::Error> {
     let named: Vec<(Text, u64)> = unique(deserializer)?;
     let resource = |name: &Text| match name.as_bytes() {
         b"as" => Some(Resource::As),

@@ -1,7 +1,7 @@
 //! Who the command is, and which capabilities it keeps: all are given up, but those the plan names.
 //!
-//! A capability that is only permitted is lost when a program of an ordinary user is executed. It survives as an ambient one,
-//! which has to be inheritable and permitted first (capabilities(7)).
+//! A capability that is only permitted is lost when a program of an ordinary user is executed. It
+//! survives as an ambient one, which has to be inheritable and permitted first (capabilities(7)).
 
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
@@ -26,13 +26,14 @@ pub struct Service {
 impl Privileges {
     pub const NONE: Privileges = Privileges { kept: CapabilitySet::empty(), service: None };
 
-    /// No more than what is kept can ever be gained again, by us or by whoever we start: the bounding set. To be asked first, while we
-    /// still may, and once for init and the command.
+    /// No more than what is kept can ever be gained again, by us or by whoever we start: the
+    /// bounding set. To be asked first, while we still may, and once for init and the command.
     pub fn bound(self) -> Result<(), Errno> {
         bound(self.kept)
     }
 
-    /// Only makes system calls. The order is the promise: the user first, keeping what is permitted; then the sets themselves.
+    /// Only makes system calls. The order is the promise: the user first, keeping what is
+    /// permitted; then the sets themselves.
     pub fn shed(self) -> Result<(), Errno> {
         if let Some(service) = self.service {
             rustix::thread::set_keep_capabilities(true)?;

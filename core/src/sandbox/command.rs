@@ -1,4 +1,5 @@
-//! What to execute: the argument strings, the environment, and every place where the program may be found.
+//! What to execute: the argument strings, the environment, and every place where the program may be
+//! found.
 
 use std::ffi::{CStr, CString};
 
@@ -17,7 +18,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// `argv` is not empty. A name without a slash is looked up in the PATH the command itself will see.
+    /// `argv` is not empty. A name without a slash is looked up in the PATH the command itself will
+    /// see.
     pub fn new(argv: Vec<CString>, environment: Vec<CString>) -> Command {
         let name = argv.first().map_or(&[][..], |name| name.as_bytes());
         let candidates = if name.is_empty() {
@@ -33,15 +35,20 @@ impl Command {
             };
             directories.filter_map(|directory| join(directory).ok()).collect()
         };
-        Command { candidates, argv: ExecStrings::new(argv), environment: ExecStrings::new(environment) }
+        Command {
+            candidates,
+            argv: ExecStrings::new(argv),
+            environment: ExecStrings::new(environment),
+        }
     }
 
     pub fn argv(&self) -> &[CString] {
         self.argv.strings()
     }
 
-    /// Replaces the process, or says why nothing could be executed. As execvp(3): a candidate that is missing or forbidden
-    /// does not end the search, and a file the kernel has no loader for is a shell script.
+    /// Replaces the process, or says why nothing could be executed. As execvp(3): a candidate that
+    /// is missing or forbidden does not end the search, and a file the kernel has no loader for is
+    /// a shell script.
     pub fn exec(&self) -> Errno {
         let mut failure = Errno::NOENT;
         for candidate in &self.candidates {
@@ -51,7 +58,8 @@ impl Command {
                 Errno::ACCESS => failure = Errno::ACCESS,
                 Errno::NOEXEC => {
                     let script = [SHELL.to_owned(), candidate.clone()];
-                    let argv = script.into_iter().chain(self.argv().iter().skip(1).cloned()).collect();
+                    let argv =
+                        script.into_iter().chain(self.argv().iter().skip(1).cloned()).collect();
                     return sys::execve(SHELL, &ExecStrings::new(argv), &self.environment);
                 }
                 other => return other,
@@ -71,7 +79,8 @@ impl Command {
     }
 }
 
-/// A directory of PATH that can not be searched has nothing for us: that is "not found", not "denied".
+/// A directory of PATH that can not be searched has nothing for us: that is "not found", not
+/// "denied".
 fn is_absent(candidate: &CStr) -> bool {
     matches!(rustix::fs::stat(candidate), Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS))
 }

@@ -1,8 +1,10 @@
-//! A container: the command's root is a directory of the host, and nothing else of the host is there.
+//! A container: the command's root is a directory of the host, and nothing else of the host is
+//! there.
 //!
-//! Everything that can be wrong is found before anything is made ([`Jail::prepare`]). The supervisor then gives the new
-//! namespaces their users and their control groups ([`Jail::admit`]), and init furnishes the root and leaves the old one
-//! ([`Furnish`]). Who the command is in there, the fence decides last ([`crate::sandbox::capabilities`]).
+//! Everything that can be wrong is found before anything is made ([`Jail::prepare`]). The
+//! supervisor then gives the new namespaces their users and their control groups ([`Jail::admit`]),
+//! and init furnishes the root and leaves the old one ([`Furnish`]). Who the command is in there,
+//! the fence decides last ([`crate::sandbox::capabilities`]).
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -43,7 +45,9 @@ pub enum JailError {
     HostRoot(AbsPath),
     #[error("the root directory {path} has no directory /{}", .name.to_string_lossy())]
     MountPoint { path: AbsPath, name: CString },
-    #[error("the journal {journal} lies in the root directory {path}, where the command could change it")]
+    #[error(
+        "the journal {journal} lies in the root directory {path}, where the command could change it"
+    )]
     Journal { journal: AbsPath, path: AbsPath },
     #[error("{path} is not there, in the container ({from})")]
     Missing { path: AbsPath, from: Text },
@@ -70,7 +74,9 @@ pub enum JailError {
 impl JailError {
     pub fn hint(&self) -> &'static str {
         match self {
-            JailError::Rootdir { .. } => "name a directory that exists, by its real name, without symlinks on the way",
+            JailError::Rootdir { .. } => {
+                "name a directory that exists, by its real name, without symlinks on the way"
+            }
             JailError::HostRoot(_) => {
                 "a container needs a root directory of its own; `paddock run` works on the host's"
             }
@@ -86,8 +92,12 @@ impl JailError {
                 "`ip netns list` shows the names; `ip netns add` makes one"
             }
             JailError::Netns { .. } => "joining a network namespace needs root",
-            JailError::Cgroup { source: Errno::NOENT, .. } => "make the control group first, with mkdir",
-            JailError::Cgroup { .. } => "this needs root, or a control group that was delegated to you",
+            JailError::Cgroup { source: Errno::NOENT, .. } => {
+                "make the control group first, with mkdir"
+            }
+            JailError::Cgroup { .. } => {
+                "this needs root, or a control group that was delegated to you"
+            }
             JailError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
             JailError::Limits(error) => error.hint(),
             JailError::Identity(error) => error.hint(),
@@ -170,7 +180,8 @@ impl<'p> Jail<'p> {
     fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), JailError> {
         id_map::map(init, self.container, self.plan.user.uid, mask)?;
         for (path, dir) in &self.cgroups {
-            enter_cgroup(dir.as_fd(), init).map_err(|source| JailError::Cgroup { path: (*path).clone(), source })?;
+            enter_cgroup(dir.as_fd(), init)
+                .map_err(|source| JailError::Cgroup { path: (*path).clone(), source })?;
         }
         Ok(())
     }
@@ -181,9 +192,15 @@ impl<'p> Jail<'p> {
 
     /// What the plan names inside and is not made anew has to be there.
     fn check_places(&self) -> Result<(), JailError> {
-        let grants =
-            self.grants().iter().map(|grant| (&grant.path, grant.optional, grant.source(), self.follows(grant)));
-        let masks = self.container.masks.iter().map(|mask| (&mask.path, mask.optional, mask.source.clone(), true));
+        let grants = self
+            .grants()
+            .iter()
+            .map(|grant| (&grant.path, grant.optional, grant.source(), self.follows(grant)));
+        let masks = self
+            .container
+            .masks
+            .iter()
+            .map(|mask| (&mask.path, mask.optional, mask.source.clone(), true));
         for (path, optional, from, follow) in grants.chain(masks) {
             if !optional && !is_made(path) {
                 open_place(self.rootdir.as_fd(), path, follow).map_err(missing(path, &from))?;
@@ -192,7 +209,8 @@ impl<'p> Jail<'p> {
         Ok(())
     }
 
-    /// A link to a place that can be written, or in one, could have been put there by an earlier command.
+    /// A link to a place that can be written, or in one, could have been put there by an earlier
+    /// command.
     fn follows(&self, grant: &Grant) -> bool {
         let writing = |other: &&Grant| other.writes() && grant.path.is_within(&other.path);
         !grant.writes() && self.grants().iter().find(writing).is_none()
@@ -213,7 +231,8 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
     }
 }
 
-/// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be there at all.
+/// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be
+/// there at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
         return mount::follow_inside(root, &path.as_c_str());
@@ -302,13 +321,21 @@ impl Furnish for Interior<'_, '_> {
         self.jail.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, InitError> {
+    fn furnish(
+        &self,
+        channel: &OwnedFd,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<RootReady, InitError> {
         self.take_over(channel, ruleset).map_err(InitError::Jail)
     }
 }
 
 impl Interior<'_, '_> {
-    fn take_over(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, JailError> {
+    fn take_over(
+        &self,
+        channel: &OwnedFd,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<RootReady, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         let container = self.jail.container;
         // As long as we are our caller, and may go where he may.
@@ -323,8 +350,10 @@ impl Interior<'_, '_> {
         let devices = root::take_devices(self.terminal)?;
         if !container.maps_caller(self.jail.plan.user.uid) {
             // Nobody in here is our caller: what is made by us would have no owner.
-            capabilities::become_group_and_user(0, 0).map_err(step("the root of the container can not be taken on"))?;
-            init::follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
+            capabilities::become_group_and_user(0, 0)
+                .map_err(step("the root of the container can not be taken on"))?;
+            init::follow_supervisor(channel)
+                .map_err(step("init can not be tied to its supervisor"))?;
         }
         // After the control groups were entered: they are the top of what can be seen of them.
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])
@@ -357,13 +386,16 @@ impl Interior<'_, '_> {
         Ok(RootReady { proc, volatile: vec![shm] })
     }
 
-    /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next container, where it is hidden from nobody.
+    /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next
+    /// container, where it is hidden from nobody.
     fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), JailError> {
         let mut pinned = BTreeSet::new();
         for mask in &self.jail.container.masks {
             let path = mask.path.as_bytes();
             for end in (1..path.len()).filter(|end| path[*end] == b'/') {
-                let Ok(way) = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new) else { break };
+                let Ok(way) = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new) else {
+                    break;
+                };
                 if is_made(&way) || pinned.contains(&way) {
                     continue;
                 }
@@ -371,7 +403,11 @@ impl Interior<'_, '_> {
                 let Ok(place) = open_place(root, &way, true) else { break };
                 mount::clone_tree(&place, PLAIN)
                     .and_then(|tree| mount::attach(tree, place))
-                    .map_err(|source| JailError::Inside { path: way.clone(), from: mask.source.clone(), source })?;
+                    .map_err(|source| JailError::Inside {
+                        path: way.clone(),
+                        from: mask.source.clone(),
+                        source,
+                    })?;
                 pinned.insert(way);
             }
         }
@@ -390,17 +426,19 @@ impl Interior<'_, '_> {
         mount::clone_tree(opened, PLAIN).map_err(failed)
     }
 
-    fn add_rules(&self, root: BorrowedFd<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<(), JailError> {
+    fn add_rules(
+        &self,
+        root: BorrowedFd<'_>,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<(), JailError> {
         let Some(ruleset) = ruleset else { return Ok(()) };
         for grant in self.jail.grants() {
             let place = match open_place(root, &grant.path, self.jail.follows(grant)) {
                 Err(_) if grant.optional => continue,
                 place => place.map_err(missing(&grant.path, &grant.source()))?,
             };
-            root::add_rule_at(place, self.jail.plan, grant, ruleset).map_err(|source| JailError::Inside {
-                path: grant.path.clone(),
-                from: grant.source(),
-                source,
+            root::add_rule_at(place, self.jail.plan, grant, ruleset).map_err(|source| {
+                JailError::Inside { path: grant.path.clone(), from: grant.source(), source }
             })?;
         }
         Ok(())
@@ -417,8 +455,14 @@ mod tests {
 
     #[test]
     fn the_container_makes_its_own_dev_and_proc() {
-        assert!(is_made(&path("/proc")) && is_made(&path("/proc/timer_list")) && is_made(&path("/dev/null")));
-        assert!(!is_made(&path("/")) && !is_made(&path("/process")) && !is_made(&path("/srv/proc")));
+        assert!(
+            is_made(&path("/proc"))
+                && is_made(&path("/proc/timer_list"))
+                && is_made(&path("/dev/null"))
+        );
+        assert!(
+            !is_made(&path("/")) && !is_made(&path("/process")) && !is_made(&path("/srv/proc"))
+        );
     }
 
     /// C-150, without a cgroup file system.
@@ -426,7 +470,8 @@ mod tests {
     fn a_process_enters_a_control_group_by_its_number() {
         let dir = std::env::temp_dir().join(format!("paddock-cgroup-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
-        let opened = rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let opened =
+            rustix::fs::open(&dir, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
         assert_eq!(enter_cgroup(opened.as_fd(), Pid::INIT), Err(Errno::NOENT));
         std::fs::write(dir.join("cgroup.procs"), "").unwrap();
         enter_cgroup(opened.as_fd(), Pid::INIT).unwrap();
@@ -437,12 +482,18 @@ mod tests {
     #[test]
     fn a_plain_directory_is_no_control_group() {
         assert!(matches!(open_cgroup(&path("/etc")), Err(JailError::NoCgroup(_))));
-        assert!(matches!(open_cgroup(&path("/no/such")), Err(JailError::Cgroup { source: Errno::NOENT, .. })));
+        assert!(matches!(
+            open_cgroup(&path("/no/such")),
+            Err(JailError::Cgroup { source: Errno::NOENT, .. })
+        ));
     }
 
     #[test]
     fn the_hosts_root_is_no_container() {
         assert!(matches!(open_rootdir(&path("/")), Err(JailError::HostRoot(_))));
-        assert!(matches!(open_netns(&path("/etc/passwd")), Err(JailError::Netns { source: Errno::INVAL, .. })));
+        assert!(matches!(
+            open_netns(&path("/etc/passwd")),
+            Err(JailError::Netns { source: Errno::INVAL, .. })
+        ));
     }
 }

@@ -7,18 +7,22 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind, Placed};
-use crate::kernel::mount::{NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside};
+use crate::kernel::mount::{
+    NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside,
+};
 use crate::kernel::resolved_path::Identity;
 
-/// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because later masks need them too.
+/// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because
+/// later masks need them too.
 pub const MASK_FILE: &CStr = c"dev/.closed-file";
 pub const MASK_DIR: &CStr = c"dev/.closed-dir";
 
-/// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to it, because it was asked for before
-/// it was there: made and removed again, it leaves a whiteout.
+/// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to
+/// it, because it was asked for before it was there: made and removed again, it leaves a whiteout.
 pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
     let path = cover.path.as_bytes();
-    let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let ends =
+        path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
     let mut dir = open_inside(root, c".")?;
     let mut start = 1;
     for end in ends {
@@ -26,7 +30,8 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
             Ok(next) => next,
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
-                return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR).map(|()| Placed::Absent);
+                return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR)
+                    .map(|()| Placed::Absent);
             }
             Err(errno) => return Err(errno),
         };
@@ -34,14 +39,16 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(&dir, &path[start..], flags, Mode::empty()) {
-        Ok(_) => rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()).map(|()| Placed::Absent),
+        Ok(_) => {
+            rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()).map(|()| Placed::Absent)
+        }
         Err(Errno::EXIST) => self::cover(root, cover, true),
         Err(errno) => Err(errno),
     }
 }
 
-/// Covers a name. [`Placed::Absent`]: something else has that name by now. A copy has identities of its own, and its names do not
-/// change behind our back.
+/// Covers a name. [`Placed::Absent`]: something else has that name by now. A copy has identities of
+/// its own, and its names do not change behind our back.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<Placed, Errno> {
     let target = open_however_deep(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
@@ -65,6 +72,8 @@ pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<Placed
 
 /// Is this one of our masks?
 pub fn is_mask(root: BorrowedFd<'_>, identity: Identity) -> bool {
-    let of = |mask: &CStr| open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat));
+    let of = |mask: &CStr| {
+        open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat))
+    };
     [MASK_DIR, MASK_FILE].into_iter().any(|mask| of(mask) == Ok(identity))
 }

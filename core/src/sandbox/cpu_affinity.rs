@@ -4,10 +4,12 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Has a new process start on another processor than ours. In a virtual machine it is often left to wait until ours is free, beside one
-/// that is idle: a processor that sleeps there looks like one that the host has lent to somebody else.
+/// Has a new process start on another processor than ours. In a virtual machine it is often left to
+/// wait until ours is free, beside one that is idle: a processor that sleeps there looks like one
+/// that the host has lent to somebody else.
 ///
-/// Then it may run wherever it might before. Who can not be sent starts as he would have; an error is about the way back.
+/// Then it may run wherever it might before. Who can not be sent starts as he would have; an error
+/// is about the way back.
 pub fn send_aside(child: Pid) -> Result<(), Errno> {
     let Ok(ours) = sched_getaffinity(None) else { return Ok(()) };
     let mut others = ours;
@@ -19,7 +21,11 @@ pub fn send_aside(child: Pid) -> Result<(), Errno> {
     let mut every = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| every.set(processor));
     sched_setaffinity(Some(child), &every)?;
-    if sched_getaffinity(Some(child))? == ours { Ok(()) } else { sched_setaffinity(Some(child), &ours) }
+    if sched_getaffinity(Some(child))? == ours {
+        Ok(())
+    } else {
+        sched_setaffinity(Some(child), &ours)
+    }
 }
 
 #[cfg(test)]
@@ -46,7 +52,8 @@ mod tests {
     fn who_was_sent_may_run_where_we_may() {
         let (ours, theirs) = sent();
         assert_eq!(ours, theirs);
-        // Bound to all but one; and, where there are two, to one. It is the thread of this test alone.
+        // Bound to all but one; and, where there are two, to one. It is the thread of this test
+        // alone.
         let mut fewer = ours;
         fewer.unset((0..CpuSet::MAX_CPU).find(|processor| ours.is_set(*processor)).unwrap());
         if fewer.count() > 0 {

@@ -1,5 +1,5 @@
-//! Closing the fence around the calling process. Everything is prepared before; entering only makes system calls, so it can
-//! happen in a process that shares its parent's memory.
+//! Closing the fence around the calling process. Everything is prepared before; entering only makes
+//! system calls, so it can happen in a process that shares its parent's memory.
 
 use std::cell::OnceCell;
 use std::ffi::CString;
@@ -36,7 +36,8 @@ pub struct Fence {
     answered: Vec<&'static str>,
     /// Without namespaces they depend on what lies where.
     filters: OnceCell<Filters>,
-    /// Answers whoever asks whether he is inside, for a fence that is closed once more by each shell.
+    /// Answers whoever asks whether he is inside, for a fence that is closed once more by each
+    /// shell.
     mark: Option<Vec<Instruction>>,
     /// Descriptors above 2 that the command gets, in ascending order.
     kept: Vec<u32>,
@@ -108,7 +109,9 @@ impl Step {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
             Step::Limits => "the command can not be put under its limits",
-            Step::Privileges => "the user, the groups or the capabilities of the namespace can not be given up",
+            Step::Privileges => {
+                "the user, the groups or the capabilities of the namespace can not be given up"
+            }
             Step::NoNewPrivs => "no_new_privs can not be set",
             Step::Rlimit => "a resource limit can not be set",
             Step::Landlock => "the Landlock rules can not be enforced",
@@ -124,8 +127,12 @@ impl Step {
 
     pub fn hint(self) -> &'static str {
         match self {
-            Step::Listener => "the kernel lets one program do so: run this outside of the other sandbox",
-            Step::Workdir => "the directory was removed, or you may not enter it: start from another one",
+            Step::Listener => {
+                "the kernel lets one program do so: run this outside of the other sandbox"
+            }
+            Step::Workdir => {
+                "the directory was removed, or you may not enter it: start from another one"
+            }
             _ => "`paddock doctor` tries every mechanism on this machine",
         }
     }
@@ -139,9 +146,8 @@ impl Fence {
         answered: Vec<&'static str>,
     ) -> Result<Fence, SandboxError> {
         let (ruleset, actual_abi) = match (&plan.files, &plan.landlock) {
-            (Some(_), Some(landlock)) => {
-                landlock::create_ruleset(plan, landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?
-            }
+            (Some(_), Some(landlock)) => landlock::create_ruleset(plan, landlock)
+                .map(|(ruleset, abi)| (Some(ruleset), abi))?,
             _ => (None, 0),
         };
         let fence = Fence {
@@ -165,7 +171,11 @@ impl Fence {
     }
 
     /// Its filters, if it has none yet. `sockets`: socket files that grants name.
-    pub fn complete(&self, plan: &Plan, sockets: &[(AbsPath, Identity)]) -> Result<(), SandboxError> {
+    pub fn complete(
+        &self,
+        plan: &Plan,
+        sockets: &[(AbsPath, Identity)],
+    ) -> Result<(), SandboxError> {
         if self.filters.get().is_some() {
             return Ok(());
         }
@@ -196,7 +206,8 @@ impl Fence {
         Fence { mark: Some(mark), kept, ..self }
     }
 
-    /// For somebody who only tries a call: nobody would answer for it, and a list that refuses the call itself tells nothing of the file.
+    /// For somebody who only tries a call: nobody would answer for it, and a list that refuses the
+    /// call itself tells nothing of the file.
     pub fn without_answers_to(mut self, plan: &Plan, call: &str) -> Result<Fence, SandboxError> {
         self.complete(plan, &[])?;
         let filter = self.filters.take().and_then(|filters| filters.filter);
@@ -224,8 +235,9 @@ impl Fence {
         bounded.map_err(|errno| FenceError { step: Step::Privileges, errno })
     }
 
-    /// After this returned Ok, the process is inside. The order is the promise. `supervisor` is told where calls arrive that he answers;
-    /// without one nothing may be inside that he would have to answer.
+    /// After this returned Ok, the process is inside. The order is the promise. `supervisor` is
+    /// told where calls arrive that he answers; without one nothing may be inside that he would
+    /// have to answer.
     pub fn enter(&self, supervisor: Option<BorrowedFd<'_>>) -> Result<(), FenceError> {
         let at = |step| move |errno| FenceError { step, errno };
         self.confine()?;
@@ -235,14 +247,16 @@ impl Fence {
         }
         // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
         sys::close_on_exec_but(3, &self.kept).map_err(at(Step::Descriptors))?;
-        // The filters come last, because they may refuse any of the calls above; and the one that asks before the one that refuses,
-        // which could keep us from saying whom to ask.
+        // The filters come last, because they may refuse any of the calls above; and the one that
+        // asks before the one that refuses, which could keep us from saying whom to ask.
         let unfinished = FenceError { step: Step::Seccomp, errno: Errno::NOSYS };
         let Filters { notifying, filter } = self.filters.get().ok_or(unfinished)?;
         if let Some(program) = notifying {
             let listener = sys::seccomp_listener(program).map_err(at(Step::Listener))?;
-            let supervisor = supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
-            init_channel::send(supervisor, &InitMessage::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
+            let supervisor =
+                supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
+            init_channel::send(supervisor, &InitMessage::Listening, &[listener.as_fd()])
+                .map_err(at(Step::Listener))?;
         }
         if let Some(mark) = &self.mark {
             sys::seccomp_install(mark).map_err(at(Step::Seccomp))?;
@@ -262,14 +276,17 @@ impl Fence {
         let at = |step| move |errno| FenceError { step, errno };
         for (resource, value) in &self.rlimits {
             // At least as tight as asked: an ordinary user can not raise the hard limit.
-            let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
+            let hard = rustix::process::getrlimit(*resource)
+                .maximum
+                .map_or(*value, |hard| hard.min(*value));
             let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
             rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
         }
         if let Some(privileges) = self.privileges {
             privileges.shed().map_err(at(Step::Privileges))?;
         }
-        // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges by exec.
+        // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges
+        // by exec.
         if self.no_new_privs {
             rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
             if rustix::thread::no_new_privs() != Ok(true) {
@@ -285,7 +302,8 @@ impl Fence {
 
 /// In the landlock tier a kernel that does not is refused, or it was said.
 fn keeps_signals_in(plan: &Plan) -> bool {
-    let scoped = plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
+    let scoped =
+        plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
     scoped || plan.namespaces.is_none()
 }
 
@@ -300,8 +318,12 @@ fn privileges(plan: &Plan) -> Option<Privileges> {
     }
 }
 
-/// What the command inherits from the core besides the fence: ordinary signals, and death with the supervisor.
-pub fn become_command(supervisor: Option<Pid>, mask: Option<&SignalMask>) -> Result<(), FenceError> {
+/// What the command inherits from the core besides the fence: ordinary signals, and death with the
+/// supervisor.
+pub fn become_command(
+    supervisor: Option<Pid>,
+    mask: Option<&SignalMask>,
+) -> Result<(), FenceError> {
     if let Some(supervisor) = supervisor {
         let failed = |errno| FenceError { step: Step::FollowParent, errno };
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;

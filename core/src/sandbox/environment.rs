@@ -8,7 +8,8 @@ use crate::network::supervisor::proxy_password::{self, Token};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
 
-/// `placeholder` stands for the secrets of routes. `inherited` are `NAME=value` entries; of two with one name the first counts, as for getenv(3).
+/// `placeholder` stands for the secrets of routes. `inherited` are `NAME=value` entries; of two
+/// with one name the first counts, as for getenv(3).
 pub fn build(
     requested: &Environment,
     inherited: Vec<CString>,
@@ -42,14 +43,17 @@ const OTHERS: [&str; 3] = ["ftp_proxy", "socks_proxy", "rsync_proxy"];
 /// The command's own servers, and routes: whoever would be asked for them is asked anyway.
 const DIRECT: &str = "localhost,127.0.0.1,::1,.paddock.internal";
 
-/// With the proxy of this run in place of the caller's own. What a policy sets stays, whatever its spelling.
+/// With the proxy of this run in place of the caller's own. What a policy sets stays, whatever its
+/// spelling.
 pub fn with_proxy(
     mut entries: Vec<CString>,
     set: &[(Text, Text)],
     (address, token): (SocketAddr, &Token),
 ) -> Vec<CString> {
     let names = || PROXIES.into_iter().chain([EXCEPTIONS]).chain(OTHERS);
-    let is_set = |name: &str| set.iter().any(|(set, _)| set.as_bytes().eq_ignore_ascii_case(name.as_bytes()));
+    let is_set = |name: &str| {
+        set.iter().any(|(set, _)| set.as_bytes().eq_ignore_ascii_case(name.as_bytes()))
+    };
     entries.retain(|entry| {
         let own = name_of(entry).unwrap_or_default();
         !names().any(|name| own.eq_ignore_ascii_case(name.as_bytes()))
@@ -91,7 +95,8 @@ fn expand(value: &[u8], temp: &[u8], placeholder: &[u8]) -> Vec<u8> {
     expanded
 }
 
-/// Some patterns, those apart that begin with a star: nearly every other differs from nearly every name in its first letter.
+/// Some patterns, those apart that begin with a star: nearly every other differs from nearly every
+/// name in its first letter.
 struct Patterns<'p> {
     starred: Vec<&'p [u8]>,
     others: Vec<&'p [u8]>,
@@ -104,14 +109,21 @@ impl<'p> Patterns<'p> {
             patterns.iter().map(Text::as_bytes).partition(|one| one.first() == Some(&b'*'));
         let mut letters = [false; 256];
         // An empty one matches an empty name only, and there is none.
-        others.iter().filter_map(|one| one.first()).for_each(|letter| letters[usize::from(*letter)] = true);
+        others
+            .iter()
+            .filter_map(|one| one.first())
+            .for_each(|letter| letters[usize::from(*letter)] = true);
         Patterns { starred, others, letters }
     }
 
     fn list(&self, name: &[u8]) -> bool {
         let Some(first) = name.first() else { return false };
         let likely = self.letters[usize::from(*first)];
-        (likely && self.others.iter().any(|pattern| pattern.first() == Some(first) && matches(pattern, name)))
+        (likely
+            && self
+                .others
+                .iter()
+                .any(|pattern| pattern.first() == Some(first) && matches(pattern, name)))
             || self.starred.iter().any(|pattern| matches(pattern, name))
     }
 }
@@ -140,9 +152,18 @@ mod tests {
         items.iter().map(|item| Text::from_bytes(item.as_bytes().to_vec()).unwrap()).collect()
     }
 
-    fn built(pass: &[&str], deny: &[&str], set: &[(&str, &str)], inherited: &[&str]) -> Vec<String> {
-        let set = set.iter().map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone())).collect();
-        let requested = Environment { pass: texts(pass), deny: texts(deny), keep: texts(&["KEPT_TOKEN"]), set };
+    fn built(
+        pass: &[&str],
+        deny: &[&str],
+        set: &[(&str, &str)],
+        inherited: &[&str],
+    ) -> Vec<String> {
+        let set = set
+            .iter()
+            .map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone()))
+            .collect();
+        let requested =
+            Environment { pass: texts(pass), deny: texts(deny), keep: texts(&["KEPT_TOKEN"]), set };
         let inherited = inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
         let entries = build(&requested, inherited, Some(b"/tmp/x"), b"stand-in");
         entries.into_iter().map(|entry| entry.into_string().unwrap()).collect()
@@ -184,40 +205,66 @@ mod tests {
     #[test]
     fn only_what_passes_and_is_not_denied_comes_through() {
         let inherited = ["PATH=/bin", "GH_TOKEN=1", "LD_PRELOAD=x", "OTHER=1", "HOME=/h"];
-        assert_eq!(built(&["PATH", "*_TOKEN", "LD_*"], &["*_TOKEN", "LD_*"], &[], &inherited), ["PATH=/bin"]);
+        assert_eq!(
+            built(&["PATH", "*_TOKEN", "LD_*"], &["*_TOKEN", "LD_*"], &[], &inherited),
+            ["PATH=/bin"]
+        );
         assert!(built(&[], &[], &[], &inherited).is_empty());
     }
 
     #[test]
     fn set_replaces_and_is_not_denied() {
-        let entries = built(&["*"], &["CI"], &[("CI", "1"), ("T", "<tmp>/a:<tmp>"), ("E", "")], &["CI=0", "X=y=z"]);
+        let entries = built(
+            &["*"],
+            &["CI"],
+            &[("CI", "1"), ("T", "<tmp>/a:<tmp>"), ("E", "")],
+            &["CI=0", "X=y=z"],
+        );
         assert_eq!(entries, ["X=y=z", "CI=1", "T=/tmp/x/a:/tmp/x", "E="]);
     }
 
     #[test]
     fn the_proxy_of_the_run_takes_the_place_of_the_caller_s() {
         let token = Token::new().unwrap();
-        let inherited =
-            ["http_proxy=http://corp", "HTTPS_PROXY=x", "No_Proxy=*", "ftp_proxy=x", "PATH=/bin", "MY_HTTP_PROXY=y"];
+        let inherited = [
+            "http_proxy=http://corp",
+            "HTTPS_PROXY=x",
+            "No_Proxy=*",
+            "ftp_proxy=x",
+            "PATH=/bin",
+            "MY_HTTP_PROXY=y",
+        ];
         let with = |set: &[(&str, &str)]| {
-            let inherited: Vec<CString> = inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
-            let set: Vec<_> =
-                set.iter().map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone())).collect();
+            let inherited: Vec<CString> =
+                inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
+            let set: Vec<_> = set
+                .iter()
+                .map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone()))
+                .collect();
             let entries = with_proxy(inherited, &set, (crate::network::namespace::PROXY, &token));
             entries.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
         };
         let proxy = format!("http://paddock:{token}@127.255.255.254:1");
         let mut expected = vec!["PATH=/bin".to_owned(), "MY_HTTP_PROXY=y".to_owned()];
-        for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+        for name in
+            ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
+        {
             expected.push(format!("{name}={proxy}"));
         }
-        expected
-            .extend(["no_proxy", "NO_PROXY"].map(|name| format!("{name}=localhost,127.0.0.1,::1,.paddock.internal")));
+        expected.extend(
+            ["no_proxy", "NO_PROXY"]
+                .map(|name| format!("{name}=localhost,127.0.0.1,::1,.paddock.internal")),
+        );
         assert_eq!(with(&[]), expected);
         // As after `build`, which has put what is set among the others.
         let kept = with(&[("HTTPS_PROXY", "x"), ("no_proxy", "*")]);
         assert!(kept.iter().any(|entry| entry == "HTTPS_PROXY=x"), "{kept:?}");
-        assert!(!kept.iter().any(|entry| entry.starts_with("https_proxy=") || entry.contains("localhost")), "{kept:?}");
+        assert!(
+            !kept
+                .iter()
+                .any(|entry| entry.starts_with("https_proxy=") || entry.contains("localhost")),
+            "{kept:?}"
+        );
         assert!(!kept.iter().any(|entry| entry.contains("corp")), "{kept:?}");
         assert!(kept.iter().any(|entry| *entry == format!("http_proxy={proxy}")), "{kept:?}");
     }

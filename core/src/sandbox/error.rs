@@ -73,7 +73,9 @@ impl SandboxError {
             SandboxError::Session(error) => error.hint(),
             SandboxError::Unfinished(error) => error.hint(),
             SandboxError::Journal(error) => error.hint(),
-            SandboxError::Services(_) => "load the kernel's module unix_diag, or run with --tier landlock",
+            SandboxError::Services(_) => {
+                "load the kernel's module unix_diag, or run with --tier landlock"
+            }
         })
     }
 }

@@ -1,5 +1,5 @@
-//! What the full tier has besides the fence: the places of the grants, what covers names in them, who guards them, and the copy
-//! that is worked on.
+//! What the full tier has besides the fence: the places of the grants, what covers names in them,
+//! who guards them, and the copy that is worked on.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -55,8 +55,9 @@ pub struct Run<'p> {
     pub plan: &'p [u8],
 }
 
-/// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied name in every directory, those
-/// directories have them where such a name is most likely to appear, and the guard sees to the others.
+/// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied
+/// name in every directory, those directories have them where such a name is most likely to appear,
+/// and the guard sees to the others.
 const MOST_HIDDEN: usize = 256;
 
 impl<'p> FullTier<'p> {
@@ -73,17 +74,31 @@ impl<'p> FullTier<'p> {
         };
         let taken = taken_dir(plan, run.map_or("none", |run| run.id))?;
         let veil = Whiteouts::default();
-        Ok(FullTier { plan, namespaces, requested, taken, veil, guard: None, session, mark: None, run })
+        Ok(FullTier {
+            plan,
+            namespaces,
+            requested,
+            taken,
+            veil,
+            guard: None,
+            session,
+            mark: None,
+            run,
+        })
     }
 
-    /// What covers places that are closed or unwritable by their path; and closed ones inside grants of directories, which are the guard's.
+    /// What covers places that are closed or unwritable by their path; and closed ones inside
+    /// grants of directories, which are the guard's.
     fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
         let FullTier { plan, requested, .. } = self;
-        // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
+        // A mask falls off when the host replaces what it lies on: where that can be, the guard has
+        // to hold it, by its name.
         let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
         let replaceable = |cover: &Cover| is_replaceable(files, copied(plan), &cover.path);
-        let (masked, mut covers): (Vec<_>, Vec<_>) =
-            files.covers(requested)?.into_iter().partition(|cover| cover.kind == CoverKind::Mask && replaceable(cover));
+        let (masked, mut covers): (Vec<_>, Vec<_>) = files
+            .covers(requested)?
+            .into_iter()
+            .partition(|cover| cover.kind == CoverKind::Mask && replaceable(cover));
         let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
         covers.splice(..0, pins);
         Ok((covers, masked))
@@ -93,7 +108,8 @@ impl<'p> FullTier<'p> {
     fn look_through(&self, files: &Files<'_>) -> Result<Found, SandboxError> {
         let FullTier { requested, taken, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
-        let (mut guard, mut found) = arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
+        let (mut guard, mut found) =
+            arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
         found.extend(callable(files, covers.iter().chain(&found))?);
         let found = within_reach(found)?;
         let Some(session) = session else {
@@ -102,16 +118,21 @@ impl<'p> FullTier<'p> {
         };
         let workspace = session.workspace();
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
-        let hidden: Vec<_> = masks.map(|cover| cover.path.clone()).filter(|path| path.is_within(workspace)).collect();
+        let hidden: Vec<_> = masks
+            .map(|cover| cover.path.clone())
+            .filter(|path| path.is_within(workspace))
+            .collect();
         let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
         // What is hidden needs no mask.
-        let shown = |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
+        let shown =
+            |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
         covers.extend(found.into_iter().filter(shown));
         Ok(Found { guard, covers, veil, hidden })
     }
 
-    /// `look` says where the grants lie: it is asked while init makes its namespaces, and nothing runs if it refuses. `command` and `sha256` are
-    /// what the note of a session says. `announce` is called when it is known what a copy hides.
+    /// `look` says where the grants lie: it is asked while init makes its namespaces, and nothing
+    /// runs if it refuses. `command` and `sha256` are what the note of a session says. `announce`
+    /// is called when it is known what a copy hides.
     #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
     pub fn start<'f>(
         &mut self,
@@ -149,17 +170,24 @@ impl<'p> FullTier<'p> {
         let (mut look, mut files) = (Some(look), None);
         let meanwhile = |tell: Tell<'_>| {
             if let Some(look) = look.take() {
-                let found = files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
-                InitMessage::placing(&grant_location::spell(requested, &found.placed)).for_each(|word| tell(&word));
+                let found =
+                    files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
+                InitMessage::placing(&grant_location::spell(requested, &found.placed))
+                    .for_each(|word| tell(&word));
                 tell(&InitMessage::All);
             }
-            let Some(files) = &files else { return Err(SandboxError::Usage("the plan has no files")) };
+            let Some(files) = &files else {
+                return Err(SandboxError::Usage("the plan has no files"));
+            };
             // What watched before was for names that are elsewhere by now.
             kept = (None, Whiteouts::default());
             let Found { guard, covers, veil, hidden } = self.look_through(files)?;
             if let Some(session) = session {
                 // What the copy is, before anything can be changed in it.
-                let directories = guard.as_ref().map(|guard| guard.numbered(session.workspace())).unwrap_or_default();
+                let directories = guard
+                    .as_ref()
+                    .map(|guard| guard.numbered(session.workspace()))
+                    .unwrap_or_default();
                 session.note(command, &hidden, &directories, plan, sha256)?;
                 if guard.is_some() {
                     announce(&veil);
@@ -188,8 +216,8 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
     plan.workspace.as_ref().map(|workspace| &workspace.path)
 }
 
-/// The command `covers`: what would be laid over names that are there now, and the symlinks in git directories, which nothing
-/// is laid over.
+/// The command `covers`: what would be laid over names that are there now, and the symlinks in git
+/// directories, which nothing is laid over.
 pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     let (mut covers, mut guard) = (Vec::new(), None);
     let fence = Fence::prepare(plan, &[], Vec::new())?;
@@ -199,7 +227,8 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     {
         let enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
         let (by_path, masked) = enclosure.by_path(&files)?;
-        let (armed, found) = arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
+        let (armed, found) =
+            arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
         guard = armed;
         let callable = callable(&files, by_path.iter().chain(&found))?;
         covers = [by_path, within_reach([found, callable].concat())?].concat();
@@ -209,7 +238,10 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
         out.push_str("{\"path\":");
         writer::string(out, cover.path.as_bytes(), Invalid::Surrogate);
         let (device, inode) = (cover.identity.device(), cover.identity.inode());
-        out.push_str(&format!(",\"kind\":\"{}\",\"device\":{device},\"inode\":{inode}}}", cover.kind.name()));
+        out.push_str(&format!(
+            ",\"kind\":\"{}\",\"device\":{device},\"inode\":{inode}}}",
+            cover.kind.name()
+        ));
     });
     let links = guard.as_ref().map_or_else(|| Ok(Vec::new()), Guard::links_in_git)?;
     out.push_str(",\"links\":");
@@ -237,10 +269,13 @@ struct Found {
 /// Where names that were taken away are kept for review.
 pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
-    Text::from_bytes(path).and_then(AbsPath::new).map_err(|_| SandboxError::Usage("the sessions directory is no path"))
+    Text::from_bytes(path)
+        .and_then(AbsPath::new)
+        .map_err(|_| SandboxError::Usage("the sessions directory is no path"))
 }
 
-/// Looks through the grants for names that are denied or protected, says what covers them, and stays to watch.
+/// Looks through the grants for names that are denied or protected, says what covers them, and
+/// stays to watch.
 fn arm(
     requested: &plan::Files,
     files: &Files<'_>,
@@ -251,7 +286,8 @@ fn arm(
 ) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
-    let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
+    let all_copied =
+        files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
     let (protect, flagged): (&[plan::Protected], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
     let mut names = names_of(requested, protect, flagged)?;
@@ -271,17 +307,22 @@ fn arm(
     if names.is_empty() {
         return Ok((None, Vec::new()));
     }
-    let mut left_out: Vec<AbsPath> =
-        covers.iter().filter(|cover| cover.kind != CoverKind::Pin).map(|cover| cover.path.clone()).collect();
+    let mut left_out: Vec<AbsPath> = covers
+        .iter()
+        .filter(|cover| cover.kind != CoverKind::Pin)
+        .map(|cover| cover.path.clone())
+        .collect();
     // Other sockets that are found are covered.
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
-    // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
+    // What can only be read has nothing to protect; it is looked through only where a deny may lie
+    // in it.
     let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
     let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
     let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
     let denied: Vec<_> = requested.deny.iter().map(fixed_part).chain(below).chain(closed).collect();
-    let concerned =
-        |placed: &&Placed<'_>| written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real));
+    let concerned = |placed: &&Placed<'_>| {
+        written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real))
+    };
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
     let trees: Vec<Tree> = directories
         .map(|placed| Tree {
@@ -298,16 +339,23 @@ fn arm(
 }
 
 /// What covers sockets of services that no grant names, besides what is covered already.
-fn callable<'c>(files: &Files<'_>, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, SandboxError> {
+fn callable<'c>(
+    files: &Files<'_>,
+    covers: impl Iterator<Item = &'c Cover>,
+) -> Result<Vec<Cover>, SandboxError> {
     let granted = files.sockets();
     let masks: Vec<&Cover> = covers.filter(|cover| cover.kind == CoverKind::Mask).collect();
-    let shown = |path: &AbsPath| files.placed.iter().any(|placed| placed.directory && path.is_within(&placed.real));
+    let shown = |path: &AbsPath| {
+        files.placed.iter().any(|placed| placed.directory && path.is_within(&placed.real))
+    };
     let is_granted = |path: &AbsPath| granted.iter().any(|(other, _)| other == path);
     let is_masked = |path: &AbsPath| masks.iter().any(|mask| path.is_within(&mask.path));
-    host_sockets::covers(|path| shown(path) && !is_granted(path) && !is_masked(path)).map_err(SandboxError::Services)
+    host_sockets::covers(|path| shown(path) && !is_granted(path) && !is_masked(path))
+        .map_err(SandboxError::Services)
 }
 
-/// What lies deeper than a path reaches is closed with the last directory on the way that one leads to.
+/// What lies deeper than a path reaches is closed with the last directory on the way that one leads
+/// to.
 fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     let (mut covers, deep): (Vec<_>, Vec<_>) =
         covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
@@ -335,7 +383,11 @@ fn is_live(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bo
 }
 
 /// The patterns of a plan.
-pub fn names_of(requested: &plan::Files, protect: &[plan::Protected], flagged: &[Text]) -> Result<Names, NamesError> {
+pub fn names_of(
+    requested: &plan::Files,
+    protect: &[plan::Protected],
+    flagged: &[Text],
+) -> Result<Names, NamesError> {
     let mut names = Names::new(&requested.deny, protect, &requested.opened, flagged)?;
     names.packages.clone_from(&requested.packages);
     for group in &requested.deny_names {
@@ -346,12 +398,15 @@ pub fn names_of(requested: &plan::Files, protect: &[plan::Protected], flagged: &
 
 /// In a directory that the command sees as the host does.
 fn is_replaceable(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
-    files.placed.iter().any(|placed| placed.directory && *path != placed.real && path.is_within(&placed.real))
+    files
+        .placed
+        .iter()
+        .any(|placed| placed.directory && *path != placed.real && path.is_within(&placed.real))
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
-/// Which names are hidden in a copy: in its root and in every directory that has such a name, or is to have one by its exact path;
-/// in a small workspace everywhere.
+/// Which names are hidden in a copy: in its root and in every directory that has such a name, or is
+/// to have one by its exact path; in a small workspace everywhere.
 fn weave(
     requested: &plan::Files,
     files: &Files<'_>,
@@ -361,15 +416,20 @@ fn weave(
 ) -> Result<Whiteouts, SandboxError> {
     let mut veil = Whiteouts::default();
     let opened = mount::open_host(&workspace.as_c_str());
-    let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
+    let opened =
+        opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // What is mounted on the copy shows what it shows.
-    let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
-    let free = |path: &AbsPath| others().all(|other| !other.is_within(path) && !path.is_within(other));
+    let others =
+        || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
+    let free =
+        |path: &AbsPath| others().all(|other| !other.is_within(path) && !path.is_within(other));
     let mut dirs = BTreeSet::from([Vec::new()]);
     let mut denied = Vec::new();
     let exact = |pattern: &Text| {
         let path = pattern.as_bytes().strip_suffix(b"/**").unwrap_or(pattern.as_bytes());
-        (!path.contains(&b'*')).then(|| path.to_vec()).and_then(|path| AbsPath::new(Text::from_bytes(path).ok()?).ok())
+        (!path.contains(&b'*'))
+            .then(|| path.to_vec())
+            .and_then(|path| AbsPath::new(Text::from_bytes(path).ok()?).ok())
     };
     let mut guard = guard;
     for path in masked.iter().filter(|path| free(path)) {
@@ -381,8 +441,12 @@ fn weave(
             denied.push((dir.to_vec(), name.to_vec()));
         }
     }
-    for path in
-        requested.deny.iter().filter_map(exact).chain(requested.closed.iter().cloned()).filter(|path| free(path))
+    for path in requested
+        .deny
+        .iter()
+        .filter_map(exact)
+        .chain(requested.closed.iter().cloned())
+        .filter(|path| free(path))
     {
         dirs.extend(whiteouts::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
     }
@@ -395,10 +459,15 @@ fn weave(
     let everywhere = all.is_some();
     dirs.extend(all.into_iter().flatten());
     for dir in dirs {
-        let path =
-            if dir.is_empty() { workspace.as_bytes().to_vec() } else { [workspace.as_bytes(), b"/", &dir].concat() };
+        let path = if dir.is_empty() {
+            workspace.as_bytes().to_vec()
+        } else {
+            [workspace.as_bytes(), b"/", &dir].concat()
+        };
         let hidden = |name: &Vec<u8>| {
-            Text::from_bytes([&path[..], b"/", name].concat()).and_then(AbsPath::new).is_ok_and(|path| free(&path))
+            Text::from_bytes([&path[..], b"/", name].concat())
+                .and_then(AbsPath::new)
+                .is_ok_and(|path| free(&path))
         };
         let names = guard.names().denied_in(&path);
         veil.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
@@ -420,10 +489,14 @@ fn fixed_tree(beginning: &Text) -> &[u8] {
 
 /// By the fixed part of a pattern; without one it may lie anywhere.
 fn may_lie_in(fixed: &[u8], tree: &AbsPath) -> bool {
-    let (short, long) =
-        if fixed.len() < tree.as_bytes().len() { (fixed, tree.as_bytes()) } else { (tree.as_bytes(), fixed) };
-    long.strip_prefix(short)
-        .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || short.ends_with(b"/") || short.is_empty())
+    let (short, long) = if fixed.len() < tree.as_bytes().len() {
+        (fixed, tree.as_bytes())
+    } else {
+        (tree.as_bytes(), fixed)
+    };
+    long.strip_prefix(short).is_some_and(|rest| {
+        rest.is_empty() || rest[0] == b'/' || short.ends_with(b"/") || short.is_empty()
+    })
 }
 
 #[cfg(test)]

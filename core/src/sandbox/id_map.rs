@@ -1,8 +1,9 @@
-//! The numbers of users and groups inside a container, and what they are outside. Written by the supervisor, once, before
-//! anything runs in there.
+//! The numbers of users and groups inside a container, and what they are outside. Written by the
+//! supervisor, once, before anything runs in there.
 //!
-//! Root writes any range. Another user may map nothing but himself, and only by giving up setgroups(2); more than that is
-//! done for him by newuidmap and newgidmap, within the ranges that /etc/subuid and /etc/subgid give him.
+//! Root writes any range. Another user may map nothing but himself, and only by giving up
+//! setgroups(2); more than that is done for him by newuidmap and newgidmap, within the ranges that
+//! /etc/subuid and /etc/subgid give him.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
@@ -28,7 +29,9 @@ pub enum IdentityError {
 impl IdentityError {
     pub fn hint(&self) -> &'static str {
         match self {
-            IdentityError::Write { .. } => "`paddock doctor` shows whether user namespaces can be had here",
+            IdentityError::Write { .. } => {
+                "`paddock doctor` shows whether user namespaces can be had here"
+            }
             IdentityError::Start { .. } | IdentityError::Mapper { .. } => {
                 "check your lines in /etc/subuid and /etc/subgid, and that newuidmap and newgidmap may change ids"
             }
@@ -37,7 +40,12 @@ impl IdentityError {
 }
 
 /// Gives the namespace of `init` its users and groups. `mask`: the signals as our caller had them.
-pub fn map(init: Pid, container: &Container, caller: u32, mask: &SignalMask) -> Result<(), IdentityError> {
+pub fn map(
+    init: Pid,
+    container: &Container,
+    caller: u32,
+    mask: &SignalMask,
+) -> Result<(), IdentityError> {
     if let Some(mappers) = &container.mappers {
         run_mapper(&mappers.uid, init, &container.uid_map, mask)?;
         return run_mapper(&mappers.gid, init, &container.gid_map, mask);
@@ -60,7 +68,8 @@ fn lines(map: &[IdRange]) -> String {
 fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdentityError> {
     let failed = |source| IdentityError::Write { kind, source };
     let path = format!("/proc/{}/{kind}", init.as_raw_nonzero());
-    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let file =
+        rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     // The kernel takes a map in one piece or not at all.
     match rustix::io::write(&file, text.as_bytes()) {
         Ok(written) if written == text.len() => Ok(()),
@@ -69,12 +78,18 @@ fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdentityError>
     }
 }
 
-fn run_mapper(program: &AbsPath, init: Pid, map: &[IdRange], mask: &SignalMask) -> Result<(), IdentityError> {
+fn run_mapper(
+    program: &AbsPath,
+    init: Pid,
+    map: &[IdRange],
+    mask: &SignalMask,
+) -> Result<(), IdentityError> {
     let failed = |source| IdentityError::Start { program: program.clone(), source };
     let numbers = map.iter().flat_map(|range| [range.inside, range.outside, range.count]);
     let words = [init.as_raw_nonzero().get().unsigned_abs()].into_iter().chain(numbers);
-    let argv =
-        [Ok(program.as_c_str().into_owned())].into_iter().chain(words.map(|word| CString::new(word.to_string())));
+    let argv = [Ok(program.as_c_str().into_owned())]
+        .into_iter()
+        .chain(words.map(|word| CString::new(word.to_string())));
     let argv = ExecStrings::new(argv.collect::<Result<_, _>>().map_err(|_| failed(Errno::INVAL))?);
     // It needs nothing of our environment, and is set-user-id.
     let environment = ExecStrings::new(Vec::new());
@@ -97,7 +112,9 @@ fn run_mapper(program: &AbsPath, init: Pid, map: &[IdRange], mask: &SignalMask) 
     match (failure, status.exit_status()) {
         (Some(errno), _) => Err(failed(errno)),
         (None, Some(0)) => Ok(()),
-        (None, status) => Err(IdentityError::Mapper { program: program.clone(), status: status.unwrap_or(-1) }),
+        (None, status) => {
+            Err(IdentityError::Mapper { program: program.clone(), status: status.unwrap_or(-1) })
+        }
     }
 }
 
@@ -107,7 +124,10 @@ mod tests {
 
     #[test]
     fn a_map_is_written_as_the_kernel_reads_it() {
-        let map = [IdRange { inside: 0, outside: 100_000, count: 5 }, IdRange { inside: 5, outside: 1000, count: 1 }];
+        let map = [
+            IdRange { inside: 0, outside: 100_000, count: 5 },
+            IdRange { inside: 5, outside: 1000, count: 1 },
+        ];
         assert_eq!(lines(&map), "0 100000 5\n5 1000 1\n");
     }
 }

@@ -1,7 +1,9 @@
-//! The sandbox's own processes: init, the first process of new namespaces, and the command behind it.
+//! The sandbox's own processes: init, the first process of new namespaces, and the command behind
+//! it.
 //!
-//! Init builds the root, starts the command, and from then on only buries the dead. It is the kernel's handle on all of them:
-//! when it ends, whatever ended it, nothing in its namespace lives on. It ends with the command, and with the supervisor.
+//! Init builds the root, starts the command, and from then on only buries the dead. It is the
+//! kernel's handle on all of them: when it ends, whatever ended it, nothing in its namespace lives
+//! on. It ends with the command, and with the supervisor.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -76,7 +78,9 @@ impl InitError {
             InitError::Jail(error) => error.hint(),
             InitError::Network(error) => error.hint(),
             InitError::Fence(error) => error.step.hint(),
-            InitError::Step { .. } => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+            InitError::Step { .. } => {
+                "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces"
+            }
         }
     }
 }
@@ -113,10 +117,12 @@ pub enum Started {
     NotExecuted(i32),
 }
 
-/// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no command).
+/// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no
+/// command).
 pub type Payload<'a> = &'a dyn Fn() -> i32;
 
-/// Answers for the program that is about to be started, by somebody who can not tell us more before it is: until he can.
+/// Answers for the program that is about to be started, by somebody who can not tell us more before
+/// it is: until he can.
 pub type Attend<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
 
 /// What init makes of its namespaces.
@@ -134,7 +140,11 @@ pub trait Furnish {
     fn hostname(&self) -> &[u8];
 
     /// Leaves this process in the new root.
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, InitError>;
+    fn furnish(
+        &self,
+        channel: &OwnedFd,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<RootReady, InitError>;
 
     /// What the supervisor may take longest to find out, and comes last: what is covered in there.
     fn finish(&self, _channel: &OwnedFd) -> Result<(), InitError> {
@@ -152,14 +162,21 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, InitError> {
+    fn furnish(
+        &self,
+        channel: &OwnedFd,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<RootReady, InitError> {
         if let Some(network) = &self.plan.network {
             // None of them stays here: where nobody listens, connections are refused.
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
             for some in sockets.chunks(init_channel::DESCRIPTORS) {
                 let told = init_channel::send(channel, &InitMessage::Network, some);
-                told.map_err(|errno| InitError::Step { what: "the sockets can not be handed out", errno })?;
+                told.map_err(|errno| InitError::Step {
+                    what: "the sockets can not be handed out",
+                    errno,
+                })?;
             }
         }
         Ok(root::build(self, ruleset, channel)?)
@@ -170,9 +187,11 @@ impl Furnish for Blueprint<'_> {
     }
 }
 
-/// Starts init and, behind it, the command. `admit` is called with init's number before it makes anything. `meanwhile` is what has to
-/// be done before the command starts, and not before init does; it tells init what that waits for, and is asked again if that moved. Done one after the other, the two would
-/// be more than a quarter of a launch more. `attend` answers calls of the command until the descriptor can be read.
+/// Starts init and, behind it, the command. `admit` is called with init's number before it makes
+/// anything. `meanwhile` is what has to be done before the command starts, and not before init
+/// does; it tells init what that waits for, and is asked again if that moved. Done one after the
+/// other, the two would be more than a quarter of a launch more. `attend` answers calls of the
+/// command until the descriptor can be read.
 pub fn start(
     interior: &dyn Furnish,
     fence: &Fence,
@@ -192,11 +211,14 @@ pub fn start(
     let aside = cpu_affinity::send_aside(init);
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
-    let admitted =
-        aside.and_then(|()| admit(init)).and_then(|()| init_channel::send(&channel, &InitMessage::Started, &[]));
+    let admitted = aside
+        .and_then(|()| admit(init))
+        .and_then(|()| init_channel::send(&channel, &InitMessage::Started, &[]));
     let mut told = admitted;
     let done = match told {
-        Ok(()) => meanwhile(&mut |word| told = told.and_then(|()| init_channel::send(&channel, word, &[]))),
+        Ok(()) => meanwhile(&mut |word| {
+            told = told.and_then(|()| init_channel::send(&channel, word, &[]))
+        }),
         Err(_) => Ok(()),
     };
     let told = done.map(|()| told);
@@ -217,8 +239,9 @@ pub fn start(
     };
     while let Ok(Some((InitMessage::Moved, _))) = heard {
         let mut told = Ok(());
-        if let Err(refusal) = meanwhile(&mut |word| told = told.and_then(|()| init_channel::send(&channel, word, &[])))
-        {
+        if let Err(refusal) = meanwhile(&mut |word| {
+            told = told.and_then(|()| init_channel::send(&channel, word, &[]))
+        }) {
             bury(init);
             return Err(refusal);
         }
@@ -231,8 +254,10 @@ pub fn start(
             let known = (next(), next(), next(), next(), next());
             if let (Some(command), Some(user), Some(mount), Some(network), Some(proc)) = known {
                 let Handed { listener, sockets, overlaid } = handed;
-                let (inside, volatile) = (Inside { init, user, mount, network, overlaid }, descriptors.collect());
-                let sandbox = Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
+                let (inside, volatile) =
+                    (Inside { init, user, mount, network, overlaid }, descriptors.collect());
+                let sandbox =
+                    Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
                 return Ok(Started::Running(sandbox));
             }
             NamespacesError::Channel(Errno::PROTO)
@@ -241,7 +266,9 @@ pub fn start(
             bury(init);
             return Ok(Started::NotExecuted(errno));
         }
-        Ok(Some((InitMessage::Refused { error, hint }, _))) => NamespacesError::Refused { error, hint },
+        Ok(Some((InitMessage::Refused { error, hint }, _))) => {
+            NamespacesError::Refused { error, hint }
+        }
         Ok(Some(_) | None) => NamespacesError::Lost,
         Err(errno) => NamespacesError::Channel(errno),
     };
@@ -271,7 +298,8 @@ pub fn hear(
             }
             Some((InitMessage::Network, sockets)) => handed.sockets.extend(sockets),
             Some((InitMessage::Copied, descriptors)) => {
-                let [view, veil] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
+                let [view, veil] =
+                    <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
                 handed.overlaid = Some(Overlaid { view, veil });
             }
             heard => return Ok(heard),
@@ -279,7 +307,8 @@ pub fn hear(
     }
 }
 
-/// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we have to bury first: so all are waited for.
+/// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we
+/// have to bury first: so all are waited for.
 pub fn bury(init: Pid) {
     let _ = rustix::process::kill_process(init, Signal::KILL);
     sys::trace::wait_until_ended(init);
@@ -290,7 +319,8 @@ impl Sandbox {
         &self.inside
     }
 
-    /// After its end: what its mounts still hang on, to be let go of by who can not wait until they are taken apart.
+    /// After its end: what its mounts still hang on, to be let go of by who can not wait until they
+    /// are taken apart.
     pub fn mounts(self) -> impl Iterator<Item = OwnedFd> {
         let Sandbox { proc, volatile, inside: Inside { user, mount, network, .. }, .. } = self;
         [mount, user, network, proc].into_iter().chain(volatile)
@@ -299,7 +329,8 @@ impl Sandbox {
 
 /// The number on this side of a process that is known by its descriptor, as long as it lives.
 pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
-    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let facts =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     let number = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     Pid::from_raw(number.trim().parse().ok()?)
 }
@@ -341,12 +372,16 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        if cover.kind == CoverKind::Stranger && !strangers.iter().any(|(other, _)| *other == cover) {
+                        if cover.kind == CoverKind::Stranger
+                            && !strangers.iter().any(|(other, _)| *other == cover)
+                        {
                             *result = Err(Errno::NOENT);
                             continue;
                         }
                         *result = match cover_mount::cover(root.as_fd(), cover, copied(cover)) {
-                            Err(Errno::NOENT) if copied(cover) => cover_mount::hide(root.as_fd(), cover),
+                            Err(Errno::NOENT) if copied(cover) => {
+                                cover_mount::hide(root.as_fd(), cover)
+                            }
                             placed => placed,
                         };
                     }
@@ -359,10 +394,11 @@ impl Inside {
         entered.map(|()| results)
     }
 
-    /// Of those that are covered if they are strangers, the sockets that are: not made in there, if that has a network of its own; else, in
-    /// the hands of nobody there.
+    /// Of those that are covered if they are strangers, the sockets that are: not made in there, if
+    /// that has a network of its own; else, in the hands of nobody there.
     fn strangers<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
-        // Held open, no number of theirs becomes another's: who answers before and after it is told who is there, was there.
+        // Held open, no number of theirs becomes another's: who answers before and after it is told
+        // who is there, was there.
         let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::Stranger);
         let answers = |socket: &OwnedFd| !host_sockets::is_silent(socket.as_fd());
         let mut suspects: Vec<(&Cover, OwnedFd)> =
@@ -386,15 +422,22 @@ impl Inside {
         let (mut callers, until) = (Callers::of(self.init), Callers::deadline());
         suspects.retain(|(_, socket)| {
             let file = SocketFile::of(socket.as_fd(), &mounts);
-            let mut same = bound.iter().filter(|(other, _)| Some(*other) == file).map(|(_, number)| *number);
+            let mut same =
+                bound.iter().filter(|(other, _)| Some(*other) == file).map(|(_, number)| *number);
             !same.any(|number| apart || callers.find(number, until).is_some()) && answers(socket)
         });
         Ok(suspects)
     }
 
     fn enter_network(&self) -> Result<(), Errno> {
-        rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
-        rustix::thread::move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
+        rustix::thread::move_into_link_name_space(
+            self.user.as_fd(),
+            Some(LinkNameSpaceType::User),
+        )?;
+        rustix::thread::move_into_link_name_space(
+            self.network.as_fd(),
+            Some(LinkNameSpaceType::Network),
+        )
     }
 
     /// The namespace that its networks belong to.
@@ -413,15 +456,22 @@ impl Inside {
 
     /// Joins them, with every capability over them.
     pub fn enter(&self) -> Result<(), Errno> {
-        rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
-        rustix::thread::move_into_link_name_space(self.mount.as_fd(), Some(LinkNameSpaceType::Mount))
+        rustix::thread::move_into_link_name_space(
+            self.user.as_fd(),
+            Some(LinkNameSpaceType::User),
+        )?;
+        rustix::thread::move_into_link_name_space(
+            self.mount.as_fd(),
+            Some(LinkNameSpaceType::Mount),
+        )
     }
 }
 
 /// What lies where a cover should, if it still does.
 fn look(cover: &Cover) -> Option<OwnedFd> {
     let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
-    let found = rustix::fs::openat2(CWD, cover.path.as_c_str(), flags, Mode::empty(), resolve).ok()?;
+    let found =
+        rustix::fs::openat2(CWD, cover.path.as_c_str(), flags, Mode::empty(), resolve).ok()?;
     let stat = rustix::fs::fstat(&found).ok()?;
     (Identity::from(&stat) == cover.identity).then_some(found)
 }
@@ -436,12 +486,16 @@ pub struct Usable {
 /// Makes the namespaces and the kinds of mounts that a run needs, and lets them go again.
 pub fn try_out() -> Usable {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let mut usable = Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
+    let mut usable =
+        Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
     let child = sys::spawn_into(BIRTH | OWN, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
-            let stage = mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
-            let root = Stage::find().and_then(|on| on.put(&stage)).map_err(|error| ("mount", error.errno()))?;
+            let stage =
+                mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
+            let root = Stage::find()
+                .and_then(|on| on.put(&stage))
+                .map_err(|error| ("mount", error.errno()))?;
             mount::new_fs(c"proc", &[], mount::PLAIN).map_err(|errno| ("proc", errno))?;
             mount::new_fs(c"devpts", &[], mount::PLAIN).map_err(|errno| ("devpts", errno))?;
             usable.overlay = overlay::try_overlay(root.as_fd());
@@ -459,7 +513,13 @@ pub fn try_out() -> Usable {
 }
 
 /// The life of init. What it returns is seen by nobody but a debugger: its words count.
-fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
+fn init(
+    interior: &dyn Furnish,
+    fence: &Fence,
+    payload: Payload<'_>,
+    mask: &SignalMask,
+    channel: OwnedFd,
+) -> i32 {
     match set_up(interior, fence, payload, mask, &channel) {
         Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
         Ok(Err(errno)) => {
@@ -467,14 +527,16 @@ fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &Sign
             125
         }
         Err(error) => {
-            let word = InitMessage::Refused { error: error.to_string(), hint: error.hint().to_owned() };
+            let word =
+                InitMessage::Refused { error: error.to_string(), hint: error.hint().to_owned() };
             let _ = init_channel::send(&channel, &word, &[]);
             125
         }
     }
 }
 
-/// From a fork in new namespaces to the running command, or to the reason why it could not be executed.
+/// From a fork in new namespaces to the running command, or to the reason why it could not be
+/// executed.
 fn set_up(
     interior: &dyn Furnish,
     fence: &Fence,
@@ -485,7 +547,8 @@ fn set_up(
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
     let kinds = (OWN | interior.kinds()) as u64;
-    sys::numeric_syscall(libc::SYS_unshare, [kinds, 0, 0, 0]).map_err(step("no namespaces can be made"))?;
+    sys::numeric_syscall(libc::SYS_unshare, [kinds, 0, 0, 0])
+        .map_err(step("no namespaces can be made"))?;
     interior.introduce()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -497,7 +560,8 @@ fn set_up(
     init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
     let RootReady { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
     if !interior.hostname().is_empty() {
-        rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
+        rustix::system::sethostname(interior.hostname())
+            .map_err(step("the host name can not be set"))?;
     }
     // The command runs with our user: nothing but this keeps it from tracing us.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -508,9 +572,12 @@ fn set_up(
     let mut fence_failure = None;
     let mut exec_failure = None;
     // Until it is executed the command has our channel, to say who answers for it.
-    let become_command = || enter::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())));
+    let become_command = || {
+        enter::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())))
+    };
     let child = if fence.listens() {
-        // The supervisor has to see what it asks for, and must not see us: so its memory is a copy, and it leaves there what went wrong.
+        // The supervisor has to see what it asks for, and must not see us: so its memory is a copy,
+        // and it leaves there what went wrong.
         let failure = sys::shared_number().map_err(step("no process can be started"))?;
         let child = sys::fork_into(libc::CLONE_VFORK, || {
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
@@ -541,17 +608,21 @@ fn set_up(
     if let Some(errno) = exec_failure {
         return Ok(Err(errno));
     }
-    let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
+    let handle = rustix::process::pidfd_open(child, PidfdFlags::empty())
+        .map_err(step("the command has no handle"))?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let network = rustix::fs::openat(&proc, c"self/ns/net", flags, Mode::empty())
         .map_err(step("the network namespace can not be opened"))?;
-    let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
+    let mut descriptors =
+        vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
-    init_channel::send(channel, &InitMessage::Started, &descriptors).map_err(step("the supervisor is gone"))?;
+    init_channel::send(channel, &InitMessage::Started, &descriptors)
+        .map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))
 }
 
-/// Dies with the supervisor. It may have died before we asked for that: then its end of the channel is closed.
+/// Dies with the supervisor. It may have died before we asked for that: then its end of the channel
+/// is closed.
 pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut hung_up = [PollFd::new(channel, PollFlags::empty())];
@@ -568,7 +639,8 @@ fn map_identity(uid: u32, gid: u32) -> Result<(), Errno> {
 
 fn write_once(name: &str, text: &str) -> Result<(), Errno> {
     let path = CString::new(format!("/proc/self/{name}")).map_err(|_| Errno::INVAL)?;
-    let file = rustix::fs::openat(CWD, path.as_c_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let file =
+        rustix::fs::openat(CWD, path.as_c_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
@@ -581,7 +653,8 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
         let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {
             Ok(Some(ended)) => ended,
             Ok(None) | Err(Errno::INTR) => continue,
-            Err(_) => return 125, // the command is our child until it ends, so there is always one to wait for
+            // the command is our child until it ends, so there is always one to wait for
+            Err(_) => return 125,
         };
         if pid != command {
             continue;

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
 use rustix::process::WaitStatus;
@@ -32,21 +32,25 @@ pub enum InitMessage {
     NotExecuted(i32),
     /// From the supervisor: init may begin. From init: the command runs.
     Started,
-    /// The command is about to be executed, and calls that the supervisor answers arrive at the descriptor.
+    /// The command is about to be executed, and calls that the supervisor answers arrive at the
+    /// descriptor.
     Listening,
     /// Sockets of the command's network, for the relay. As many of these words as they take.
     Network,
     /// A copy as the command sees it, and the layer that hides names in it.
     Copied,
-    /// From the supervisor: a part of where the grants lie ([`crate::sandbox::landlock::grant_location`]).
+    /// From the supervisor: a part of where the grants lie
+    /// ([`crate::sandbox::landlock::grant_location`]).
     Placed(Vec<u8>),
-    /// From the supervisor: names that a copy does not show, relative to it, with a NUL between two.
+    /// From the supervisor: names that a copy does not show, relative to it, with a NUL between
+    /// two.
     Hide(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
     /// From the supervisor: there is no more of what it told last.
     All,
-    /// From init: something is not where it was to be covered any more. The supervisor looks, and tells, again.
+    /// From init: something is not where it was to be covered any more. The supervisor looks, and
+    /// tells, again.
     Moved,
     /// The command was stopped by a signal.
     Stopped(i32),
@@ -104,7 +108,8 @@ impl InitMessage {
                     CoverKind::Lock => b'L',
                     CoverKind::Pin => b'P',
                 };
-                let (device, inode) = (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
+                let (device, inode) =
+                    (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
             InitMessage::Placed(part) => [b"P", &part[..]].concat(),
@@ -120,7 +125,9 @@ impl InitMessage {
     fn parse(bytes: &[u8]) -> Option<InitMessage> {
         let (tag, rest) = bytes.split_first()?;
         if *tag == b'R' {
-            let mut texts = rest.splitn(2, |byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
+            let mut texts = rest
+                .splitn(2, |byte| *byte == 0)
+                .map(|text| String::from_utf8_lossy(text).into_owned());
             return Some(InitMessage::Refused { error: texts.next()?, hint: texts.next()? });
         }
         if *tag == b'P' {
@@ -165,28 +172,37 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     Some(Cover { path, identity, directory: *directory != 0, kind })
 }
 
-/// Closes descriptors without waiting for what their end takes: they go into a socket that only itself holds, and the kernel's
-/// collector of such sockets is the one to wait. Where that fails, we are.
+/// Closes descriptors without waiting for what their end takes: they go into a socket that only
+/// itself holds, and the kernel's collector of such sockets is the one to wait. Where that fails,
+/// we are.
 pub fn abandon(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
     }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok((kept, other)) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None) else {
+    let Ok((kept, other)) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
+    else {
         return;
     };
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let going: Vec<BorrowedFd<'_>> = descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
+    let going: Vec<BorrowedFd<'_>> =
+        descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
     if control.push(SendAncillaryMessage::ScmRights(&going)) {
-        let _ = rustix::net::sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
+        let _ =
+            rustix::net::sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
     }
     drop(descriptors);
     drop(kept);
     drop(other); // this one's end starts the collector
 }
 
-pub fn send(channel: impl AsFd, word: &InitMessage, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub fn send(
+    channel: impl AsFd,
+    word: &InitMessage,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -196,18 +212,29 @@ pub fn send(channel: impl AsFd, word: &InitMessage, descriptors: &[BorrowedFd<'_
     if bytes.len() > LONGEST {
         return Err(Errno::NAMETOOLONG); // no call takes a path of this length either
     }
-    rustix::net::sendmsg(channel, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
+    rustix::net::sendmsg(channel, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+        .map(drop)
 }
 
 /// None: init is gone. Errno::AGAIN: it has nothing to say (only without `wait`).
-pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
+pub fn receive(
+    channel: impl AsFd,
+    wait: bool,
+) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
     let mut bytes = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    let flags =
+        RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     let received = loop {
-        match rustix::net::recvmsg(&channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-            // The other side went without reading all. That is said once; what it said itself comes after.
+        match rustix::net::recvmsg(
+            &channel,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        ) {
+            // The other side went without reading all. That is said once; what it said itself comes
+            // after.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             received => break received?,
         }
@@ -223,7 +250,9 @@ pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(InitMessage, Ve
         })
         .flatten()
         .collect();
-    InitMessage::parse(&bytes[..received.bytes]).map(|word| Some((word, descriptors))).ok_or(Errno::PROTO)
+    InitMessage::parse(&bytes[..received.bytes])
+        .map(|word| Some((word, descriptors)))
+        .ok_or(Errno::PROTO)
 }
 
 #[cfg(test)]
@@ -238,13 +267,16 @@ mod tests {
     #[test]
     fn names_to_hide_come_together_as_far_as_a_word_reaches() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
-        let names: Vec<Vec<u8>> = (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
+        let names: Vec<Vec<u8>> =
+            (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
         let words = InitMessage::hiding(names.iter().cloned());
         assert!((2..10).contains(&words.len()), "{}", words.len());
         let mut heard = Vec::new();
         for word in &words {
             send(&theirs, word, &[]).unwrap();
-            let Some((InitMessage::Hide(some), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            let Some((InitMessage::Hide(some), _)) = receive(&ours, true).unwrap() else {
+                panic!("another word")
+            };
             heard.extend(some.split(|byte| *byte == 0).map(<[u8]>::to_vec));
         }
         assert_eq!(heard, names);
@@ -258,7 +290,9 @@ mod tests {
         let mut heard = Vec::new();
         for word in InitMessage::placing(&bytes) {
             send(&theirs, &word, &[]).unwrap();
-            let Some((InitMessage::Placed(part), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            let Some((InitMessage::Placed(part), _)) = receive(&ours, true).unwrap() else {
+                panic!("another word")
+            };
             heard.extend(part);
         }
         assert_eq!(heard, bytes);
@@ -289,8 +323,10 @@ mod tests {
             send(&theirs, word, &[]).unwrap();
             assert_eq!(receive(&ours, true).unwrap().unwrap().0, *word);
         }
-        let path =
-            AbsPath::new(Text::from_bytes([b'/'].into_iter().chain([b'x'; LONGEST]).collect()).unwrap()).unwrap();
+        let path = AbsPath::new(
+            Text::from_bytes([b'/'].into_iter().chain([b'x'; LONGEST]).collect()).unwrap(),
+        )
+        .unwrap();
         let long = InitMessage::Cover(Cover { path, ..cover(CoverKind::Mask, false) });
         assert_eq!(send(&theirs, &long, &[]), Err(Errno::NAMETOOLONG));
         assert_eq!(receive(&ours, false).unwrap_err(), Errno::AGAIN);

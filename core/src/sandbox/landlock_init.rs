@@ -1,8 +1,11 @@
-//! The keeper: between the supervisor and a command that has no init of its own, where the command's execs are answered for.
+//! The keeper: between the supervisor and a command that has no init of its own, where the
+//! command's execs are answered for.
 //!
-//! The supervisor's end has to be the end of everything, also when it is killed: without it no program can be started any more. Nothing in
-//! the kernel ends the descendants of a process with it, so a process that does nothing else waits for that: it starts the command, adopts
-//! what that leaves behind, tells the supervisor how it ends, and kills all of them when there is nobody left to tell.
+//! The supervisor's end has to be the end of everything, also when it is killed: without it no
+//! program can be started any more. Nothing in the kernel ends the descendants of a process with
+//! it, so a process that does nothing else waits for that: it starts the command, adopts what that
+//! leaves behind, tells the supervisor how it ends, and kills all of them when there is nobody left
+//! to tell.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,8 +20,8 @@ use super::init_channel::{self, InitMessage};
 use crate::kernel::sys;
 use crate::limits::descendants::end_descendants;
 
-/// The life of a keeper, in the process that became one. What goes wrong before the command runs is left in `failure`: a filter may refuse
-/// every other way to say it.
+/// The life of a keeper, in the process that became one. What goes wrong before the command runs is
+/// left in `failure`: a filter may refuse every other way to say it.
 pub fn keep(
     become_command: &dyn Fn(Pid) -> Result<(), FenceError>,
     command: &Command,
@@ -66,7 +69,9 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
             end_descendants();
             return 125;
         }
-        while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+        while let Ok(Some((pid, status))) =
+            rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)
+        {
             if pid != command {
                 continue;
             }

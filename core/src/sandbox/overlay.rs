@@ -24,19 +24,25 @@ impl Layers {
         Layers { lower, upper, work }
     }
 
-    /// A file system in memory for the layer between. The overlay takes only what is mounted somewhere; it lies where the new root
-    /// will be built on it, and goes with the old one.
+    /// A file system in memory for the layer between. The overlay takes only what is mounted
+    /// somewhere; it lies where the new root will be built on it, and goes with the old one.
     pub fn stage(stage: &Stage) -> Result<OwnedFd, Errno> {
         let veil = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
         stage.put(&veil).map_err(|error| error.errno())
     }
 
     /// The overlay, mounted nowhere yet.
-    pub fn mount(&self, veil: &Whiteouts, stage: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    pub fn mount(
+        &self,
+        veil: &Whiteouts,
+        stage: BorrowedFd<'_>,
+        attributes: MountAttrFlags,
+    ) -> Result<OwnedFd, Errno> {
         let Layers { lower, upper, work } = self;
         veil.lay(lower.as_fd(), stage)?;
-        // With a layer of another file system files would show the numbers of theirs and change them with the first write, but
-        // for this; where the copy is on another file system than the workspace they do so anyway.
+        // With a layer of another file system files would show the numbers of theirs and change
+        // them with the first write, but for this; where the copy is on another file system than
+        // the workspace they do so anyway.
         let one = rustix::fs::fstat(lower)?.st_dev == rustix::fs::fstat(upper)?.st_dev;
         let numbers: &[_] = if one { &[(c"xino", c"on")] } else { &[] };
         mount_overlay(&[stage, lower.as_fd()], upper.as_fd(), work.as_fd(), numbers, attributes)
@@ -69,6 +75,7 @@ fn mount_overlay(
 
 /// On a file system in memory that is thrown away.
 pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
-    let (lower, upper, work) = (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
+    let (lower, upper, work) =
+        (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
     mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], PLAIN).map(drop)
 }

@@ -1,4 +1,5 @@
-//! What became of the plan on this machine: what lies where, and what the fence holds. Nothing is changed by it.
+//! What became of the plan on this machine: what lies where, and what the fence holds. Nothing is
+//! changed by it.
 
 use std::fmt::Write as _;
 
@@ -18,8 +19,13 @@ pub struct Preflight<'p> {
 }
 
 impl<'p> Preflight<'p> {
-    /// Adds the rules to the fence, and its filters where they wait for what lies where. `journal`: the one that is open already.
-    pub fn prepare(plan: &'p Plan, fence: &'p Fence, journal: Option<&Journal>) -> Result<Preflight<'p>, SandboxError> {
+    /// Adds the rules to the fence, and its filters where they wait for what lies where. `journal`:
+    /// the one that is open already.
+    pub fn prepare(
+        plan: &'p Plan,
+        fence: &'p Fence,
+        journal: Option<&Journal>,
+    ) -> Result<Preflight<'p>, SandboxError> {
         let files = Files::prepare(plan, fence.ruleset(), journal)?;
         fence.complete(plan, &files.as_ref().map_or_else(Vec::new, Files::sockets))?;
         Ok(Preflight { files, fence })
@@ -65,8 +71,9 @@ impl<'p> Preflight<'p> {
         self.files.iter().flat_map(|files| &files.unenforced)
     }
 
-    /// Whether this very run keeps its command from writing what the plan does not grant. Anything that the plan asks for
-    /// and this machine lacks makes the answer no: a missing right (truncate) or filter can be enough to write outside.
+    /// Whether this very run keeps its command from writing what the plan does not grant. Anything
+    /// that the plan asks for and this machine lacks makes the answer no: a missing right
+    /// (truncate) or filter can be enough to write outside.
     pub fn confines_writes(&self, plan: &Plan) -> bool {
         let mounts = plan.namespaces.is_some() && plan.files.is_some();
         let whole = plan.notices.iter().all(|notice| notice.level != Level::Unenforced);
@@ -77,7 +84,12 @@ impl<'p> Preflight<'p> {
     pub fn report(&self) -> String {
         let mut out = String::with_capacity(1024);
         let (rules, skipped, removed, carved) = match &self.files {
-            Some(files) => (files.rules, files.skipped.as_slice(), files.removed.as_slice(), files.carved.as_slice()),
+            Some(files) => (
+                files.rules,
+                files.skipped.as_slice(),
+                files.removed.as_slice(),
+                files.carved.as_slice(),
+            ),
             None => (0, &[][..], &[][..], &[][..]),
         };
         let _ = write!(out, "{{\"rules\":{rules},\"skipped\":");
@@ -96,7 +108,11 @@ impl<'p> Preflight<'p> {
         writer::list(&mut out, carved, |out, carved| {
             grant_fields(out, carved.grant);
             out.push_str(",\"kept_out\":");
-            writer::strings(out, carved.kept_out.iter().map(|path| path.as_bytes()), Invalid::Surrogate);
+            writer::strings(
+                out,
+                carved.kept_out.iter().map(|path| path.as_bytes()),
+                Invalid::Surrogate,
+            );
             out.push('}');
         });
         let (blocked, absent) = match self.fence.filter() {
@@ -106,7 +122,11 @@ impl<'p> Preflight<'p> {
         let _ = write!(out, ",\"blocked\":{blocked},\"absent_syscalls\":");
         writer::strings(&mut out, absent.iter().map(|name| name.as_bytes()), Invalid::Surrogate);
         out.push_str(",\"warnings\":");
-        writer::strings(&mut out, self.warnings().map(|warning| warning.as_bytes()), Invalid::Surrogate);
+        writer::strings(
+            &mut out,
+            self.warnings().map(|warning| warning.as_bytes()),
+            Invalid::Surrogate,
+        );
         out.push('}');
         out
     }
@@ -132,7 +152,9 @@ pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
         && Journal::inspect(journal, uid)?
         && let Some(files) = &mut preflight.files
     {
-        files.warnings.push(format!("the journal {} lies in memory: a reboot takes it away", journal.dir));
+        files
+            .warnings
+            .push(format!("the journal {} lies in memory: a reboot takes it away", journal.dir));
     }
     Ok(preflight.report())
 }

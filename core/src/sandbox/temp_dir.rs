@@ -1,7 +1,9 @@
-//! The session's private temporary directory: made, locked, granted, and removed at the end with all that is in it.
+//! The session's private temporary directory: made, locked, granted, and removed at the end with
+//! all that is in it.
 //!
-//! Removal works by descriptor and never follows a symlink. What the command left may be nested deeper than there are
-//! descriptors: a directory below a certain depth is first moved up to the top.
+//! Removal works by descriptor and never follows a symlink. What the command left may be nested
+//! deeper than there are descriptors: a directory below a certain depth is first moved up to the
+//! top.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -33,13 +35,15 @@ pub struct Temp {
     dir: OwnedFd,
 }
 
-const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const LIST: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Temp {
     pub fn make(parent_path: &AbsPath, uid: u32, session: &str) -> Result<Temp, TempError> {
         let failed = |source| TempError::Make { parent: parent_path.clone(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let parent = rustix::fs::open(parent_path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
+        let parent =
+            rustix::fs::open(parent_path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
         let name = format!("{}{session}", plan::temp_name_prefix(uid));
         let separator: &[u8] = if parent_path.as_bytes() == b"/" { b"" } else { b"/" };
         let path = [parent_path.as_bytes(), separator, name.as_bytes()].concat();
@@ -52,7 +56,8 @@ impl Temp {
         let made = rustix::fs::mkdirat(&parent, name.as_c_str(), Mode::RWXU);
         rustix::process::umask(umask);
         made.map_err(failed)?;
-        let dir = rustix::fs::openat(&parent, name.as_c_str(), LIST, Mode::empty()).map_err(failed)?;
+        let dir =
+            rustix::fs::openat(&parent, name.as_c_str(), LIST, Mode::empty()).map_err(failed)?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
         Ok(Temp { parent, name, path, dir })
     }
@@ -72,10 +77,11 @@ impl Temp {
 
     fn empty_and_remove(&self) -> Result<(), Errno> {
         // Nothing in it is the usual case.
-        let mut last = match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(error) => error,
-        };
+        let mut last =
+            match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(error) => error,
+            };
         let mut moved = 0;
         for _ in 0..MAX_ROUNDS {
             // The command may have taken its owner's rights away.
@@ -91,7 +97,12 @@ impl Temp {
 }
 
 /// Removes what is in `dir`; what lies too deep is moved to `top` for another round.
-fn empty(top: BorrowedFd<'_>, dir: BorrowedFd<'_>, depth: usize, moved: &mut usize) -> Result<(), Errno> {
+fn empty(
+    top: BorrowedFd<'_>,
+    dir: BorrowedFd<'_>,
+    depth: usize,
+    moved: &mut usize,
+) -> Result<(), Errno> {
     // A description of its own: listing moves its position.
     let listed = rustix::fs::openat(dir, c".", LIST, Mode::empty())?;
     let mut buffer = Vec::with_capacity(8 * 1024);
@@ -136,7 +147,8 @@ fn is_directory(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
 /// chmod through the descriptor: by name it would follow a symlink put there meanwhile.
 fn make_accessible(dir: impl AsFd) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&dir)?;
-    if stat.st_mode & 0o700 == 0o700 || FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+    if stat.st_mode & 0o700 == 0o700 || FileType::from_raw_mode(stat.st_mode) != FileType::Directory
+    {
         return Ok(());
     }
     rustix::fs::chmod(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()), Mode::RWXU)

@@ -1,4 +1,5 @@
-//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs, renames in a copy, the pin for sockets; the observer only looks.
+//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs,
+//! renames in a copy, the pin for sockets; the observer only looks.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -16,7 +17,8 @@ use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
 
-/// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
+/// So long calls are answered before everything else gets its turn: a path of many links takes long
+/// to follow.
 const CALLS_TURN: Duration = Duration::from_millis(2);
 
 /// The calls of a plan that wait for our answer, besides those of sockets.
@@ -49,19 +51,37 @@ impl CallHandlers {
         observer: Option<Observer>,
         pin: Option<SupervisedConnect>,
     ) -> CallHandlers {
-        CallHandlers { gate, desk, observer, pin, renames_come: plan.workspace.is_some(), early: Vec::new() }
+        CallHandlers {
+            gate,
+            desk,
+            observer,
+            pin,
+            renames_come: plan.workspace.is_some(),
+            early: Vec::new(),
+        }
     }
 
-    /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
+    /// Answers for the first program, which starts while somebody else waits for that. Until
+    /// `other` has something to say.
     pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
         let children = sys::child_descriptor()?;
         loop {
-            let deadline = self.gate.as_ref().and_then(Gate::deadline).into_iter().chain(self.desk.deadline()).min();
+            let deadline = self
+                .gate
+                .as_ref()
+                .and_then(Gate::deadline)
+                .into_iter()
+                .chain(self.desk.deadline())
+                .min();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), self.desk.fd()];
-            let mut ready: Vec<PollFd<'_>> =
-                waited_for.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let waited_for =
+                [Some(other), Some(listener.fd()), Some(children.as_fd()), self.desk.fd()];
+            let mut ready: Vec<PollFd<'_>> = waited_for
+                .into_iter()
+                .flatten()
+                .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                .collect();
             match rustix::event::poll(&mut ready, left.as_ref()) {
                 Err(Errno::INTR) => continue,
                 polled => polled?,
@@ -119,7 +139,11 @@ pub struct Calls<'a> {
 }
 
 impl<'a> Calls<'a> {
-    pub fn new(listener: Listener, attendants: CallHandlers, renames: Option<Renames<'a>>) -> Calls<'a> {
+    pub fn new(
+        listener: Listener,
+        attendants: CallHandlers,
+        renames: Option<Renames<'a>>,
+    ) -> Calls<'a> {
         if let Some(gate) = &attendants.gate {
             gate.settle();
         }
@@ -136,15 +160,20 @@ impl<'a> Calls<'a> {
 
     pub fn are_due(&self) -> bool {
         let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut waiting: Vec<PollFd<'_>> = self.descriptors().into_iter().flatten().map(wait).collect();
-        rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+        let mut waiting: Vec<PollFd<'_>> =
+            self.descriptors().into_iter().flatten().map(wait).collect();
+        rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))
+            .is_ok_and(|ready| ready > 0)
             || self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 5] {
         let listener = (!self.over).then(|| self.listener.fd());
         let CallHandlers { desk, observer, pin, .. } = &self.attendants;
-        let (observer, pin) = (observer.as_ref().and_then(Observer::fd), pin.as_ref().and_then(SupervisedConnect::fd));
+        let (observer, pin) = (
+            observer.as_ref().and_then(Observer::fd),
+            pin.as_ref().and_then(SupervisedConnect::fd),
+        );
         [listener, self.renames.as_ref().and_then(Renames::fd), desk.fd(), observer, pin]
     }
 
@@ -177,7 +206,8 @@ impl<'a> Calls<'a> {
             match self.listener.next(std::mem::take(&mut seen))? {
                 Next::Call(call) => {
                     self.attendants.take(&self.listener, call, self.renames.as_mut());
-                    // What comes next is its exec stop, most likely, and that is heard of elsewhere.
+                    // What comes next is its exec stop, most likely, and that is heard of
+                    // elsewhere.
                     if self.attendants.gate.as_ref().is_some_and(Gate::only_traces) {
                         break;
                     }

@@ -1,5 +1,5 @@
-//! Waiting for the command: the supervisor stays in its process group and on its terminal, takes no part in either, and
-//! makes sure that the end of the command is the end of everything it started.
+//! Waiting for the command: the supervisor stays in its process group and on its terminal, takes no
+//! part in either, and makes sure that the end of the command is the end of everything it started.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -70,7 +70,8 @@ impl End {
     }
 }
 
-/// Starts the command inside the fence. Signals are held since before; `mask` is what the command gets back.
+/// Starts the command inside the fence. Signals are held since before; `mask` is what the command
+/// gets back.
 pub fn start(
     fence: &Fence,
     command: &Command,
@@ -81,7 +82,9 @@ pub fn start(
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
     let become_command = |parent: Pid, channel: Option<BorrowedFd<'_>>| {
-        let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
+        let admitted = limits
+            .admit_self()
+            .map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
         admitted?;
         enter::become_command(Some(parent), Some(mask))?;
         fence.bound()?;
@@ -110,11 +113,17 @@ pub fn start(
     }
 }
 
-/// In the process that is to be the command: puts it behind the fence. With its parent, and where it says who answers for it.
+/// In the process that is to be the command: puts it behind the fence. With its parent, and where
+/// it says who answers for it.
 type Become<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), FenceError>;
 
-/// The same where we have to answer for the program it executes: so we can not sleep until it did, and a keeper starts it.
-fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>) -> Result<Started, SuperviseError> {
+/// The same where we have to answer for the program it executes: so we can not sleep until it did,
+/// and a keeper starts it.
+fn start_kept(
+    become_command: Become<'_>,
+    command: &Command,
+    attend: Attend<'_>,
+) -> Result<Started, SuperviseError> {
     let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
     let (ours, theirs) = socket_pair::pair().map_err(SuperviseError::Spawn)?;
     let (mut supervisors_end, mut keepers_end) = (Some(ours), Some(theirs));
@@ -122,7 +131,12 @@ fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>)
         supervisors_end = None;
         let Some(channel) = keepers_end.take() else { return 125 };
         let Ok(spoken) = channel.try_clone() else { return 125 };
-        landlock_init::keep(&|keeper| become_command(keeper, Some(spoken.as_fd())), command, channel, failure)
+        landlock_init::keep(
+            &|keeper| become_command(keeper, Some(spoken.as_fd())),
+            command,
+            channel,
+            failure,
+        )
     })
     .map_err(SuperviseError::Spawn)?;
     drop(keepers_end);
@@ -140,7 +154,8 @@ fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>)
     let failed = failure.load(Ordering::SeqCst);
     match FenceError::of_code(failed) {
         Some(error) => Err(error.into()),
-        None if failed == 0 => Err(SuperviseError::Wait(heard.err().unwrap_or(Errno::SRCH))), // killed before it came to anything
+        // killed before it came to anything
+        None if failed == 0 => Err(SuperviseError::Wait(heard.err().unwrap_or(Errno::SRCH))),
         None => Ok(Started::NotExecuted(Errno::from_raw_os_error(failed as i32))),
     }
 }
@@ -162,7 +177,8 @@ pub enum Subject {
     Sandbox(Sandbox),
 }
 
-/// As many descriptors as chores may wait for, and which of them is for calls that wait for an answer.
+/// As many descriptors as chores may wait for, and which of them is for calls that wait for an
+/// answer.
 pub const CHORES: usize = 9;
 pub const CALLS: usize = 1;
 
@@ -186,10 +202,11 @@ pub trait Tasks {
     fn look(&mut self) -> bool;
     /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
     fn is_tracing(&self) -> bool;
-    /// Does somebody hold the run who is no shell? Then nobody has to see it stop, and a command of it does not get to stop the one that starts
-    /// the others.
+    /// Does somebody hold the run who is no shell? Then nobody has to see it stop, and a command of
+    /// it does not get to stop the one that starts the others.
     fn is_held(&self) -> bool;
-    /// Has somebody taken the terminal from the command, to ask a person? Who stops because of that is continued by whoever took it.
+    /// Has somebody taken the terminal from the command, to ask a person? Who stops because of that
+    /// is continued by whoever took it.
     fn is_asking(&self) -> bool;
     /// The command has ended: those who help us go, before everything that is left is killed.
     fn dismiss(&mut self);
@@ -210,7 +227,8 @@ pub fn wait(subject: &Subject, chores: &mut dyn Tasks) -> Result<End, SuperviseE
         match status.map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(_)) if chores.is_held() => subject.send(libc::SIGCONT),
-            Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
+            Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP))
+                if chores.is_asking() => {}
             // Whoever ends them all stops them first.
             Some(Status::Stopped(_)) if ending => {}
             Some(Status::Stopped(signal)) => {
@@ -221,16 +239,21 @@ pub fn wait(subject: &Subject, chores: &mut dyn Tasks) -> Result<End, SuperviseE
         }
         // Whoever is on his way through needs us until he is.
         let delayed = stopped.is_some() && chores.is_tracing();
-        let lookout = if delayed { None } else { stopped.and_then(|signal| stop(signal, subject, &signals, chores)) };
+        let lookout = if delayed {
+            None
+        } else {
+            stopped.and_then(|signal| stop(signal, subject, &signals, chores))
+        };
         woken = match lookout {
             Some(_) => Woken::UNKNOWN,
-            None => {
-                sleep(signals.as_fd(), subject.channel(), chores, None, &mut vigil).map_err(SuperviseError::Wait)?
-            }
+            None => sleep(signals.as_fd(), subject.channel(), chores, None, &mut vigil)
+                .map_err(SuperviseError::Wait)?,
         };
         let mut called = false;
-        for arrival in woken.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten() {
-            let by_lookout = lookout.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
+        for arrival in woken.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten()
+        {
+            let by_lookout =
+                lookout.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
             if by_lookout && arrival.signal == libc::SIGCONT {
                 called = true;
             } else if arrival.signal == libc::SIGCHLD {
@@ -265,11 +288,13 @@ pub fn wait(subject: &Subject, chores: &mut dyn Tasks) -> Result<End, SuperviseE
     Ok(end)
 }
 
-/// Stops this process as the command was stopped: our parent has to see the same. Returns when somebody continued us.
+/// Stops this process as the command was stopped: our parent has to see the same. Returns when
+/// somebody continued us.
 ///
-/// Not everything stops with the command, and what goes on has to be watched; it may even continue the command, or end it. So a copy of
-/// us looks out meanwhile, and calls us when there is something to do. Returns its number, to tell its call from others. None: there is
-/// nobody to do it, and then we do not stop.
+/// Not everything stops with the command, and what goes on has to be watched; it may even continue
+/// the command, or end it. So a copy of us looks out meanwhile, and calls us when there is
+/// something to do. Returns its number, to tell its call from others. None: there is nobody to do
+/// it, and then we do not stop.
 fn stop(signal: i32, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Tasks) -> Option<Pid> {
     let supervisor = rustix::process::getpid();
     let lookout = sys::fork(|| look_out(supervisor, subject, signals, chores)).ok()?;
@@ -329,11 +354,12 @@ fn sleep(
     let waited_for = chores.descriptors();
     let calls = waited_for[CALLS].map(|_| own + waited_for[..CALLS].iter().flatten().count());
     waited_for.into_iter().flatten().for_each(|chore| descriptors.push(chore));
-    let mut poll = |left: Option<&Timespec>| match rustix::event::poll(descriptors.as_mut_slice(), left) {
-        Ok(came) => Ok(came > 0),
-        Err(Errno::INTR) => Ok(true),
-        Err(errno) => Err(errno),
-    };
+    let mut poll =
+        |left: Option<&Timespec>| match rustix::event::poll(descriptors.as_mut_slice(), left) {
+            Ok(came) => Ok(came > 0),
+            Err(Errno::INTR) => Ok(true),
+            Err(errno) => Err(errno),
+        };
     let came = chores.is_tracing() && vigil.keep(|| poll(Some(&NO_TIME)))?;
     if !came {
         poll(left.as_ref())?;
@@ -354,7 +380,10 @@ struct ArrayOf<'fd, const N: usize> {
 
 impl<'fd, const N: usize> ArrayOf<'fd, N> {
     fn new(first: BorrowedFd<'fd>) -> Self {
-        ArrayOf { descriptors: std::array::from_fn(|_| PollFd::from_borrowed_fd(first, PollFlags::IN)), used: 1 }
+        ArrayOf {
+            descriptors: std::array::from_fn(|_| PollFd::from_borrowed_fd(first, PollFlags::IN)),
+            used: 1,
+        }
     }
 
     fn push(&mut self, descriptor: BorrowedFd<'fd>) {
@@ -370,7 +399,8 @@ impl<'fd, const N: usize> ArrayOf<'fd, N> {
 }
 
 impl Subject {
-    /// Is there something to be heard of the command? Who stands before it tells it; the end of a child is a signal.
+    /// Is there something to be heard of the command? Who stands before it tells it; the end of a
+    /// child is a signal.
     fn speaks(&self, woken: &Woken) -> bool {
         if self.channel().is_some() { woken.by_channel } else { woken.by_signal }
     }
@@ -430,11 +460,12 @@ impl Subject {
                 }
                 self.send(libc::SIGCONT);
             }
-            // From the keyboard they reach the whole foreground group, the command included; only what was sent to us alone
-            // goes on.
+            // From the keyboard they reach the whole foreground group, the command included; only
+            // what was sent to us alone goes on.
             libc::SIGINT | libc::SIGQUIT | libc::SIGTSTP if arrival.sender.is_none() => {}
             // The command does not signal itself by way of us.
-            _ if matches!(self, Subject::Child(command) if arrival.sender == Some(command.as_raw_nonzero().get())) => {}
+            _ if matches!(self, Subject::Child(command) if arrival.sender == Some(command.as_raw_nonzero().get())) =>
+                {}
             signal => self.send(signal),
         }
     }
@@ -489,7 +520,8 @@ fn terminals() -> [BorrowedFd<'static>; 3] {
     [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
 
-/// The command's own process group, if it has one and holds the terminal: an interactive shell does.
+/// The command's own process group, if it has one and holds the terminal: an interactive shell
+/// does.
 fn foreground_of(command: Pid) -> Option<Pid> {
     let group = rustix::process::getpgid(Some(command)).ok()?;
     let holds = |fd: &BorrowedFd<'_>| rustix::termios::tcgetpgrp(fd) == Ok(group);
@@ -498,7 +530,9 @@ fn foreground_of(command: Pid) -> Option<Pid> {
 
 /// A terminal of ours whose foreground is our own group.
 fn own_terminal() -> Option<BorrowedFd<'static>> {
-    terminals().into_iter().find(|fd| rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp()))
+    terminals()
+        .into_iter()
+        .find(|fd| rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp()))
 }
 
 fn take_terminal_back() {
@@ -512,7 +546,8 @@ fn take_terminal_back() {
     }
 }
 
-/// Only if our own group was brought to the foreground: a job continued in the background stays there.
+/// Only if our own group was brought to the foreground: a job continued in the background stays
+/// there.
 fn give_terminal_to(group: Pid) {
     for fd in terminals() {
         if rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp()) {

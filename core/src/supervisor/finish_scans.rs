@@ -1,9 +1,11 @@
 //! Does the last scans that earlier runs left: see `files/unfinished_scans.rs`.
 //!
-//! A marked tree that is not at its path (unmounted, renamed) can not be scanned, and is not taken for one that was removed: the mark
-//! stays for it, each start says so, and the first start that finds the tree again scans it. Meanwhile commands run.
+//! A marked tree that is not at its path (unmounted, renamed) can not be scanned, and is not taken
+//! for one that was removed: the mark stays for it, each start says so, and the first start that
+//! finds the tree again scans it. Meanwhile commands run.
 //!
-//! A start that finishes a scan holds a lock on the directory of the marks: of two starts the second waits.
+//! A start that finishes a scan holds a lock on the directory of the marks: of two starts the
+//! second waits.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -34,8 +36,13 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 /// A start takes no longer between making a mark and giving it its name.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// Finishes the last scans of runs that are over. `say` gets a line for each name and each run. Returns how many runs there were.
-pub fn finish_all(sessions: &AbsPath, uid: u32, say: &mut dyn FnMut(&str)) -> Result<usize, UnfinishedError> {
+/// Finishes the last scans of runs that are over. `say` gets a line for each name and each run.
+/// Returns how many runs there were.
+pub fn finish_all(
+    sessions: &AbsPath,
+    uid: u32,
+    say: &mut dyn FnMut(&str),
+) -> Result<usize, UnfinishedError> {
     let path = directory(sessions);
     let shown = String::from_utf8_lossy(&path).into_owned();
     let failed = |source| UnfinishedError::Directory { path: shown.clone(), source };
@@ -46,7 +53,10 @@ pub fn finish_all(sessions: &AbsPath, uid: u32, say: &mut dyn FnMut(&str)) -> Re
     };
     let mut over = Vec::new();
     for name in list(&dir).map_err(failed)? {
-        let read = |source| UnfinishedError::Read { path: format!("{shown}/{}", name.to_string_lossy()), source };
+        let read = |source| UnfinishedError::Read {
+            path: format!("{shown}/{}", name.to_string_lossy()),
+            source,
+        };
         if name.to_bytes().starts_with(b".") {
             over.push(name);
         } else if let Some(mark) = open_mark(&dir, &name).map_err(read)?
@@ -59,7 +69,8 @@ pub fn finish_all(sessions: &AbsPath, uid: u32, say: &mut dyn FnMut(&str)) -> Re
     if !over.iter().any(is_mark) {
         return Ok(0);
     }
-    rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive)).map_err(failed)?;
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive))
+        .map_err(failed)?;
     let mut finished = 0;
     for name in &over {
         let path = format!("{shown}/{}", name.to_string_lossy());
@@ -104,7 +115,8 @@ fn open_mark(dir: &OwnedFd, name: &CString) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-/// A run that lives holds the lock of its mark. A supervisor that was killed holds it until the kernel has taken it down: this waits for that.
+/// A run that lives holds the lock of its mark. A supervisor that was killed holds it until the
+/// kernel has taken it down: this waits for that.
 fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
     let until = Instant::now() + END_LIMIT;
     loop {
@@ -127,8 +139,11 @@ fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, Process)>, Errno> {
     let mut beginning = [0; 128];
     let length = rustix::io::pread(mark, &mut beginning, 0)?;
     let text = String::from_utf8_lossy(&beginning[..length]);
-    let noted = text.split_once(SUPERVISOR).and_then(|(_, rest)| rest.split_once(']')?.0.split_once(','));
-    let Some((Ok(pid), Ok(started))) = noted.map(|(pid, started)| (pid.parse::<u32>(), started.parse::<u64>())) else {
+    let noted =
+        text.split_once(SUPERVISOR).and_then(|(_, rest)| rest.split_once(']')?.0.split_once(','));
+    let Some((Ok(pid), Ok(started))) =
+        noted.map(|(pid, started)| (pid.parse::<u32>(), started.parse::<u64>()))
+    else {
         return Ok(None);
     };
     let process = started_at(pid).filter(|process| process.started == started);
@@ -156,7 +171,10 @@ fn finish(
     let session = name.to_str().map_err(|_| damaged())?.to_owned();
     let stat = rustix::fs::fstat(mark).map_err(read)?;
     let own = stat.st_uid == uid && stat.st_mode & 0o077 == 0;
-    if !own || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size as u64 > SIZE_LIMIT {
+    if !own
+        || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
+        || stat.st_size as u64 > SIZE_LIMIT
+    {
         return Err(damaged());
     }
     let content = read_all(mark, stat.st_size as usize).map_err(read)?;
@@ -169,16 +187,21 @@ fn finish(
         wait_for_end(note.init);
     }
 
-    // What is told belongs to the run that is finished. Names are taken away even if its journal takes nothing any more.
+    // What is told belongs to the run that is finished. Names are taken away even if its journal
+    // takes nothing any more.
     let journal = plan.journal.as_ref().and_then(|requested| {
         let opened = landlock::check_journal_way(&plan).map_err(|error| error.to_string());
-        let opened = opened.and_then(|()| Journal::open(requested, uid, session.clone()).map_err(|e| e.to_string()));
+        let opened = opened.and_then(|()| {
+            Journal::open(requested, uid, session.clone()).map_err(|e| e.to_string())
+        });
         opened.inspect_err(|error| say(error)).ok()
     });
     let known = |error: NamesError| scan(GuardError::Walk(error.into()));
-    let names = full_tier::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
+    let names =
+        full_tier::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
     let taken = full_tier::taken_dir(&plan, &session).map_err(|_| damaged())?;
-    let (mut guard, away) = Guard::recall(names, &note.memory, note.waiting.as_deref(), taken).map_err(scan)?;
+    let (mut guard, away) =
+        Guard::recall(names, &note.memory, note.waiting.as_deref(), taken).map_err(scan)?;
     let (mut count, mut left) = (0, None);
     let append = |event: &Event<'_>, say: &mut dyn FnMut(&str)| {
         if let Some(Err(error)) = journal.as_ref().map(|journal| journal.append(event)) {
@@ -205,7 +228,8 @@ fn finish(
             rewrite(dir, &session, &content, note.waiting.is_some(), &away).map_err(failed)?;
         }
         let shown = |away: &Away| {
-            let why = if away.is_replaced { "something else has its name" } else { "it is not there" };
+            let why =
+                if away.is_replaced { "something else has its name" } else { "it is not there" };
             format!("{} ({why})", away.path)
         };
         let paths: Vec<String> = away.iter().map(shown).collect();
@@ -217,16 +241,28 @@ fn finish(
         return Ok(false);
     }
     append(&Event::ScanFinished { taken: count }, say);
-    say(&format!("finished the last scan of session {session}, which was cut off: {count} names were taken away"));
+    say(&format!(
+        "finished the last scan of session {session}, which was cut off: {count} names were taken away"
+    ));
     Ok(true)
 }
 
 /// What was scanned is not scanned again: names that its owner makes there from now on are his.
-fn rewrite(dir: &OwnedFd, session: &str, content: &[u8], again: bool, away: &[Away]) -> Result<(), Errno> {
+fn rewrite(
+    dir: &OwnedFd,
+    session: &str,
+    content: &[u8],
+    again: bool,
+    away: &[Away],
+) -> Result<(), Errno> {
     let fresh = format!(".{session}");
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
-    let written = write_all(&file, &rewritten(content, again, away).iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let written = write_all(
+        &file,
+        &rewritten(content, again, away).iter().map(Vec::as_slice).collect::<Vec<_>>(),
+    );
     let renamed = written.and_then(|()| rustix::fs::renameat(dir, &*fresh, dir, session));
     renamed.inspect_err(|_| {
         let _ = rustix::fs::unlinkat(dir, &*fresh, AtFlags::empty());
@@ -256,13 +292,15 @@ fn read_all(file: &OwnedFd, size: usize) -> Result<Vec<u8>, Errno> {
     Ok(content)
 }
 
-/// The sandbox ends with its supervisor, and init is the last of it to end. By the time this returns none of it runs: its number may
-/// belong to another process by now, which is not in a namespace of its own, or is waited for in vain.
+/// The sandbox ends with its supervisor, and init is the last of it to end. By the time this
+/// returns none of it runs: its number may belong to another process by now, which is not in a
+/// namespace of its own, or is waited for in vain.
 fn wait_for_end(init: i32) {
     let namespace = |who: &str| rustix::fs::readlink(format!("/proc/{who}/ns/pid"), Vec::new());
     let Some(pid) = Pid::from_raw(init) else { return };
     let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other) {
+    if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other)
+    {
         return;
     }
     wait_for(&process, END_LIMIT);
@@ -303,14 +341,18 @@ mod tests {
         let scene = Scene::new();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let started = started_at(child.id()).unwrap().started;
-        let note = format!("{{\"version\":{VERSION}{SUPERVISOR}{},{started}],\"init\":1", child.id());
+        let note =
+            format!("{{\"version\":{VERSION}{SUPERVISOR}{},{started}],\"init\":1", child.id());
         std::fs::write(scene.path("mark"), note).unwrap();
         let open = || OwnedFd::from(std::fs::File::open(scene.path("mark")).unwrap());
         let (mark, held) = (open(), open());
         rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
         assert_eq!(is_over(&mark), Ok(false), "it lives");
         child.kill().unwrap();
-        assert!(started_at(child.id()).unwrap().is_ending, "from the signal on, and as long as it is there");
+        assert!(
+            started_at(child.id()).unwrap().is_ending,
+            "from the signal on, and as long as it is there"
+        );
         let waiting = std::thread::spawn(move || is_over(&mark));
         // Only now, as if the kernel had come to its files.
         std::thread::yield_now();

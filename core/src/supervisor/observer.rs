@@ -1,8 +1,10 @@
-//! Seeing what the fence refuses. The kernel tells nobody whom it has refused a file, so every call with a path comes by here on its way
-//! (kernel/seccomp_notify.rs), and each distinct one is told to the Python half, which judges it with the reasoning behind `paddock why`.
+//! Seeing what the fence refuses. The kernel tells nobody whom it has refused a file, so every call
+//! with a path comes by here on its way (kernel/seccomp_notify.rs), and each distinct one is told
+//! to the Python half, which judges it with the reasoning behind `paddock why`.
 //!
-//! This only looks. Every call goes on, whatever is thought of it, and no safety rests on anything here: what was read of a caller may be
-//! changed by others before the kernel reads it. Nothing here waits, and what is remembered has its limits, which are told when they are met.
+//! This only looks. Every call goes on, whatever is thought of it, and no safety rests on anything
+//! here: what was read of a caller may be changed by others before the kernel reads it. Nothing
+//! here waits, and what is remembered has its limits, which are told when they are met.
 
 #[cfg(test)]
 mod tests;
@@ -215,7 +217,9 @@ impl Observer {
     }
 
     fn new(line: OwnedFd, tier: Tier) -> Observer {
-        let number = |shape: &'static Shape| Some((syscalls::find(shape.call)?.number(Arch::NATIVE)?, shape));
+        let number = |shape: &'static Shape| {
+            Some((syscalls::find(shape.call)?.number(Arch::NATIVE)?, shape))
+        };
         let mut shapes: Vec<_> = shapes(tier).filter_map(number).collect();
         shapes.sort_unstable_by_key(|(number, _)| *number);
         Observer {
@@ -249,7 +253,9 @@ impl Observer {
 
     /// What a call is about to do, as far as it is new. To be read before the call is answered.
     pub fn look(&mut self, listener: &Listener, call: &Call) -> [Option<Observed>; 2] {
-        let Ok(index) = self.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number) else {
+        let Ok(index) =
+            self.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
+        else {
             return [None, None];
         };
         if self.line.is_none() || self.seen.len() >= MOST_SEEN || self.unsent_bytes >= ROOM {
@@ -261,7 +267,11 @@ impl Observer {
         let mut next = || names.next().and_then(|named| self.look_at(call, shape, named));
         let seen = [next(), next()];
         // Until now it may have been another's.
-        if seen.iter().any(Option::is_some) && !listener.still_waits(call) { [None, None] } else { seen }
+        if seen.iter().any(Option::is_some) && !listener.still_waits(call) {
+            [None, None]
+        } else {
+            seen
+        }
     }
 
     fn look_at(&mut self, call: &Call, shape: &Shape, named: &Named) -> Option<Observed> {
@@ -285,7 +295,9 @@ impl Observer {
         if self.granted.as_ref().is_some_and(|granted| is_within(&path, granted)) {
             return None;
         }
-        let program = rustix::fs::readlink(format!("/proc/{}/exe", call.thread), Vec::new()).ok()?.into_bytes();
+        let program = rustix::fs::readlink(format!("/proc/{}/exe", call.thread), Vec::new())
+            .ok()?
+            .into_bytes();
         let known = self.seen.contains(&self.hasher.hash_one((act, create, &path, &program)));
         (!known).then_some(Observed { act, create, path, program })
     }
@@ -312,7 +324,12 @@ impl Observer {
         let Some(line) = &self.line else { return };
         while let Some(message) = self.unsent.front() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::sendmsg(line, &[IoSlice::new(message)], &mut SendAncillaryBuffer::default(), flags) {
+            match rustix::net::sendmsg(
+                line,
+                &[IoSlice::new(message)],
+                &mut SendAncillaryBuffer::default(),
+                flags,
+            ) {
                 Ok(_) => {
                     self.sent += 1;
                     self.unsent_bytes -= message.len();
@@ -348,20 +365,22 @@ impl Observer {
         match rustix::net::recv(line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
-            Ok((_, length)) if (1..=LONGEST).contains(&length) => match reader::from_slice(&buffer[..length]) {
-                Ok(Message::Refused(refused)) => {
-                    self.refused.push(refused);
-                    true
+            Ok((_, length)) if (1..=LONGEST).contains(&length) => {
+                match reader::from_slice(&buffer[..length]) {
+                    Ok(Message::Refused(refused)) => {
+                        self.refused.push(refused);
+                        true
+                    }
+                    Ok(Message::Judged(count)) => {
+                        self.judged = count;
+                        true
+                    }
+                    Err(_) => {
+                        self.lose();
+                        false
+                    }
                 }
-                Ok(Message::Judged(count)) => {
-                    self.judged = count;
-                    true
-                }
-                Err(_) => {
-                    self.lose();
-                    false
-                }
-            },
+            }
             Ok(_) | Err(_) => {
                 self.lose();
                 false
@@ -386,23 +405,32 @@ impl Observer {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
             let ready = rustix::event::poll(&mut [PollFd::new(line, wanted)], left.as_ref());
             if ready == Ok(0) {
-                return Some("--observe: not everything that was seen could be judged in time".to_owned());
+                return Some(
+                    "--observe: not everything that was seen could be judged in time".to_owned(),
+                );
             }
             self.turn();
         }
         match self.passed_over {
-            _ if !told_all || self.judged != self.sent => {
-                Some("--observe: who judges what was seen is gone; not all that was refused is told".to_owned())
-            }
+            _ if !told_all || self.judged != self.sent => Some(
+                "--observe: who judges what was seen is gone; not all that was refused is told"
+                    .to_owned(),
+            ),
             0 => None,
-            more => Some(format!("--observe: {more} more calls were not looked at: {MOST_SEEN} different ones are")),
+            more => Some(format!(
+                "--observe: {more} more calls were not looked at: {MOST_SEEN} different ones are"
+            )),
         }
     }
 }
 
 impl Observed {
     fn message(&self) -> String {
-        let mut out = format!("{{\"observed\":{{\"op\":\"{}\",\"create\":{},\"path\":", self.act.name(), self.create);
+        let mut out = format!(
+            "{{\"observed\":{{\"op\":\"{}\",\"create\":{},\"path\":",
+            self.act.name(),
+            self.create
+        );
         writer::string(&mut out, &self.path, Invalid::Surrogate);
         out.push_str(",\"program\":");
         writer::string(&mut out, &self.program, Invalid::Surrogate);
@@ -426,7 +454,11 @@ fn act_of(flags: i32) -> Option<(Act, bool)> {
 
 /// The path of the directory that a relative one begins in. None: it has none.
 fn start_of(thread: u32, dir: i32) -> Option<Vec<u8>> {
-    let link = if dir == libc::AT_FDCWD { format!("/proc/{thread}/cwd") } else { format!("/proc/{thread}/fd/{dir}") };
+    let link = if dir == libc::AT_FDCWD {
+        format!("/proc/{thread}/cwd")
+    } else {
+        format!("/proc/{thread}/fd/{dir}")
+    };
     let path = rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes();
     (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then_some(path)
 }
@@ -435,19 +467,23 @@ fn is_within(path: &[u8], tree: &[u8]) -> bool {
     path.strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// The Python half, at the other end of a socket. It is nobody's child: whatever counts or ends the processes of the run leaves it alone. It
-/// ends when the socket does.
+/// The Python half, at the other end of a socket. It is nobody's child: whatever counts or ends the
+/// processes of the run leaves it alone. It ends when the socket does.
 fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let script = own.with_file_name(python_helper::SCRIPT);
     let name = script.display().to_string();
-    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| ObserveError::Interpreter(name.clone()))?;
+    let interpreter = python_helper::interpreter_of(&script)
+        .ok_or_else(|| ObserveError::Interpreter(name.clone()))?;
     let failed = |errno| ObserveError::Start(name.clone(), errno);
     let (ours, theirs) = socket_pair::pair().map_err(failed)?;
-    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed)?;
     let (socket, plan) = (theirs.as_raw_fd().to_string(), plan_fd.as_raw_fd().to_string());
-    let words =
-        [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([script.as_os_str()]);
+    let words = [interpreter.as_os_str()]
+        .into_iter()
+        .chain(python_helper::ALONE.map(OsStr::new))
+        .chain([script.as_os_str()]);
     let words = words.chain(["observer", "--socket", &socket, "--plan-fd", &plan].map(OsStr::new));
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let argv = ExecStrings::new(words.map_err(|_| failed(Errno::INVAL))?);

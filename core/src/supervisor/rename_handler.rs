@@ -1,13 +1,16 @@
 //! Renaming directories in a copy-on-write workspace.
 //!
-//! The overlay refuses to rename a directory that the workspace has (EXDEV): it would have to remember where it came from. So
-//! rename(2) and its like come to us in such a run. All but directories of the overlay go on to the kernel at once. A directory is
-//! moved by a child of ours (`files/workspace/move_tree.rs`), which stands in the sandbox's mounts behind the same rules and limits as the command, so
-//! that it can do nothing the command could not do by itself; only one at a time, while we go on waiting for everything else.
+//! The overlay refuses to rename a directory that the workspace has (EXDEV): it would have to
+//! remember where it came from. So rename(2) and its like come to us in such a run. All but
+//! directories of the overlay go on to the kernel at once. A directory is moved by a child of ours
+//! (`files/workspace/move_tree.rs`), which stands in the sandbox's mounts behind the same rules and
+//! limits as the command, so that it can do nothing the command could not do by itself; only one at
+//! a time, while we go on waiting for everything else.
 //!
-//! No safety rests on what is read of a caller: a path that changes meanwhile, a link that is swapped or a number that is given to
-//! another process lead to nothing but another directory that the caller could have renamed as well. One that has put itself
-//! behind more rules of its own (Landlock, namespaces) gets the kernel's own answer, because our child would not be behind them.
+//! No safety rests on what is read of a caller: a path that changes meanwhile, a link that is
+//! swapped or a number that is given to another process lead to nothing but another directory that
+//! the caller could have renamed as well. One that has put itself behind more rules of its own
+//! (Landlock, namespaces) gets the kernel's own answer, because our child would not be behind them.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -65,9 +68,22 @@ struct RenameCall {
 }
 
 impl<'a> Renames<'a> {
-    pub fn new(workspace: &AbsPath, inside: &'a Inside, fence: &'a Fence, limits: &'a Limits) -> Renames<'a> {
+    pub fn new(
+        workspace: &AbsPath,
+        inside: &'a Inside,
+        fence: &'a Fence,
+        limits: &'a Limits,
+    ) -> Renames<'a> {
         let (waiting, mover) = (VecDeque::new(), None);
-        Renames { workspace: workspace.clone(), inside, fence, limits, waiting, mover, fenced_further: false }
+        Renames {
+            workspace: workspace.clone(),
+            inside,
+            fence,
+            limits,
+            waiting,
+            mover,
+            fenced_further: false,
+        }
     }
 
     /// Readable when a directory has been moved.
@@ -86,7 +102,10 @@ impl<'a> Renames<'a> {
             self.fenced_further = true;
             return listener.answer(&call, Answer::Continue);
         };
-        if self.fenced_further || self.waiting.len() >= MOST_WAITING || !may_be_directory(&call, &asked) {
+        if self.fenced_further
+            || self.waiting.len() >= MOST_WAITING
+            || !may_be_directory(&call, &asked)
+        {
             return listener.answer(&call, Answer::Continue);
         }
         self.waiting.push_back(call);
@@ -128,7 +147,9 @@ impl<'a> Renames<'a> {
         }
         let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
         // Locks, masks and pins are mounts of their own, and so is everything that is not the copy.
-        let workspace = open_in(caller.root(), self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
+        let workspace =
+            open_in(caller.root(), self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)
+                .ok()?;
         let mount = mount_of(&workspace, c"").ok()?;
         let at = [mount_of(&old.dir, c""), mount_of(&new.dir, c""), mount_of(&old.dir, &old.name)];
         if at != [Ok(mount); 3] || !old.is_directory() || !listener.still_waits(&call) {
@@ -153,7 +174,8 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// In the child: in the sandbox's mounts, so that its mount points can not be moved or replaced, and behind the same rules.
+    /// In the child: in the sandbox's mounts, so that its mount points can not be moved or
+    /// replaced, and behind the same rules.
     fn become_like_the_command(&self, supervisor: Pid) -> Result<(), Errno> {
         self.limits.admit_self().map_err(|error| error.errno())?;
         self.inside.enter()?;
@@ -189,12 +211,16 @@ impl RenameCall {
         let [a, b, c, d, e, _] = call.arguments;
         match i64::from(call.number) {
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_rename => {
-                Some(RenameCall { old: (libc::AT_FDCWD, a), new: (libc::AT_FDCWD, b), flags: RenameFlags::empty() })
-            }
-            libc::SYS_renameat => {
-                Some(RenameCall { old: (a as i32, b), new: (c as i32, d), flags: RenameFlags::empty() })
-            }
+            libc::SYS_rename => Some(RenameCall {
+                old: (libc::AT_FDCWD, a),
+                new: (libc::AT_FDCWD, b),
+                flags: RenameFlags::empty(),
+            }),
+            libc::SYS_renameat => Some(RenameCall {
+                old: (a as i32, b),
+                new: (c as i32, d),
+                flags: RenameFlags::empty(),
+            }),
             libc::SYS_renameat2 => {
                 let flags = RenameFlags::from_bits_retain(e as u32);
                 Some(RenameCall { old: (a as i32, b), new: (c as i32, d), flags })
@@ -204,26 +230,33 @@ impl RenameCall {
     }
 }
 
-/// A first look, for every file that is renamed: it may be wrong for what is no directory, and costs a few system calls.
+/// A first look, for every file that is renamed: it may be wrong for what is no directory, and
+/// costs a few system calls.
 fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
-    let look = || {
-        let (dir, address) = asked.old;
-        let path = call.path(address)?;
-        let (start, scope) = if path.starts_with(b"/") {
-            (rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR, Mode::empty())?, ResolveFlags::IN_ROOT)
-        } else {
-            (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
+    let look =
+        || {
+            let (dir, address) = asked.old;
+            let path = call.path(address)?;
+            let (start, scope) = if path.starts_with(b"/") {
+                (
+                    rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR, Mode::empty())?,
+                    ResolveFlags::IN_ROOT,
+                )
+            } else {
+                (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
+            };
+            match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
+                Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode)
+                    == FileType::Directory),
+                Err(Errno::XDEV) => Ok(true), // it leads up, and is resolved with more care
+                Err(errno) => Err(errno),
+            }
         };
-        match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
-            Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory),
-            Err(Errno::XDEV) => Ok(true), // it leads up, and is resolved with more care
-            Err(errno) => Err(errno),
-        }
-    };
     look() == Ok(true)
 }
 
-/// The directory that holds a name, by the caller's own root. None: the kernel has its own answer to such a path.
+/// The directory that holds a name, by the caller's own root. None: the kernel has its own answer
+/// to such a path.
 fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
     let path = call.path(address).ok()?;
     let (above, name) = split(&path)?;
@@ -231,7 +264,8 @@ fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<N
     Some(Name { dir, name: CString::new(name).ok()? })
 }
 
-/// The directory part and the last name of a path. None where the kernel would not rename: the root, `.` and `..`, nothing.
+/// The directory part and the last name of a path. None where the kernel would not rename: the
+/// root, `.` and `..`, nothing.
 fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
     let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

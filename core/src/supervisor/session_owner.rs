@@ -1,5 +1,7 @@
-//! Who holds a session: a program outside, for which the attendant starts commands (commands/exec_server/mod.rs). By one socket it is told what was refused to
-//! them, and the end of that socket is the end of the run. The attendant hears of its end as well, but a command can stop the attendant.
+//! Who holds a session: a program outside, for which the attendant starts commands
+//! (commands/exec_server/mod.rs). By one socket it is told what was refused to them, and the end of
+//! that socket is the end of the run. The attendant hears of its end as well, but a command can
+//! stop the attendant.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -33,7 +35,8 @@ impl SessionOwner {
         self.gone.map(|at| at + PATIENCE)
     }
 
-    /// What was refused, as the journal has it, and to which child of the attendant. Who does not listen learns it from the journal.
+    /// What was refused, as the journal has it, and to which child of the attendant. Who does not
+    /// listen learns it from the journal.
     pub fn tell(&self, event: &Event<'_>, warden: Option<u32>) {
         let mut message = format!("{{{},\"warden\":", event.body());
         let _ = match warden {
@@ -43,7 +46,8 @@ impl SessionOwner {
         self.say(message.as_bytes());
     }
 
-    /// Said once, before the command starts: whether the fence of this run keeps it from writing outside.
+    /// Said once, before the command starts: whether the fence of this run keeps it from writing
+    /// outside.
     pub fn tell_confinement(&self, writes: bool) {
         self.say(format!("{{\"event\":\"confinement\",\"writes\":{writes}}}").as_bytes());
     }
@@ -55,7 +59,9 @@ impl SessionOwner {
         while self.gone.is_none() {
             match rustix::net::recv(&self.line, &mut word, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.gone = Some(Instant::now()),
-                Ok((_, length)) => asked = proc_text::number(&word[..length.min(word.len())]).or(asked),
+                Ok((_, length)) => {
+                    asked = proc_text::number(&word[..length.min(word.len())]).or(asked)
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => self.gone = Some(Instant::now()),

@@ -1,8 +1,8 @@
-//! Waiting awake, for an instant: where the next event is as good as there, being woken on a processor that sleeps takes longer than all
-//! that is done then.
+//! Waiting awake, for an instant: where the next event is as good as there, being woken on a
+//! processor that sleeps takes longer than all that is done then.
 //!
-//! Only while there is a processor for everybody who wants one. Who stays awake looks busy, and the others would be put where somebody
-//! else is; what it saved us would cost them more.
+//! Only while there is a processor for everybody who wants one. Who stays awake looks busy, and the
+//! others would be put where somebody else is; what it saved us would cost them more.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::kernel::proc_text;
 
 /// Somewhat longer than the kernel takes from a permitted exec to its end.
 const LENGTH: Duration = Duration::from_micros(200);
-/// For how many vigils a look at who wants a processor is believed, where there was room and where there was none.
+/// For how many vigils a look at who wants a processor is believed, where there was room and where
+/// there was none.
 const ROOM_BELIEVED: u32 = 16;
 const CROWD_BELIEVED: u32 = 4;
 
@@ -59,15 +60,22 @@ struct Machine {
 impl Machine {
     fn find() -> Machine {
         Machine {
-            loadavg: rustix::fs::open(c"/proc/loadavg", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok(),
-            processors: rustix::thread::sched_getaffinity(None).map_or(0, |set| u64::from(set.count())),
+            loadavg: rustix::fs::open(
+                c"/proc/loadavg",
+                OFlags::RDONLY | OFlags::CLOEXEC,
+                Mode::empty(),
+            )
+            .ok(),
+            processors: rustix::thread::sched_getaffinity(None)
+                .map_or(0, |set| u64::from(set.count())),
         }
     }
 
     /// For all who run now, us among them.
     fn has_room(&self) -> bool {
         let mut buffer = [0; 64];
-        let read = self.loadavg.as_ref().and_then(|file| rustix::io::pread(file, &mut buffer, 0).ok());
+        let read =
+            self.loadavg.as_ref().and_then(|file| rustix::io::pread(file, &mut buffer, 0).ok());
         let tasks = read.and_then(|length| proc_text::tasks(&buffer[..length]));
         tasks.is_some_and(|(running, _)| running <= self.processors)
     }

@@ -1,5 +1,5 @@
-//! What the supervisor does beside waiting: it guards names, watches limits, answers calls and hears the relay, and
-//! remembers what it has to tell.
+//! What the supervisor does beside waiting: it guards names, watches limits, answers calls and
+//! hears the relay, and remembers what it has to tell.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -43,8 +43,8 @@ pub struct Finished {
     pub exceeded: Option<ExceededLimit>,
     /// See [`Guard::disband`].
     pub watches: Option<OwnedFd>,
-    /// The guard did its work to the end, and so did the last scan. Otherwise the run fails, whatever the command's own exit code is:
-    /// names that it planted may be left.
+    /// The guard did its work to the end, and so did the last scan. Otherwise the run fails,
+    /// whatever the command's own exit code is: names that it planted may be left.
     pub is_closed: bool,
     /// The last scan was complete, or none was due.
     pub is_scanned: bool,
@@ -62,7 +62,8 @@ pub struct SupervisorTasks<'a> {
     pub holder: Option<SessionOwner>,
     pub exceeded: Option<ExceededLimit>,
     failure: Option<GuardError>,
-    /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and the command can see to that.
+    /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and
+    /// the command can see to that.
     lines: Vec<(&'static str, String)>,
     live: Live,
     said_last: Option<(u32, String)>,
@@ -96,7 +97,8 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// When everything has ended: the last scan looks through the trees once more, and nothing can interfere.
+    /// When everything has ended: the last scan looks through the trees once more, and nothing can
+    /// interfere.
     pub fn finish(mut self) -> Finished {
         self.hear_last_words();
         self.tell_decided();
@@ -104,7 +106,10 @@ impl<'a> SupervisorTasks<'a> {
         let missed = observer.and_then(Observer::finish);
         self.tell_refused();
         if let Some(missed) = missed {
-            self.complain(&missed, "`paddock why --path PATH --op read|write|exec` answers for a single path");
+            self.complain(
+                &missed,
+                "`paddock why --path PATH --op read|write|exec` answers for a single path",
+            );
         }
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
@@ -151,9 +156,11 @@ impl<'a> SupervisorTasks<'a> {
     /// `unlisted`: so many more there are, and whether they changed is not known.
     fn tell_changed(&self, paths: &[AbsPath], unlisted: usize) {
         if let Some(journal) = self.journal {
-            let events: Vec<_> = paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
+            let events: Vec<_> =
+                paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
             // Some at a time: other runs write to the same journal.
-            let failed = events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
+            let failed =
+                events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
             if let Some(error) = failed {
                 stderr::complain(&error.to_string(), error.hint());
             }
@@ -175,13 +182,20 @@ impl<'a> SupervisorTasks<'a> {
             0 => String::new(),
             more => format!(" and {more} more: `paddock audit query --kind name` lists them all"),
         };
-        let text = format!("changed during the run, and executed outside of the fence: {}{more}", shown.join(", "));
+        let text = format!(
+            "changed during the run, and executed outside of the fence: {}{more}",
+            shown.join(", ")
+        );
         stderr::say("paddock", &text);
     }
 
-    /// What the gate has decided: to the journal, and what was refused to people at once, as far as they can take it.
+    /// What the gate has decided: to the journal, and what was refused to people at once, as far as
+    /// they can take it.
     fn tell_decided(&mut self) {
-        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut()) else { return };
+        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut())
+        else {
+            return;
+        };
         for decided in gate.decided() {
             self.append(&[Event::Exec(&decided)]);
             let Some(line) = decided.refusal() else { continue };
@@ -192,10 +206,12 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// Who was connected to the proxy, and what a program tried to reach itself, where only the proxy does.
+    /// Who was connected to the proxy, and what a program tried to reach itself, where only the
+    /// proxy does.
     fn tell_unproxied(&mut self) {
         let pin = self.calls.as_mut().and_then(|calls| calls.attendants.pin.as_mut());
-        let (refused, arrivals) = pin.map(|pin| (pin.refused(), pin.arrivals())).unwrap_or_default();
+        let (refused, arrivals) =
+            pin.map(|pin| (pin.refused(), pin.arrivals())).unwrap_or_default();
         if let Some(outlet) = &mut self.outlet {
             outlet.expect(arrivals);
         }
@@ -220,18 +236,27 @@ impl<'a> SupervisorTasks<'a> {
                 Heard::Mute(reason) => {
                     let reason = format!("what speaks HTTP: {reason}");
                     self.append(&[Event::NetworkLost { reason: &reason }]);
-                    self.say_at_once(&format!("no route and no inspected host is reached any more: {reason}"));
+                    self.say_at_once(&format!(
+                        "no route and no inspected host is reached any more: {reason}"
+                    ));
                 }
                 Heard::Lost(reason) => {
                     self.append(&[Event::NetworkLost { reason: &reason }]);
-                    self.say_at_once(&format!("the relay is gone, and nothing is reached any more: {reason}"));
+                    self.say_at_once(&format!(
+                        "the relay is gone, and nothing is reached any more: {reason}"
+                    ));
                 }
             }
         }
         self.outlet = Some(outlet);
     }
 
-    fn tell_network(&mut self, told: &NetworkDecision, denial: Option<String>, branch: Option<u32>) {
+    fn tell_network(
+        &mut self,
+        told: &NetworkDecision,
+        denial: Option<String>,
+        branch: Option<u32>,
+    ) {
         self.append(&[Event::Network(told)]);
         if told.is_denial() {
             self.tell_denied(told, denial, branch);
@@ -296,7 +321,9 @@ impl<'a> SupervisorTasks<'a> {
     fn say(&mut self, line: &str) {
         match self.lines.len() {
             ..MOST_LINES => self.lines.push(("paddock", line.to_owned())),
-            MOST_LINES => self.lines.push(("paddock", "there is more: `paddock audit show` has it all".to_owned())),
+            MOST_LINES => self
+                .lines
+                .push(("paddock", "there is more: `paddock audit show` has it all".to_owned())),
             _ => {}
         }
     }
@@ -337,10 +364,17 @@ pub fn telling(event: &GuardEvent) -> (Option<String>, Event<'_>) {
 }
 
 /// Puts covers into the running sandbox. One whose object is gone, or covered already, is no loss.
-fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<Vec<Placed>, Errno> {
+fn put(
+    inside: &Inside,
+    copied: Option<Copied<'_>>,
+    covers: &[Cover],
+) -> Result<Vec<Placed>, Errno> {
     // What the host has there does not show; if the command has made such a name, it is its own.
-    let hidden = |cover: &Cover| copied.is_some_and(|copied| copied.veil.hides(copied.workspace, &cover.path));
-    let in_copy = |cover: &Cover| copied.is_some_and(|copied| cover.path.is_within(copied.workspace));
+    let hidden = |cover: &Cover| {
+        copied.is_some_and(|copied| copied.veil.hides(copied.workspace, &cover.path))
+    };
+    let in_copy =
+        |cover: &Cover| copied.is_some_and(|copied| cover.path.is_within(copied.workspace));
     let bare: Vec<Cover> = covers.iter().filter(|cover| !hidden(cover)).cloned().collect();
     if let (Some(copied), Some(overlaid)) = (copied, inside.overlaid()) {
         let masks = bare.iter().filter(|cover| cover.kind == CoverKind::Mask);
@@ -359,8 +393,13 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 }
 
 impl Copied<'_> {
-    /// A cover lies on what the copy has found there. What it finds there later is hidden by its path.
-    fn hide_from_now_on<'p>(&self, overlaid: &Overlaid, paths: impl Iterator<Item = &'p AbsPath>) -> Result<(), Errno> {
+    /// A cover lies on what the copy has found there. What it finds there later is hidden by its
+    /// path.
+    fn hide_from_now_on<'p>(
+        &self,
+        overlaid: &Overlaid,
+        paths: impl Iterator<Item = &'p AbsPath>,
+    ) -> Result<(), Errno> {
         let mut veil = Whiteouts::default();
         // If the host has moved it as a whole, there are only the covers.
         let workspace = match mount::open_host(&self.workspace.as_c_str()) {
@@ -377,11 +416,22 @@ impl Copied<'_> {
 
 impl Tasks for SupervisorTasks<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let [listener, renames, gate, observer, pin] = self.calls.as_ref().map_or([None; 5], Calls::descriptors);
+        let [listener, renames, gate, observer, pin] =
+            self.calls.as_ref().map_or([None; 5], Calls::descriptors);
         let outlet = self.outlet.as_ref().and_then(RelayProcess::fd);
         let other = self.outlet.as_ref().and_then(RelayProcess::other_fd);
         let holder = self.holder.as_ref().and_then(SessionOwner::fd);
-        [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer, pin, outlet, other, holder]
+        [
+            self.guard.as_ref().map(Guard::fd),
+            listener,
+            renames,
+            gate,
+            observer,
+            pin,
+            outlet,
+            other,
+            holder,
+        ]
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -394,12 +444,19 @@ impl Tasks for SupervisorTasks<'_> {
     }
 
     fn turn(&mut self, due: Due) -> ControlFlow<()> {
-        let question = self.holder.as_mut().filter(|_| due == Due::All).and_then(SessionOwner::hear);
-        if self.holder.as_ref().and_then(SessionOwner::deadline).is_some_and(|deadline| Instant::now() >= deadline) {
+        let question =
+            self.holder.as_mut().filter(|_| due == Due::All).and_then(SessionOwner::hear);
+        if self
+            .holder
+            .as_ref()
+            .and_then(SessionOwner::deadline)
+            .is_some_and(|deadline| Instant::now() >= deadline)
+        {
             return ControlFlow::Break(());
         }
         if let Some(Err(errno)) = self.calls.as_mut().map(|calls| calls.turn(due)) {
-            let error = format!("system calls of the command can not be answered: {}", errno_text(errno));
+            let error =
+                format!("system calls of the command can not be answered: {}", errno_text(errno));
             self.complain(&error, "this is a bug of paddock, or of the kernel");
             return ControlFlow::Break(());
         }
@@ -414,7 +471,8 @@ impl Tasks for SupervisorTasks<'_> {
             holder.answer(question);
         }
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
-            let turned = guard.turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
+            let turned = guard
+                .turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
             self.guard = Some(guard);
             // A guard that can not do its work is no guard.
             if let Err(error) = turned {
@@ -440,7 +498,10 @@ impl Tasks for SupervisorTasks<'_> {
     }
 
     fn is_tracing(&self) -> bool {
-        self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_tracing)
+        self.calls
+            .as_ref()
+            .and_then(|calls| calls.attendants.gate.as_ref())
+            .is_some_and(Gate::is_tracing)
     }
 
     fn is_held(&self) -> bool {

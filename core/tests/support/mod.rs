@@ -1,5 +1,5 @@
-//! The core as its callers see it: a sealed plan, a command, what came out. Everything runs as an ordinary user; a test run by
-//! root drops to one.
+//! The core as its callers see it: a sealed plan, a command, what came out. Everything runs as an
+//! ordinary user; a test run by root drops to one.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::ffi::OsStr;
@@ -31,7 +31,11 @@ pub struct Tree(pub PathBuf);
 impl Tree {
     pub fn new() -> Tree {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("paddock-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let name = format!(
+            "paddock-test-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         fs::create_dir(&path).unwrap();
         own(&path);
@@ -89,7 +93,8 @@ pub fn core() -> &'static Path {
         if as_user("test").arg("-x").arg(&built).status().unwrap().success() {
             return built;
         }
-        let copy = std::env::temp_dir().join(format!("paddock-core-under-test-{}", std::process::id()));
+        let copy =
+            std::env::temp_dir().join(format!("paddock-core-under-test-{}", std::process::id()));
         fs::copy(built, &copy).unwrap();
         fs::set_permissions(&copy, PermissionsExt::from_mode(0o755)).unwrap();
         copy
@@ -104,10 +109,13 @@ pub fn grant_except(path: impl AsRef<Path>, access: &str, except: &[PathBuf]) ->
     json!({"access": access, "except": except, "optional": false, "paths": [[path.as_ref(), 2]], "source": "test"})
 }
 
-/// System directories to run programs from, and `grants`; no journal, no private temporary directory.
+/// System directories to run programs from, and `grants`; no journal, no private temporary
+/// directory.
 pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
-    let mut all: Vec<Value> =
-        ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc"].iter().map(|path| grant(path, "read")).collect();
+    let mut all: Vec<Value> = ["/usr", "/bin", "/lib", "/lib64", "/etc", "/proc"]
+        .iter()
+        .map(|path| grant(path, "read"))
+        .collect();
     all.extend(["/dev/null", "/dev/zero", "/dev/tty"].iter().map(|path| grant(path, "device")));
     all.extend_from_slice(grants);
     let write = [
@@ -192,13 +200,16 @@ pub fn as_user(program: impl AsRef<OsStr>) -> Command {
         return Command::new(program);
     }
     let mut command = Command::new("setpriv");
-    command.args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"]).arg(program);
+    command
+        .args([&format!("--reuid={NOBODY}"), &format!("--regid={NOBODY}"), "--clear-groups"])
+        .arg(program);
     command
 }
 
 impl Core {
     pub fn new<S: AsRef<OsStr>>(subcommand: &str, plan: &Value, words: &[S]) -> Core {
-        let mut core = Core::sealed(subcommand, seal(plan.to_string().as_bytes(), all_seals()), words);
+        let mut core =
+            Core::sealed(subcommand, seal(plan.to_string().as_bytes(), all_seals()), words);
         if let Some(cwd) = plan["cwd"].as_str().filter(|cwd| Path::new(cwd).is_dir()) {
             core.command.current_dir(cwd);
         }
@@ -237,8 +248,12 @@ pub fn json_of(output: &Output) -> Value {
 
 /// What the fence answers, by really trying.
 pub fn attempt(plan: &Value, operation: &str, path: impl AsRef<Path>) -> String {
-    let output =
-        Core::new("attempt", plan, &[OsStr::new("--op"), operation.as_ref(), path.as_ref().as_os_str()]).output();
+    let output = Core::new(
+        "attempt",
+        plan,
+        &[OsStr::new("--op"), operation.as_ref(), path.as_ref().as_os_str()],
+    )
+    .output();
     json_of(&output)["outcome"].as_str().unwrap().to_owned()
 }
 

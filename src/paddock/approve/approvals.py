@@ -1,7 +1,7 @@
 """The desk: where the tool calls of this process are asked about, and any approver answers.
 
-The approver works in a thread of its own and sees an inbox, as it does for a run. Whatever goes wrong is a no: nobody
-there, an approver that ended or raised, no answer in time.
+The approver works in a thread of its own and sees an inbox, as it does for a run. Whatever goes
+wrong is a no: nobody there, an approver that ended or raised, no answer in time.
 """
 
 from __future__ import annotations
@@ -35,14 +35,20 @@ AnswerBy = tuple[Verdict, str]
 
 
 class Desk:
-    """Give it to whoever runs tools, and close it in the end. Any event loop may ask, several at the same time: the
-    approver decides in which order they are shown. ``redactor``: knows the secrets that must not be shown. ``origin``:
-    the person whose ``approved.toml`` counts; None: nobody's.
+    """Give it to whoever runs tools, and close it in the end. Any event loop may ask, several at
+    the same time: the approver decides in which order they are shown. ``redactor``: knows the
+    secrets that must not be shown. ``origin``: the person whose ``approved.toml`` counts; None:
+    nobody's.
 
-    ``failure``: what the approver raised, if that is why it is gone."""
+    ``failure``: what the approver raised, if that is why it is gone.
+    """
 
     def __init__(
-        self, approver: Approver | None, *, redactor: Redactor | None = None, origin: Origin | None = None
+        self,
+        approver: Approver | None,
+        *,
+        redactor: Redactor | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self._approver = approver
         self._redactor = redactor or Redactor()
@@ -59,9 +65,15 @@ class Desk:
         question = replace(
             question,
             id=next(self._numbers),
-            lines=tuple(shown_command("\n".join(question.lines), self._redactor, cwd=question.cwd).split("\n")),
+            lines=tuple(
+                shown_command("\n".join(question.lines), self._redactor, cwd=question.cwd).split(
+                    "\n"
+                )
+            ),
             # Each line for itself: where it begins and ends is the diff's doing.
-            diff=None if question.diff is None else "\n".join(map(self._redactor.part, question.diff.split("\n"))),
+            diff=None
+            if question.diff is None
+            else "\n".join(map(self._redactor.part, question.diff.split("\n"))),
             reason=None if question.reason is None else self._redactor.redact(question.reason),
         )
         if question.scope in self._remembered:
@@ -107,7 +119,9 @@ class Desk:
         """Most sessions have no question: the approver starts with the first."""
         with self._starting:
             if self._thread is None and self._approver is not None and not self._counter.over:
-                self._thread = threading.Thread(target=self._serve, name="paddock-desk", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._serve, name="paddock-desk", daemon=True
+                )
                 self._thread.start()
         return self._thread is not None and not self._counter.over
 

@@ -1,4 +1,6 @@
-"""A function of the caller's answers. It is called in threads of its own: a slow answer holds up no other question."""
+"""A function of the caller's answers. It is called in threads of its own: a slow answer holds up no
+other question.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,18 @@ BY = "callback"
 
 
 class Callback:
-    """``failure``: what the function raised first. Such a question is denied, and so is one with no proper answer.
+    """``failure``: what the function raised first. Such a question is denied, and so is one with no
+    proper answer.
 
-    A call that is still running when the run ends is not waited for, and its answer counts no more. A coroutine runs
-    in ``loop``; without one, in a loop of its own."""
+    A call that is still running when the run ends is not waited for, and its answer counts no more.
+    A coroutine runs in ``loop``; without one, in a loop of its own.
+    """
 
     def __init__(
-        self, decide: Callable[[Any], Verdict | Awaitable[Verdict]], *, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        decide: Callable[[Any], Verdict | Awaitable[Verdict]],
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._decide = decide
         self._loop = loop
@@ -43,7 +50,10 @@ class Callback:
             if not idle.acquire(blocking=False) and workers < MAX_PARALLEL_CALLS:
                 workers += 1
                 threading.Thread(
-                    target=self._work, args=(inbox, waiting, idle), name=f"paddock-{BY}", daemon=True
+                    target=self._work,
+                    args=(inbox, waiting, idle),
+                    name=f"paddock-{BY}",
+                    daemon=True,
                 ).start()
 
         while not inbox.closed:
@@ -52,7 +62,9 @@ class Callback:
         for _ in range(workers):
             waiting.put(None)
 
-    def _work(self, inbox: Inbox, waiting: queue.SimpleQueue[Asked | None], idle: threading.Semaphore) -> None:
+    def _work(
+        self, inbox: Inbox, waiting: queue.SimpleQueue[Asked | None], idle: threading.Semaphore
+    ) -> None:
         while (question := waiting.get()) is not None:
             if inbox.is_open(question):
                 inbox.answer(question, self._decided(question), BY)

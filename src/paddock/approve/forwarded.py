@@ -1,4 +1,6 @@
-"""Approvers in other processes, for the desk of this one: the person's approvals server, a person at our terminal."""
+"""Approvers in other processes, for the desk of this one: the person's approvals server, a person
+at our terminal.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ _PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # how to speak
 
 
 class Server:
-    """Questions go to ``paddock approvals serve``. Without one, or when it ends, they are denied."""
+    """Questions go to ``paddock approvals serve``. Without one, or when it ends, they are
+    denied.
+    """
 
     def serve(self, inbox: Inbox) -> None:
         with knock() as line:
@@ -24,13 +28,25 @@ class Server:
 
 
 class AtTerminal:
-    """A person at the terminal of this process, asked by a process of its own: it has to be the terminal's foreground
-    while it asks, and no signal of the terminal may reach it (terminal.py). Without a terminal everything is denied."""
+    """A person at the terminal of this process, asked by a process of its own: it has to be the
+    terminal's foreground while it asks, and no signal of the terminal may reach it (terminal.py).
+    Without a terminal everything is denied.
+    """
 
     def serve(self, inbox: Inbox) -> None:
         environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [sys.executable, "-E", "-P", "-s", "-m", "paddock", "companion", "--socket", str(theirs.fileno())]
+        words = [
+            sys.executable,
+            "-E",
+            "-P",
+            "-s",
+            "-m",
+            "paddock",
+            "companion",
+            "--socket",
+            str(theirs.fileno()),
+        ]
         with ours, theirs, open("/dev/tty", "r+b", buffering=0) as tty:
             process = subprocess.Popen(
                 words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[theirs.fileno()], process_group=0, cwd="/",

@@ -1,4 +1,6 @@
-"""The open questions of whoever asks, and the line they come by: the core's socket, or a desk in the same process."""
+"""The open questions of whoever asks, and the line they come by: the core's socket, or a desk in
+the same process.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from paddock.approve.model import Asked, Verdict
 
 
 class Inbox(ABC):
-    """One thread reads; any may answer. What is not open any more can not be answered: the first answer counts, and a
-    withdrawn question needs none."""
+    """One thread reads; any may answer. What is not open any more can not be answered: the first
+    answer counts, and a withdrawn question needs none.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +51,9 @@ class Inbox(ABC):
             return question.id in self._open
 
     def wait(self, *others: int, timeout_s: float | None = None) -> list[int]:
-        """Until there is something to :meth:`read`, or one of the other descriptors can be read: those that can."""
+        """Until there is something to :meth:`read`, or one of the other descriptors can be read:
+        those that can.
+        """
         poll = select.poll()
         for one in (self.fileno(), *others):
             poll.register(one, select.POLLIN)
@@ -72,8 +77,9 @@ class Inbox(ABC):
             came(message)
 
     def answer(self, question: Asked, verdict: Verdict, by: str) -> list[int]:
-        """An answer for the session is one to all that ask the same. What was answered. What is no verdict is the fault
-        of who says it, and answers nothing."""
+        """An answer for the session is one to all that ask the same. What was answered. What is no
+        verdict is the fault of who says it, and answers nothing.
+        """
         if not isinstance(verdict, Verdict) or not isinstance(by, str):
             raise TypeError(f"an answer is a Verdict and a name, not {verdict!r} by {by!r}")
         with self._lock:
@@ -88,7 +94,9 @@ class Inbox(ABC):
 
 
 class Approver(Protocol):
-    """Answers the questions of an inbox, until that is closed. A question it does not answer is denied in the end."""
+    """Answers the questions of an inbox, until that is closed. A question it does not answer is
+    denied in the end.
+    """
 
     def serve(self, inbox: Inbox) -> None: ...
 

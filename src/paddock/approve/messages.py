@@ -1,6 +1,9 @@
-"""The messages between core and companion, one a datagram. The core is believed: a wrong one is a bug.
+"""The messages between core and companion, one a datagram. The core is believed: a wrong one is a
+bug.
 
-A program's own desk asks the same way where its approver is another process, and adds questions about tools."""
+A program's own desk asks the same way where its approver is another process, and adds questions
+about tools.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,15 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from paddock.approve.model import Asked, Caller, HostQuestion, Parent, Question, ToolQuestion, Verdict
+from paddock.approve.model import (
+    Asked,
+    Caller,
+    HostQuestion,
+    Parent,
+    Question,
+    ToolQuestion,
+    Verdict,
+)
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 
@@ -36,7 +47,9 @@ def read(datagram: bytes) -> Message:
             return _tool_question(**message)
         return _host_question(**message) if "host" in message else _question(**message)
     except (ValueError, TypeError, RecursionError) as error:
-        raise CoreError(f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+        ) from error
 
 
 def answer(question: int, verdict: Verdict, by: str) -> bytes:
@@ -57,7 +70,9 @@ def read_answer(datagram: bytes) -> Answered:
     try:
         return said(**json.loads(datagram))
     except (ValueError, TypeError, RecursionError) as error:
-        raise CoreError(f"an answer is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"an answer is not understood: {error!r}", hint="reinstall paddock"
+        ) from error
 
 
 def ask(question: Asked) -> bytes | None:
@@ -79,15 +94,30 @@ def withdraw(question: int) -> bytes:
 def _asked(question: Asked) -> bytes:
     said = {one.name: getattr(question, one.name) for one in fields(question) if one.name != "id"}
     if isinstance(question, Question):
-        said["parent"] = question.parent and {"exe": question.parent.exe, "argv": question.parent.argv}
+        said["parent"] = question.parent and {
+            "exe": question.parent.exe,
+            "argv": question.parent.argv,
+        }
     if isinstance(question, HostQuestion):
-        said["process"] = question.process and {"pid": question.process.pid, "exe": question.process.exe}
+        said["process"] = question.process and {
+            "pid": question.process.pid,
+            "exe": question.process.exe,
+        }
     said["timeout_s"] = max(1, math.ceil(question.timeout_s))
     return canonical({"ask": question.id, **said}).encode("ascii")
 
 
 def _tool_question(
-    *, ask: Any, tool: Any, subject: Any, lines: Any, diff: Any, cwd: Any, rule: Any, reason: Any, timeout_s: Any
+    *,
+    ask: Any,
+    tool: Any,
+    subject: Any,
+    lines: Any,
+    diff: Any,
+    cwd: Any,
+    rule: Any,
+    reason: Any,
+    timeout_s: Any,
 ) -> ToolQuestion:
     return ToolQuestion(
         id=_number(ask),
@@ -131,7 +161,9 @@ def _question(
     )
 
 
-def _host_question(*, ask: Any, host: Any, port: Any, process: Any, source: Any, timeout_s: Any) -> HostQuestion:
+def _host_question(
+    *, ask: Any, host: Any, port: Any, process: Any, source: Any, timeout_s: Any
+) -> HostQuestion:
     return HostQuestion(
         id=_number(ask),
         host=_text(host),

@@ -1,4 +1,6 @@
-"""What is asked, and what is answered. ``schema/companion.schema.json`` has the same as messages."""
+"""What is asked, and what is answered. ``schema/companion.schema.json`` has the same as
+messages.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from enum import Enum
 
 class Verdict(Enum):
     ONCE = "once"  # this exec, or this connection, alone
-    SESSION = "session"  # the same files, arguments and directory, or the same host and port, until the run ends
+    # the same files, arguments and directory, or the same host and port, until the run ends
+    SESSION = "session"
     DENY = "deny"
 
 
@@ -20,8 +23,9 @@ class Parent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """May this program run? All of it comes from the command, and may be meant to deceive who reads it. Bytes that are
-    not UTF-8 are surrogate escapes."""
+    """May this program run? All of it comes from the command, and may be meant to deceive who reads
+    it. Bytes that are not UTF-8 are surrogate escapes.
+    """
 
     id: int
     exe: str  # the file itself, after all links
@@ -43,8 +47,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolQuestion:
-    """May this tool call be done? Asked through a ``Desk``, which numbers it. What is shown (``lines``, ``diff``,
-    ``reason``) comes from a model, and may be meant to deceive as well."""
+    """May this tool call be done? Asked through a ``Desk``, which numbers it. What is shown
+    (``lines``, ``diff``, ``reason``) comes from a model, and may be meant to deceive as well.
+    """
 
     id: int = 0
     tool: str
@@ -58,8 +63,9 @@ class ToolQuestion:
 
     @property
     def scope(self) -> tuple[object, ...]:
-        """What an answer for the session is about. A call without a subject is like no other: a tool's name alone
-        says nothing of what it does."""
+        """What an answer for the session is about. A call without a subject is like no other: a
+        tool's name alone says nothing of what it does.
+        """
         return self.tool, self.cwd, self.subject or self.id
 
 
@@ -71,7 +77,9 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostQuestion:
-    """May this host be connected to at this port? Its name is in the ASCII form, which tells apart what looks alike."""
+    """May this host be connected to at this port? Its name is in the ASCII form, which tells apart
+    what looks alike.
+    """
 
     id: int
     host: str

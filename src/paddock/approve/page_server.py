@@ -1,5 +1,6 @@
-"""HTTP/1.1 on loopback, for one person's browser: one request a connection. http/message.py reads and writes the
-protocol; this carries the bytes, and lets nobody wait or fill memory for ever."""
+"""HTTP/1.1 on loopback, for one person's browser: one request a connection. http/message.py reads
+and writes the protocol; this carries the bytes, and lets nobody wait or fill memory for ever.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +12,8 @@ from http import HTTPStatus
 
 from paddock.http.message import Answer, Malformed, Reader, Writer, answer_bytes, request_extent
 
-MAX_SILENT_CONNECTIONS = (
-    256  # connections that have said nothing yet: a command that has a network can make as many as it likes
-)
+# connections that have said nothing yet: a command that has a network can make as many as it likes
+MAX_SILENT_CONNECTIONS = 256
 MAX_CONNECTIONS = 64  # that are answered at a time
 REQUEST_S = 10.0
 MAX_BODY_BYTES = 16 * 1024
@@ -68,7 +68,10 @@ class HttpServer:
         try:
             conversation = _Conversation(reader, writer)
             request = await self._heard(task, conversation)
-            if request is not None and len(self._connections) - len(self._silent) <= MAX_CONNECTIONS:
+            if (
+                request is not None
+                and len(self._connections) - len(self._silent) <= MAX_CONNECTIONS
+            ):
                 await conversation.respond(await self._handler(request))
         except (OSError, EOFError, Malformed):
             pass  # whoever it was is gone, or speaks no HTTP
@@ -80,7 +83,9 @@ class HttpServer:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _heard(self, task: asyncio.Task[None], conversation: _Conversation) -> PageRequest | None:
+    async def _heard(
+        self, task: asyncio.Task[None], conversation: _Conversation
+    ) -> PageRequest | None:
         """Who says nothing makes room for who comes: a person's browser speaks at once."""
         self._silent[task] = None
         if len(self._silent) > MAX_SILENT_CONNECTIONS:
@@ -122,7 +127,11 @@ class _Conversation:
             key, text = name.decode("ascii"), value.decode("latin-1")
             headers[key] = f"{headers[key]}, {text}" if key in headers else text
         body = self._http.body()
-        if not body and not self._http.whole and headers.get("expect", "").lower() == "100-continue":
+        if (
+            not body
+            and not self._http.whole
+            and headers.get("expect", "").lower() == "100-continue"
+        ):
             await self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not self._http.whole and len(body) <= MAX_BODY_BYTES:
             await self._read()
@@ -133,7 +142,10 @@ class _Conversation:
         self._http.feed(await self._reader.read(64 * 1024))
 
     async def respond(self, response: Response) -> None:
-        headers = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in response.headers]
+        headers = [
+            (name.lower().encode("ascii"), value.encode("latin-1"))
+            for name, value in response.headers
+        ]
         if response.stream is None:
             headers.append((b"content-length", str(len(response.body)).encode("ascii")))
         answer = Answer(response.status, response.status.phrase.encode("ascii"), headers)

@@ -1,8 +1,10 @@
-"""A question on the screen. Whatever the command had a hand in is escaped: it must not steer the terminal, add a line,
-or look like something else.
+"""A question on the screen. Whatever the command had a hand in is escaped: it must not steer the
+terminal, add a line, or look like something else.
 
-Foreign text stands to the right of a bar, on every line that shows some, and a line never reaches the edge of the
-window. So no text, however it is padded, draws what stands to the left of the bar: Paddock's own words."""
+Foreign text stands to the right of a bar, on every line that shows some, and a line never reaches
+the edge of the window. So no text, however it is padded, draws what stands to the left of the bar:
+Paddock's own words.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from paddock.text.printable import printable
 
 MIN_ARGUMENT_LINES = 4  # of the arguments, however small the screen
 MIN_COLUMNS = 40
-# The command can set the terminal's size. Where it claims more than there is, the terminal would break lines by itself,
-# without a bar: so a line is never longer than the smallest window in use.
+# The command can set the terminal's size. Where it claims more than there is, the terminal would
+# break lines by itself, without a bar: so a line is never longer than the smallest window in use.
 MAX_COLUMNS = 80
 ANSWER_LINES = 2  # lines for the answer
 MAX_OTHER_LINES = 3  # of anything else that is long
@@ -40,7 +42,9 @@ _MANY_BLANKS = re.compile(r" {16,}")
 
 
 def quoted(word: str) -> str:
-    """As a shell would read it back. What can not be shown is written as in ``$'…'``, and so are blanks in a row."""
+    """As a shell would read it back. What can not be shown is written as in ``$'…'``, and so are
+    blanks in a row.
+    """
     if printable(word) == word and "\n" not in word and not _BLANKS.search(word):
         return shlex.quote(word)
     return "$'" + _BLANKS.sub(lambda run: "\\x20" * len(run[0]), "".join(map(_escaped, word))) + "'"
@@ -77,7 +81,11 @@ def words(question: Asked, *, whole: bool = False) -> Shown:
         case Question():
             title, lines, diff = "may this run?", [command(plain(question.argv))], ""
         case HostQuestion():
-            title, lines, diff = "may this be connected to?", [_line(f"{question.host}:{question.port}")], ""
+            title, lines, diff = (
+                "may this be connected to?",
+                [_line(f"{question.host}:{question.port}")],
+                "",
+            )
         case ToolQuestion():
             title, diff = f"may {quoted(question.tool)} do this?", question.diff or ""
             lines = [_line(line) for one in question.lines for line in one.split("\n")]
@@ -101,8 +109,13 @@ def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
     said = words(question, whole=rows is None)
     title, facts = f"paddock: {said.title}{waiting}", list(said.facts)
-    if isinstance(question, ToolQuestion) and len(title) >= columns:  # the name of the tool is foreign text
-        title, facts = f"paddock: may this be done?{waiting}", [("tool", quoted(question.tool)), *facts]
+    if (
+        isinstance(question, ToolQuestion) and len(title) >= columns
+    ):  # the name of the tool is foreign text
+        title, facts = (
+            f"paddock: may this be done?{waiting}",
+            [("tool", quoted(question.tool)), *facts],
+        )
     below = [line for label, text in facts for line in _some(_folded(label, text, columns), some)]
     room = None if rows is None else rows - 1 - len(below) - ANSWER_LINES
     if room is not None:
@@ -131,11 +144,15 @@ def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured
         room = max(MIN_ARGUMENT_LINES, rows - above - ANSWER_LINES)
     diff = words(question).diff
     lines = _some([piece for line in diff for piece in _folded("", line, columns)], room)
-    signs = {f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))}
+    signs = {
+        f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))
+    }
     return [Coloured(line, signs.get(line[: len(MARGIN) + len(BAR) + 1], "")) for line in lines]
 
 
-def _facts(question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]) -> Iterator[tuple[str, str]]:
+def _facts(
+    question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]
+) -> Iterator[tuple[str, str]]:
     if isinstance(question, HostQuestion):
         if question.process:
             yield "program", f"{quoted(question.process.exe)} (process {question.process.pid})"
@@ -156,7 +173,10 @@ def _facts(question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]) -> 
     where = f" ({_line(source)})" if source else ""
     yield "because", f"{by}{where}{reason}"
     if isinstance(question, ToolQuestion) and question.diff is not None:
-        yield "but", f"session and always would let {quoted(question.tool)} write anything to this file, not only this"
+        yield (
+            "but",
+            f"session and always would let {quoted(question.tool)} write anything to this file, not only this",
+        )
 
 
 def _line(text: str) -> str:
@@ -166,7 +186,10 @@ def _line(text: str) -> str:
 def _folded(label: str, text: str, columns: int) -> list[str]:
     start = MARGIN + (f"{label:{LABEL_COLUMNS}} " if label else "")
     pieces = _pieces(text, max(10, columns - len(start) - len(BAR) - 1))
-    return [(start if index == 0 else " " * len(start)) + BAR + piece for index, piece in enumerate(pieces)]
+    return [
+        (start if index == 0 else " " * len(start)) + BAR + piece
+        for index, piece in enumerate(pieces)
+    ]
 
 
 def _some(lines: list[str], room: int | None) -> list[str]:
@@ -174,7 +197,11 @@ def _some(lines: list[str], room: int | None) -> list[str]:
         return lines
     head, tail = lines[: room // 2], lines[-(room - room // 2 - 1) :]
     hidden = sum(len(line.partition(BAR)[2]) for line in lines[len(head) : len(lines) - len(tail)])
-    return [*head, f"{MARGIN}… {hidden} characters are not shown; w shows all", *tail]  # no bar: our own words
+    return [
+        *head,
+        f"{MARGIN}… {hidden} characters are not shown; w shows all",
+        *tail,
+    ]  # no bar: our own words
 
 
 def _pieces(text: str, width: int) -> list[str]:
@@ -191,8 +218,9 @@ def _pieces(text: str, width: int) -> list[str]:
 
 
 def _width(letter: str) -> int:
-    """At most. Terminals differ about marks and about letters beyond ASCII: one that is wider than we count would end a
-    line by itself, and what follows would stand without a bar."""
+    """At most. Terminals differ about marks and about letters beyond ASCII: one that is wider than
+    we count would end a line by itself, and what follows would stand without a bar.
+    """
     return 1 if letter.isascii() or letter in BAR else 2
 
 

@@ -1,5 +1,6 @@
-"""Questions wait in a list until somebody answers them: for servers. One queue may serve many inboxes, each in a thread
-of its own; whoever answers may be in any thread or event loop."""
+"""Questions wait in a list until somebody answers them: for servers. One queue may serve many
+inboxes, each in a thread of its own; whoever answers may be in any thread or event loop.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ MAX_UNSEEN_CHANGES = 1000  # changes that somebody who watches has not looked at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """``id`` is the queue's: questions of several runs have the same numbers. ``asked_at``: seconds since 1970."""
+    """``id`` is the queue's: questions of several runs have the same numbers. ``asked_at``: seconds
+    since 1970.
+    """
 
     id: int
     question: Asked
@@ -56,7 +59,9 @@ class Queue:
             while not inbox.closed:
                 inbox.wait()
                 inbox.read(lambda question: self._came(inbox, question, asker))
-                self._forget(lambda pending, its: its is inbox and not inbox.is_open(pending.question))
+                self._forget(
+                    lambda pending, its: its is inbox and not inbox.is_open(pending.question)
+                )
         finally:
             self._forget(lambda pending, its: its is inbox)
 
@@ -71,7 +76,9 @@ class Queue:
             return list(self._settled)
 
     def answer(self, number: int, verdict: Verdict, by: str) -> bool:
-        """False: it is not open any more. An answer for the session reaches all of its run that ask the same."""
+        """False: it is not open any more. An answer for the session reaches all of its run that ask
+        the same.
+        """
         with self._lock:
             found = self._waiting.get(number)
             if found is None:
@@ -120,7 +127,9 @@ class Queue:
 
 
 class Changes(AsyncIterator[QueueChange]):
-    """What is asked and what is settled, as it happens. Who does not look in time misses the oldest. Close it."""
+    """What is asked and what is settled, as it happens. Who does not look in time misses the
+    oldest. Close it.
+    """
 
     def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue

@@ -18,7 +18,13 @@ from paddock.policy import Origin
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Action, Destination, Match, Rule, Source
 from paddock.policy.render import approval_to_toml, host_to_toml, rule_to_toml
-from paddock.policy.trust.approved import Approved, ToolApproval, load_approved, place, read_approved
+from paddock.policy.trust.approved import (
+    Approved,
+    ToolApproval,
+    load_approved,
+    place,
+    read_approved,
+)
 
 MAX_FILE_BYTES = 256 * 1024  # every plan with rules carries all of it
 _ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-")
@@ -50,7 +56,9 @@ def written(approval: Approval) -> str:
 
 def host_for(question: HostQuestion, origin: Origin) -> Destination:
     host = f"[{question.host}]" if ":" in question.host else question.host
-    return allowed_host(f"{host}:{question.port}", Source(file=place(origin), line=1, key="host[0]")).value
+    return allowed_host(
+        f"{host}:{question.port}", Source(file=place(origin), line=1, key="host[0]")
+    ).value
 
 
 def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
@@ -68,13 +76,16 @@ def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
 
 
 def rule_for(question: Question, origin: Origin) -> Rule:
-    """The rule for this program with these arguments in this directory, and for nothing else. A PolicyError says why
-    there is none: not everything that runs can be written down."""
+    """The rule for this program with these arguments in this directory, and for nothing else. A
+    PolicyError says why there is none: not everything that runs can be written down.
+    """
     shown = place(origin)
     expression = str(core.ask("exactly", question=canonical(question.argv)))
     matches = (("exe", question.exe), ("argv_regex", expression), ("cwd_glob", question.cwd))
     taken = {rule.id for rule in load_approved(origin).rules}
-    name = "".join(letter for letter in os.path.basename(question.exe) if letter in _ID) or "program"
+    name = (
+        "".join(letter for letter in os.path.basename(question.exe) if letter in _ID) or "program"
+    )
     number = next(number for number in range(1, len(taken) + 2) if f"{name}-{number}" not in taken)
     rule = Rule(
         id=f"{name}-{number}",
@@ -96,7 +107,10 @@ def keep(approval: Approval, origin: Origin) -> None:
     try:
         with _locked(origin.config_dir):
             known = load_approved(origin)
-            before, added = _meant(known), approval.matches if isinstance(approval, Rule) else approval
+            before, added = (
+                _meant(known),
+                approval.matches if isinstance(approval, Rule) else approval,
+            )
             if added in before:
                 return
             if known.file and (known.file.path != known.file.written or not os.path.isfile(path)):
@@ -105,7 +119,9 @@ def keep(approval: Approval, origin: Origin) -> None:
             text = "\n\n".join(part for part in (old.rstrip("\n"), written(approval)) if part)
             if len(text.encode()) > MAX_FILE_BYTES:
                 raise PolicyError(
-                    f"would be longer than {MAX_FILE_BYTES} bytes", where=path, hint="take out what is old"
+                    f"would be longer than {MAX_FILE_BYTES} bytes",
+                    where=path,
+                    hint="take out what is old",
                 )
             if _meant(read_approved(text, path, origin)) != {*before, added}:
                 raise PolicyError("can not be added to", where=path, hint="see how it ends")

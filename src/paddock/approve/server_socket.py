@@ -2,8 +2,9 @@
 
 ``core/src/approve/approvals_server.rs`` is the core's side.
 
-The socket lies with the journal, the one place that no command can read. In the landlock tier a command that may make
-unix sockets could connect to it by its name; so whoever asks has to know the key that lies beside it.
+The socket lies with the journal, the one place that no command can read. In the landlock tier a
+command that may make unix sockets could connect to it by its name; so whoever asks has to know the
+key that lies beside it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ def place(uid: int) -> str:
 
 
 class Meeting:
-    """Held by the one server of this person. ``met`` is called for each run that comes, in a thread of its own."""
+    """Held by the one server of this person. ``met`` is called for each run that comes, in a thread
+    of its own.
+    """
 
     def __init__(self, met: Callable[[Inbox, str], None]) -> None:
         self._met = met
@@ -125,7 +128,9 @@ def _hello(key: str) -> bytes:
 
 
 def _peer(line: socket.socket) -> tuple[int, int]:
-    pid, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    pid, uid, _ = struct.unpack(
+        "3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
     return pid, uid
 
 
@@ -134,7 +139,11 @@ def _private(directory: str) -> None:
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
     facts = os.lstat(directory)
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o700:
+    if (
+        not stat.S_ISDIR(facts.st_mode)
+        or facts.st_uid != os.getuid()
+        or stat.S_IMODE(facts.st_mode) != 0o700
+    ):
         raise HostError(f"{directory} is not a directory of yours with mode 0700")
 
 

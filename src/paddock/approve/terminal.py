@@ -1,14 +1,16 @@
 """A person at the terminal answers.
 
-The command has the terminal, and reads from it. For as long as a question is on the screen its foreground is our own
-process group, so that what is typed comes to us; whoever of the command reads meanwhile is stopped (SIGTTIN), and
-continued when the terminal goes back. An answer is a line, not a key: a person who is typing something
-else when the question comes must not answer it by accident. What lets something through is a whole word: a process that
-has left the session is not kept from reading, and could make an ``o`` of a ``no`` by taking a letter.
+The command has the terminal, and reads from it. For as long as a question is on the screen its
+foreground is our own process group, so that what is typed comes to us; whoever of the command reads
+meanwhile is stopped (SIGTTIN), and continued when the terminal goes back. An answer is a line, not
+a key: a person who is typing something else when the question comes must not answer it by accident.
+What lets something through is a whole word: a process that has left the session is not kept from
+reading, and could make an ``o`` of a ``no`` by taking a letter.
 
-Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set them. So the core
-lets none of the command's change a terminal while a question is open (``core/src/approve/open_questions.rs``),
-and what was read counts only if the terminal is, before and after, as we set it.
+Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set
+them. So the core lets none of the command's change a terminal while a question is open
+(``core/src/approve/open_questions.rs``), and what was read counts only if the terminal is, before
+and after, as we set it.
 """
 
 from __future__ import annotations
@@ -81,13 +83,16 @@ class _Disturbed(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """``core``: the process whose questions these are. Only from its own people the terminal is taken."""
+    """``core``: the process whose questions these are. Only from its own people the terminal is
+    taken.
+    """
 
     origin: Origin
     core: int
 
     def serve(self, inbox: Inbox) -> None:
-        # Neither reading nor taking the terminal may stop us, and no key may end us while we have it.
+        # Neither reading nor taking the terminal may stop us, and no key may end us while we have
+        # it.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP})
         for key in (signal.SIGINT, signal.SIGQUIT):
             signal.signal(key, signal.SIG_IGN)
@@ -108,10 +113,14 @@ class Terminal:
                     inbox.answer(*last, BY)
             elif not told:
                 told = True
-                Screen(fd).write("\npaddock: a question waits for you; bring the job to the foreground\n")
+                Screen(fd).write(
+                    "\npaddock: a question waits for you; bring the job to the foreground\n"
+                )
 
     def _may_take(self, fd: int) -> bool:
-        """A shell whose background job asks keeps its terminal: it would take the loss for the end of its input."""
+        """A shell whose background job asks keeps its terminal: it would take the loss for the end
+        of its input.
+        """
         holder = os.tcgetpgrp(fd)
         if holder == _group(self.core):
             return True
@@ -120,8 +129,9 @@ class Terminal:
         return bool(members) and all(_descends(pid, self.core) for pid in members)
 
     def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Asked, Verdict] | None:
-        """Returns the last answer. It is for when the terminal is back: until then the core knows that we have it, and
-        takes no stop for the person's."""
+        """Returns the last answer. It is for when the terminal is back: until then the core knows
+        that we have it, and takes no stop for the person's.
+        """
         screen = Screen(fd)
         screen.ring()
         exchanged = False
@@ -142,11 +152,15 @@ class Terminal:
         return None
 
     def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, more: int) -> Verdict:
-        _set(fd)  # also for what is written: a program in raw mode leaves lines that do not begin at the left
+        _set(
+            fd
+        )  # also for what is written: a program in raw mode leaves lines that do not begin at the left
         fits = self._show(screen, question, more)
         while True:
             try:
-                line = self._line(fd, screen, inbox, question, _ASKED if fits else _LARGER, awaits_size=not fits)
+                line = self._line(
+                    fd, screen, inbox, question, _ASKED if fits else _LARGER, awaits_size=not fits
+                )
             except _Disturbed:
                 screen.write("the terminal was changed meanwhile; once more:\n")
                 continue
@@ -177,7 +191,9 @@ class Terminal:
             if text.count("\n") + len(diff) + ANSWER_LINES <= rows:
                 self._write(screen, text, diff)
                 return True
-        screen.write(f"paddock: a question waits. This window is too small for it ({screen.size.columns}x{rows}).\n")
+        screen.write(
+            f"paddock: a question waits. This window is too small for it ({screen.size.columns}x{rows}).\n"
+        )
         return False
 
     def _show_all(self, screen: Screen, question: Asked, more: int) -> None:
@@ -207,7 +223,14 @@ class Terminal:
         return True
 
     def _line(
-        self, fd: int, screen: Screen, inbox: Inbox, question: Asked, asked: str, *, awaits_size: bool = False
+        self,
+        fd: int,
+        screen: Screen,
+        inbox: Inbox,
+        question: Asked,
+        asked: str,
+        *,
+        awaits_size: bool = False,
     ) -> str | None:
         """None: Ctrl-C, or Ctrl-D."""
         settings, size = _set(fd), screen.size
@@ -235,13 +258,17 @@ class Terminal:
             if termios.tcgetattr(fd) != settings:
                 raise _Disturbed
             screen.typed()
-            if INTERRUPT in line or not line.endswith(b"\n"):  # Ctrl-D ends a line too, and is no Enter
+            if INTERRUPT in line or not line.endswith(
+                b"\n"
+            ):  # Ctrl-D ends a line too, and is no Enter
                 return None
             return line.decode(errors="replace").strip().lower()
 
 
 def _let_see(screen: Screen, inbox: Inbox, question: Asked) -> None:
-    """That the question before is gone. What is typed meanwhile is thrown away with all that was typed too early."""
+    """That the question before is gone. What is typed meanwhile is thrown away with all that was
+    typed too early.
+    """
     screen.write("the question before was taken back; this is another one:\n")
     deadline = time.monotonic() + SETTLE_S
     while (left := deadline - time.monotonic()) > 0:
@@ -277,7 +304,8 @@ _UTF8 = 0o40000  # IUTF8, which Python does not name: one character is erased, n
 _LINES = struct.pack("i", 0)  # N_TTY, the discipline of lines
 _CHARACTERS = {
     termios.VEOF: b"\x04",
-    termios.VEOL: INTERRUPT,  # Ctrl-C ends a line like Enter, and stands in it: no signal has to be waited for
+    # Ctrl-C ends a line like Enter, and stands in it: no signal has to be waited for
+    termios.VEOL: INTERRUPT,
     termios.VERASE: b"\x7f",
     termios.VKILL: b"\x15",
     termios.VWERASE: b"\x17",
@@ -292,18 +320,37 @@ def _set(fd: int) -> _Settings:
     characters: list[bytes | int] = [_CHARACTERS.get(index, b"\0") for index in range(len(old))]
     iflag = termios.ICRNL | (iflag & _UTF8)
     cflag = (cflag & ~(termios.CSIZE | termios.PARENB)) | termios.CS8 | termios.CREAD
-    lflag = termios.ICANON | termios.ECHO | termios.ECHOE | termios.ECHOK | termios.ECHOCTL | termios.IEXTEN
-    if fcntl.ioctl(fd, termios.TIOCGETD, _LINES) != _LINES:  # asking does not wait for whoever reads, setting does
+    lflag = (
+        termios.ICANON
+        | termios.ECHO
+        | termios.ECHOE
+        | termios.ECHOK
+        | termios.ECHOCTL
+        | termios.IEXTEN
+    )
+    if (
+        fcntl.ioctl(fd, termios.TIOCGETD, _LINES) != _LINES
+    ):  # asking does not wait for whoever reads, setting does
         fcntl.ioctl(fd, termios.TIOCSETD, _LINES)
-    plain: _Settings = [iflag, termios.OPOST | termios.ONLCR, cflag, lflag, ispeed, ospeed, characters]
+    plain: _Settings = [
+        iflag,
+        termios.OPOST | termios.ONLCR,
+        cflag,
+        lflag,
+        ispeed,
+        ospeed,
+        characters,
+    ]
     termios.tcsetattr(fd, termios.TCSANOW, plain)
     return termios.tcgetattr(fd)
 
 
 def _interrupt_readers(group: int, core: int) -> None:
-    """Whoever waits for input since before is not told by the kernel that the terminal has gone, and would get the
-    answer. Those who are stopped for a moment begin to read anew, and stop. Those who do not stop for SIGTTIN (a shell
-    at its prompt) would be told of an error, and leave: they are stopped for as long as it takes."""
+    """Whoever waits for input since before is not told by the kernel that the terminal has gone,
+    and would get the answer. Those who are stopped for a moment begin to read anew, and stop. Those
+    who do not stop for SIGTTIN (a shell at its prompt) would be told of an error, and leave: they
+    are stopped for as long as it takes.
+    """
     stopped = 1 << (signal.SIGTTIN - 1)
     for pid, its_group in _processes():
         if its_group != group or pid == core or not _descends(pid, core):

@@ -1,10 +1,12 @@
 """The web approver: a page on loopback shows what waits, and a person answers.
 
-Who may answer is who knows the address: the first part of every path is a token of 256 bits, made anew for each server.
-It is no cookie, because browsers send those to every port of the host, and a command may have a page on one. The Host
-header has to be our own, so that no name that leads here by DNS makes a page of somebody else's one of ours.
+Who may answer is who knows the address: the first part of every path is a token of 256 bits, made
+anew for each server. It is no cookie, because browsers send those to every port of the host, and a
+command may have a page on one. The Host header has to be our own, so that no name that leads here
+by DNS makes a page of somebody else's one of ours.
 
-Whatever is shown was escaped in ``question_text.py``, and the page puts it in as text, never as markup.
+Whatever is shown was escaped in ``question_text.py``, and the page puts it in as text, never as
+markup.
 """
 
 from __future__ import annotations
@@ -79,10 +81,17 @@ class Web:
             return _plain(HTTPStatus.MISDIRECTED_REQUEST, "not a host of this server")
         _, _, rest = request.target.partition("/")
         token, slash, name = rest.partition("/")
-        if not slash or not hmac.compare_digest(token.encode("latin-1"), self._token.encode("ascii")):
-            return _plain(HTTPStatus.FORBIDDEN, "open the address that `paddock approvals serve` printed")
+        if not slash or not hmac.compare_digest(
+            token.encode("latin-1"), self._token.encode("ascii")
+        ):
+            return _plain(
+                HTTPStatus.FORBIDDEN, "open the address that `paddock approvals serve` printed"
+            )
         # A page that is not ours says so, if the browser is worth anything.
-        if request.headers.get("origin", f"http://{request.headers['host']}") != f"http://{request.headers['host']}":
+        if (
+            request.headers.get("origin", f"http://{request.headers['host']}")
+            != f"http://{request.headers['host']}"
+        ):
             return _plain(HTTPStatus.FORBIDDEN, "asked by another page")
         match request.method, name:
             case "GET", name if name in _FILES:
@@ -125,7 +134,12 @@ class Web:
                 case "whole":
                     return _json(_question(pending, whole=True))
                 case "rule":
-                    return _json({"place": place(self._origin), "rule": await asyncio.to_thread(self._rule, pending)})
+                    return _json(
+                        {
+                            "place": place(self._origin),
+                            "rule": await asyncio.to_thread(self._rule, pending),
+                        }
+                    )
                 case _:
                     return await self._answered(pending, verdict)
         except PaddockError as error:
@@ -167,7 +181,10 @@ def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
         "lines": some.lines,
         "facts": some.facts,
         "diff": some.diff,
-        "more_lines": len(everything.lines) - len(some.lines) + len(everything.diff) - len(some.diff),
+        "more_lines": len(everything.lines)
+        - len(some.lines)
+        + len(everything.diff)
+        - len(some.diff),
         "cut": some != everything,
     }
 

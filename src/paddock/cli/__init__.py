@@ -1,4 +1,6 @@
-"""The command line: the only place that prints or exits. One file per command, each imported only when called."""
+"""The command line: the only place that prints or exits. One file per command, each imported only
+when called.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in _own(arguments)
     try:
         caller_environment.restore()
-        code = _dispatch([*(one for one in _own(arguments) if one != "--debug"), *arguments[len(_own(arguments)) :]])
+        code = _dispatch(
+            [
+                *(one for one in _own(arguments) if one != "--debug"),
+                *arguments[len(_own(arguments)) :],
+            ]
+        )
         sys.stdout.flush()
         return code
     except PaddockError as error:
@@ -81,7 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        bug = Bug(f"internal error: {type(error).__name__}: {error}", hint="--debug shows where; please report it")
+        bug = Bug(
+            f"internal error: {type(error).__name__}: {error}",
+            hint="--debug shows where; please report it",
+        )
         complain(bug.message, bug.hint)
         return bug.exit_code
 
@@ -94,7 +104,11 @@ def _own(arguments: list[str]) -> list[str]:
 def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         width = max(map(len, COMMANDS))
-        sys.stdout.write(_USAGE.format(commands="\n".join(f"  {n:{width}}  {what}" for n, what in COMMANDS.items())))
+        sys.stdout.write(
+            _USAGE.format(
+                commands="\n".join(f"  {n:{width}}  {what}" for n, what in COMMANDS.items())
+            )
+        )
         return 0 if arguments else EXIT_PADDOCK
     if arguments[0] == "--version":
         sys.stdout.write(f"paddock {__version__}\n")
@@ -108,6 +122,8 @@ def _dispatch(arguments: list[str]) -> int:
         near = difflib.get_close_matches(name, COMMANDS, 1)
         raise UsageError(
             f"there is no command {name!r}",
-            hint=f"did you mean `paddock {near[0]}`?" if near else f"to run a program: paddock -- {name} …",
+            hint=f"did you mean `paddock {near[0]}`?"
+            if near
+            else f"to run a program: paddock -- {name} …",
         )
     return int(importlib.import_module(f"paddock.cli.{name}").execute(rest))

@@ -28,8 +28,12 @@ def execute(arguments: list[str]) -> int:
         "asked for is applied; 1: something was left.",
     )
     parser.usage = "paddock apply [--dry-run] [--overwrite] [--json] [SESSION] [PATH …]"
-    parser.add_argument("words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done; change nothing")
+    parser.add_argument(
+        "words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be done; change nothing"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",
@@ -37,10 +41,13 @@ def execute(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(words)
-    session, selection = Words(before=options.words, after=after).session(Origin.of_process(), newest=False)
+    session, selection = Words(before=options.words, after=after).session(
+        Origin.of_process(), newest=False
+    )
     if options.overwrite and not selection.paths:
         raise UsageError(
-            "apply: --overwrite needs the paths it is for", hint="`paddock diff --stat` lists the conflicts"
+            "apply: --overwrite needs the paths it is for",
+            hint="`paddock diff --stat` lists the conflicts",
         )
     with session.locked():
         if not options.dry_run:
@@ -48,9 +55,16 @@ def execute(arguments: list[str]) -> int:
                 complain(f"left by an interrupted apply: {problem}")
         with reviewed(session, selection=selection, overwrite=options.overwrite) as review:
             check_named(selection, review.changes)
-            outcome = choose(list(review.changes), review.terms) if options.dry_run else _applied(review, session)
+            outcome = (
+                choose(list(review.changes), review.terms)
+                if options.dry_run
+                else _applied(review, session)
+            )
     if options.json:
-        answer = {"applied": [as_json(one) for one in outcome.applied], "left": [as_json(one) for one in outcome.left]}
+        answer = {
+            "applied": [as_json(one) for one in outcome.applied],
+            "left": [as_json(one) for one in outcome.left],
+        }
         say(json.dumps({"session": session.id, "dry_run": options.dry_run, **answer}))
     else:
         _show(outcome, session, dry_run=options.dry_run)
@@ -78,7 +92,9 @@ def _show(outcome: ApplyOutcome, session: Session, *, dry_run: bool) -> None:
         assert change.obstacle is not None
         say(f"left ({change.obstacle.value}): {headline(change)}: {change.reason}")
     if any(change.obstacle is Obstacle.CONFLICT for change in outcome.left):
-        say("to let the session win there: paddock apply --overwrite PATH …; the host's version is kept")
+        say(
+            "to let the session win there: paddock apply --overwrite PATH …; the host's version is kept"
+        )
     done = "would be applied" if dry_run else "applied"
     left = f", {len(outcome.left)} left" if outcome.left else ""
     say(f"{len(applied)} {done} to {session.workspace}{left}")

@@ -15,7 +15,9 @@ from paddock.policy import Origin
 def execute(arguments: list[str]) -> int:
     parser = Parser("approvals", "Answer the questions of all your runs in the browser.")
     parser.add_argument("act", choices=("serve",))
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="on 127.0.0.1 (default: one that is free)")
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="on 127.0.0.1 (default: one that is free)"
+    )
     options = parser.parse_args(arguments)
     if not 0 <= options.port <= 65535:
         parser.error(f"--port {options.port}: a number up to 65535")

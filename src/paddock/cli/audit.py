@@ -28,7 +28,12 @@ def execute(arguments: list[str]) -> int:
     add("act", choices=("show", "tail", "query", "report", "verify"))
     add("--dir", help="directory, or one .jsonl file (default: /var/tmp/paddock-audit-UID)")
     add("--session", help="only this session")
-    add("--kind", action="append", default=[], help="query, report: exec, network, name, tool, …; may be repeated")
+    add(
+        "--kind",
+        action="append",
+        default=[],
+        help="query, report: exec, network, name, tool, …; may be repeated",
+    )
     add(
         "--action",
         action="append",
@@ -37,7 +42,11 @@ def execute(arguments: list[str]) -> int:
         help="query, report: what was decided",
     )
     add("--rule", action="append", default=[], metavar="ID", help="query, report: by this rule")
-    add("--since", metavar="TIME", help="query, report: 2026-11-16, 2026-11-16T10:30 (UTC), 15m, 2h, 3d")
+    add(
+        "--since",
+        metavar="TIME",
+        help="query, report: 2026-11-16, 2026-11-16T10:30 (UTC), 15m, 2h, 3d",
+    )
     add("--until", metavar="TIME", help="query, report: before this")
     add("--day", metavar="DATE", help="query, report: this day (UTC)")
     add("--lines", "-n", type=int, default=20, help="tail: how many (default 20)")
@@ -61,13 +70,25 @@ def execute(arguments: list[str]) -> int:
 
 
 def _query(options: argparse.Namespace) -> Query:
-    narrowed = options.kind or options.action or options.rule or options.since or options.until or options.day
+    narrowed = (
+        options.kind
+        or options.action
+        or options.rule
+        or options.since
+        or options.until
+        or options.day
+    )
     if narrowed and options.act not in ("query", "report"):
-        raise UsageError(f"audit {options.act}: filters are for query and report", hint="paddock audit query --help")
+        raise UsageError(
+            f"audit {options.act}: filters are for query and report",
+            hint="paddock audit query --help",
+        )
     if options.output and options.act != "report":
         raise UsageError(f"audit {options.act}: --output is for report")
     if options.day and (options.since or options.until):
-        raise UsageError("audit: --day is a time already", hint="give --day, or --since and --until")
+        raise UsageError(
+            "audit: --day is a time already", hint="give --day, or --since and --until"
+        )
     now = datetime.now(UTC)
     since, until = day(options.day) if options.day else (None, None)
     return Query(
@@ -143,7 +164,9 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
         _write(options.output, page)
         say(f"{len(events)} events: {options.output}")
     if isinstance(chain, str) or chain.problems:
-        complain(f"the journal {journal.dir} could not be verified, or has been altered: the report says more")
+        complain(
+            f"the journal {journal.dir} could not be verified, or has been altered: the report says more"
+        )
     elif chain.losses:
         complain(_incomplete(journal))
     else:
@@ -153,9 +176,13 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
 
 def _named(options: argparse.Namespace, journal: Journal) -> str:
     parts = [f"session {options.session}"] if options.session else []
-    parts += [f"{name} {value}" for name in ("day", "since", "until") if (value := getattr(options, name))]
     parts += [
-        f"{name} {', '.join(values)}" for name in ("kind", "action", "rule") if (values := getattr(options, name))
+        f"{name} {value}" for name in ("day", "since", "until") if (value := getattr(options, name))
+    ]
+    parts += [
+        f"{name} {', '.join(values)}"
+        for name in ("kind", "action", "rule")
+        if (values := getattr(options, name))
     ]
     return f"{', '.join(parts) or 'everything'} in {journal.dir / (journal.file or '')}"
 
@@ -177,9 +204,21 @@ def _verify(journal: Journal, *, as_json: bool) -> int:
     verdict = verify(journal)
     if as_json:
         answer = {"sound": verdict.sound, "events": verdict.events, "first_seq": verdict.first_seq}
-        losses = [{"session": one.session, "count": one.count, "reason": one.reason} for one in verdict.losses]
+        losses = [
+            {"session": one.session, "count": one.count, "reason": one.reason}
+            for one in verdict.losses
+        ]
         endless = list(verdict.endless)
-        say(json.dumps({**answer, "problems": list(verdict.problems), "lost": losses, "without_end": endless}))
+        say(
+            json.dumps(
+                {
+                    **answer,
+                    "problems": list(verdict.problems),
+                    "lost": losses,
+                    "without_end": endless,
+                }
+            )
+        )
         return 0 if verdict.sound else EXIT_PADDOCK
     for problem in (*verdict.problems, *map(str, verdict.losses)):
         complain(problem)
@@ -190,7 +229,9 @@ def _verify(journal: Journal, *, as_json: bool) -> int:
     if verdict.sound:
         say(f"journal ok: {verdict.events} events, the chain is whole: {journal.dir}")
         return 0
-    complain(f"the journal {journal.dir} has been altered" if verdict.problems else _incomplete(journal))
+    complain(
+        f"the journal {journal.dir} has been altered" if verdict.problems else _incomplete(journal)
+    )
     return EXIT_PADDOCK
 
 

@@ -1,5 +1,7 @@
-"""Changes on the terminal. Names and contents were written by an untrusted program: nothing in them steers the
-terminal, and no line of a file can be taken for one of Paddock's, because each begins with the sign of a diff."""
+"""Changes on the terminal. Names and contents were written by an untrusted program: nothing in them
+steers the terminal, and no line of a file can be taken for one of Paddock's, because each begins
+with the sign of a diff.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
 
 @dataclass(slots=True)
 class Paper:
-    """Where a diff is written: colours on a terminal, and an end to what a hostile file can print."""
+    """Where a diff is written: colours on a terminal, and an end to what a hostile file can
+    print.
+    """
 
     coloured: bool
     left: int = MAX_DIFF_CHARS
@@ -41,7 +45,9 @@ class Paper:
     def write(self, text: str, colour: str | None = None) -> None:
         safe = "\t".join(printable(part).replace("\n", "\\n") for part in text.split("\t"))
         self.left -= len(safe)
-        sys.stdout.write(f"\033[{colour}m{safe}\033[0m\n" if self.coloured and colour and safe else f"{safe}\n")
+        sys.stdout.write(
+            f"\033[{colour}m{safe}\033[0m\n" if self.coloured and colour and safe else f"{safe}\n"
+        )
 
 
 def show(change: Change, roots: Roots, paper: Paper) -> None:
@@ -70,7 +76,9 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
             amount = lines
         else:
             added, removed = count(lines)
-            amount = " ".join(f"{sign}{number}" for sign, number in (("+", added), ("-", removed)) if number)
+            amount = " ".join(
+                f"{sign}{number}" for sign, number in (("+", added), ("-", removed)) if number
+            )
         obstacle = f"  {change.obstacle.value}: {change.reason}" if change.obstacle else ""
         paper.write(f"{headline(change)}{f'  {amount}' if amount else ''}{obstacle}")
     paper.write(summary(changes))
@@ -79,7 +87,9 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
 def is_flagged_change(change: Change) -> bool:
     """There is such a file now, and it is not what it was."""
     new = change.new
-    return new is not None and new.type is not Type.DIRECTORY and is_flagged(change.path, new.target)
+    return (
+        new is not None and new.type is not Type.DIRECTORY and is_flagged(change.path, new.target)
+    )
 
 
 def headline(change: Change) -> str:
@@ -93,7 +103,9 @@ def summary(changes: Sequence[Change]) -> str:
     kinds = ", ".join(f"{number} {word}" for word, number in words.items())
     held = ", ".join(f"{number} {one.value}" for one, number in obstacles.items())
     plural = "" if len(changes) == 1 else "s"
-    return f"{len(changes)} change{plural}{f': {kinds}' if kinds else ''}{f'; {held}' if held else ''}"
+    return (
+        f"{len(changes)} change{plural}{f': {kinds}' if kinds else ''}{f'; {held}' if held else ''}"
+    )
 
 
 def merged(changes: Sequence[Change]) -> list[Change]:
@@ -118,7 +130,12 @@ def as_json(change: Change) -> dict[str, Any]:
 def _entry(entry: TreeEntry | None) -> dict[str, Any] | None:
     if entry is None:
         return None
-    return {"type": entry.type.value, "mode": f"{entry.mode:04o}", "size": entry.size, "target": entry.target}
+    return {
+        "type": entry.type.value,
+        "mode": f"{entry.mode:04o}",
+        "size": entry.size,
+        "target": entry.target,
+    }
 
 
 def _word(change: Change) -> str:
@@ -126,7 +143,10 @@ def _word(change: Change) -> str:
 
 
 def _name(change: Change) -> str:
-    directory = any(one and one.type is Type.DIRECTORY for one in (change.new, change.old if not change.new else None))
+    directory = any(
+        one and one.type is Type.DIRECTORY
+        for one in (change.new, change.old if not change.new else None)
+    )
     name = f"{change.path}/" if directory else change.path
     return f"{change.renamed_from} → {name}" if change.renamed_from else name
 
@@ -136,10 +156,25 @@ def _details(change: Change) -> Iterator[str]:
     if old and new and old.type is not new.type:
         yield f"{old.type.value} → {new.type.value}"
     if new and new.type is Type.LINK:
-        yield f"symlink {old.target} → {new.target}" if old and old.target else f"symlink to {new.target}"
-    if old and new and old.type is new.type and new.type is not Type.LINK and old.permissions != new.permissions:
+        yield (
+            f"symlink {old.target} → {new.target}"
+            if old and old.target
+            else f"symlink to {new.target}"
+        )
+    if (
+        old
+        and new
+        and old.type is new.type
+        and new.type is not Type.LINK
+        and old.permissions != new.permissions
+    ):
         yield f"mode {old.permissions:03o} → {new.permissions:03o}"
-    elif new and new.type is Type.FILE and change.kind in (ChangeKind.ADDED, ChangeKind.TYPE) and new.mode & 0o111:
+    elif (
+        new
+        and new.type is Type.FILE
+        and change.kind in (ChangeKind.ADDED, ChangeKind.TYPE)
+        and new.mode & 0o111
+    ):
         yield f"mode {new.permissions:03o}"
     if new and new.type is Type.FILE and new.mode & (stat.S_ISUID | stat.S_ISGID):
         yield "its set-user-id or set-group-id bit is not applied"
@@ -176,7 +211,9 @@ def _content(root: int, path: str, entry: TreeEntry | None) -> bytes | str:
 
 
 def sizes(change: Change) -> str:
-    return " → ".join(size_text(one.size) for one in (change.old, change.new) if one and one.type is Type.FILE)
+    return " → ".join(
+        size_text(one.size) for one in (change.old, change.new) if one and one.type is Type.FILE
+    )
 
 
 def size_text(size: int) -> str:

@@ -12,8 +12,12 @@ from paddock.policy import Origin, Request, load, weak_points
 def execute(arguments: list[str]) -> int:
     parser = Parser("check", "Validate policy files; prints `policy ok: FILE` for each.")
     parser.add_argument("files", nargs="*", metavar="FILE")
-    parser.add_argument("--policy", action="append", default=[], metavar="FILE", help="the same as FILE")
-    parser.add_argument("--strict", action="store_true", help="what is allowed but weak is an error")
+    parser.add_argument(
+        "--policy", action="append", default=[], metavar="FILE", help="the same as FILE"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="what is allowed but weak is an error"
+    )
     options = parser.parse_args(arguments)
     files = [*options.files, *options.policy]
     if not files:

@@ -1,4 +1,6 @@
-"""Which session, and which of its paths: ``[SESSION] [PATHS…]``, shared by diff, apply and discard."""
+"""Which session, and which of its paths: ``[SESSION] [PATHS…]``, shared by diff, apply and
+discard.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from paddock.workspace.sessions import Session, find, is_session, of_directory, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """The first word is a session if there is one of that name; after ``--`` there are only paths."""
+    """The first word is a session if there is one of that name; after ``--`` there are only
+    paths.
+    """
 
     before: Sequence[str]
     after: Sequence[str] | None
@@ -32,7 +36,9 @@ class Words:
 
 
 def _of_here(store: str, cwd: str, *, newest: bool) -> Session:
-    """The only one that has ended, or, to look at (``newest``), the newest of them, or one that is still running."""
+    """The only one that has ended, or, to look at (``newest``), the newest of them, or one that is
+    still running.
+    """
     here = of_directory(store, cwd)
     ended = [session for session in here if not session.running]
     candidates = ended or (here if newest else [])
@@ -63,5 +69,6 @@ def check_named(selection: Selection, changes: Sequence[Change]) -> None:
     for path in selection.paths:
         if not any(inside(change.path, path) for change in changes):
             raise UsageError(
-                f"{path} is neither a session nor a path with changes", hint="`paddock diff --stat` lists all"
+                f"{path} is neither a session nor a path with changes",
+                hint="`paddock diff --stat` lists all",
             )

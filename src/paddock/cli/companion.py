@@ -1,4 +1,6 @@
-"""paddock companion: started by the core when something is asked and there is a terminal. Not for people."""
+"""paddock companion: started by the core when something is asked and there is a terminal. Not for
+people.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ def execute(arguments: list[str]) -> int:
         "directory that has ended. A running session can be looked at, too.",
     )
     parser.usage = "paddock diff [--stat] [--json] [SESSION] [PATH …]"
-    parser.add_argument("words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths")
+    parser.add_argument(
+        "words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths"
+    )
     parser.add_argument("--stat", action="store_true", help="one line for each change, no content")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(words)
@@ -31,10 +33,17 @@ def execute(arguments: list[str]) -> int:
         changes = merged(review.selected)
         if options.json:
             shown = [as_json(change) for change in changes]
-            say(json.dumps({"session": session.id, "workspace": session.workspace, "changes": shown}))
+            say(
+                json.dumps(
+                    {"session": session.id, "workspace": session.workspace, "changes": shown}
+                )
+            )
             return 0
         if review.record.unfinished:
-            complain("an apply of this session was interrupted", hint=f"run `paddock apply {session.id}` again")
+            complain(
+                "an apply of this session was interrupted",
+                hint=f"run `paddock apply {session.id}` again",
+            )
         paper = Paper.of_stdout()
         if options.stat:
             show_stat(changes, review.roots, paper)

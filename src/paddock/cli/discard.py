@@ -30,7 +30,9 @@ def execute(arguments: list[str]) -> int:
         one = look(store, options.session)
     with one.locked():
         if isinstance(one, Session):
-            with contextlib.suppress(SessionError):  # without its workspace there is nothing to put right
+            with contextlib.suppress(
+                SessionError
+            ):  # without its workspace there is nothing to put right
                 for problem in recovered(one):
                     complain(f"left by an interrupted apply: {problem}")
         saved = discard(store, one)

@@ -1,5 +1,6 @@
-"""paddock doctor: finish the last scans of killed runs, try every mechanism, print the tier, exit 0 only if the default
-profile can be enforced."""
+"""paddock doctor: finish the last scans of killed runs, try every mechanism, print the tier, exit 0
+only if the default profile can be enforced.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from paddock.policy.model import Tier
 
 def execute(arguments: list[str]) -> int:
     parser = Parser("doctor", "Try every mechanism of the fence on this machine.")
-    parser.add_argument("--tier", choices=[one.value for one in Tier], help="ask about this one, not the strongest")
+    parser.add_argument(
+        "--tier", choices=[one.value for one in Tier], help="ask about this one, not the strongest"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
@@ -45,14 +48,23 @@ def execute(arguments: list[str]) -> int:
                     "arch": host.arch,
                     "landlock_abi": host.landlock_abi,
                     "tier": tier.value if tier else None,
-                    "namespaces": {"usable": host.namespaces.usable, "refusal": _refusal(host.namespaces)},
+                    "namespaces": {
+                        "usable": host.namespaces.usable,
+                        "refusal": _refusal(host.namespaces),
+                    },
                     "overlay": {"usable": host.overlay.usable, "refusal": _refusal(host.overlay)},
                     "not_covered": list(NOT_COVERED[tier]) if tier else None,
                     "default_profile": enforced,
                     "refusal": refusal.message if refusal else None,
                     "finished": finished,
                     "tried": [
-                        {"mechanism": p.mechanism, "held": p.held, "detail": p.detail, "needs": p.needs} for p in probes
+                        {
+                            "mechanism": p.mechanism,
+                            "held": p.held,
+                            "detail": p.detail,
+                            "needs": p.needs,
+                        }
+                        for p in probes
                     ],
                 }
             )
@@ -63,7 +75,11 @@ def execute(arguments: list[str]) -> int:
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:
-        verdict = "held" if probe.held else ("FAILED" if plan is None or _needed(probe, plan) else "not here")
+        verdict = (
+            "held"
+            if probe.held
+            else ("FAILED" if plan is None or _needed(probe, plan) else "not here")
+        )
         needs = "" if probe.held else f" (needs {probe.needs})"
         say(f"  {probe.mechanism:{width}}  {verdict:8}  {probe.detail}{needs}")
     for what, tried in (("full tier", host.namespaces), ("copy-on-write workspaces", host.overlay)):
@@ -112,7 +128,11 @@ _FENCED = {
 
 def _network(probes: Sequence[Probe], tier: Tier) -> str:
     held = {probe.mechanism for probe in probes if probe.held}
-    by = "every connection, by name" if tier is Tier.FULL else "by proxy alone, connected for the command (kernel_pin)"
+    by = (
+        "every connection, by name"
+        if tier is Tier.FULL
+        else "by proxy alone, connected for the command (kernel_pin)"
+    )
     missing = [mechanism for mechanism in _FENCED[tier] if mechanism not in held]
     return f"--block-net alone; no {', no '.join(missing)}" if missing else by
 
@@ -126,8 +146,11 @@ def _refusal(tried: Usable) -> str | None:
     return None if tried.usable else tried.refusal
 
 
-def _default_profile(origin: Origin, host: Host, tier: Tier | None) -> tuple[Plan | None, PaddockError | None]:
-    # Judged from a neutral directory: whether *this* one is a good workspace is not the machine's fault.
+def _default_profile(
+    origin: Origin, host: Host, tier: Tier | None
+) -> tuple[Plan | None, PaddockError | None]:
+    # Judged from a neutral directory: whether *this* one is a good workspace is not the machine's
+    # fault.
     neutral = replace(origin, cwd="/nonexistent")
     try:
         return compile_plan(load(Request(profiles=("ai-agent",), tier=tier), neutral), host), None

@@ -23,10 +23,16 @@ _DESCRIPTORS = ("--line", "--relay", "--plan-fd")
 
 def execute(arguments: list[str]) -> int:
     try:
-        fds = [int(fd) for name, fd in zip(arguments[::2], arguments[1::2], strict=True) if name in _DESCRIPTORS]
+        fds = [
+            int(fd)
+            for name, fd in zip(arguments[::2], arguments[1::2], strict=True)
+            if name in _DESCRIPTORS
+        ]
         line_fd, relay_fd, plan_fd = fds
     except ValueError:
-        raise UsageError(f"paddock http {' FD '.join(_DESCRIPTORS)} FD, by paddock-core alone") from None
+        raise UsageError(
+            f"paddock http {' FD '.join(_DESCRIPTORS)} FD, by paddock-core alone"
+        ) from None
     _keep_secrets()
     with socket.socket(fileno=line_fd) as line, socket.socket(fileno=relay_fd) as relay:
         # A command that prints a secret has no use for them.
@@ -35,7 +41,9 @@ def execute(arguments: list[str]) -> int:
         try:
             serve = _ready(line, plan_fd)
         except Exception as error:
-            known = error if isinstance(error, PaddockError) else Bug(f"what speaks HTTP: {error!r}")
+            known = (
+                error if isinstance(error, PaddockError) else Bug(f"what speaks HTTP: {error!r}")
+            )
             line.send(canonical({"error": known.message, "hint": known.hint}).encode("ascii"))
             return EXIT_PADDOCK
         serve(line, relay)

@@ -1,4 +1,6 @@
-"""paddock init: a configuration to start from, and the built-in profiles of distributions beside it."""
+"""paddock init: a configuration to start from, and the built-in profiles of distributions beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def _write(path: str, text: str, *, force: bool) -> bool:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if force and os.path.lexists(path):
             os.unlink(path)
-        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        made = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
     except FileExistsError:
         return False
     except OSError as error:

@@ -23,9 +23,13 @@ def execute(arguments: list[str]) -> int:
     parser = Parser("jail", f"Run a command in a container: {_USAGE}")
     _add_container_options(parser)
     add_policy_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print the steps, numbered; run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print the steps, numbered; run nothing"
+    )
     parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
-    parser.add_argument("--quiet", action="store_true", help="no start line; warnings are still said")
+    parser.add_argument(
+        "--quiet", action="store_true", help="no start line; warnings are still said"
+    )
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError("jail: put -- before the command", hint=_USAGE)
     parsed = parser.parse_args(options)
@@ -39,7 +43,15 @@ def execute(arguments: list[str]) -> int:
         prepared.run(command, quiet=parsed.quiet)
     preflight = prepared.preflight()
     if parsed.json:
-        say(json.dumps({"command": command, "sha256": prepared.plan.sha256(), "plan": prepared.plan.as_json()}))
+        say(
+            json.dumps(
+                {
+                    "command": command,
+                    "sha256": prepared.plan.sha256(),
+                    "plan": prepared.plan.as_json(),
+                }
+            )
+        )
     else:
         from paddock.cli.steps import show_steps
 
@@ -51,7 +63,12 @@ def execute(arguments: list[str]) -> int:
 _WORDS = (
     (("--rootdir",), "rootdir", "DIR", "the container's root directory"),
     (("-U", "--username"), "username", "NAME", "the user to run as, looked up on this machine"),
-    (("--netns",), "netns", "NAME", "join this network namespace, of `ip netns` or by its path (root)"),
+    (
+        ("--netns",),
+        "netns",
+        "NAME",
+        "join this network namespace, of `ip netns` or by its path (root)",
+    ),
     (("--cgroup",), "cgroup", "DIR", "enter this control group; may be repeated"),
     (("--cap-allow",), "cap-allow", "CAP", "keep this capability; may be repeated"),
     (("--mount-mask",), "mount-mask", "PATH", "hide this path inside; may be repeated"),
@@ -65,11 +82,33 @@ def _add_container_options(parser: Parser) -> None:
         add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=what)
     for name, key in (("-u", "uid"), ("-g", "gid")):
         what = f"the {key} to run as, in place of the user's"
-        add(name, f"--{key}", dest="container", action=_Directive, key=key, type=_number, metavar="N", help=what)
+        add(
+            name,
+            f"--{key}",
+            dest="container",
+            action=_Directive,
+            key=key,
+            type=_number,
+            metavar="N",
+            help=what,
+        )
     add(
-        "--id-map", dest="container", action=_Directive, key="id-map", choices=ID_MAPS, help="who its users are outside"
+        "--id-map",
+        dest="container",
+        action=_Directive,
+        key="id-map",
+        choices=ID_MAPS,
+        help="who its users are outside",
     )
-    add("-l", "--loopback", dest="container", action=_Directive, key="loopback", nargs=0, help="bring lo up inside")
+    add(
+        "-l",
+        "--loopback",
+        dest="container",
+        action=_Directive,
+        key="loopback",
+        nargs=0,
+        help="bring lo up inside",
+    )
 
 
 class _Directive(argparse.Action):
@@ -80,12 +119,20 @@ class _Directive(argparse.Action):
         self.key = key
 
     def __call__(
-        self, parser: object, namespace: argparse.Namespace, values: object, option: str | None = None
+        self,
+        parser: object,
+        namespace: argparse.Namespace,
+        values: object,
+        option: str | None = None,
     ) -> None:
         value = True if self.nargs == 0 else values
         assert isinstance(value, str | int)  # what argparse was told to read
         given = getattr(namespace, self.dest, None) or []
-        setattr(namespace, self.dest, [*given, DirectiveFlag(key=self.key, value=value, flag=option or "")])
+        setattr(
+            namespace,
+            self.dest,
+            [*given, DirectiveFlag(key=self.key, value=value, flag=option or "")],
+        )
 
 
 def _number(text: str) -> int:

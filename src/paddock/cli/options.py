@@ -18,7 +18,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(
-            f"{self.prog.removeprefix('paddock ')}: {message}", hint=f"`{self.prog} --help` lists the options"
+            f"{self.prog.removeprefix('paddock ')}: {message}",
+            hint=f"`{self.prog} --help` lists the options",
         )
 
 
@@ -36,10 +37,27 @@ def add_tool_options(parser: Parser) -> None:
     add("--config", metavar="FILE", help="a configuration in JSON, over your own")
     add("--read-only", action="store_true", help="nothing is written or executed")
     add("--require-approval", action=flag, default=None, help="ask before writes and commands")
-    add("--restrict-to-cwd", action=flag, default=None, help="file tools stay in the current directory")
+    add(
+        "--restrict-to-cwd",
+        action=flag,
+        default=None,
+        help="file tools stay in the current directory",
+    )
     for name, what in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
-        add(f"--{name}", action="append", default=[], metavar="GLOBS", help=f"{what}; divided by commas, or repeated")
-    add("--denied-commands", action="append", default=[], metavar="COMMAND", help="one more; may be repeated")
+        add(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="GLOBS",
+            help=f"{what}; divided by commas, or repeated",
+        )
+    add(
+        "--denied-commands",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help="one more; may be repeated",
+    )
 
 
 def tool_flags_of(options: argparse.Namespace) -> ToolSettings:
@@ -62,19 +80,49 @@ def tool_flags_of(options: argparse.Namespace) -> ToolSettings:
 
 
 def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
-    """Which policy, and what the command line adds to it. ``without``: a name that means something else here."""
+    """Which policy, and what the command line adds to it. ``without``: a name that means something
+    else here.
+    """
     add = parser.add_argument
-    add("--profile", action="append", default=[], metavar="NAME", help="a profile by name or path; may be repeated")
-    add("--policy", action="append", default=[], metavar="FILE", help="a policy file; may be repeated")
+    add(
+        "--profile",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a profile by name or path; may be repeated",
+    )
+    add(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a policy file; may be repeated",
+    )
     for access, every, what in _GRANTS:
         names = [name for name in every if name != without]
         add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
     add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
-    add("--open-protected", action="append", default=[], metavar="GLOB", help="keep this protected name writable")
-    add("--cow", action="store_true", help="work on a copy of the workspace; review it with `paddock diff`")
+    add(
+        "--open-protected",
+        action="append",
+        default=[],
+        metavar="GLOB",
+        help="keep this protected name writable",
+    )
+    add(
+        "--cow",
+        action="store_true",
+        help="work on a copy of the workspace; review it with `paddock diff`",
+    )
     add("--resume", metavar="SESSION", help="go on with the copy of an earlier session")
     add("--block", action="append", default=[], metavar="SYSCALL", help="refuse this system call")
-    add("--socket", action="append", default=[], metavar="FAMILY", help="let sockets of this family be made (unix)")
+    add(
+        "--socket",
+        action="append",
+        default=[],
+        metavar="FAMILY",
+        help="let sockets of this family be made (unix)",
+    )
     add(
         "--allow-domain",
         action="append",
@@ -89,16 +137,46 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
         metavar="ROUTE:METHOD:PATH",
         help="one more endpoint of a route ('*' one segment, '**' any)",
     )
-    add("--deny-domain", action="append", default=[], metavar="HOST", help="wins over every allowed host")
+    add(
+        "--deny-domain",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="wins over every allowed host",
+    )
     add("--block-net", action="store_true", help="no network at all")
     add("--env-pass", action="append", default=[], metavar="NAME", help="let this variable through")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="set this variable inside")
-    add("--workdir", metavar="DIR", help="the command's working directory (default: the current one)")
-    add("--strict-globs", action="store_true", help="a grant the kernel can only hold wider is an error")
-    add("--audit", nargs="?", const=True, metavar="FILE", help="journal, also on stderr; =FILE: into this .jsonl file")
+    add(
+        "--workdir",
+        metavar="DIR",
+        help="the command's working directory (default: the current one)",
+    )
+    add(
+        "--strict-globs",
+        action="store_true",
+        help="a grant the kernel can only hold wider is an error",
+    )
+    add(
+        "--audit",
+        nargs="?",
+        const=True,
+        metavar="FILE",
+        help="journal, also on stderr; =FILE: into this .jsonl file",
+    )
     add("--audit-log", metavar="DIR", help="journal into this directory, or .jsonl file")
-    add("--tier", choices=[one.value for one in Tier], help="this tier or nothing (default: the strongest there is)")
-    add("--off", action="append", default=[], choices=[one.value for one in Switch], help="turn a layer off, loudly")
+    add(
+        "--tier",
+        choices=[one.value for one in Tier],
+        help="this tier or nothing (default: the strongest there is)",
+    )
+    add(
+        "--off",
+        action="append",
+        default=[],
+        choices=[one.value for one in Switch],
+        help="turn a layer off, loudly",
+    )
 
 
 _GRANTS = (
@@ -116,7 +194,9 @@ class _Grant(argparse.Action):
         super().__init__(**rest)
         self.access = access
 
-    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: object, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
         grants = getattr(namespace, self.dest, None) or []
         grants.append(GrantFlag(access=self.access, pattern=values, flag=option or ""))
         setattr(namespace, self.dest, grants)
@@ -127,7 +207,10 @@ def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
     if file and options.audit_log:
         raise UsageError("--audit=FILE and --audit-log name two journals", hint="give one of them")
     if file and not file.endswith(".jsonl"):
-        raise UsageError(f"--audit={file}: a journal file ends in .jsonl", hint="--audit-log DIR names a directory")
+        raise UsageError(
+            f"--audit={file}: a journal file ends in .jsonl",
+            hint="--audit-log DIR names a directory",
+        )
     return Request(
         profiles=tuple(options.profile),
         policies=tuple(options.policy),

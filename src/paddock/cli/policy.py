@@ -11,7 +11,10 @@ from paddock.policy.formats.config import configured, shown
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("policy", "What holds for tool calls: built in, of your configuration, of --config, of flags.")
+    parser = Parser(
+        "policy",
+        "What holds for tool calls: built in, of your configuration, of --config, of flags.",
+    )
     parser.add_argument("action", choices=["show"])
     parser.add_argument("--origin", action="store_true", help="say where each value comes from")
     parser.add_argument("--json", action="store_true", help="for programs")
@@ -21,7 +24,9 @@ def execute(arguments: list[str]) -> int:
     from paddock.tools.policy.policy import default_denied_paths
 
     builtin = [pattern for _, _, patterns in default_denied_paths() for pattern in patterns]
-    found = list(shown(configured(Origin.of_process(), options.config, flags=tool_flags_of(options))))
+    found = list(
+        shown(configured(Origin.of_process(), options.config, flags=tool_flags_of(options)))
+    )
     found = [
         (key, [*builtin, *value], f"built in, {source}" if value else source)
         if key == "denied_paths"

@@ -15,7 +15,10 @@ from paddock.text.printable import printable
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("profiles", "List profiles, or show one as it is written. Exit 125 if one of them can not be used.")
+    parser = Parser(
+        "profiles",
+        "List profiles, or show one as it is written. Exit 125 if one of them can not be used.",
+    )
     parser.add_argument("name", nargs="?", help="show this one")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)

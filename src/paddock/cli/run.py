@@ -18,9 +18,15 @@ def execute(arguments: list[str]) -> int:
     options, command = split_command(arguments)
     parser = Parser("run", "Run a command behind the fence: paddock run [options] -- COMMAND …")
     add_policy_options(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be applied; run nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would be applied; run nothing"
+    )
     parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
-    parser.add_argument("--observe", action="store_true", help="tell what the fence refuses, and what would allow it")
+    parser.add_argument(
+        "--observe",
+        action="store_true",
+        help="tell what the fence refuses, and what would allow it",
+    )
     parser.add_argument(
         "--publish",
         action="append",
@@ -33,9 +39,13 @@ def execute(arguments: list[str]) -> int:
         action="store_true",
         help="put shells behind the policy's [shell] besides; without one, behind no network",
     )
-    parser.add_argument("--quiet", action="store_true", help="no start line; warnings are still said")
+    parser.add_argument(
+        "--quiet", action="store_true", help="no start line; warnings are still said"
+    )
     if command is None and not {"-h", "--help"} & set(options):
-        raise UsageError("run: put -- before the command", hint="paddock run [options] -- COMMAND …")
+        raise UsageError(
+            "run: put -- before the command", hint="paddock run [options] -- COMMAND …"
+        )
     parsed = parser.parse_args(options)
     if parsed.json and not parsed.dry_run:
         raise UsageError("run: --json shows a plan, it does not run one", hint="add --dry-run")

@@ -31,16 +31,26 @@ def execute(arguments: list[str]) -> int:
     add = parser.add_argument
     add("act", choices=("modes", "status", "selftest", "setup", "reset"))
     add("--json", action="store_true", help="modes, status: for programs")
-    add("--mode", choices=[mode.value for mode in Mode], help="in place of what the configuration says")
+    add(
+        "--mode",
+        choices=[mode.value for mode in Mode],
+        help="in place of what the configuration says",
+    )
     add("--config", metavar="FILE", help="JSON with a safety.sandbox object")
-    add("--profile", metavar="NAME", help="setup, reset: a distribution by name (alpine-base, ubuntu-base) or file")
+    add(
+        "--profile",
+        metavar="NAME",
+        help="setup, reset: a distribution by name (alpine-base, ubuntu-base) or file",
+    )
     add("--distro", metavar="NAME", help="setup, reset: what the distribution is called")
     add("--packages", metavar="A,B", help="setup, reset: what is installed in it")
     add("--force", action="store_true", help="setup: remove what is there and make it anew")
     add("--yes", action="store_true", help="reset: without a question")
     options = parser.parse_args(arguments)
     if options.act in ("setup", "reset") and sys.platform != "win32":
-        complain(f"sandbox {options.act} makes a distribution of WSL: that is for Windows, and this is {sys.platform}")
+        complain(
+            f"sandbox {options.act} makes a distribution of WSL: that is for Windows, and this is {sys.platform}"
+        )
         return EXIT_NOT_HERE
     match options.act:
         case "modes":
@@ -65,11 +75,15 @@ def _config(options: argparse.Namespace) -> SandboxConfig:
         wsl = replace(wsl, distro=options.distro)
     if options.packages is not None:
         wsl = replace(wsl, packages=tuple(filter(None, options.packages.split(","))))
-    return replace(config, wsl=wsl, mode=config.mode if options.mode is None else Mode(options.mode))
+    return replace(
+        config, wsl=wsl, mode=config.mode if options.mode is None else Mode(options.mode)
+    )
 
 
 def _modes(*, as_json: bool) -> int:
-    table = {mode.value: {**asdict(held), "forced_ask": held.forced_ask} for mode, held in HOLDS.items()}
+    table = {
+        mode.value: {**asdict(held), "forced_ask": held.forced_ask} for mode, held in HOLDS.items()
+    }
     if as_json:
         say(json.dumps(table))
         return 0
@@ -79,7 +93,9 @@ def _modes(*, as_json: bool) -> int:
         say(f"  reads    {held.reads}")
         say(f"  limits   {held.limits}")
         say(f"  network  {held.network}")
-        say(f"  asked    {'every command, where allowed_paths is set' if held.forced_ask else 'as the policy says'}")
+        say(
+            f"  asked    {'every command, where allowed_paths is set' if held.forced_ask else 'as the policy says'}"
+        )
     say("auto       linux on Linux, windows on Windows; elsewhere nothing holds, and it is refused")
     return 0
 
@@ -103,10 +119,16 @@ def _of_distro(config: WslSandboxConfig) -> dict[str, object]:
     from paddock.executors.distro import list_distros, run_in_distro
 
     if config.distro not in list_distros():
-        raise ExecutorError(f"there is no distribution {config.distro}; `paddock sandbox setup` makes it")
+        raise ExecutorError(
+            f"there is no distribution {config.distro}; `paddock sandbox setup` makes it"
+        )
     ran = run_in_distro(config.distro, _ABOUT, shell=config.shell)
     kernel, _, python = ran.stdout.partition("\n")
-    found: dict[str, object] = {"works": ran.ok, "place": f"wsl: {config.distro}", "writes_confined": False}
+    found: dict[str, object] = {
+        "works": ran.ok,
+        "place": f"wsl: {config.distro}",
+        "writes_confined": False,
+    }
     return {**found, "kernel": kernel, "python": python.strip().removeprefix("Python ") or None}
 
 
@@ -143,8 +165,9 @@ def _say_status(mode: Mode, found: dict[str, object]) -> None:
 
 
 async def _selftest(config: SandboxConfig) -> int:
-    """Writes in the workspace, and next to it in a directory of the same person: who can write there without a fence
-    has to fail behind one."""
+    """Writes in the workspace, and next to it in a directory of the same person: who can write
+    there without a fence has to fail behind one.
+    """
     home = os.path.expanduser("~")
     place = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
     workspace, outside = os.path.join(place, "workspace"), os.path.join(place, "outside")
@@ -155,9 +178,15 @@ async def _selftest(config: SandboxConfig) -> int:
         bare = executor_for(SandboxConfig(mode=Mode.LOCAL))
         try:
             held = [
-                await _writes(bare, os.path.join(outside, "control"), True, "without a fence: written outside"),
-                await _writes(executor, os.path.join(workspace, "inside"), True, "written in the workspace"),
-                await _writes(executor, os.path.join(outside, "by-the-shell"), False, "not written outside"),
+                await _writes(
+                    bare, os.path.join(outside, "control"), True, "without a fence: written outside"
+                ),
+                await _writes(
+                    executor, os.path.join(workspace, "inside"), True, "written in the workspace"
+                ),
+                await _writes(
+                    executor, os.path.join(outside, "by-the-shell"), False, "not written outside"
+                ),
                 await _by_a_child(executor, os.path.join(outside, "by-a-child")),
             ]
         finally:
@@ -186,9 +215,17 @@ async def _writes(executor: CommandExecutor, path: str, wanted: bool, claim: str
 
 
 async def _by_a_child(executor: CommandExecutor, path: str) -> bool:
-    line = f'cmd /c copy NUL "{path}"' if sys.platform == "win32" else f"sh -c 'touch \"$0\"' {shlex.quote(path)}"
+    line = (
+        f'cmd /c copy NUL "{path}"'
+        if sys.platform == "win32"
+        else f"sh -c 'touch \"$0\"' {shlex.quote(path)}"
+    )
     result = await run(executor, line, timeout_s=120)
-    return _told("not written outside by a child", not os.path.exists(path) and result.error is None, result.error)
+    return _told(
+        "not written outside by a child",
+        not os.path.exists(path) and result.error is None,
+        result.error,
+    )
 
 
 def _told(claim: str, held: bool, error: str | None) -> bool:
@@ -210,9 +247,12 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
     if not sure:
         if not sys.stdin.isatty():
             raise UsageError(
-                "reset removes the distribution with all its files", hint="--yes, where nobody can be asked"
+                "reset removes the distribution with all its files",
+                hint="--yes, where nobody can be asked",
             )
-        sys.stderr.write(f"paddock: {config.distro} and all files in it will be removed. The workspace stays. [y/N] ")
+        sys.stderr.write(
+            f"paddock: {config.distro} and all files in it will be removed. The workspace stays. [y/N] "
+        )
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             complain("nothing was changed")
@@ -221,7 +261,9 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
 
 
 def _named(path: str, origin: Origin) -> SandboxConfig:
-    """It names programs that run outside of the fence: what a command could have written has to be trusted first."""
+    """It names programs that run outside of the fence: what a command could have written has to be
+    trusted first.
+    """
     if sys.platform != "win32":
         from paddock.policy.formats.config import load_config
 
@@ -237,4 +279,6 @@ def _origin() -> Origin:
     if sys.platform != "win32":
         return Origin.of_process()
     home, user = os.path.expanduser("~"), os.environ.get("USERNAME", "")
-    return Origin(cwd=os.getcwd(), uid=-1, user=user, home=home, environ=dict(os.environ), machine="x86_64")
+    return Origin(
+        cwd=os.getcwd(), uid=-1, user=user, home=home, environ=dict(os.environ), machine="x86_64"
+    )

@@ -49,9 +49,15 @@ def _row(session: Session | Taken | Broken) -> dict[str, Any]:
     try:
         with reviewed(session, renames=False) as review:
             row["changes"] = len(review.changes)
-            files = (change.new for change in review.changes if change.new and change.new.type is Type.FILE)
+            files = (
+                change.new
+                for change in review.changes
+                if change.new and change.new.type is Type.FILE
+            )
             row["bytes"] = sum(file.size for file in files)
-            row["unreadable"] = sum(change.obstacle is Obstacle.UNREADABLE for change in review.changes)
+            row["unreadable"] = sum(
+                change.obstacle is Obstacle.UNREADABLE for change in review.changes
+            )
             row["apply_interrupted"] = review.record.unfinished is not None
     except SessionError as error:
         row["error"] = error.message

@@ -17,14 +17,29 @@ _ADVISORY = (
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("shims", "Links by the names of shells that close themselves in: paddock shims install [DIR]")
+    parser = Parser(
+        "shims",
+        "Links by the names of shells that close themselves in: paddock shims install [DIR]",
+    )
     parser.add_argument("verb", choices=["install", "remove", "status"])
-    parser.add_argument("dir", nargs="?", metavar="DIR", help="default: ~/.local/state/paddock/shims")
-    parser.add_argument("--shells", metavar="DIR", help="where the real shells are (default: /bin/shells, else /bin)")
-    parser.add_argument("--profile", action="append", default=[], metavar="NAME", help="default: ai-agent")
-    parser.add_argument("--policy", action="append", default=[], metavar="FILE", help="a policy file")
     parser.add_argument(
-        "--in-run", action="store_true", help="for an agent in `paddock run`: what [shell] says alone, else no network"
+        "dir", nargs="?", metavar="DIR", help="default: ~/.local/state/paddock/shims"
+    )
+    parser.add_argument(
+        "--shells",
+        metavar="DIR",
+        help="where the real shells are (default: /bin/shells, else /bin)",
+    )
+    parser.add_argument(
+        "--profile", action="append", default=[], metavar="NAME", help="default: ai-agent"
+    )
+    parser.add_argument(
+        "--policy", action="append", default=[], metavar="FILE", help="a policy file"
+    )
+    parser.add_argument(
+        "--in-run",
+        action="store_true",
+        help="for an agent in `paddock run`: what [shell] says alone, else no network",
     )
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
@@ -34,7 +49,9 @@ def execute(arguments: list[str]) -> int:
             shells = os.path.join(origin.cwd, options.shells) if options.shells else None
             request = Request(profiles=tuple(options.profile), policies=tuple(options.policy))
             place = os.path.normpath(directory)
-            done = install(place, shells and os.path.normpath(shells), request, origin, in_run=options.in_run)
+            done = install(
+                place, shells and os.path.normpath(shells), request, origin, in_run=options.in_run
+            )
             say(_line(done))
             say(f"put it in front: PATH={done.dir}:$PATH")
             for line in _ADVISORY:
@@ -50,7 +67,11 @@ def execute(arguments: list[str]) -> int:
                 return 1
             say(_line(found))
             first = origin.environ.get("PATH", "").split(":")[0]
-            say("PATH begins with it" if os.path.normpath(first or ".") == found.dir else "PATH does not begin with it")
+            say(
+                "PATH begins with it"
+                if os.path.normpath(first or ".") == found.dir
+                else "PATH does not begin with it"
+            )
     return 0
 
 

@@ -42,7 +42,9 @@ NOT_COVERED = {
         "processes left behind when the command is killed together with paddock by SIGKILL",
     ),
 }
-ALWAYS_REFUSED = "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, limits of other processes"
+ALWAYS_REFUSED = (
+    "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, limits of other processes"
+)
 
 
 def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] | None) -> None:
@@ -52,7 +54,9 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("profile", [" ← ".join(plan.profiles)])
     _item(
         "kernel",
-        [f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"],
+        [
+            f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"
+        ],
     )
     _item("plan", [f"sha256 {plan.sha256()}"])
     _item("files", _files(plan.files, preflight, prepared.to_make()))
@@ -66,14 +70,23 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("network", _network(plan.network, plan.tier))
     _item("shells", _shells(plan.shell))
     _item("environment", _environment(plan))
-    _item("privileges", ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"])
+    _item(
+        "privileges",
+        ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"],
+    )
     _item("tools", _tools(prepared.policy.tools))
     _item("journal", [_journal(plan)])
     _item("work dir", [plan.workdir])
     open_network = ("network",) if plan.network is None else ()
     _item("not covered", ["; ".join((*open_network, *NOT_COVERED[plan.tier]))])
-    _item("warnings", [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings))
-    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight))
+    _item(
+        "warnings",
+        [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings),
+    )
+    _item(
+        "notes",
+        [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight),
+    )
 
 
 def _tools(tools: ToolSettings) -> list[str]:
@@ -96,7 +109,11 @@ def _item(label: str, lines: Iterable[str]) -> None:
     for number, line in enumerate(lines):
         head = f"{label:{_LABEL_COLUMNS}}" if number == 0 else margin
         wrapped = textwrap.wrap(
-            line, _WIDTH_COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+            line,
+            _WIDTH_COLUMNS,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
         )
         say(head + (wrapped[0] if wrapped else ""))
         for rest in wrapped[1:]:
@@ -134,19 +151,28 @@ def _denied(plan: Plan) -> list[str]:
 def _protected(plan: Plan) -> list[str]:
     if plan.files is None or not plan.files.protect:
         return []
-    return [f"read-only in what can be written, taken away when they appear: {_names(plan.files.protected, plan.cwd)}"]
+    return [
+        f"read-only in what can be written, taken away when they appear: {_names(plan.files.protected, plan.cwd)}"
+    ]
 
 
 def _names(patterns: Iterable[str], cwd: str) -> str:
-    """``/home/ada/project/**/.vscode`` by its name alone; what is meant as one place by its whole path."""
-    names = (pattern.partition("**/")[2] or pattern.replace(f"{cwd}/", "<cwd>/", 1) for pattern in patterns)
+    """``/home/ada/project/**/.vscode`` by its name alone; what is meant as one place by its whole
+    path.
+    """
+    names = (
+        pattern.partition("**/")[2] or pattern.replace(f"{cwd}/", "<cwd>/", 1)
+        for pattern in patterns
+    )
     return " ".join(dict.fromkeys(names))
 
 
 def _workspace(plan: Plan) -> list[str]:
     if plan.workspace is None:
         return []
-    return [f"copy-on-write: {plan.workspace.path} stays as it is; `paddock diff` and `paddock apply` review the copy"]
+    return [
+        f"copy-on-write: {plan.workspace.path} stays as it is; `paddock diff` and `paddock apply` review the copy"
+    ]
 
 
 def _temp(plan: Plan) -> str:
@@ -170,7 +196,9 @@ def _syscalls(seccomp: Seccomp | None, preflight: Preflight) -> list[str]:
     else:
         lines = [f"only {len(seccomp.syscalls)} allowed: {' '.join(seccomp.syscalls)}"]
     lines.append(f"sockets: only {' '.join(seccomp.sockets) or 'none'}")
-    lines.append(f"always refused: {ALWAYS_REFUSED}" + ("" if seccomp.namespaces else "; new namespaces"))
+    lines.append(
+        f"always refused: {ALWAYS_REFUSED}" + ("" if seccomp.namespaces else "; new namespaces")
+    )
     if preflight.absent_syscalls:
         lines.append(f"not on this architecture: {' '.join(preflight.absent_syscalls)}")
     return lines
@@ -179,9 +207,14 @@ def _syscalls(seccomp: Seccomp | None, preflight: Preflight) -> list[str]:
 def _programs(gate: Gate | None) -> list[str]:
     if gate is None:
         return []
-    lines = [f"{rule.action.value:5} {rule.id}: {_matches(rule)}  {rule.source}" for rule in gate.rules]
+    lines = [
+        f"{rule.action.value:5} {rule.id}: {_matches(rule)}  {rule.source}" for rule in gate.rules
+    ]
     lines.append(f"{gate.default.value:5} all else; {gate.on_error.value} what can not be judged")
-    lines += [f"approved, where it would be asked: {_matches(rule)}  {rule.source}" for rule in gate.approved]
+    lines += [
+        f"approved, where it would be asked: {_matches(rule)}  {rule.source}"
+        for rule in gate.approved
+    ]
     if gate.exec_only_granted:
         lines.append(
             "what a command could have made itself: only by a rule that names its place or content, or exec_globs"
@@ -199,16 +232,26 @@ def _shells(shell: ShellPlan | None) -> list[str]:
         if grant.path != "/" and grant.source != "shell":
             lines.append(f"{grant.access:8} {grant.path}  {grant.source}")
     lines += [f"denied   {path}" for path in layer.files.closed] if layer.files else []
-    lines += [f"blocked: {' '.join(layer.seccomp.syscalls)}"] if layer.seccomp and layer.seccomp.syscalls else []
-    lines += [f"without the variables {' '.join(layer.environment.deny)}"] if layer.environment else []
+    lines += (
+        [f"blocked: {' '.join(layer.seccomp.syscalls)}"]
+        if layer.seccomp and layer.seccomp.syscalls
+        else []
+    )
+    lines += (
+        [f"without the variables {' '.join(layer.environment.deny)}"] if layer.environment else []
+    )
     refused = "a shell that can not be closed in is not started"
-    lines.append(refused + ("" if shell.on_failure is OnFailure.CLOSED else ", unless it is a login shell"))
+    lines.append(
+        refused + ("" if shell.on_failure is OnFailure.CLOSED else ", unless it is a login shell")
+    )
     return lines
 
 
 def _matches(rule: GateRule) -> str:
     """As a policy writes it."""
-    return ", ".join(f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match)
+    return ", ".join(
+        f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match
+    )
 
 
 def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
@@ -216,7 +259,9 @@ def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
         return ["NOT FENCED: every host can be reached, and every service of this machine"]
     if network.mode is NetworkReach.NONE:
         nobody = (
-            "a network of its own in which nobody else is" if tier is Tier.FULL else "no sockets for it can be made"
+            "a network of its own in which nobody else is"
+            if tier is Tier.FULL
+            else "no sockets for it can be made"
         )
         return [f"none: {nobody}", *_published(network)]
     # In the order in which they are looked at.
@@ -226,14 +271,21 @@ def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
         lines.append("allow all other names, every port; addresses only where they are listed")
     else:
         lines.append(f"{network.default.value:5} all else")
-    lines += [f"approved, where it would be asked: {_host(rule, 'every port')}" for rule in network.approved]
+    lines += [
+        f"approved, where it would be asked: {_host(rule, 'every port')}"
+        for rule in network.approved
+    ]
     if network.local_ports:
-        lines.append(f"ports of this machine's 127.0.0.1: {' '.join(map(str, network.local_ports))}")
+        lines.append(
+            f"ports of this machine's 127.0.0.1: {' '.join(map(str, network.local_ports))}"
+        )
     if network.http:
         lines += [line for route in network.http.routes for line in _route(route)]
         lines += [f"opened and told: {one.host}  {one.source}" for one in network.http.inspect]
     if tier is Tier.LANDLOCK:
-        lines.append("by the proxy of HTTP_PROXY and ALL_PROXY alone: programs that ignore it reach nobody; no UDP")
+        lines.append(
+            "by the proxy of HTTP_PROXY and ALL_PROXY alone: programs that ignore it reach nobody; no UDP"
+        )
     return [*lines, *_published(network), "never: cloud metadata, link-local addresses"]
 
 
@@ -243,14 +295,19 @@ def _published(network: NetworkPlan) -> list[str]:
 
 
 def _route(route: RoutePlan) -> list[str]:
-    secret = f", with the secret of {route.credential.kind.value}:{route.credential.place}" if route.credential else ""
+    secret = (
+        f", with the secret of {route.credential.kind.value}:{route.credential.place}"
+        if route.credential
+        else ""
+    )
     opened = f", and as https://{route.upstream.host}" if route.inspect else ""
     head = f"route http://{route.name}.{DOMAIN} → {route.upstream}{secret}{opened}  {route.source}"
     if route.endpoints is None:
         return [head, "  every endpoint"]
-    return [head, *(f"  {one.method} {one.path}  {one.source}" for one in route.endpoints or ())] + (
-        [] if route.endpoints else ["  no endpoint"]
-    )
+    return [
+        head,
+        *(f"  {one.method} {one.path}  {one.source}" for one in route.endpoints or ()),
+    ] + ([] if route.endpoints else ["  no endpoint"])
 
 
 def _host(rule: HostRule, ports: str) -> str:
@@ -261,11 +318,17 @@ def _environment(plan: Plan) -> list[str]:
     rules = plan.environment
     if rules is None:
         return ["NOT FENCED: as it is"]
-    lines = [f"pass   {' '.join(rules.pass_) or 'nothing'}", f"never  {' '.join(rules.deny) or '-'}"]
+    lines = [
+        f"pass   {' '.join(rules.pass_) or 'nothing'}",
+        f"never  {' '.join(rules.deny) or '-'}",
+    ]
     if rules.keep:
         lines.append(f"keep   {' '.join(rules.keep)}")
     if rules.set:
-        lines.append("set    " + " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(rules.set.items())))
+        lines.append(
+            "set    "
+            + " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(rules.set.items()))
+        )
     return lines
 
 

@@ -59,11 +59,17 @@ def _ranges(ranges: tuple[IdRange, ...]) -> str:
 
 
 def _journal(plan: Plan) -> str:
-    return f"{plan.journal.dir}/{plan.journal.file or 'YYYY-MM-DD.jsonl'}, opened outside" if plan.journal else "off"
+    return (
+        f"{plan.journal.dir}/{plan.journal.file or 'YYYY-MM-DD.jsonl'}, opened outside"
+        if plan.journal
+        else "off"
+    )
 
 
 def _cgroups(container: Container) -> str:
-    return f"control groups {' '.join(container.cgroups)}" if container.cgroups else "no control group"
+    return (
+        f"control groups {' '.join(container.cgroups)}" if container.cgroups else "no control group"
+    )
 
 
 def _limits(plan: Plan) -> str:

@@ -1,4 +1,6 @@
-"""Words on the terminal. Paddock speaks on stderr, ``paddock:`` first; answers that were asked for go to stdout."""
+"""Words on the terminal. Paddock speaks on stderr, ``paddock:`` first; answers that were asked for
+go to stdout.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +16,7 @@ def complain(message: str, hint: str | None = None) -> None:
 
 
 def say(line: str = "") -> None:
-    """One line of an answer. Names come from untrusted places: nothing in them may steer the terminal or add a line."""
+    """One line of an answer. Names come from untrusted places: nothing in them may steer the
+    terminal or add a line.
+    """
     sys.stdout.write(printable(line).replace("\n", "\\n") + "\n")

@@ -1,5 +1,6 @@
-"""paddock trust: a person's word for one content of one policy file, or for the hosts in the file of a package manager.
-A changed policy, or another host, has to be trusted again."""
+"""paddock trust: a person's word for one content of one policy file, or for the hosts in the file
+of a package manager. A changed policy, or another host, has to be trusted again.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def _hosts(file: str, hosts: Iterable[Sourced[Destination]], origin: Origin) -> 
     named = {host.value: host.source for host in hosts}
     if not named:
         raise UsageError(f"{file} names no host")
-    agree((agreement(host) for host in named), os.path.abspath(os.path.join(origin.cwd, file)), origin)
+    agree(
+        (agreement(host) for host in named), os.path.abspath(os.path.join(origin.cwd, file)), origin
+    )
     for host, source in named.items():
         say(f"trusted: {host} ({source})")
     return 0

@@ -1,5 +1,6 @@
-"""paddock why: the kernel's own answer for one path, the gate's for one program, the network's for one host, the tool
-policy's for one call; and the line that gave it."""
+"""paddock why: the kernel's own answer for one path, the gate's for one program, the network's for
+one host, the tool policy's for one call; and the line that gave it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import re
 import shlex
 from dataclasses import asdict
 
-from paddock.cli.options import Parser, add_policy_options, add_tool_options, request_of, tool_flags_of
+from paddock.cli.options import (
+    Parser,
+    add_policy_options,
+    add_tool_options,
+    request_of,
+    tool_flags_of,
+)
 from paddock.cli.terminal_output import say
 from paddock.errors import PolicyError, UsageError
 from paddock.explain.ask_host_table import LOOPBACK, judge_host
@@ -39,12 +46,25 @@ def execute(arguments: list[str]) -> int:
     add_policy_options(parser, without="--exec")  # which is the question here; the grant is -x
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--path")
-    asked.add_argument("--tool", metavar="NAME", help="a tool call, as [tools] judges it; with --argument")
-    asked.add_argument("--exec", dest="program", metavar="COMMAND", help='one command with its arguments: "git push"')
-    asked.add_argument("--host", metavar="HOST[:PORT]", help="a connection to it (default: port 443)")
-    parser.add_argument("--op", choices=[one.value for one in _FLAG], help="on the path (default: read)")
+    asked.add_argument(
+        "--tool", metavar="NAME", help="a tool call, as [tools] judges it; with --argument"
+    )
+    asked.add_argument(
+        "--exec",
+        dest="program",
+        metavar="COMMAND",
+        help='one command with its arguments: "git push"',
+    )
+    asked.add_argument(
+        "--host", metavar="HOST[:PORT]", help="a connection to it (default: port 443)"
+    )
+    parser.add_argument(
+        "--op", choices=[one.value for one in _FLAG], help="on the path (default: read)"
+    )
     parser.add_argument("--cwd", metavar="DIR", help="where the program is started")
-    parser.add_argument("--argument", action="append", default=[], metavar="NAME=VALUE", help="of the tool call")
+    parser.add_argument(
+        "--argument", action="append", default=[], metavar="NAME=VALUE", help="of the tool call"
+    )
     add_tool_options(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
@@ -54,8 +74,12 @@ def execute(arguments: list[str]) -> int:
         raise UsageError("why: --cwd belongs to --exec")
     if options.host is not None:
         return _host(options)
-    if options.tool is None and (options.argument or options.config or any(tool_flags_of(options).given())):
-        raise UsageError("why: --argument, --config, --denied-paths and their like belong to --tool")
+    if options.tool is None and (
+        options.argument or options.config or any(tool_flags_of(options).given())
+    ):
+        raise UsageError(
+            "why: --argument, --config, --denied-paths and their like belong to --tool"
+        )
     if options.tool is not None:
         return _tool(options)
     if options.program is not None:
@@ -80,7 +104,10 @@ def _path(options: argparse.Namespace) -> int:
                     "allowed": answered.allowed,
                     "fence_allows": judgement.allowed,
                     "reason": answered.reason,
-                    "grants": [{"path": g.path, "access": g.access, "source": g.source} for g in judgement.grants],
+                    "grants": [
+                        {"path": g.path, "access": g.access, "source": g.source}
+                        for g in judgement.grants
+                    ],
                     "tried": {"outcome": tried.outcome, "errno": tried.errno},
                 }
             )
@@ -92,7 +119,10 @@ def _path(options: argparse.Namespace) -> int:
     say(f"  kernel:  {_kernel(tried)}")
     pattern = written(judgement.path)
     if not judgement.allowed and not judgement.closed and pattern is not None:
-        profile = " ".join(f"--profile {shlex.quote(name)}" for name in options.profile or prepared.plan.profiles[:1])
+        profile = " ".join(
+            f"--profile {shlex.quote(name)}"
+            for name in options.profile or prepared.plan.profiles[:1]
+        )
         say(f"  to allow it: paddock run {profile} {_FLAG[operation]} {shlex.quote(pattern)} …")
     return 0 if answered.allowed else 1
 
@@ -117,7 +147,9 @@ def _program(options: argparse.Namespace) -> int:
                     "action": decision.action.value if decision else None,
                     "cause": decision.cause if decision else None,
                     "rule": asdict(rule) if rule else None,
-                    "approved": asdict(decision.approved) if decision and decision.approved else None,
+                    "approved": asdict(decision.approved)
+                    if decision and decision.approved
+                    else None,
                     "reason": answered.reason,
                     "files_refuse": os.strerror(answered.failure) if answered.failure else None,
                 }
@@ -154,16 +186,30 @@ def _host(options: argparse.Namespace) -> int:
             )
         )
         return 0 if decision.allowed else 1
-    said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[decision.action]
+    said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
+        decision.action
+    ]
     say(f"{said}: {host}:{port}")
-    because = [f"{rule.host} ({rule.source})" if rule else "", decision.reason or ("" if rule else "it is the default")]
+    because = [
+        f"{rule.host} ({rule.source})" if rule else "",
+        decision.reason or ("" if rule else "it is the default"),
+    ]
     say(f"  because: {': '.join(part for part in because if part)}")
     for route in plan.network.http.routes if plan.network and plan.network.http else ():
         if f"{route.name}.{DOMAIN}" == host.lower().removesuffix("."):
-            endpoints = "every endpoint" if route.endpoints is None else f"{len(route.endpoints)} endpoint rules"
+            endpoints = (
+                "every endpoint"
+                if route.endpoints is None
+                else f"{len(route.endpoints)} endpoint rules"
+            )
             say(f"  leads to: {route.upstream}, {endpoints}")
     flag = host.strip("[]") if port in (80, 443) else f"{host}:{port}"
-    if not decision.allowed and rule is None and plan.network and plan.network.mode is NetworkReach.FILTERED:
+    if (
+        not decision.allowed
+        and rule is None
+        and plan.network
+        and plan.network.mode is NetworkReach.FILTERED
+    ):
         if host.lower().removesuffix(".") in LOOPBACK:
             say(f"  to allow it: allowed_local_ports = [{port}], in [network] of a policy")
         elif _may(flag):
@@ -186,9 +232,13 @@ def _host_and_port(written: str) -> tuple[str, int]:
     if not colon or written.endswith("]") or (":" in host and not host.endswith("]")):
         host, port = written, "443"
     if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise UsageError(f"why: not a port: {port!r}", hint="--host HOST[:PORT], an IPv6 address in brackets")
+        raise UsageError(
+            f"why: not a port: {port!r}", hint="--host HOST[:PORT], an IPv6 address in brackets"
+        )
     if host.startswith("[") != host.endswith("]"):
-        raise UsageError(f"why: not a host: {host!r}", hint="--host HOST[:PORT], an IPv6 address in brackets")
+        raise UsageError(
+            f"why: not a host: {host!r}", hint="--host HOST[:PORT], an IPv6 address in brackets"
+        )
     if not host.isascii():
         host = read_host(host, _FLAG_HOST).value.host
     return f"[{host}]" if ":" in host and not host.startswith("[") else host, int(port)
@@ -212,10 +262,20 @@ def _tool(options: argparse.Namespace) -> int:
     cwd = _absolute(options.cwd, origin) if options.cwd else None
     decision = policy.check(ToolCall(name=options.tool, arguments=arguments, cwd=cwd))
     if options.json:
-        shown = {"action": decision.action.value, "step": int(decision.step), "rule_id": decision.rule_id}
-        say(json.dumps({"tool": options.tool, **shown, "reason": decision.reason, "final": decision.final}))
+        shown = {
+            "action": decision.action.value,
+            "step": int(decision.step),
+            "rule_id": decision.rule_id,
+        }
+        say(
+            json.dumps(
+                {"tool": options.tool, **shown, "reason": decision.reason, "final": decision.final}
+            )
+        )
     else:
-        said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[decision.action]
+        said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[
+            decision.action
+        ]
         say(f"{said}: {options.tool} {shlex.join(options.argument)}")
         say(f"  because: {decision.reason} ({decision.rule_id}, step {int(decision.step)})")
     return 0 if decision.action is Action.ALLOW else 1
@@ -227,7 +287,9 @@ def _words(command: str) -> list[str]:
     except ValueError as error:
         raise UsageError(f"why: {command!r} is no command: {error}") from None
     if not words or _SHELL.intersection(_QUOTED.sub("", command)):
-        raise UsageError("why: one command, without the shell around it", hint="ask about each command by itself")
+        raise UsageError(
+            "why: one command, without the shell around it", hint="ask about each command by itself"
+        )
     return words
 
 

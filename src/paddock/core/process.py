@@ -1,7 +1,8 @@
 """The line between the two languages: where the native program is, and the ways to start it.
 
-A plan crosses in a sealed memfd, so that what was compiled is what the core reads. Python never forks: it
-spawns the core to ask a question or to run a command beside it, or becomes the core to run a command.
+A plan crosses in a sealed memfd, so that what was compiled is what the core reads. Python never
+forks: it spawns the core to ask a question or to run a command beside it, or becomes the core to
+run a command.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ def program() -> str:
             hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    # Installed for one user: found from where this package lies, not from what the caller's environment says.
+    # Installed for one user: found from where this package lies, not from what the caller's
+    # environment says.
     site = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
     if sysconfig.get_path("purelib", "posix_user", user) == site:
@@ -51,14 +53,22 @@ def program() -> str:
         if os.access(path, os.X_OK):
             return path
     raise CoreError(
-        f"the native program {NAME} is not installed; looked at {', '.join(looked_at)}", hint="reinstall paddock"
+        f"the native program {NAME} is not installed; looked at {', '.join(looked_at)}",
+        hint="reinstall paddock",
     )
 
 
-def ask(command: str, *arguments: str, plan: CanonicalPlan | None = None, question: str | bytes | None = None) -> Any:
-    """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's own words.
+def ask(
+    command: str,
+    *arguments: str,
+    plan: CanonicalPlan | None = None,
+    question: str | bytes | None = None,
+) -> Any:
+    """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's
+    own words.
 
-    ``question``: for its stdin; text is ASCII."""
+    ``question``: for its stdin; text is ASCII.
+    """
     argv = [program(), command]
     actions: list[tuple[int, int] | tuple[int, int, int]] = []
     # Answers go to memfds: no pipe to drain, whatever their size.
@@ -80,7 +90,8 @@ def ask(command: str, *arguments: str, plan: CanonicalPlan | None = None, questi
         if plan_fd is not None:  # last: descriptor 3 may be one of the other two
             argv += ["--plan-fd", "3"]
             actions.append((os.POSIX_SPAWN_DUP2, plan_fd, 3))
-        # The questions do not depend on the environment; the caller's may hold what no process can be started with.
+        # The questions do not depend on the environment; the caller's may hold what no process can
+        # be started with.
         pid = os.posix_spawn(argv[0], [*argv, *arguments], {}, file_actions=actions)
         return _answered(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), answer, complaint)
 
@@ -90,7 +101,9 @@ def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, pas
     import subprocess  # not on the way of `paddock run`
 
     try:
-        return subprocess.call(argv, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=[passed], env={})
+        return subprocess.call(
+            argv, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=[passed], env={}
+        )
     except OSError as error:
         raise CoreError(f"paddock-core can not be started in {cwd}: {error.strerror}") from error
 
@@ -118,13 +131,16 @@ def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoRet
 
 
 def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subprocess.Popen[bytes]:
-    """A program that starts commands for whoever holds the other end of its stdin, behind no fence. What runs when that
-    is closed gets ``grace_s`` to end by itself."""
+    """A program that starts commands for whoever holds the other end of its stdin, behind no fence.
+    What runs when that is closed gets ``grace_s`` to end by itself.
+    """
     import subprocess  # not on the way of `paddock run`
 
     null = subprocess.DEVNULL
     argv = [program(), "attend", "--grace", str(grace_s)]
-    return subprocess.Popen(argv, stdin=stdin, stdout=null, stderr=null, env=environment, start_new_session=True)
+    return subprocess.Popen(
+        argv, stdin=stdin, stdout=null, stderr=null, env=environment, start_new_session=True
+    )
 
 
 def start_beside(
@@ -138,9 +154,11 @@ def start_beside(
     holder: int,
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """The core beside this process, running ``command`` behind the fence, with descriptors and a directory of its own.
-    ``companion``: the socket by which it asks. ``holder``: the one by which it tells of refusals, and whose end is the
-    end of the run. ``environ``: instead of ours; the plan lets some of it through."""
+    """The core beside this process, running ``command`` behind the fence, with descriptors and a
+    directory of its own. ``companion``: the socket by which it asks. ``holder``: the one by which
+    it tells of refusals, and whose end is the end of the run. ``environ``: instead of ours; the
+    plan lets some of it through.
+    """
     import subprocess
 
     argv = [NAME, "run", "--plan-fd"]
@@ -166,8 +184,9 @@ def start_beside(
 
 
 class Recording:
-    """The core beside this process, writing events that come by ``line`` to the journal of a plan until that is closed.
-    ``on_stderr``: the journal is shown there, and so are its complaints."""
+    """The core beside this process, writing events that come by ``line`` to the journal of a plan
+    until that is closed. ``on_stderr``: the journal is shown there, and so are its complaints.
+    """
 
     def __init__(self, plan: CanonicalPlan, line: int, *, on_stderr: bool) -> None:
         self._complaint = os.memfd_create("paddock-complaint", os.MFD_CLOEXEC)
@@ -210,7 +229,9 @@ class Recording:
 
 
 def _out_of_the_way(fd: int) -> int:
-    """A copy above the numbers that a new process gets: what is put there first must not be what is put there next."""
+    """A copy above the numbers that a new process gets: what is put there first must not be what is
+    put there next.
+    """
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
@@ -253,4 +274,7 @@ def refusal(complaint: bytes, status: int) -> CoreError:
     lines = complaint.decode(errors="backslashreplace").splitlines()
     said = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
-    return CoreError(said[-1] if said else f"{NAME} ended with status {status}", hint=hints[-1] if hints else None)
+    return CoreError(
+        said[-1] if said else f"{NAME} ended with status {status}",
+        hint=hints[-1] if hints else None,
+    )

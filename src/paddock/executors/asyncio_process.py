@@ -1,6 +1,8 @@
-"""Processes as asyncio starts them, on any system: clients of other places, and commands where there is no core.
+"""Processes as asyncio starts them, on any system: clients of other places, and commands where
+there is no core.
 
-What a command leaves behind when it goes into another session is out of reach here (exec_server.py reaches it).
+What a command leaves behind when it goes into another session is out of reach here (exec_server.py
+reaches it).
 """
 
 from __future__ import annotations
@@ -35,8 +37,11 @@ class PlainProcess:
         self.stdin = process.stdin
         self.stdout = process.stdout
         self.stderr = process.stderr
-        # Else a command that does not read on is an error that nobody saw, and asyncio complains of it.
-        self._closing = None if process.stdin is None else asyncio.ensure_future(_closed(process.stdin))
+        # Else a command that does not read on is an error that nobody saw, and asyncio complains of
+        # it.
+        self._closing = (
+            None if process.stdin is None else asyncio.ensure_future(_closed(process.stdin))
+        )
 
     @property
     def returncode(self) -> int | None:
@@ -49,7 +54,9 @@ class PlainProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform == "win32":
                 self._process.kill()  # it has no other end for a process that has no console
-            elif self._process.returncode is None or not self.closed:  # then somebody of the group holds its pipes
+            elif (
+                self._process.returncode is None or not self.closed
+            ):  # then somebody of the group holds its pipes
                 os.killpg(self._process.pid, signal)
 
     def kill(self) -> None:
@@ -68,7 +75,8 @@ class PlainProcess:
             self._transport.close()
             return
         self.kill()
-        # The transport itself waits for the end: closed before, it would bury the child behind asyncio's back.
+        # The transport itself waits for the end: closed before, it would bury the child behind
+        # asyncio's back.
         for number in range(3):
             pipe = self._transport.get_pipe_transport(number)
             if pipe is not None:
@@ -85,7 +93,9 @@ async def _closed(stdin: asyncio.StreamWriter) -> None:
 
 
 class PlainExecutor:
-    """Commands have the caller's environment and rights. ``env``: in its place. ``shell``: instead of the system's."""
+    """Commands have the caller's environment and rights. ``env``: in its place. ``shell``: instead
+    of the system's.
+    """
 
     name = "host: no isolation"
     confines_writes = False
@@ -114,14 +124,18 @@ class PlainExecutor:
     ) -> PlainProcess:
         words, environment = checked_words(command, self._shell or ()), checked_environment(env)
         if tty is not None:
-            raise NotStarted(f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE)
+            raise NotStarted(
+                f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
+            )
         where = self._cwd if cwd is None else os.path.join(self._cwd, cwd)
         if not os.path.isdir(where):
             raise NotStarted(f"{where} is no directory", failure=Failure.NO_DIRECTORY)
         pipe = asyncio.subprocess.PIPE
         # cmd.exe takes its line as it is: quoted as an argument it would be another.
         by_system = isinstance(command, str) and self._shell is None
-        start: Any = asyncio.create_subprocess_shell if by_system else asyncio.create_subprocess_exec
+        start: Any = (
+            asyncio.create_subprocess_shell if by_system else asyncio.create_subprocess_exec
+        )
         try:
             started = await start(
                 *words,
@@ -136,7 +150,9 @@ class PlainExecutor:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotStarted(f"{words[0]}: {error.strerror}", failure=Failure.NOT_FOUND) from error
         except OSError as error:
-            raise NotStarted(f"{words[0]}: {error.strerror}", failure=Failure.NOT_EXECUTABLE) from error
+            raise NotStarted(
+                f"{words[0]}: {error.strerror}", failure=Failure.NOT_EXECUTABLE
+            ) from error
         process = PlainProcess(started)
         self._processes = {one for one in self._processes if not one.closed} | {process}
         return process

@@ -1,8 +1,9 @@
 """A container of docker or podman for each worktree, which is mounted into it.
 
-Its first process reads a pipe that we hold: when we end, however, it does, and the engine removes the container. If
-that is killed too, the next of us does (orphan_containers.py).
-Commands are ``exec``s in it, as the caller's user, without capabilities, with an environment made of what is given.
+Its first process reads a pipe that we hold: when we end, however, it does, and the engine removes
+the container. If that is killed too, the next of us does (orphan_containers.py). Commands are
+``exec``s in it, as the caller's user, without capabilities, with an environment made of what is
+given.
 """
 
 from __future__ import annotations
@@ -64,11 +65,13 @@ _TO_REMOVE_S = 30
 
 
 class ContainerExecutor:
-    """``engine_options`` go before the engine's verb (``--root``, ``--runtime`` …), ``options`` into ``run``. The
-    network is none unless ``network`` names one: an engine's is not filtered. ``request``: the profile or policy whose
-    protected and denied names are held in the workspace, as far as they are there when the container starts.
+    """``engine_options`` go before the engine's verb (``--root``, ``--runtime`` …), ``options``
+    into ``run``. The network is none unless ``network`` names one: an engine's is not filtered.
+    ``request``: the profile or policy whose protected and denied names are held in the workspace,
+    as far as they are there when the container starts.
 
-    ``confines_writes``: the container is up, and those names are held."""
+    ``confines_writes``: the container is up, and those names are held.
+    """
 
     def __init__(
         self,
@@ -99,7 +102,8 @@ class ContainerExecutor:
         self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
         self._shell = None if shell is None else tuple(shell)
         client = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        # Its engine removes the container when we are killed, by processes that come from its client.
+        # Its engine removes the container when we are killed, by processes that come from its
+        # client.
         self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
         self._held: HeldNames | None = None
@@ -125,14 +129,29 @@ class ContainerExecutor:
         # By name: what stands in an argument, every user of the machine can read.
         spelled = {name: value for name, value in environment.items() if name in _PASSED}
         disguises, words = _disguised([name for name in environment if name not in spelled], words)
-        theirs = {disguises.get(name, name): value for name, value in environment.items() if name not in spelled}
+        theirs = {
+            disguises.get(name, name): value
+            for name, value in environment.items()
+            if name not in spelled
+        }
         given = [*(f"{name}={value}" for name, value in spelled.items()), *theirs]
         names = [word for one in given for word in ("--env", one)]
         flags = [*(["--interactive"] if stdin or tty else []), *(["--tty"] if tty else [])]
         where = os.path.join(self._exec_cwd, cwd or "")
-        argv = [*self._engine, "exec", *flags, "--workdir", where.rstrip("/") or "/", *names, self.container, *words]
+        argv = [
+            *self._engine,
+            "exec",
+            *flags,
+            "--workdir",
+            where.rstrip("/") or "/",
+            *names,
+            self.container,
+            *words,
+        ]
         client = await self._client.spawn(argv, env=theirs, stdin=stdin, tty=tty)
-        process = ClientProcess(client, lambda number: self._exec(signalling(mark, number)), notes=self._notes)
+        process = ClientProcess(
+            client, lambda number: self._exec(signalling(mark, number)), notes=self._notes
+        )
         self._commands = {one for one in self._commands if one.returncode is None} | {process}
         return process
 
@@ -166,9 +185,17 @@ class ContainerExecutor:
                 first.stdin.close()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(first.wait(), _TO_END_S)
-                removed = await run(self._client, [*self._engine, "rm", "--force", self.container], timeout_s=_START_S)
+                removed = await run(
+                    self._client,
+                    [*self._engine, "rm", "--force", self.container],
+                    timeout_s=_START_S,
+                )
                 gone = removed.ok or "no such container" in removed.stderr.lower()
-                left = () if gone else (f"container {self.container}: {removed.stderr.strip() or removed.error}",)
+                left = (
+                    ()
+                    if gone
+                    else (f"container {self.container}: {removed.stderr.strip() or removed.error}",)
+                )
                 left = (*left, *await asyncio.to_thread(self._appeared))
             if self._empty is not None:
                 self._empty.cleanup()
@@ -182,7 +209,9 @@ class ContainerExecutor:
         try:
             now = held_names(self._request, self._workspace, self._exec_cwd, to_run=False)
         except NotStarted as error:
-            return (f"{self._workspace}: it can not be told which protected names appeared: {error.message}",)
+            return (
+                f"{self._workspace}: it can not be told which protected names appeared: {error.message}",
+            )
         new = sorted(now.paths - self._held.paths)
         links = sorted(now.links - self._held.links)
         return (
@@ -200,7 +229,11 @@ class ContainerExecutor:
 
     async def _exec(self, line: str) -> bool:
         return (
-            await run(self._client, [*self._engine, "exec", self.container, "sh", "-c", line], timeout_s=_START_S)
+            await run(
+                self._client,
+                [*self._engine, "exec", self.container, "sh", "-c", line],
+                timeout_s=_START_S,
+            )
         ).ok
 
     async def _started(self) -> None:
@@ -208,15 +241,21 @@ class ContainerExecutor:
             if self._first is not None and self._first.returncode is None:
                 return
             if self._first is not None:
-                raise NotStarted(f"container {self.container} has ended", failure=Failure.UNAVAILABLE)
+                raise NotStarted(
+                    f"container {self.container} has ended", failure=Failure.UNAVAILABLE
+                )
             self._first = await self._start()
             self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
 
     async def _start(self) -> AttendedProcess:
-        held = await asyncio.to_thread(held_names, self._request, self._workspace, self._exec_cwd, to_run=True)
+        held = await asyncio.to_thread(
+            held_names, self._request, self._workspace, self._exec_cwd, to_run=True
+        )
         if self._empty is None:
             self._empty = tempfile.TemporaryDirectory(prefix="paddock-empty-")
-        covered = [word for volume in volumes(held, self._empty.name) for word in ("--volume", volume)]
+        covered = [
+            word for volume in volumes(held, self._empty.name) for word in ("--volume", volume)
+        ]
         user = f"{os.getuid()}:{os.getgid()}"
         argv = [*self._engine, "run", "--rm", "--interactive", "--name", self.container]
         argv += ["--label", f"{LABEL}={owner()}", "--user", user, "--cap-drop", "ALL"]
@@ -231,7 +270,8 @@ class ContainerExecutor:
             self._exec_cwd,
             *self._options,
         ]
-        # It says a word when it is there, and then waits for the end of its input. A shell, which buries the orphans.
+        # It says a word when it is there, and then waits for the end of its input. A shell, which
+        # buries the orphans.
         argv += [self._image, "sh", "-c", f"echo ready `{FIND_SHELL}`; cat >/dev/null; exit"]
         first = await self._client.spawn(argv, stdin=True)
         assert first.stdout is not None
@@ -259,8 +299,9 @@ class ContainerExecutor:
 
 
 def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The engine's client obeys variables that are meant for the command: where its configuration lies, what its loader
-    loads. So it gets their values by names that mean nothing to it, and a shell in the container gives them their own.
+    """The engine's client obeys variables that are meant for the command: where its configuration
+    lies, what its loader loads. So it gets their values by names that mean nothing to it, and a
+    shell in the container gives them their own.
     """
     hidden = [name for name in names if name not in _UNOBEYED]
     if not hidden:
@@ -273,11 +314,19 @@ def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], 
         if _IDENTIFIER.fullmatch(name)
     )
     # No shell has a variable of such a name; the program `env` gives it all the same.
-    others = {name: disguise for name, disguise in disguises.items() if not _IDENTIFIER.fullmatch(name)}
+    others = {
+        name: disguise for name, disguise in disguises.items() if not _IDENTIFIER.fullmatch(name)
+    }
     # Options of env stand before its assignments.
     options = "".join(f" -u {disguise}" for disguise in others.values())
     assigned = "".join(f' {shlex.quote(name)}"=${disguise}"' for name, disguise in others.items())
-    return disguises, ["sh", "-c", f'{line}exec{f" env{options}{assigned}" if others else ""} "$@"', "sh", *words]
+    return disguises, [
+        "sh",
+        "-c",
+        f'{line}exec{f" env{options}{assigned}" if others else ""} "$@"',
+        "sh",
+        *words,
+    ]
 
 
 def _limit(option: str, value: int | None, unit: str) -> list[str]:

@@ -1,4 +1,6 @@
-"""What the fence refused while a command ran: events of the session, said by its supervisor as they come."""
+"""What the fence refused while a command ran: events of the session, said by its supervisor as they
+come.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ class DenialKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule that did, or where it
-    stands."""
+    """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule
+    that did, or where it stands.
+    """
 
     kind: DenialKind
     what: str
@@ -44,8 +47,10 @@ class DenialSource(Protocol):
 
 
 class Denials:
-    """The line to the supervisor, whose end is the end of its session: so whoever has this holds it. ``theirs`` is for
-    the supervisor. ``expected``: the plan has something that refuses and tells."""
+    """The line to the supervisor, whose end is the end of its session: so whoever has this holds
+    it. ``theirs`` is for the supervisor. ``expected``: the plan has something that refuses and
+    tells.
+    """
 
     def __init__(self, *, expected: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,13 +65,15 @@ class Denials:
         self._confines: asyncio.Future[bool | None] = self._loop.create_future()
 
     async def confines_writes(self) -> bool | None:
-        """What the core measured for this run, said before it starts the command. None: it ended without saying it, so
-        it started nothing."""
+        """What the core measured for this run, said before it starts the command. None: it ended
+        without saying it, so it started nothing.
+        """
         return await asyncio.shield(self._confines)
 
     async def take(self, warden: int, since: float) -> tuple[Denial, ...]:
-        """Of the command that a warden looks after. Whose a name was that nobody may look up can not be told: it counts
-        for every command that ran then."""
+        """Of the command that a warden looks after. Whose a name was that nobody may look up can
+        not be told: it counts for every command that ran then.
+        """
         if not self._expected:
             return ()
         await self._settled()
@@ -136,9 +143,13 @@ def _denial(event: dict[str, Any]) -> Denial:
         case "network":
             host = event["host"] or event["address"] or "?"
             what = host if event["port"] is None else f"{host}:{event['port']}"
-            return Denial(kind=DenialKind.HOST, what=what, rule_id=event["rule"], reason=event["reason"])
+            return Denial(
+                kind=DenialKind.HOST, what=what, rule_id=event["rule"], reason=event["reason"]
+            )
         case "file.refused":
             return Denial(kind=DenialKind.PATH, what=event["path"], reason=event["reason"])
         case _:
             what = shlex.join(event["argv"]) or event["exe"]
-            return Denial(kind=DenialKind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"])
+            return Denial(
+                kind=DenialKind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"]
+            )

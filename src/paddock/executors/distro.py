@@ -2,7 +2,8 @@
 
     download (https, SHA-256) ─► import ─► wsl.conf ─► pre-install commands ─► packages ─► terminate
 
-Nothing is removed before its replacement is there, and a distribution whose set-up failed is removed again.
+Nothing is removed before its replacement is there, and a distribution whose set-up failed is
+removed again.
 """
 
 from __future__ import annotations
@@ -66,11 +67,26 @@ def is_wsl_available() -> bool:
 def list_distros() -> tuple[str, ...]:
     listed = _wsl("--list", "--quiet")
     # Without a single one it complains, on stdout.
-    return tuple(name for line in listed.stdout.splitlines() if (name := line.strip())) if listed.ok else ()
+    return (
+        tuple(name for line in listed.stdout.splitlines() if (name := line.strip()))
+        if listed.ok
+        else ()
+    )
 
 
 def import_distro(name: str, install_path: str, archive: str) -> None:
-    _done(_wsl("--import", checked_distro(name), install_path, archive, "--version", "2", timeout_s=_INSTALL_S), name)
+    _done(
+        _wsl(
+            "--import",
+            checked_distro(name),
+            install_path,
+            archive,
+            "--version",
+            "2",
+            timeout_s=_INSTALL_S,
+        ),
+        name,
+    )
 
 
 def unregister_distro(name: str) -> None:
@@ -83,14 +99,21 @@ def terminate_distro(name: str) -> None:
 
 
 def run_in_distro(
-    name: str, command: str, *, shell: str = "sh", user: str | None = None, timeout_s: float = _CALL_S
+    name: str,
+    command: str,
+    *,
+    shell: str = "sh",
+    user: str | None = None,
+    timeout_s: float = _CALL_S,
 ) -> Ran:
     script = scripted([checked_shell(shell), "-c", command], "/", {})
     argv, sent = in_distro(checked_distro(name), shell, script, program=wsl_program(), user=user)
     return _called(argv, sent, timeout_s)
 
 
-def download_rootfs(url: str, sha256: str, to: str, *, context: ssl.SSLContext | None = None) -> None:
+def download_rootfs(
+    url: str, sha256: str, to: str, *, context: ssl.SSLContext | None = None
+) -> None:
     """Into the file ``to``, which is not there unless every byte was right."""
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _OnlyHttps())
     digest = hashlib.sha256()
@@ -99,7 +122,9 @@ def download_rootfs(url: str, sha256: str, to: str, *, context: ssl.SSLContext |
             raise ExecutorError(f"{url}: only https is fetched")
         with contextlib.ExitStack() as held:
             answer = held.enter_context(opener.open(url, timeout=_FETCH_S))
-            directory = held.enter_context(tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(to))))
+            directory = held.enter_context(
+                tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(to)))
+            )
             part = os.path.join(directory, "part")
             size = 0
             with open(part, "wb") as file:
@@ -142,11 +167,15 @@ def set_up(
     context: ssl.SSLContext | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """False: it is there already, and was left as it is. ``force``: it is removed and made again."""
+    """False: it is there already, and was left as it is. ``force``: it is removed and made
+    again.
+    """
     there = config.distro in list_distros()
     if there and not force:
         return False
-    workspace = WslWorkspace(config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT)
+    workspace = WslWorkspace(
+        config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT
+    )
     with tempfile.TemporaryDirectory() as directory:
         archive = os.path.join(directory, "rootfs.tar.gz")
         say(f"fetching {config.rootfs_url}")
@@ -157,11 +186,19 @@ def set_up(
         say(f"importing {config.distro} into {config.installed_in}")
         import_distro(config.distro, config.installed_in, archive)
     try:
-        for line in (*_settings(config, workspace), *config.pre_install_commands, *_installing(config)):
+        for line in (
+            *_settings(config, workspace),
+            *config.pre_install_commands,
+            *_installing(config),
+        ):
             say(f"running {line.splitlines()[0]}")
-            ran = run_in_distro(config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_S)
+            ran = run_in_distro(
+                config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_S
+            )
             if not ran.ok:
-                raise ExecutorError(f"{line}: exit code {ran.exit_code}: {(ran.stderr or ran.stdout).strip()[-2000:]}")
+                raise ExecutorError(
+                    f"{line}: exit code {ran.exit_code}: {(ran.stderr or ran.stdout).strip()[-2000:]}"
+                )
         terminate_distro(config.distro)
     except BaseException:
         with contextlib.suppress(ExecutorError):
@@ -182,7 +219,9 @@ def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
         told += "[automount]\nenabled = false\nmountFsTab = true\n"
         told += "[interop]\nenabled = false\nappendWindowsPath = false\n"
         table = f"{_field(workspace.windows)} {_field(workspace.linux)} drvfs rw,noatime 0 0\n"
-        lines.append(f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} >{_ETC}/fstab")
+        lines.append(
+            f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} >{_ETC}/fstab"
+        )
     if told:
         lines.append(f"printf %s {shlex.quote(told)} >{_ETC}/wsl.conf")
     return lines
@@ -203,7 +242,9 @@ def _wsl(*words: str, timeout_s: float = _CALL_S) -> Ran:
 
 def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
     try:
-        done = subprocess.run(argv, input=sent, capture_output=True, env=client_environment(), timeout=timeout_s)
+        done = subprocess.run(
+            argv, input=sent, capture_output=True, env=client_environment(), timeout=timeout_s
+        )
     except subprocess.TimeoutExpired:
         raise ExecutorError(
             f"wsl.exe does not answer within {timeout_s:.0f} s: {posixpath.basename(argv[-1])}"
@@ -217,4 +258,6 @@ def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
 
 def _done(ran: Ran, name: str) -> None:
     if not ran.ok:
-        raise ExecutorError(f"wsl: {name}: {(ran.stdout + ran.stderr).strip() or f'exit code {ran.exit_code}'}")
+        raise ExecutorError(
+            f"wsl: {name}: {(ran.stdout + ran.stderr).strip() or f'exit code {ran.exit_code}'}"
+        )

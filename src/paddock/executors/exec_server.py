@@ -1,8 +1,10 @@
-"""Commands that a process of ours starts for us (``paddock-core attend``): behind a fence, or on the host as it is.
+"""Commands that a process of ours starts for us (``paddock-core attend``): behind a fence, or on
+the host as it is.
 
-It does what Python can not do safely from a process with threads: a session and a terminal of its own for each command,
-its directory, one number for what failed, and a signal or the end for everything that a command started. A request is a
-message with descriptors; each command then has a line of its own.
+It does what Python can not do safely from a process with threads: a session and a terminal of its
+own for each command, its directory, one number for what failed, and a signal or the end for
+everything that a command started. A request is a message with descriptors; each command then has a
+line of its own.
 """
 
 from __future__ import annotations
@@ -44,8 +46,10 @@ class Usage:
 
 
 class Attendant:
-    """``start`` gives a running one, whose stdin is the socket; ``words`` is what it said when it ended, for people.
-    ``own_terminals``: it can make some, of its own /dev/pts. ``denials``: of the fence that it is behind."""
+    """``start`` gives a running one, whose stdin is the socket; ``words`` is what it said when it
+    ended, for people. ``own_terminals``: it can make some, of its own /dev/pts. ``denials``: of the
+    fence that it is behind.
+    """
 
     def __init__(
         self,
@@ -70,7 +74,8 @@ class Attendant:
                 if denials is not None:
                     denials.close()
                 raise NotStarted(
-                    f"paddock-core can not be started: {error.strerror}", failure=Failure.UNAVAILABLE
+                    f"paddock-core can not be started: {error.strerror}",
+                    failure=Failure.UNAVAILABLE,
                 ) from error
 
     @property
@@ -82,7 +87,13 @@ class Attendant:
         return self._process.poll() is None
 
     async def spawn(
-        self, words: Sequence[str], environment: Mapping[str, str], *, cwd: str | None, stdin: bool, tty: Size | None
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        cwd: str | None,
+        stdin: bool,
+        tty: Size | None,
     ) -> AttendedProcess:
         request = canonical(
             {
@@ -97,7 +108,9 @@ class Attendant:
             theirs.callback(their_line.close)
             process = AttendedProcess(line, words[0], self._running, self._denials)
             try:
-                file = theirs.enter_context(open(os.memfd_create("request", os.MFD_CLOEXEC), "wb", buffering=0))
+                file = theirs.enter_context(
+                    open(os.memfd_create("request", os.MFD_CLOEXEC), "wb", buffering=0)
+                )
                 file.write(request.encode("ascii"))
                 given = [file.fileno(), their_line.fileno()]
                 if tty is None:
@@ -117,10 +130,15 @@ class Attendant:
         return process
 
     async def open(self, path: str, *, read: bool) -> int:
-        """The object that a path without links leads to inside, opened for reading or only looked up. OSError: there is
-        none, or commands can not open it. NotStarted: the sandbox has ended."""
+        """The object that a path without links leads to inside, opened for reading or only looked
+        up. OSError: there is none, or commands can not open it. NotStarted: the sandbox has ended.
+        """
         line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with line, their_line, open(os.memfd_create("open", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+        with (
+            line,
+            their_line,
+            open(os.memfd_create("open", os.MFD_CLOEXEC), "wb", buffering=0) as file,
+        ):
             file.write(canonical({"path": path, "read": read}).encode("ascii"))
             line.setblocking(False)
             await self._send([file.fileno(), their_line.fileno()], _OPEN)
@@ -139,7 +157,13 @@ class Attendant:
         return descriptors[0]
 
     async def _send(self, descriptors: list[int], kind: bytes = _START) -> None:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
+        rights = [
+            (
+                socket.SOL_SOCKET,
+                socket.SCM_RIGHTS,
+                struct.pack(f"{len(descriptors)}i", *descriptors),
+            )
+        ]
         while True:
             try:
                 self._line.sendmsg([kind], rights, socket.MSG_NOSIGNAL)
@@ -154,7 +178,8 @@ class Attendant:
         await asyncio.to_thread(self._ended, _TO_END_S)
         said = self._words().strip()
         return NotStarted(
-            f"the place that commands run in has ended{': ' + said if said else ''}", failure=Failure.UNAVAILABLE
+            f"the place that commands run in has ended{': ' + said if said else ''}",
+            failure=Failure.UNAVAILABLE,
         )
 
     async def close(self) -> bool:
@@ -182,7 +207,13 @@ class Attendant:
 class AttendedProcess:
     """Has the shape of asyncio.subprocess.Process."""
 
-    def __init__(self, line: socket.socket, name: str, siblings: set[AttendedProcess], denials: Denials | None) -> None:
+    def __init__(
+        self,
+        line: socket.socket,
+        name: str,
+        siblings: set[AttendedProcess],
+        denials: Denials | None,
+    ) -> None:
         self._line = line
         self._name = name
         self._siblings = siblings
@@ -236,7 +267,11 @@ class AttendedProcess:
 
     def resize(self, size: Size) -> None:
         if self._terminal is not None:
-            fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
+            fcntl.ioctl(
+                self._terminal,
+                termios.TIOCSWINSZ,
+                struct.pack("HHHH", size.rows, size.columns, 0, 0),
+            )
 
     def close(self) -> None:
         """Whatever it started, and runs, is ended."""
@@ -295,7 +330,8 @@ class AttendedProcess:
 
     async def _writer(self, fd: int) -> asyncio.StreamWriter:
         transport, protocol = await self._loop.connect_write_pipe(
-            lambda: asyncio.streams.FlowControlMixin(loop=self._loop), os.fdopen(fd, "wb", buffering=0)
+            lambda: asyncio.streams.FlowControlMixin(loop=self._loop),
+            os.fdopen(fd, "wb", buffering=0),
         )
         self._transports.append(transport)
         return asyncio.StreamWriter(transport, protocol, None, self._loop)
@@ -378,14 +414,20 @@ def _failure(step: str, number: int, name: str) -> NotStarted:
     text = os.strerror(number)
     match step, number:
         case "cwd", _:
-            return NotStarted(f"the directory to run in can not be entered: {text}", failure=Failure.NO_DIRECTORY)
+            return NotStarted(
+                f"the directory to run in can not be entered: {text}", failure=Failure.NO_DIRECTORY
+            )
         case "exec", errno.ENOENT | errno.ENOTDIR:
             return NotStarted(f"{name}: {text}", failure=Failure.NOT_FOUND)
         case "exec", errno.EACCES | errno.EPERM:
             return NotStarted(
-                f"{name}: {text}", failure=Failure.DENIED, hint="`paddock why --exec` says what refuses it"
+                f"{name}: {text}",
+                failure=Failure.DENIED,
+                hint="`paddock why --exec` says what refuses it",
             )
         case "exec", _:
             return NotStarted(f"{name}: {text}", failure=Failure.NOT_EXECUTABLE)
         case _:
-            return NotStarted(f"{name} can not be started ({step}): {text}", failure=Failure.UNAVAILABLE)
+            return NotStarted(
+                f"{name} can not be started ({step}): {text}", failure=Failure.UNAVAILABLE
+            )

@@ -1,4 +1,6 @@
-"""The host as it is: no isolation. A named place of its own, so that nobody gets it for want of another."""
+"""The host as it is: no isolation. A named place of its own, so that nobody gets it for want of
+another.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,21 @@ from collections.abc import Mapping, Sequence
 
 from paddock.core import process as core
 from paddock.executors.exec_server import Attendant, AttendedProcess
-from paddock.executors.interface import CommandLine, Size, checked_environment, checked_words, dialect_of, shell_here
+from paddock.executors.interface import (
+    CommandLine,
+    Size,
+    checked_environment,
+    checked_words,
+    dialect_of,
+    shell_here,
+)
 
 
 class HostExecutor:
-    """Commands have the caller's environment and rights. ``env``: in its place. ``grace_s``: for what runs when this
-    program is killed. ``shell``: the words before a line; bash where there is bash if None."""
+    """Commands have the caller's environment and rights. ``env``: in its place. ``grace_s``: for
+    what runs when this program is killed. ``shell``: the words before a line; bash where there is
+    bash if None.
+    """
 
     name = "host: no isolation"
     confines_writes = False
@@ -44,7 +55,8 @@ class HostExecutor:
         words, environment = checked_words(command, self._shell), checked_environment(env)
         if self._attendant is None or not self._attendant.alive:
             self._attendant = Attendant(
-                lambda line: core.attend(line.fileno(), self._env, grace_s=self._grace_s), lambda: ""
+                lambda line: core.attend(line.fileno(), self._env, grace_s=self._grace_s),
+                lambda: "",
             )
         where = self._cwd if cwd is None else os.path.join(self._cwd, cwd)
         return await self._attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)

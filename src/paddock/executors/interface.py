@@ -1,8 +1,9 @@
 """The seam: where and how a command runs. File tools stay on the host's worktree; only this moves.
 
-An executor starts a process and can end what it owns, no more. Time limits, caps, streaming, cancelling and background
-shells are written once in terms of it (run.py, shells.py), so every place inherits them. What ``spawn`` returns has the
-shape of ``asyncio.subprocess.Process``; the simplest executor returns one.
+An executor starts a process and can end what it owns, no more. Time limits, caps, streaming,
+cancelling and background shells are written once in terms of it (run.py, shells.py), so every place
+inherits them. What ``spawn`` returns has the shape of ``asyncio.subprocess.Process``; the simplest
+executor returns one.
 """
 
 from __future__ import annotations
@@ -85,7 +86,9 @@ class Process(Protocol):
         ...
 
     def send_signal(self, signal: int) -> None:
-        """To the command and all it started, as far as the place can reach them. Nothing, once it has ended."""
+        """To the command and all it started, as far as the place can reach them. Nothing, once it
+        has ended.
+        """
         ...
 
 
@@ -96,8 +99,9 @@ class Resizable(Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """A process that holds more than its pipes: released when nobody needs it any more, and with it what it left
-    running."""
+    """A process that holds more than its pipes: released when nobody needs it any more, and with it
+    what it left running.
+    """
 
     def close(self) -> None: ...
 
@@ -110,7 +114,9 @@ class CommandExecutor(Protocol):
 
     @property
     def confines_writes(self) -> bool:
-        """Are commands kept from writing outside their workspace? Measured, not assumed: see ``Measured``."""
+        """Are commands kept from writing outside their workspace? Measured, not assumed: see
+        ``Measured``.
+        """
         ...
 
     async def spawn(
@@ -122,20 +128,24 @@ class CommandExecutor(Protocol):
         stdin: bool = False,
         tty: Size | None = None,
     ) -> Process:
-        """``cwd``: where the command runs, a path of that place; None: the executor's own. ``env``: on top of the
-        environment that the executor builds; the host's never leaks in. ``stdin``: a pipe; else there is nothing to
-        read."""
+        """``cwd``: where the command runs, a path of that place; None: the executor's own. ``env``:
+        on top of the environment that the executor builds; the host's never leaks in. ``stdin``: a
+        pipe; else there is nothing to read.
+        """
         ...
 
     async def dispose(self) -> tuple[str, ...]:
-        """End everything that it owns: what could not be ended, in words. Never raises; a second time does nothing."""
+        """End everything that it owns: what could not be ended, in words. Never raises; a second
+        time does nothing.
+        """
         ...
 
 
 @runtime_checkable
 class Measured(Protocol):
-    """An executor that only knows after its start what it holds, and which shell it has. Before that,
-    ``confines_writes`` is False and its ``dialect`` is ``SH``."""
+    """An executor that only knows after its start what it holds, and which shell it has. Before
+    that, ``confines_writes`` is False and its ``dialect`` is ``SH``.
+    """
 
     async def measure(self) -> None:
         """Start the place, as the first command would. NotStarted: it can not be started."""
@@ -148,8 +158,10 @@ def shell_here() -> tuple[str, ...]:
 
 
 def shell_words(path: str) -> tuple[str, ...]:
-    """-p: bash takes no functions, options or start-up file (BASH_ENV) from the environment, which would give the words
-    of a line another meaning. --norc: nor ~/.bashrc, which it reads when ssh starts it."""
+    """-p: bash takes no functions, options or start-up file (BASH_ENV) from the environment, which
+    would give the words of a line another meaning. --norc: nor ~/.bashrc, which it reads when ssh
+    starts it.
+    """
     return (path, "--norc", "-p", "-c") if os.path.basename(path) == "bash" else (path, "-c")
 
 

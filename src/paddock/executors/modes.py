@@ -1,4 +1,6 @@
-"""``mode`` → an executor. A place that this system does not have is an error, never another place instead."""
+"""``mode`` → an executor. A place that this system does not have is an error, never another place
+instead.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ _NEEDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a mode holds commands to. ``writes``: is that confined, so that nobody needs to be asked for its sake?"""
+    """What a mode holds commands to. ``writes``: is that confined, so that nobody needs to be asked
+    for its sake?
+    """
 
     writes: bool
     where: str
@@ -51,7 +55,9 @@ class Held:
 
 
 HOLDS: Mapping[Mode, Held] = {
-    Mode.LOCAL: Held(writes=False, where="everywhere", reads="everything", limits="none", network="open"),
+    Mode.LOCAL: Held(
+        writes=False, where="everywhere", reads="everything", limits="none", network="open"
+    ),
     Mode.LINUX: Held(
         writes=True,
         where="the workspace and a private /tmp; not what git and tools obey there",
@@ -91,8 +97,9 @@ HOLDS: Mapping[Mode, Held] = {
 
 
 def resolve_mode(mode: str, *, platform: str | None = None, require_enforced: bool = True) -> Mode:
-    """The place for ``auto``, and any other if ``platform`` has it. ``require_enforced`` false: where nothing can hold
-    commands, ``auto`` is local, with a warning."""
+    """The place for ``auto``, and any other if ``platform`` has it. ``require_enforced`` false:
+    where nothing can hold commands, ``auto`` is local, with a warning.
+    """
     if mode not in list(Mode):
         raise UsageError(f"mode: {mode!r} is not one of {', '.join(Mode)}")
     platform = platform or sys.platform
@@ -106,7 +113,9 @@ def resolve_mode(mode: str, *, platform: str | None = None, require_enforced: bo
                 hint='mode = "local", or require_enforced = false, runs them without any isolation',
             )
         warnings.warn(
-            f"nothing can hold commands on {platform}: they run without any isolation", RuntimeWarning, stacklevel=2
+            f"nothing can hold commands on {platform}: they run without any isolation",
+            RuntimeWarning,
+            stacklevel=2,
         )
         return Mode.LOCAL
     needs = _NEEDS.get(wanted, here)
@@ -116,7 +125,10 @@ def resolve_mode(mode: str, *, platform: str | None = None, require_enforced: bo
 
 
 def executor_for(
-    config: SandboxConfig | None = None, *, approver: Approver | None = None, platform: str | None = None
+    config: SandboxConfig | None = None,
+    *,
+    approver: Approver | None = None,
+    platform: str | None = None,
 ) -> CommandExecutor:
     """``approver`` answers what rules of a policy ask, in linux mode."""
     config = config or SandboxConfig()
@@ -137,7 +149,9 @@ def executor_for(
         case Mode.WSL:
             from paddock.executors.wsl import WslExecutor
 
-            return WslExecutor(config.wsl.distro, workspace=config.wsl.workspace, shell=config.wsl.shell)
+            return WslExecutor(
+                config.wsl.distro, workspace=config.wsl.workspace, shell=config.wsl.shell
+            )
         case Mode.CONTAINER:
             return _container(config)
         case Mode.SSH:
@@ -145,7 +159,9 @@ def executor_for(
 
             if config.ssh.destination is None or config.ssh.workspace is None:
                 raise UsageError("mode ssh needs ssh.destination and ssh.workspace")
-            return SshExecutor(config.ssh.destination, exec_cwd=config.ssh.workspace, options=config.ssh.options)
+            return SshExecutor(
+                config.ssh.destination, exec_cwd=config.ssh.workspace, options=config.ssh.options
+            )
         case _:
             return _local(_system(platform or sys.platform))
 
@@ -244,14 +260,18 @@ class LocalSandbox(_LazyExecutor):
 class LinuxSandbox(_LazyExecutor):
     mode = Mode.LINUX
 
-    def __init__(self, config: LinuxSandboxConfig | None = None, *, require_enforced: bool = True) -> None:
+    def __init__(
+        self, config: LinuxSandboxConfig | None = None, *, require_enforced: bool = True
+    ) -> None:
         super().__init__(config, require_enforced=require_enforced)
 
 
 class WindowsSubprocessSandbox(_LazyExecutor):
     mode = Mode.WINDOWS
 
-    def __init__(self, config: WindowsSandboxConfig | None = None, *, require_enforced: bool = True) -> None:
+    def __init__(
+        self, config: WindowsSandboxConfig | None = None, *, require_enforced: bool = True
+    ) -> None:
         super().__init__(config, require_enforced=require_enforced)
 
 

@@ -1,4 +1,6 @@
-"""What a stream said: its beginning and its end in memory, all of it in a file if that is wanted."""
+"""What a stream said: its beginning and its end in memory, all of it in a file if that is
+wanted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Captured:
 
 
 class Capture:
-    """Takes chunks; keeps ``cap`` bytes of them, one half from the beginning and one from the end."""
+    """Takes chunks; keeps ``cap`` bytes of them, one half from the beginning and one from the
+    end.
+    """
 
     def __init__(self, cap: int, spool: IO[bytes] | None = None) -> None:
         self._half = max(cap, 2) // 2

@@ -1,6 +1,7 @@
 """Everything that descends from a process, seen from outside.
 
-The root has to adopt orphans (PR_SET_CHILD_SUBREAPER): then nobody leaves its tree, whatever he does.
+The root has to adopt orphans (PR_SET_CHILD_SUBREAPER): then nobody leaves its tree, whatever he
+does.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ def send(root: int, number: int) -> None:
 
 
 def kill(root: int) -> None:
-    """All of them. Killed one by one, what forks faster than we look would live on: so everybody is stopped first,
-    round after round, until no new ones turn up."""
+    """All of them. Killed one by one, what forks faster than we look would live on: so everybody is
+    stopped first, round after round, until no new ones turn up.
+    """
     before = -1
     for _ in range(_MAX_ROUNDS):
         found = descendants(root)
@@ -54,6 +56,9 @@ def _signal(pid: int, number: int) -> None:
 def _and_children(pid: int, found: list[int]) -> list[int]:
     with contextlib.suppress(OSError):  # it is gone
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+            with (
+                contextlib.suppress(OSError),
+                open(f"/proc/{pid}/task/{thread}/children", "rb") as file,
+            ):
                 found += map(int, file.read().split())
     return found

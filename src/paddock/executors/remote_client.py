@@ -1,8 +1,9 @@
-"""Commands elsewhere, by a client here: an engine's, ssh, wsl. The client is a process of the host; its command is not.
+"""Commands elsewhere, by a client here: an engine's, ssh, wsl. The client is a process of the host;
+its command is not.
 
-Killing a client leaves its command running. So every command carries a mark in its environment, and a line of shell in
-that place signals all that have it: whoever takes the mark out of his own environment is out of reach until the place
-ends.
+Killing a client leaves its command running. So every command carries a mark in its environment, and
+a line of shell in that place signals all that have it: whoever takes the mark out of his own
+environment is out of reach until the place ends.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ def new_mark(session: str = "") -> str:
 
 
 def signalling(mark: str, number: int) -> str:
-    """The line of shell, for a command or for all of a session. As in process_tree.py, a process is stopped before it
-    is killed, so that it starts no others."""
+    """The line of shell, for a command or for all of a session. As in process_tree.py, a process is
+    stopped before it is killed, so that it starts no others.
+    """
     numbers = [_STOP] * _STOP_ROUNDS + [number] if number == KILL else [number]
     wanted = f"{MARK}={mark}"
     at_once = f"grep -lsF {wanted} /proc/[0-9]*/environ"
@@ -60,8 +62,10 @@ def new_last_word() -> str:
 
 
 def telling(script: str, last_word: str) -> str:
-    """The same line, which then says how it ended: some clients say nothing as long as somebody holds the pipes. The
-    shell that runs the line has the last word as text of its own, and its child, the command, does not get it."""
+    """The same line, which then says how it ended: some clients say nothing as long as somebody
+    holds the pipes. The shell that runs the line has the last word as text of its own, and its
+    child, the command, does not get it.
+    """
     shown = last_word.replace("\0", "\\000")
     return f"{script}; code=$?; printf '{shown}%d\\n' $code >&2; exit $code"
 
@@ -75,9 +79,10 @@ class RemoteClient(Process, Protocol):
 
 
 class ClientProcess:
-    """``there`` sends a signal to the command in its place. ``last_word``: what its place writes to stderr when the
-    command has ended, and its exit code after it, for clients that wait until nobody holds the pipes any more.
-    ``notes``: what its place does not hold."""
+    """``there`` sends a signal to the command in its place. ``last_word``: what its place writes to
+    stderr when the command has ended, and its exit code after it, for clients that wait until
+    nobody holds the pipes any more. ``notes``: what its place does not hold.
+    """
 
     def __init__(
         self,
@@ -96,7 +101,9 @@ class ClientProcess:
         self._listening: asyncio.Task[None] | None = None
         if last_word is not None and client.stderr is not None:
             self.stderr = asyncio.StreamReader()
-            self._listening = asyncio.create_task(self._listen(client.stderr, self.stderr, last_word))
+            self._listening = asyncio.create_task(
+                self._listen(client.stderr, self.stderr, last_word)
+            )
 
     @property
     def pid(self) -> int | None:
@@ -122,7 +129,10 @@ class ClientProcess:
         return self._client.returncode is not None
 
     async def wait(self) -> int:
-        ended = [asyncio.ensure_future(self._client.wait()), asyncio.ensure_future(self._told.wait())]
+        ended = [
+            asyncio.ensure_future(self._client.wait()),
+            asyncio.ensure_future(self._told.wait()),
+        ]
         try:
             await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
             if self._listening is not None and not self._told.is_set():
@@ -158,7 +168,9 @@ class ClientProcess:
         if number == KILL:
             self._client.kill()
 
-    async def _listen(self, said: asyncio.StreamReader, heard: asyncio.StreamReader, last_word: bytes) -> None:
+    async def _listen(
+        self, said: asyncio.StreamReader, heard: asyncio.StreamReader, last_word: bytes
+    ) -> None:
         """Passes everything on but the last word, of which any chunk may hold a part."""
         ending = re.compile(re.escape(last_word) + rb"([0-9]{1,3})\n")
         kept = b""
@@ -185,4 +197,6 @@ def _beginning(word: bytes, *, at_the_end_of: bytes) -> int:
     at = at_the_end_of.rfind(word)
     if at >= 0 and re.compile(rb"[0-9]{0,3}").fullmatch(at_the_end_of, at + len(word)):
         return len(at_the_end_of) - at
-    return next((size for size in range(len(word) - 1, 0, -1) if at_the_end_of.endswith(word[:size])), 0)
+    return next(
+        (size for size in range(len(word) - 1, 0, -1) if at_the_end_of.endswith(word[:size])), 0
+    )

@@ -1,4 +1,6 @@
-"""One command in the foreground, in whatever place: how it ended and what it said; nothing is left that was to end."""
+"""One command in the foreground, in whatever place: how it ended and what it said; nothing is left
+that was to end.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ from paddock.executors.output import Capture, Captured
 
 MAX_OUTPUT_BYTES = 1024 * 1024
 GRACE_S = 5.0
-DRAIN_S = 0.5  # for what was written before the end and is on its way; whoever holds the pipe longer is not waited for
+# for what was written before the end and is on its way; whoever holds the pipe longer is not waited
+# for
+DRAIN_S = 0.5
 _CHUNK_BYTES = 64 * 1024
 _TO_DIE_S = 10.0  # nobody is asked any more; a place elsewhere has to be told
 
@@ -54,7 +58,9 @@ class Outcome(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     outcome: Outcome
-    exit_code: int  # its own, or what a shell would say: 124 timed out, 125 unavailable, 126, 127, 128+N
+    exit_code: (
+        int  # its own, or what a shell would say: 124 timed out, 125 unavailable, 126, 127, 128+N
+    )
     signal: int | None = None
     output: Mapping[Stream, Captured] = field(default_factory=dict)
     error: str | None = None  # why it was not started
@@ -99,11 +105,13 @@ async def run(
     spool: str | os.PathLike[str] | None = None,
     grace_s: float = GRACE_S,
 ) -> Result:
-    """Run it to its end. ``timeout_s`` begins with the start. ``idle_timeout_s``: without a word. ``spool``: a
-    directory that keeps all that was said.
+    """Run it to its end. ``timeout_s`` begins with the start. ``idle_timeout_s``: without a word.
+    ``spool``: a directory that keeps all that was said.
 
-    When the time is over, or this is cancelled, everything the command started is told to end and then made to; what it
-    said so far is kept. What it leaves running when it ends by itself lives on until the executor is disposed of."""
+    When the time is over, or this is cancelled, everything the command started is told to end and
+    then made to; what it said so far is kept. What it leaves running when it ends by itself lives
+    on until the executor is disposed of.
+    """
     if any(limit is not None and math.isnan(limit) for limit in (timeout_s, idle_timeout_s)):
         raise UsageError("a time limit that is no number")
     started_at = time.monotonic()
@@ -168,7 +176,10 @@ class _Heard:
         self.paths = {stream: Path(file.name) for stream, file in spools.items()}
         self._on_output = on_output
         self._left = False
-        streams: dict[Stream, asyncio.StreamReader | None] = {"stdout": process.stdout, "stderr": process.stderr}
+        streams: dict[Stream, asyncio.StreamReader | None] = {
+            "stdout": process.stdout,
+            "stderr": process.stderr,
+        }
         self._captures: dict[Stream, Capture] = {}
         self.reading: list[asyncio.Task[None]] = []
         for stream, reader in streams.items():
@@ -197,7 +208,9 @@ class _Heard:
             raise error
 
     def leave(self) -> None:
-        """Whoever still holds a pipe goes on writing to it: nobody listens, and nobody is killed for it."""
+        """Whoever still holds a pipe goes on writing to it: nobody listens, and nobody is killed
+        for it.
+        """
         self._left = True
         for task in self.reading:
             if not task.done():
@@ -211,7 +224,11 @@ class _Heard:
 
 
 async def _ended(
-    process: Process, heard: _Heard, started_at: float, timeout_s: float | None, idle_timeout_s: float | None
+    process: Process,
+    heard: _Heard,
+    started_at: float,
+    timeout_s: float | None,
+    idle_timeout_s: float | None,
 ) -> bool:
     """False: its time is over."""
     ending = asyncio.ensure_future(process.wait())
@@ -243,19 +260,25 @@ async def _feed(process: Process, stdin: bytes) -> None:
     process.stdin.close()
 
 
-def _spools(directory: str | os.PathLike[str] | None, files: contextlib.ExitStack) -> dict[Stream, IO[bytes]]:
+def _spools(
+    directory: str | os.PathLike[str] | None, files: contextlib.ExitStack
+) -> dict[Stream, IO[bytes]]:
     if directory is None:
         return {}
     streams: tuple[Stream, Stream] = ("stdout", "stderr")
     return {
         stream: files.enter_context(
-            tempfile.NamedTemporaryFile(dir=directory, prefix="command-", suffix=f".{stream}", delete=False)
+            tempfile.NamedTemporaryFile(
+                dir=directory, prefix="command-", suffix=f".{stream}", delete=False
+            )
         )
         for stream in streams
     }
 
 
-def _result(process: Process, heard: _Heard, timed_out: bool, denials: tuple[Denial, ...], duration_s: float) -> Result:
+def _result(
+    process: Process, heard: _Heard, timed_out: bool, denials: tuple[Denial, ...], duration_s: float
+) -> Result:
     code = process.returncode
     number = -code if code is not None and code < 0 else None
     outcome = Outcome.TIMED_OUT if timed_out else Outcome.KILLED if number else Outcome.EXITED
@@ -279,4 +302,10 @@ def _not_started(error: NotStarted, duration_s: float) -> Result:
         Failure.NO_DIRECTORY: (Outcome.FAILED, 125),
         Failure.UNAVAILABLE: (Outcome.UNAVAILABLE, 125),
     }[error.failure]
-    return Result(outcome=outcome, exit_code=code, error=error.message, duration_s=duration_s, denials=error.denials)
+    return Result(
+        outcome=outcome,
+        exit_code=code,
+        error=error.message,
+        duration_s=duration_s,
+        denials=error.denials,
+    )

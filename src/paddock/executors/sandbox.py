@@ -1,4 +1,6 @@
-"""Behind the fence: one sandbox for all commands of a session. They share its /tmp, loopback and processes."""
+"""Behind the fence: one sandbox for all commands of a session. They share its /tmp, loopback and
+processes.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,13 @@ _MAX_COMPLAINT_BYTES = 64 * 1024  # of what the core said
 
 
 class SandboxExecutor:
-    """``request``: what the command line would ask for. ``approver`` answers what rules ask; without one they are
-    denied. ``environ``: the caller's environment, of which commands get what the policy lets through.
+    """``request``: what the command line would ask for. ``approver`` answers what rules ask;
+    without one they are denied. ``environ``: the caller's environment, of which commands get what
+    the policy lets through.
 
-    ``confines_writes`` is what the core measured when it set the fence up; before that it is False. With
-    ``require_enforced = false`` a run can start without a fence."""
+    ``confines_writes`` is what the core measured when it set the fence up; before that it is False.
+    With ``require_enforced = false`` a run can start without a fence.
+    """
 
     name = "sandbox"
 
@@ -95,8 +99,9 @@ class SandboxExecutor:
         return await attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
 
     async def open(self, path: str, *, read: bool) -> int:
-        """A descriptor of what a path without links leads to inside at this moment. OSError: commands can not open it.
-        NotStarted: there is no sandbox to ask."""
+        """A descriptor of what a path without links leads to inside at this moment. OSError:
+        commands can not open it. NotStarted: there is no sandbox to ask.
+        """
         return await (await self._ready()).open(path, read=read)
 
     async def prepared(self) -> Prepared:
@@ -119,7 +124,9 @@ class SandboxExecutor:
         if self._said is None:
             return ""
         size = os.fstat(self._said).st_size
-        return os.pread(self._said, _MAX_COMPLAINT_BYTES, max(size - _MAX_COMPLAINT_BYTES, 0)).decode(errors="replace")
+        return os.pread(
+            self._said, _MAX_COMPLAINT_BYTES, max(size - _MAX_COMPLAINT_BYTES, 0)
+        ).decode(errors="replace")
 
     async def _ready(self) -> Attendant:
         attendant, denials = await self._started()
@@ -127,9 +134,12 @@ class SandboxExecutor:
         if confines is None:
             return attendant  # it has ended, and says why to the command
         if self._confines and not confines:
-            # The core was started again, and a command may have been allowed because of what the first one held.
+            # The core was started again, and a command may have been allowed because of what the
+            # first one held.
             raise NotStarted(
-                "the fence holds less than before", failure=Failure.UNAVAILABLE, hint="begin a new session"
+                "the fence holds less than before",
+                failure=Failure.UNAVAILABLE,
+                hint="begin a new session",
             )
         if not confines and not self._warned:
             self._warned = True
@@ -149,7 +159,9 @@ class SandboxExecutor:
                 except NotStarted:
                     raise
                 except PaddockError as error:
-                    raise NotStarted(error.message, failure=Failure.UNAVAILABLE, hint=error.hint) from error
+                    raise NotStarted(
+                        error.message, failure=Failure.UNAVAILABLE, hint=error.hint
+                    ) from error
                 if self._said is None:
                     self._said = os.memfd_create("paddock-said", os.MFD_CLOEXEC)
                 self._denials = denials = Denials(expected=_tells(prepared.plan))
@@ -165,12 +177,21 @@ class SandboxExecutor:
     def _prepare(self) -> Prepared:
         if not os.path.isdir(self.workspace):
             raise NotStarted(f"{self.workspace} is no directory", failure=Failure.NO_DIRECTORY)
-        grant = GrantFlag(access=Access.EXEC, pattern=core.program(), flag="what starts its commands", implied=True)
-        request = replace(self._request, grants=(*self._request.grants, grant), command=self._shell[0])
+        grant = GrantFlag(
+            access=Access.EXEC,
+            pattern=core.program(),
+            flag="what starts its commands",
+            implied=True,
+        )
+        request = replace(
+            self._request, grants=(*self._request.grants, grant), command=self._shell[0]
+        )
         prepared = prepare(request, replace(Origin.of_process(), cwd=self.workspace), to_run=True)
         return replace(prepared, plan=_with_attendant(prepared.plan))
 
-    def _start(self, prepared: Prepared, line: socket.socket, holder: socket.socket) -> subprocess.Popen[bytes]:
+    def _start(
+        self, prepared: Prepared, line: socket.socket, holder: socket.socket
+    ) -> subprocess.Popen[bytes]:
         assert self._said is not None
         with contextlib.ExitStack() as theirs:
             theirs.enter_context(holder)
@@ -222,5 +243,9 @@ def _refuse_denied(environment: Mapping[str, str], rules: EnvironmentRules | Non
     """What the policy keeps out stays out, whoever brings it."""
     for name in environment if rules else ():
         assert rules is not None
-        if name not in rules.keep and any(fnmatch.fnmatchcase(name, pattern) for pattern in rules.deny):
-            raise NotStarted(f"the policy keeps {name} out of the environment", failure=Failure.DENIED)
+        if name not in rules.keep and any(
+            fnmatch.fnmatchcase(name, pattern) for pattern in rules.deny
+        ):
+            raise NotStarted(
+                f"the policy keeps {name} out of the environment", failure=Failure.DENIED
+            )

@@ -1,7 +1,8 @@
-"""Commands in the background, in whatever place an executor has: started, read with a cursor, written to, ended.
+"""Commands in the background, in whatever place an executor has: started, read with a cursor,
+written to, ended.
 
-A shell keeps the last MiB in memory and all it said in a log. One that can not be started is a failed shell, never a
-run in the foreground.
+A shell keeps the last MiB in memory and all it said in a log. One that can not be started is a
+failed shell, never a run in the foreground.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paddock.errors import UsageError
-from paddock.executors.interface import Closable, CommandExecutor, CommandLine, NotStarted, Process, Resizable, Size
+from paddock.executors.interface import (
+    Closable,
+    CommandExecutor,
+    CommandLine,
+    NotStarted,
+    Process,
+    Resizable,
+    Size,
+)
 from paddock.executors.run import GRACE_S, end
 
 RING_BYTES = 1024 * 1024
@@ -35,7 +44,9 @@ class ShellStatus(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a shell said since the cursor. ``lost``: bytes before it that were dropped before anybody read them."""
+    """What a shell said since the cursor. ``lost``: bytes before it that were dropped before
+    anybody read them.
+    """
 
     data: bytes
     lost: int
@@ -86,18 +97,28 @@ class Shell:
         await self._until(lambda: self.state is not ShellStatus.RUNNING, timeout_s)
         return self.state
 
-    async def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float | None = None) -> re.Match[str] | None:
-        """Until something it said matches, from the cursor on. None: it ended, or the time is over, without it."""
+    async def wait_for(
+        self, pattern: str | re.Pattern[str], timeout_s: float | None = None
+    ) -> re.Match[str] | None:
+        """Until something it said matches, from the cursor on. None: it ended, or the time is over,
+        without it.
+        """
         expression = re.compile(pattern)
 
         def found() -> re.Match[str] | None:
             return expression.search(self.peek().text)
 
-        await self._until(lambda: found() is not None or self.state is not ShellStatus.RUNNING, timeout_s)
+        await self._until(
+            lambda: found() is not None or self.state is not ShellStatus.RUNNING, timeout_s
+        )
         return found()
 
     async def write(self, data: bytes | str) -> None:
-        if self._process is None or self._process.stdin is None or self.state is not ShellStatus.RUNNING:
+        if (
+            self._process is None
+            or self._process.stdin is None
+            or self.state is not ShellStatus.RUNNING
+        ):
             raise UsageError(f"{self.id} takes no input: it is {self.state.value}")
         self._process.stdin.write(data.encode() if isinstance(data, str) else data)
         await self._process.stdin.drain()
@@ -111,7 +132,9 @@ class Shell:
             self._process.resize(size)
 
     async def kill(self, grace_s: float = GRACE_S) -> ShellStatus:
-        """TERM, and KILL if it is still there after the grace: everything that it started. Returns after its end."""
+        """TERM, and KILL if it is still there after the grace: everything that it started. Returns
+        after its end.
+        """
         if self._process is not None and self.state is ShellStatus.RUNNING:
             self._killed = True
             await end(self._process, grace_s)
@@ -119,11 +142,18 @@ class Shell:
         return self.state
 
     async def _start(
-        self, executor: CommandExecutor, *, cwd: str | None, env: Mapping[str, str] | None, tty: Size | None
+        self,
+        executor: CommandExecutor,
+        *,
+        cwd: str | None,
+        env: Mapping[str, str] | None,
+        tty: Size | None,
     ) -> None:
         self.log.touch()  # whoever has the shell has its log
         try:
-            self._process = await executor.spawn(self.command, cwd=cwd, env=env, stdin=True, tty=tty)
+            self._process = await executor.spawn(
+                self.command, cwd=cwd, env=env, stdin=True, tty=tty
+            )
         except NotStarted as error:
             self.state, self.error = ShellStatus.FAILED, error.message
             with open(self.log, "wb") as log:
@@ -181,9 +211,13 @@ class Shell:
 class Shells:
     """``directory``: for the logs; one of its own that goes with the shells if None."""
 
-    def __init__(self, executor: CommandExecutor, directory: str | os.PathLike[str] | None = None) -> None:
+    def __init__(
+        self, executor: CommandExecutor, directory: str | os.PathLike[str] | None = None
+    ) -> None:
         self._executor = executor
-        self._own = tempfile.TemporaryDirectory(prefix="paddock-shells-") if directory is None else None
+        self._own = (
+            tempfile.TemporaryDirectory(prefix="paddock-shells-") if directory is None else None
+        )
         self._directory = Path(self._own.name if self._own else os.fspath(directory or "."))
         self._shells: dict[str, Shell] = {}
         self._disposed = False
@@ -211,7 +245,9 @@ class Shells:
         try:
             return self._shells[id]
         except KeyError:
-            raise UsageError(f"there is no shell {id}", hint=f"there are {', '.join(self._shells) or 'none'}") from None
+            raise UsageError(
+                f"there is no shell {id}", hint=f"there are {', '.join(self._shells) or 'none'}"
+            ) from None
 
     def read(self, id: str) -> Said:
         return self[id].read()

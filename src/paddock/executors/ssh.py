@@ -1,7 +1,8 @@
-"""Another machine, by OpenSSH: one connection for all commands (a control master), which ends with us.
+"""Another machine, by OpenSSH: one connection for all commands (a control master), which ends with
+us.
 
-What a command is given goes through its stdin, not through arguments that others could read: a line that the remote
-shell decodes and runs. With a terminal it has to be an argument.
+What a command is given goes through its stdin, not through arguments that others could read: a line
+that the remote shell decodes and runs. With a terminal it has to be an argument.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from paddock.executors.interface import (
     dialect_of,
     shell_words,
 )
-from paddock.executors.remote_client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
+from paddock.executors.remote_client import (
+    MARK,
+    ClientProcess,
+    new_last_word,
+    new_mark,
+    scripted,
+    signalling,
+    telling,
+)
 from paddock.executors.run import run
 from paddock.shell.dialect import Dialect
 
@@ -40,7 +49,9 @@ _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 
 @dataclass(slots=True)
 class _Master:
-    """A connection. A server takes ten sessions on each, unless it is told otherwise (MaxSessions)."""
+    """A connection. A server takes ten sessions on each, unless it is told otherwise
+    (MaxSessions).
+    """
 
     process: AttendedProcess
     options: tuple[str, ...]
@@ -52,8 +63,10 @@ class _Master:
 
 
 class SshExecutor:
-    """``destination`` as ssh takes it; ``options`` too. ``exec_cwd``: where commands run there. Nothing of this
-    machine's environment is sent: commands have that of the account there, and ``env``."""
+    """``destination`` as ssh takes it; ``options`` too. ``exec_cwd``: where commands run there.
+    Nothing of this machine's environment is sent: commands have that of the account there, and
+    ``env``.
+    """
 
     confines_writes = False  # that is the other machine's affair
 
@@ -72,7 +85,9 @@ class SshExecutor:
         self._options = tuple(options)
         self._env = checked_environment(env)
         self._shell = None if shell is None else tuple(shell)
-        self._client = HostExecutor(cwd="/", env={name: os.environ[name] for name in _PASSED if name in os.environ})
+        self._client = HostExecutor(
+            cwd="/", env={name: os.environ[name] for name in _PASSED if name in os.environ}
+        )
         self._directory = tempfile.TemporaryDirectory(prefix="paddock-ssh-")
         self._session = new_mark()
         self._starting = asyncio.Lock()
@@ -91,18 +106,30 @@ class SshExecutor:
             await self.measure()
         words, given = checked_words(command, self._shell or ()), checked_environment(env)
         mark = new_mark(self._session)
-        script = scripted(words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark})
+        script = scripted(
+            words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark}
+        )
         last_word = new_last_word()
         async with self._starting:
             master = await self._free()
-            argv = ["ssh", *master.options, "-tt" if tty else "-T", self._destination, "--", script if tty else _DECODE]
+            argv = [
+                "ssh",
+                *master.options,
+                "-tt" if tty else "-T",
+                self._destination,
+                "--",
+                script if tty else _DECODE,
+            ]
             client = await self._client.spawn(argv, stdin=True, tty=tty)
             there = partial(self._signal, mark)
             process = ClientProcess(client, there, None if tty else last_word.encode())
             master.commands.append(process)
         if not tty:
             assert client.stdin is not None
-            client.stdin.write(base64.b64encode(telling(script, last_word).encode("utf-8", "surrogateescape")) + b"\n")
+            client.stdin.write(
+                base64.b64encode(telling(script, last_word).encode("utf-8", "surrogateescape"))
+                + b"\n"
+            )
             if not stdin:
                 client.stdin.close()
         return process
@@ -141,7 +168,10 @@ class SshExecutor:
         """On any connection: one session more than commands may have is kept for this."""
         for master in self._masters:
             argv = ["ssh", *master.options, "-T", self._destination, "--", signalling(mark, number)]
-            if master.process.returncode is None and (await run(self._client, argv, timeout_s=_CONNECT_S)).ok:
+            if (
+                master.process.returncode is None
+                and (await run(self._client, argv, timeout_s=_CONNECT_S)).ok
+            ):
                 return True
         return False
 
@@ -150,7 +180,15 @@ class SshExecutor:
             if master.has_room():
                 return master
         path = os.path.join(self._directory.name, str(len(self._masters)))
-        options = ("-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", f"ControlPath={path}", *self._options)
+        options = (
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "LogLevel=ERROR",
+            "-o",
+            f"ControlPath={path}",
+            *self._options,
+        )
         master = _Master(await self._connect(path, options), options)
         self._masters.append(master)
         return master
@@ -172,4 +210,6 @@ class SshExecutor:
             master.close()
             raise
         master.close()
-        raise NotStarted(f"{self.name}: {said or 'the connection failed'}", failure=Failure.UNAVAILABLE)
+        raise NotStarted(
+            f"{self.name}: {said or 'the connection failed'}", failure=Failure.UNAVAILABLE
+        )

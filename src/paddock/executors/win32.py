@@ -1,7 +1,9 @@
-"""What Windows is asked for: a job, a token, a process in both. Structures, calls, and the order they go in.
+"""What Windows is asked for: a job, a token, a process in both. Structures, calls, and the order
+they go in.
 
-Types are spelt by their size on 64-bit Windows, so that a structure is the same on every system (``long`` is not), and
-texts are UTF-16 bytes. The libraries come in by ``Libraries``: those of Windows, or what a test has instead.
+Types are spelt by their size on 64-bit Windows, so that a structure is the same on every system
+(``long`` is not), and texts are UTF-16 bytes. The libraries come in by ``Libraries``: those of
+Windows, or what a test has instead.
 """
 
 from __future__ import annotations
@@ -9,7 +11,19 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_size_t, c_uint16, c_uint32, c_uint64, c_void_p, sizeof
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +44,9 @@ ERROR_BAD_EXE_FORMAT, ERROR_FILENAME_TOO_LONG, ERROR_DIRECTORY = 193, 206, 267
 
 
 class IoCounters(Structure):
-    _fields_ = tuple((name, c_uint64) for name in ("reads", "writes", "others", "read", "written", "moved"))
+    _fields_ = tuple(
+        (name, c_uint64) for name in ("reads", "writes", "others", "read", "written", "moved")
+    )
 
 
 class BasicLimits(Structure):
@@ -81,12 +97,18 @@ class StartupInfo(Structure):
     _fields_ = (
         ("cb", c_uint32),
         *((name, c_void_p) for name in ("lpReserved", "lpDesktop", "lpTitle")),
-        *((name, c_uint32) for name in ("dwX", "dwY", "dwXSize", "dwYSize", "dwXCountChars", "dwYCountChars")),
+        *(
+            (name, c_uint32)
+            for name in ("dwX", "dwY", "dwXSize", "dwYSize", "dwXCountChars", "dwYCountChars")
+        ),
         ("dwFillAttribute", c_uint32),
         ("dwFlags", c_uint32),
         ("wShowWindow", c_uint16),
         ("cbReserved2", c_uint16),
-        *((name, c_void_p) for name in ("lpReserved2", "hStdInput", "hStdOutput", "hStdError", "lpAttributeList")),
+        *(
+            (name, c_void_p)
+            for name in ("lpReserved2", "hStdInput", "hStdOutput", "hStdError", "lpAttributeList")
+        ),
     )
 
 
@@ -170,7 +192,9 @@ class Windows:
         limits = job_limits(memory_mb=memory_mb, processes=processes)
         try:
             self._kernel(
-                self._kernel32.SetInformationJobObject(job, JOB_EXTENDED_LIMITS, byref(limits), sizeof(limits)),
+                self._kernel32.SetInformationJobObject(
+                    job, JOB_EXTENDED_LIMITS, byref(limits), sizeof(limits)
+                ),
                 "SetInformationJobObject",
             )
         except CallFailed:
@@ -182,7 +206,9 @@ class Windows:
         """How many processes are in it."""
         found = Accounting()
         self._kernel(
-            self._kernel32.QueryInformationJobObject(job, JOB_BASIC_ACCOUNTING, byref(found), sizeof(found), None),
+            self._kernel32.QueryInformationJobObject(
+                job, JOB_BASIC_ACCOUNTING, byref(found), sizeof(found), None
+            ),
             "QueryInformationJobObject",
         )
         return int(found.active)
@@ -194,19 +220,25 @@ class Windows:
         """Our own, at low integrity: what it may write is what is labelled low."""
         own, made, sid = c_void_p(), c_void_p(), c_void_p()
         self._kernel(
-            self._advapi32.OpenProcessToken(self._kernel32.GetCurrentProcess(), TOKEN_RIGHTS, byref(own)),
+            self._advapi32.OpenProcessToken(
+                self._kernel32.GetCurrentProcess(), TOKEN_RIGHTS, byref(own)
+            ),
             "OpenProcessToken",
         )
         try:
             self._kernel(
-                self._advapi32.DuplicateTokenEx(own, 0, None, SECURITY_IMPERSONATION, TOKEN_PRIMARY, byref(made)),
+                self._advapi32.DuplicateTokenEx(
+                    own, 0, None, SECURITY_IMPERSONATION, TOKEN_PRIMARY, byref(made)
+                ),
                 "DuplicateTokenEx",
             )
         finally:
             self.close(own.value)
         try:
             text = wide(LOW_INTEGRITY)
-            self._kernel(self._advapi32.ConvertStringSidToSidW(text, byref(sid)), "ConvertStringSidToSidW")
+            self._kernel(
+                self._advapi32.ConvertStringSidToSidW(text, byref(sid)), "ConvertStringSidToSidW"
+            )
             try:
                 label = MandatoryLabel(sid.value, SE_GROUP_INTEGRITY)
                 size = sizeof(label) + self._advapi32.GetLengthSid(sid)
@@ -229,7 +261,9 @@ class Windows:
         needed = c_uint32()
         buffer = (ctypes.c_ubyte * 256)()
         self._kernel(
-            self._advapi32.GetTokenInformation(token, TOKEN_INTEGRITY, byref(buffer), sizeof(buffer), byref(needed)),
+            self._advapi32.GetTokenInformation(
+                token, TOKEN_INTEGRITY, byref(buffer), sizeof(buffer), byref(needed)
+            ),
             "GetTokenInformation",
         )
         label = MandatoryLabel.from_buffer(buffer)
@@ -246,16 +280,21 @@ class Windows:
         environment: Mapping[str, str],
         handles: Sequence[int],
     ) -> tuple[int, int]:
-        """A process that is in the job before its first instruction: its handle and number. ``handles``: its stdin,
-        stdout and stderr, and all that it inherits."""
+        """A process that is in the job before its first instruction: its handle and number.
+        ``handles``: its stdin, stdout and stderr, and all that it inherits.
+        """
         for handle in handles:
             self._kernel(
-                self._kernel32.SetHandleInformation(handle, HANDLE_FLAG_INHERIT, HANDLE_FLAG_INHERIT),
+                self._kernel32.SetHandleInformation(
+                    handle, HANDLE_FLAG_INHERIT, HANDLE_FLAG_INHERIT
+                ),
                 "SetHandleInformation",
             )
         inherited = (c_void_p * len(handles))(*handles)
         size = c_size_t()
-        self._kernel32.InitializeProcThreadAttributeList(None, 1, 0, byref(size))  # says how much it needs, and "no"
+        self._kernel32.InitializeProcThreadAttributeList(
+            None, 1, 0, byref(size)
+        )  # says how much it needs, and "no"
         attributes = (ctypes.c_ubyte * size.value)()
         self._kernel(
             self._kernel32.InitializeProcThreadAttributeList(byref(attributes), 1, 0, byref(size)),
@@ -264,7 +303,13 @@ class Windows:
         try:
             self._kernel(
                 self._kernel32.UpdateProcThreadAttribute(
-                    byref(attributes), 0, HANDLE_LIST, byref(inherited), sizeof(inherited), None, None
+                    byref(attributes),
+                    0,
+                    HANDLE_LIST,
+                    byref(inherited),
+                    sizeof(inherited),
+                    None,
+                    None,
                 ),
                 "UpdateProcThreadAttribute",
             )
@@ -272,15 +317,31 @@ class Windows:
             info.hStdInput, info.hStdOutput, info.hStdError = handles
             info.lpAttributeList = ctypes.addressof(attributes)
             made = ProcessInformation()
-            rest = (None, wide(line), None, None, 1, CREATION, block(environment), wide(cwd), byref(info), byref(made))
+            rest = (
+                None,
+                wide(line),
+                None,
+                None,
+                1,
+                CREATION,
+                block(environment),
+                wide(cwd),
+                byref(info),
+                byref(made),
+            )
             if token is None:
                 self._kernel(self._kernel32.CreateProcessW(*rest), "CreateProcessW")
             else:
-                self._kernel(self._advapi32.CreateProcessAsUserW(token, *rest), "CreateProcessAsUserW")
+                self._kernel(
+                    self._advapi32.CreateProcessAsUserW(token, *rest), "CreateProcessAsUserW"
+                )
         finally:
             self._kernel32.DeleteProcThreadAttributeList(byref(attributes))
         try:
-            self._kernel(self._kernel32.AssignProcessToJobObject(job, made.hProcess), "AssignProcessToJobObject")
+            self._kernel(
+                self._kernel32.AssignProcessToJobObject(job, made.hProcess),
+                "AssignProcessToJobObject",
+            )
             if self._kernel32.ResumeThread(made.hThread) == INFINITE:
                 raise CallFailed("ResumeThread", self._last_error())
         except CallFailed:
@@ -308,7 +369,9 @@ class Windows:
 
 
 def job_limits(*, memory_mb: int, processes: int) -> ExtendedLimits:
-    """What all of a job may have committed together: a limit of the working set would let it commit what it likes."""
+    """What all of a job may have committed together: a limit of the working set would let it commit
+    what it likes.
+    """
     limits = ExtendedLimits()
     basic = limits.BasicLimitInformation
     basic.LimitFlags = JOB_ACTIVE_PROCESS | JOB_MEMORY | JOB_DIE_ON_UNHANDLED | JOB_KILL_ON_CLOSE

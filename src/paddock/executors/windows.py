@@ -1,8 +1,9 @@
-"""Windows as it is, with what it can hold a command by: a job (memory, number of processes, the end of all of it) and
-low integrity, at which nothing can be written but what is labelled so: the workspace, while this lasts.
+"""Windows as it is, with what it can hold a command by: a job (memory, number of processes, the end
+of all of it) and low integrity, at which nothing can be written but what is labelled so: the
+workspace, while this lasts.
 
-Reads and the network are not held. ``CallFailed`` of any of it means that no command is started, unless a person said
-that less will do; then commands do not count as confined.
+Reads and the network are not held. ``CallFailed`` of any of it means that no command is started,
+unless a person said that less will do; then commands do not count as confined.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Pipes(Protocol):
 
 
 class WindowsExecutor:
-    """``workspace``: it is labelled low as long as this lives. ``require_enforced`` false: without low integrity if it
-    can not be had, with a warning."""
+    """``workspace``: it is labelled low as long as this lives. ``require_enforced`` false: without
+    low integrity if it can not be had, with a warning.
+    """
 
     name = "windows: job object"
 
@@ -90,7 +92,9 @@ class WindowsExecutor:
                         f"commands can not be kept from writing: {error}",
                         hint="require_enforced = false runs them in a job object alone",
                     ) from None
-                warnings.warn(f"commands can write everywhere: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"commands can write everywhere: {error}", RuntimeWarning, stacklevel=2
+                )
         if self._token is not None:
             self.name = "windows: job object, low integrity"
             self._env = {**self._env, **_low_temp(self._env), **checked_environment(env)}
@@ -111,7 +115,9 @@ class WindowsExecutor:
         given = checked_environment(env)
         line = self._line(command)
         if tty is not None:
-            raise NotStarted(f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE)
+            raise NotStarted(
+                f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
+            )
         where = self.workspace if cwd is None else os.path.join(self.workspace, cwd)
         self._forget()
         process = WindowsProcess(self._windows, self._jobs)
@@ -119,7 +125,12 @@ class WindowsExecutor:
             await process.start(
                 self._pipes,
                 lambda job, handles: self._windows.start(
-                    line, token=self._token, job=job, cwd=where, environment={**self._env, **given}, handles=handles
+                    line,
+                    token=self._token,
+                    job=job,
+                    cwd=where,
+                    environment={**self._env, **given},
+                    handles=handles,
                 ),
                 self._limits,
                 stdin=stdin,
@@ -153,7 +164,9 @@ class WindowsExecutor:
             words = [*(self._shell or ()), command]
         elif words[0].lower().rstrip(". ").endswith(_BATCH):
             # cmd.exe would read their arguments by rules that no quoting is safe from.
-            raise NotStarted(f"{words[0]}: batch files are for the shell", failure=Failure.NOT_EXECUTABLE)
+            raise NotStarted(
+                f"{words[0]}: batch files are for the shell", failure=Failure.NOT_EXECUTABLE
+            )
         return subprocess.list2cmdline(words)
 
     def _lower(self) -> None:
@@ -185,7 +198,9 @@ class WindowsExecutor:
 
 
 class WindowsProcess:
-    """Signals are all one here: the end of the job. Its exit code is then that of the signal that was asked for."""
+    """Signals are all one here: the end of the job. Its exit code is then that of the signal that
+    was asked for.
+    """
 
     def __init__(self, windows: Windows, jobs: dict[int, WindowsProcess]) -> None:
         self._windows = windows
@@ -244,7 +259,9 @@ class WindowsProcess:
                 ours, handle = pipes.from_it()
                 theirs.append(handle)
                 setattr(self, name, await self._reader(ours))
-            self._job = self._windows.make_job(memory_mb=limits["memory_mb"], processes=limits["processes"])
+            self._job = self._windows.make_job(
+                memory_mb=limits["memory_mb"], processes=limits["processes"]
+            )
             self._jobs[self._job] = self
             process, self.pid = start(self._job, theirs)
         finally:
@@ -254,7 +271,9 @@ class WindowsProcess:
 
     async def _reader(self, pipe: Any) -> asyncio.StreamReader:
         reader = asyncio.StreamReader(limit=_MAX_BUFFERED_BYTES, loop=self._loop)
-        transport, _ = await self._loop.connect_read_pipe(lambda: _PipeOutput(reader, loop=self._loop), pipe)
+        transport, _ = await self._loop.connect_read_pipe(
+            lambda: _PipeOutput(reader, loop=self._loop), pipe
+        )
         self._transports.append(transport)
         return reader
 
@@ -275,7 +294,9 @@ class _PipeOutput(asyncio.StreamReaderProtocol):
 
 
 class _Overlapped:
-    """What asyncio makes for its own subprocesses: the end of ours can be waited for, theirs is an ordinary one."""
+    """What asyncio makes for its own subprocesses: the end of ours can be waited for, theirs is an
+    ordinary one.
+    """
 
     def to_it(self) -> tuple[Any, int]:
         return self._pipe(ours_reads=False)
@@ -286,7 +307,9 @@ class _Overlapped:
     def _pipe(self, *, ours_reads: bool) -> tuple[Any, int]:
         windows_utils = importlib.import_module("asyncio.windows_utils")
         # asyncio reads from a pipe that it writes to, to hear of its end: that one goes both ways.
-        read, write = windows_utils.pipe(overlapped=(ours_reads, not ours_reads), duplex=not ours_reads)
+        read, write = windows_utils.pipe(
+            overlapped=(ours_reads, not ours_reads), duplex=not ours_reads
+        )
         ours, theirs = (read, write) if ours_reads else (write, read)
         return windows_utils.PipeHandle(ours), theirs
 
@@ -314,7 +337,9 @@ def _environment() -> dict[str, str]:
 
 
 def _low_temp(environment: Mapping[str, str]) -> dict[str, str]:
-    """Nobody at low integrity can write the usual one; below LocalLow everything is labelled low."""
+    """Nobody at low integrity can write the usual one; below LocalLow everything is labelled
+    low.
+    """
     if "LOCALAPPDATA" not in environment:
         return {}
     low = ntpath.join(environment["LOCALAPPDATA"] + "Low", "Temp")
@@ -325,6 +350,8 @@ def _low_temp(environment: Mapping[str, str]) -> dict[str, str]:
 def _call(argv: Sequence[str]) -> int:
     flags = 0x08000000 if sys.platform == "win32" else 0  # no window
     try:
-        return subprocess.run(argv, capture_output=True, timeout=_STAMP_S, creationflags=flags).returncode
+        return subprocess.run(
+            argv, capture_output=True, timeout=_STAMP_S, creationflags=flags
+        ).returncode
     except (OSError, subprocess.TimeoutExpired):
         return 1

@@ -1,7 +1,9 @@
-"""Names that a place which shares the workspace has to hold: found by the same search as for the fence.
+"""Names that a place which shares the workspace has to hold: found by the same search as for the
+fence.
 
-The engine is told to mount something over each: itself and read-only for what git and tools obey, nothing for what is
-denied. That holds for names that are there when the place starts, and for no others.
+The engine is told to mount something over each: itself and read-only for what git and tools obey,
+nothing for what is denied. That holds for names that are there when the place starts, and for no
+others.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldNames:
-    """``unheld``: why nothing could be searched for. ``paths``: what is covered, as the host calls it. ``links``: the
-    symlinks in git directories, and what they say."""
+    """``unheld``: why nothing could be searched for. ``paths``: what is covered, as the host calls
+    it. ``links``: the symlinks in git directories, and what they say.
+    """
 
     mounts: tuple[Mount, ...] = ()
     paths: frozenset[str] = frozenset()
@@ -45,18 +48,25 @@ class HeldNames:
 
     @property
     def note(self) -> str:
-        return LATER if self.unheld is None else f"protected and denied names are not held here: {self.unheld}"
+        return (
+            LATER
+            if self.unheld is None
+            else f"protected and denied names are not held here: {self.unheld}"
+        )
 
 
 def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> HeldNames:
-    """``inside``: what the place calls the workspace. What belongs to a linked worktree, and lies elsewhere, keeps its
-    name: the worktree's ``.git`` says it."""
+    """``inside``: what the place calls the workspace. What belongs to a linked worktree, and lies
+    elsewhere, keeps its name: the worktree's ``.git`` says it.
+    """
     from paddock.launch.prepare import prepare
 
     try:
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
-            return HeldNames(unheld="the search needs user namespaces, which this machine does not give")
+            return HeldNames(
+                unheld="the search needs user namespaces, which this machine does not give"
+            )
         searched = covers_of(prepared.plan)
     except HostError as error:
         return HeldNames(unheld=error.message)
@@ -65,15 +75,21 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
     common = [one.read for one in prepared.terrain.openings if not within(one.read, workspace)]
     shared = [*common, workspace]
     mounts = [
-        Mount(source=grant.path, target=grant.path, directory=True, read_only=grant.access == "read")
+        Mount(
+            source=grant.path, target=grant.path, directory=True, read_only=grant.access == "read"
+        )
         for grant in sorted(prepared.plan.files.grants, key=lambda grant: grant.path)
         if any(within(grant.path, place) for place in common) and os.path.isdir(grant.path)
     ]
     found = [one for one in searched.covers if any(within(one.path, place) for place in shared)]
     found.sort(key=lambda one: one.path)
     mounts += [_mount(cover, workspace, inside) for cover in found]
-    links = frozenset(link for link in searched.links if any(within(link[0], place) for place in shared))
-    return HeldNames(mounts=tuple(mounts), paths=frozenset(cover.path for cover in found), links=links)
+    links = frozenset(
+        link for link in searched.links if any(within(link[0], place) for place in shared)
+    )
+    return HeldNames(
+        mounts=tuple(mounts), paths=frozenset(cover.path for cover in found), links=links
+    )
 
 
 def _mount(cover: Cover, workspace: str, inside: str) -> Mount:

@@ -1,10 +1,11 @@
 """A distribution of the Windows Subsystem for Linux, by ``wsl.exe -d DISTRO -- SHELL -c LINE``.
 
-``wsl.exe --`` hands its line to the distribution's own shell, which reads it a first time. So LINE has nothing in it
-that a shell would change between double quotes; what is to run goes through stdin, by its exact size.
+``wsl.exe --`` hands its line to the distribution's own shell, which reads it a first time. So LINE
+has nothing in it that a shell would change between double quotes; what is to run goes through
+stdin, by its exact size.
 
-No fence: inside one is root, Windows' drives are mounted and the network is open, unless the distribution was set up
-without (distro.py). So commands here do not count as confined.
+No fence: inside one is root, Windows' drives are mounted and the network is open, unless the
+distribution was set up without (distro.py). So commands here do not count as confined.
 """
 
 from __future__ import annotations
@@ -31,24 +32,32 @@ from paddock.executors.interface import (
     dialect_of,
     shell_words,
 )
-from paddock.executors.remote_client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
+from paddock.executors.remote_client import (
+    MARK,
+    ClientProcess,
+    new_last_word,
+    new_mark,
+    scripted,
+    signalling,
+    telling,
+)
 from paddock.executors.run import run
 from paddock.text.path_compare import PathError, PathKind, folded, normal
 
 DISTRO = "paddock-sandbox"
 AUTOMOUNT = "/mnt"
 # What wsl.exe itself needs. WSLENV, which would let Windows' variables in, is not among them.
-_PASSED = (
-    "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES PROGRAMDATA USERNAME"
-)
+_PASSED = "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES PROGRAMDATA USERNAME"
 _CALL_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SHELL = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9._/-]*")
 
 
 class WslExecutor:
-    """``workspace``: a directory of Windows, ``C:\\\\work``; commands run in it or below. ``automount``: where the
-    distribution has its drives (``automount.root`` in its wsl.conf). ``program``: another wsl.exe."""
+    """``workspace``: a directory of Windows, ``C:\\\\work``; commands run in it or below.
+    ``automount``: where the distribution has its drives (``automount.root`` in its wsl.conf).
+    ``program``: another wsl.exe.
+    """
 
     confines_writes = False
 
@@ -64,7 +73,9 @@ class WslExecutor:
     ) -> None:
         self.name = f"wsl: {checked_distro(distro)}"
         self.distro = distro
-        self._workspace = WslWorkspace(os.fspath(workspace) if workspace is not None else os.getcwd(), automount)
+        self._workspace = WslWorkspace(
+            os.fspath(workspace) if workspace is not None else os.getcwd(), automount
+        )
         self._shell = checked_shell(shell)
         self.dialect = dialect_of((self._shell,))
         self._env = checked_environment(env)
@@ -86,7 +97,9 @@ class WslExecutor:
     ) -> ClientProcess:
         words, given = checked_words(command, shell_words(self._shell)), checked_environment(env)
         if tty is not None:
-            raise NotStarted(f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE)
+            raise NotStarted(
+                f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
+            )
         where = self._workspace.inside(cwd)
         await self._there()
         mark = new_mark(self._session)
@@ -94,7 +107,8 @@ class WslExecutor:
         script = telling(scripted(words, where, {**self._env, **given, MARK: mark}), last_word)
         argv, sent = self._line(script)
         client = await self._client.spawn(argv, stdin=True)
-        # From here to the end nothing is waited for, so nobody is cancelled between a start and its owner.
+        # From here to the end nothing is waited for, so nobody is cancelled between a start and its
+        # owner.
         assert client.stdin is not None
         client.stdin.write(sent)
         if not stdin:
@@ -125,14 +139,20 @@ class WslExecutor:
         return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_S)).ok
 
     async def _there(self) -> None:
-        """wsl.exe says the same of a distribution that is missing as of a command that failed: so it is asked first."""
+        """wsl.exe says the same of a distribution that is missing as of a command that failed: so
+        it is asked first.
+        """
         async with self._checking:
             if self._found:
                 return
-            listed = await run(self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_S)
+            listed = await run(
+                self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_S
+            )
             if listed.error is not None:
                 raise NotStarted(
-                    f"{self.name}: {listed.error}", failure=Failure.UNAVAILABLE, hint="`wsl --install` brings WSL"
+                    f"{self.name}: {listed.error}",
+                    failure=Failure.UNAVAILABLE,
+                    hint="`wsl --install` brings WSL",
                 )
             names = decoded(bytes(listed.output["stdout"])).splitlines()
             if self.distro.casefold() not in [name.strip().casefold() for name in names]:
@@ -154,7 +174,8 @@ class WslWorkspace:
             raise UsageError(f"{windows}: {error}") from None
         if kind is not PathKind.DRIVE:
             raise UsageError(
-                f"{windows}: a workspace for wsl lies on a drive", hint="C:\\work, not a share or a path of Linux"
+                f"{windows}: a workspace for wsl lies on a drive",
+                hint="C:\\work, not a share or a path of Linux",
             )
         self.windows = windows
         self._automount = "/" + automount.strip("/")
@@ -162,8 +183,9 @@ class WslWorkspace:
         self.linux = self._mounted(path)
 
     def inside(self, cwd: str | None) -> str:
-        """Where a command runs: a path of Windows or of the distribution, or one below the workspace. NotStarted if it
-        lies elsewhere."""
+        """Where a command runs: a path of Windows or of the distribution, or one below the
+        workspace. NotStarted if it lies elsewhere.
+        """
         if cwd is None:
             return self.linux
         try:
@@ -191,10 +213,13 @@ class WslWorkspace:
 def in_distro(
     distro: str, shell: str, script: str, *, program: str, user: str | None = None
 ) -> tuple[list[str], bytes]:
-    """What starts a script there, and what its stdin begins with. A script that arrives in part is not run: it is one
-    compound command."""
+    """What starts a script there, and what its stdin begins with. A script that arrives in part is
+    not run: it is one compound command.
+    """
     sent = f"exec 3<&-; {{ {script}\n}}\n".encode("utf-8", "surrogateescape")
-    line = f"{{ dd bs=1 count={len(sent)} 2>/dev/null | {shell} /proc/self/fd/3 3<&0 <&4 4<&-; }} 4<&0"
+    line = (
+        f"{{ dd bs=1 count={len(sent)} 2>/dev/null | {shell} /proc/self/fd/3 3<&0 <&4 4<&-; }} 4<&0"
+    )
     who = [] if user is None else ["-u", user]
     return [program, "-d", distro, *who, "--", shell, "-c", line], sent
 
@@ -212,12 +237,16 @@ def wsl_program() -> str:
 
 
 def client_environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _PASSED.split() if name in os.environ} | {"WSL_UTF8": "1"}
+    return {name: os.environ[name] for name in _PASSED.split() if name in os.environ} | {
+        "WSL_UTF8": "1"
+    }
 
 
 def checked_distro(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError(f"not a name for a distribution: {name!r}", hint="letters, digits, '.', '_' and '-'")
+        raise UsageError(
+            f"not a name for a distribution: {name!r}", hint="letters, digits, '.', '_' and '-'"
+        )
     return name
 
 

@@ -1,5 +1,7 @@
-"""One exec → what the gate answers. The core's rule engine is the only one (``core/src/gate/rules.rs``), and only it
-knows what the kernel would bring to run (``core/src/gate/interpreter_chain.rs``)."""
+"""One exec → what the gate answers. The core's rule engine is the only one
+(``core/src/gate/rules.rs``), and only it knows what the kernel would bring to run
+(``core/src/gate/interpreter_chain.rs``).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from paddock.policy.model import Action
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exec:
-    """As execve(2) gets it. Whoever asks beforehand does not know the parent: rules that look at it can not be judged
-    then."""
+    """As execve(2) gets it. Whoever asks beforehand does not know the parent: rules that look at it
+    can not be judged then.
+    """
 
     path: str
     argv: tuple[str, ...]
@@ -32,10 +35,11 @@ class RuleOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecDecision:
-    """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could have made the
-    program), ``unseen`` (no rule is asked: ``error`` says why) or ``error`` (``rule`` could not be judged: ``error``
-    says why). ``doubted``: the rule that would have allowed it and held only by a name that does not count.
-    ``approved``: what answers the question, if it is one."""
+    """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could
+    have made the program), ``unseen`` (no rule is asked: ``error`` says why) or ``error`` (``rule``
+    could not be judged: ``error`` says why). ``doubted``: the rule that would have allowed it and
+    held only by a name that does not count. ``approved``: what answers the question, if it is one.
+    """
 
     action: Action
     cause: str
@@ -51,9 +55,10 @@ class ExecDecision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedExec:
-    """``chain``: every file it brings to run, the one asked for first; ``needs``: what the kernel opens besides, as it
-    is named: interpreters, a loader. ``failure``: the kernel's own errno, where that is known. ``decision``: None where
-    there is no gate, or nothing to judge."""
+    """``chain``: every file it brings to run, the one asked for first; ``needs``: what the kernel
+    opens besides, as it is named: interpreters, a loader. ``failure``: the kernel's own errno,
+    where that is known. ``decision``: None where there is no gate, or nothing to judge.
+    """
 
     chain: tuple[str, ...]
     needs: tuple[str, ...]
@@ -71,7 +76,9 @@ def judge_exec(plan: Plan, asked: Exec) -> JudgedExec:
             decision=_decision(answer["decision"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+        ) from error
 
 
 def _decision(answer: Any) -> ExecDecision | None:
@@ -88,4 +95,8 @@ def _decision(answer: Any) -> ExecDecision | None:
 
 
 def _rule(answer: Any) -> RuleOf | None:
-    return None if answer is None else RuleOf(id=answer["id"], source=answer["source"], reason=answer["reason"])
+    return (
+        None
+        if answer is None
+        else RuleOf(id=answer["id"], source=answer["source"], reason=answer["reason"])
+    )

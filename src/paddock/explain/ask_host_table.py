@@ -1,4 +1,6 @@
-"""One host → what the network answers. The core's table is the only judge (``core/src/network/rules/``)."""
+"""One host → what the network answers. The core's table is the only judge
+(``core/src/network/rules/``).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class HostRuleOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDecision:
-    """``rule``: the one that decided, if one did. ``reason``: why it is not reached, or why nobody asks."""
+    """``rule``: the one that decided, if one did. ``reason``: why it is not reached, or why nobody
+    asks.
+    """
 
     action: Action
     rule: HostRuleOf | None
@@ -42,14 +46,22 @@ def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
     if plan.network.mode is NetworkReach.NONE:
         return HostDecision(action=Action.DENY, rule=None, reason="there is no network")
     if port in plan.network.local_ports and host.lower().removesuffix(".") in LOOPBACK:
-        return HostDecision(action=Action.ALLOW, rule=None, reason="it is one of allowed_local_ports")
-    answer = core.ask("judge-host", question=canonical({"network": network, "host": host, "port": port}))
+        return HostDecision(
+            action=Action.ALLOW, rule=None, reason="it is one of allowed_local_ports"
+        )
+    answer = core.ask(
+        "judge-host", question=canonical({"network": network, "host": host, "port": port})
+    )
     try:
         rule, reason = answer["rule"], answer["reason"]
         return HostDecision(
             action=Action(answer["action"]),
-            rule=None if rule is None else HostRuleOf(host=str(rule["host"]), source=str(rule["source"])),
+            rule=None
+            if rule is None
+            else HostRuleOf(host=str(rule["host"]), source=str(rule["source"])),
             reason=None if reason is None else str(reason),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+        ) from error

@@ -1,7 +1,9 @@
-"""How a run would end before the command's first instruction, without starting it: for ``--dry-run``.
+"""How a run would end before the command's first instruction, without starting it: for
+``--dry-run``.
 
-Policy, plan and preflight refuse by themselves. What is left are the last steps of a run: the state that is written,
-the journal that is made, the working directory that is entered, the program that is looked for.
+Policy, plan and preflight refuse by themselves. What is left are the last steps of a run: the state
+that is written, the journal that is made, the working directory that is entered, the program that
+is looked for.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ class WouldNotStart:
 
 
 def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> WouldNotStart | None:
-    """Raises what a run would be refused with; returns what the start of its command would fail with."""
+    """Raises what a run would be refused with; returns what the start of its command would fail
+    with.
+    """
     plan = prepared.plan
     require_makeable(prepared.policy, plan)
     WritableHistory.require_recordable(
-        origin.state_dir, [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)]
+        origin.state_dir,
+        [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)],
     )
     if plan.journal:
         require_usable(plan.journal, origin.uid)
-    # A directory that the run makes can not be entered before: then the fence is tried from where we stand.
+    # A directory that the run makes can not be entered before: then the fence is tried from where
+    # we stand.
     made = any(within(plan.workdir, place) for place in prepared.to_make())
     fence = replace(plan, workdir=plan.cwd) if made else plan
     answered = answer_exec(fence, command, plan.workdir, origin.environ)

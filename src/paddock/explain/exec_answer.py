@@ -1,4 +1,6 @@
-"""What a command would meet if it started one program: the files' answer, as the kernel gives it, and the gate's."""
+"""What a command would meet if it started one program: the files' answer, as the kernel gives it,
+and the gate's.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from paddock.policy.model import Action
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecAnswer:
-    """``failure``: the errno of the files; ``decision``: the gate's. None: there is no gate, or no program."""
+    """``failure``: the errno of the files; ``decision``: the gate's. None: there is no gate, or no
+    program.
+    """
 
     chain: tuple[str, ...]
     failure: int | None
@@ -31,10 +35,17 @@ class ExecAnswer:
     @property
     def asked(self) -> bool:
         decision = self.decision
-        return self.failure is None and decision is not None and decision.action is Action.ASK and not decision.allowed
+        return (
+            self.failure is None
+            and decision is not None
+            and decision.action is Action.ASK
+            and not decision.allowed
+        )
 
 
-def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]) -> ExecAnswer:
+def answer_exec(
+    plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]
+) -> ExecAnswer:
     found = locate(plan, words, cwd, environ)
     if found is None:
         where = (
@@ -48,17 +59,28 @@ def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str
     if found.failure is not None and not (decision and decision.cause == "unseen"):
         path = chain[0] if chain else os.path.join(cwd, found.path)
         reason, hint = _files_refuse(found.failure, path)
-        return ExecAnswer(chain=chain, failure=found.failure, decision=decision, reason=reason, hint=hint)
+        return ExecAnswer(
+            chain=chain, failure=found.failure, decision=decision, reason=reason, hint=hint
+        )
     if decision is None:
-        return ExecAnswer(chain=chain, failure=None, decision=None, reason="there are no exec rules")
+        return ExecAnswer(
+            chain=chain, failure=None, decision=None, reason="there are no exec rules"
+        )
     return ExecAnswer(
-        chain=chain, failure=None, decision=decision, reason=_because(decision), hint=_hint(decision, chain, words)
+        chain=chain,
+        failure=None,
+        decision=decision,
+        reason=_because(decision),
+        hint=_hint(decision, chain, words),
     )
 
 
 def _files_refuse(failure: int, path: str) -> tuple[str, str]:
     if failure == errno.ELOOP:
-        return "it is interpreted by a script that is interpreted by a script, and so on", "name a program in `#!`"
+        return (
+            "it is interpreted by a script that is interpreted by a script, and so on",
+            "name a program in `#!`",
+        )
     reason = f"the files do not let it be executed ({os.strerror(failure)})"
     return reason, f"`paddock why --op exec --path {shlex.quote(path)}` says why"
 

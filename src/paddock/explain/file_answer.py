@@ -1,7 +1,9 @@
-"""What a command would meet at one path: the plan's reasoning, the kernel's own try, and the file's permissions.
+"""What a command would meet at one path: the plan's reasoning, the kernel's own try, and the file's
+permissions.
 
-The kernel has the last word wherever it can be asked without doing the act. Where it can not (a directory is not opened
-for writing, a new name is not made for the sake of a question) the permissions are looked at beside the plan.
+The kernel has the last word wherever it can be asked without doing the act. Where it can not (a
+directory is not opened for writing, a new name is not made for the sake of a question) the
+permissions are looked at beside the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from paddock.policy.model import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """The act, behind the very fence: ``allowed``, ``denied``, ``missing``; ``untried``: trying would be doing."""
+    """The act, behind the very fence: ``allowed``, ``denied``, ``missing``; ``untried``: trying
+    would be doing.
+    """
 
     outcome: str
     errno: str | None
@@ -37,9 +41,12 @@ class FileAnswer:
 
 
 def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
-    """The reasoning, with the core's word on what it closes, and what it lays over the names that are there now."""
+    """The reasoning, with the core's word on what it closes, and what it lays over the names that
+    are there now.
+    """
     if plan.files is not None:
-        # Links in closed directories count like names that are denied, and the core alone lists them.
+        # Links in closed directories count like names that are denied, and the core alone lists
+        # them.
         closed = tuple(str(path) for path in core.ask("closed", plan=plan))
         plan = replace(plan, files=replace(plan.files, closed=closed))
     if plan.tier is not Tier.FULL or plan.files is None:
@@ -47,7 +54,9 @@ def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
     return Judge(plan, covers=covers_of(plan).covers, to_make=to_make)
 
 
-def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> FileAnswer:
+def answer(
+    plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()
+) -> FileAnswer:
     judgement = judge_for(plan, to_make=to_make)(path, operation)
     tried = _try(plan, path, operation)
     _agree(judgement, tried, path)
@@ -73,7 +82,9 @@ def _try(plan: Plan, path: str, operation: Operation) -> Tried:
     try:
         return Tried(outcome=str(reply["outcome"]), errno=reply["errno"])
     except (KeyError, TypeError) as error:
-        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+        ) from error
 
 
 def _is_own(plan: Plan, path: str) -> bool:
@@ -101,5 +112,12 @@ def _forbidden(path: str, operation: Operation, tried: Tried) -> str | None:
 
 def _agree(judgement: Judgement, tried: Tried, path: str) -> None:
     """The kernel may be stricter than the grants (file modes). It must never be more open."""
-    if tried.outcome == "allowed" and not judgement.allowed and not path.startswith(("/dev/", "/proc/")):
-        raise Bug(f"the kernel allows {path} and the plan says: {judgement.reason}", hint="please report it")
+    if (
+        tried.outcome == "allowed"
+        and not judgement.allowed
+        and not path.startswith(("/dev/", "/proc/"))
+    ):
+        raise Bug(
+            f"the kernel allows {path} and the plan says: {judgement.reason}",
+            hint="please report it",
+        )

@@ -1,9 +1,11 @@
-"""What the fence answers for a path, and because of which grant: the reasoning behind ``paddock why``.
+"""What the fence answers for a path, and because of which grant: the reasoning behind ``paddock
+why``.
 
-Follows the kernel's own rules. Landlock: the rights on a file are the union of what the rules on it and on the
-directories above it give, and a rule is on a file, not on a name. Mounts, in the full tier: what no grant brings in is
-not there, what no grant lets be written is read-only, and masks and locks lie on top. A test holds the answers against
-what the kernel really does, over random trees.
+Follows the kernel's own rules. Landlock: the rights on a file are the union of what the rules on it
+and on the directories above it give, and a rule is on a file, not on a name. Mounts, in the full
+tier: what no grant brings in is not there, what no grant lets be written is read-only, and masks
+and locks lie on top. A test holds the answers against what the kernel really does, over random
+trees.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """``bearer``: the path that the rights are looked up on, a new name being made in its directory."""
+    """``bearer``: the path that the rights are looked up on, a new name being made in its
+    directory.
+    """
 
     path: str
     operation: Operation
@@ -75,11 +79,14 @@ class _Asked:
 
 
 class Judge:
-    """``covers``: what the core lays over names that are there now, which also knows what else such a name leads to;
-    names that appear are judged by the plan's patterns. ``to_make``: directories that are not there and that the run
-    will make."""
+    """``covers``: what the core lays over names that are there now, which also knows what else such
+    a name leads to; names that appear are judged by the plan's patterns. ``to_make``: directories
+    that are not there and that the run will make.
+    """
 
-    def __init__(self, plan: Plan, *, covers: Iterable[Cover] = (), to_make: Container[str] = ()) -> None:
+    def __init__(
+        self, plan: Plan, *, covers: Iterable[Cover] = (), to_make: Container[str] = ()
+    ) -> None:
         self._plan = plan
         self._to_make = to_make
         self._covers = {cover.path: cover.kind for cover in covers}
@@ -97,7 +104,9 @@ class Judge:
             self._granted[os.path.realpath(grant.path)].append(grant)
             for identity in _ruled(plan, plan.files, grant):
                 self._rules[identity].append(grant)
-        self._leading = {above for place in self._granted for above in _upwards(os.path.dirname(place))}
+        self._leading = {
+            above for place in self._granted for above in _upwards(os.path.dirname(place))
+        }
         # A directory that only leads to grants can be listed where each of them can.
         self._lists = all(
             "read_dir" in _rights(plan, grant)
@@ -113,19 +122,38 @@ class Judge:
         if operation is Operation.MAKE and asked.found:
             return _open(asked, "it is there already")
         if operation is Operation.CHANGE and self._plan.tier is Tier.LANDLOCK:
-            return _open(asked, "Landlock does not judge changes of modes, owners, times and attributes")
+            return _open(
+                asked, "Landlock does not judge changes of modes, owners, times and attributes"
+            )
         giving, near, given = self._given(asked)
         shut = self._shut(asked)
         if shut and (self._plan.tier is Tier.FULL or not asked.needed <= given):
-            return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=shut, closed=True)
+            return Judgement(
+                allowed=False, path=asked.path, grants=tuple(near), reason=shut, closed=True
+            )
         if not asked.needed <= given:
             return self._refused(asked, near, given)
         if self._plan.tier is Tier.FULL and (unseen := self._unmounted(asked)):
             return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=unseen)
         if self._plan.tier is Tier.FULL and (later := self._closed_later(asked)):
-            return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=later, closed=True, later=True)
-        said = f"granted by {giving[0].source}" if giving else "it leads to what is granted, and holds nothing else"
-        if self._plan.tier is Tier.FULL and giving and any(within(asked.path, place) for place in PRIVATE):
+            return Judgement(
+                allowed=False,
+                path=asked.path,
+                grants=tuple(near),
+                reason=later,
+                closed=True,
+                later=True,
+            )
+        said = (
+            f"granted by {giving[0].source}"
+            if giving
+            else "it leads to what is granted, and holds nothing else"
+        )
+        if (
+            self._plan.tier is Tier.FULL
+            and giving
+            and any(within(asked.path, place) for place in PRIVATE)
+        ):
             said = f"{giving[0].path} is the run's own: what the host has there is not in it"
         return Judgement(allowed=True, path=asked.path, grants=tuple(giving), reason=said)
 
@@ -143,9 +171,13 @@ class Judge:
         except OSError:
             found = None
         bearer, needed = self._needed(real, operation, found)
-        return _Asked(path=real, operation=operation, links=links, found=found, bearer=bearer, needed=needed)
+        return _Asked(
+            path=real, operation=operation, links=links, found=found, bearer=bearer, needed=needed
+        )
 
-    def _needed(self, real: str, operation: Operation, found: os.stat_result | None) -> tuple[str, frozenset[str]]:
+    def _needed(
+        self, real: str, operation: Operation, found: os.stat_result | None
+    ) -> tuple[str, frozenset[str]]:
         directory = found is not None and stat.S_ISDIR(found.st_mode)
         match operation:
             case Operation.READ if directory:
@@ -157,7 +189,9 @@ class Judge:
             case Operation.WRITE:
                 return real, frozenset({"write_file"})
             case Operation.EXEC:
-                return existing(real, self._to_make), frozenset({"execute"} if found else {"read_file"})
+                return existing(real, self._to_make), frozenset(
+                    {"execute"} if found else {"read_file"}
+                )
             case Operation.MAKE:
                 return existing(os.path.dirname(real), self._to_make), frozenset({"make_reg"})
             case Operation.REMOVE:
@@ -167,15 +201,25 @@ class Judge:
                 return existing(real, self._to_make), frozenset()
 
     def _given(self, asked: _Asked) -> tuple[list[PathGrant], list[PathGrant], set[str]]:
-        """The grants that give a right that is needed, those that come near, and all rights that are given."""
+        """The grants that give a right that is needed, those that come near, and all rights that
+        are given.
+        """
         assert self._plan.files is not None
         giving: list[PathGrant] = []
         near: list[PathGrant] = []
         given: set[str] = set()
-        ruled = [grant for identity in identities_above(asked.bearer) for grant in self._rules.get(identity, ())]
-        for grant in (grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())):
+        ruled = [
+            grant
+            for identity in identities_above(asked.bearer)
+            for grant in self._rules.get(identity, ())
+        ]
+        for grant in (
+            grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())
+        ):
             # What is not there yet, or is another thing inside, has only its name.
-            if grant.path in self._to_make or (self._plan.tier is Tier.FULL and _is_made(grant.path)):
+            if grant.path in self._to_make or (
+                self._plan.tier is Tier.FULL and _is_made(grant.path)
+            ):
                 ruled.append(grant)
             elif grant not in ruled:
                 near.append(grant)
@@ -191,7 +235,9 @@ class Judge:
         """The reason why no grant would open it, if there is one."""
         assert self._plan.files is not None
         for place in _upwards(asked.path if asked.operation.names else asked.bearer):
-            name = self._closed.get(place) or (self._unwritable.get(place) if asked.operation.writes else None)
+            name = self._closed.get(place) or (
+                self._unwritable.get(place) if asked.operation.writes else None
+            )
             if name:
                 return f"{name} stays closed, whatever is granted"
         if self._plan.tier is Tier.LANDLOCK:
@@ -219,7 +265,11 @@ class Judge:
         places = with_parents(asked.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
             return f"the deny {denied} stays closed, whatever is granted"
-        if not asked.operation.writes or self._is_copy(asked.path) or not self._mounted(asked.path, WRITES):
+        if (
+            not asked.operation.writes
+            or self._is_copy(asked.path)
+            or not self._mounted(asked.path, WRITES)
+        ):
             return None
         protected = any(self._protects(place) for place in places) or self._is_git_s(asked.path)
         return self._said_protected(asked.path) if protected else None
@@ -250,8 +300,16 @@ class Judge:
             return f"{unseen} is outside every grant, and so is not there to lead anywhere"
         bearer = asked.bearer
         if not self._mounted(bearer):
-            return None if self._leads_to_grants(bearer) and not asked.operation.writes else "outside every grant"
-        if asked.operation.writes and not _is_special(asked.found) and not self._mounted(bearer, WRITES):
+            return (
+                None
+                if self._leads_to_grants(bearer) and not asked.operation.writes
+                else "outside every grant"
+            )
+        if (
+            asked.operation.writes
+            and not _is_special(asked.found)
+            and not self._mounted(bearer, WRITES)
+        ):
             return self._only(bearer)
         if asked.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
             return self._only(bearer)
@@ -262,31 +320,42 @@ class Judge:
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
         """Some grant at the path or above it brings it in, with one of these kinds of access."""
         places = (place for place in _upwards(path) if within(place, TMP) or not within(path, TMP))
-        return any(grant.access in accesses for place in places for grant in self._granted.get(place, ()))
+        return any(
+            grant.access in accesses for place in places for grant in self._granted.get(place, ())
+        )
 
     def _is_mount(self, path: str) -> bool:
-        """A grant below another gets a mount of its own where it opens more (core/src/sandbox/root/mod.rs)."""
+        """A grant below another gets a mount of its own where it opens more
+        (core/src/sandbox/root/mod.rs).
+        """
         above = os.path.dirname(path)
         return path in self._granted and any(
-            self._mounted(path, kinds) != self._mounted(above, kinds) for kinds in (ACCESS, WRITES, _EXECUTES)
+            self._mounted(path, kinds) != self._mounted(above, kinds)
+            for kinds in (ACCESS, WRITES, _EXECUTES)
         )
 
     def _is_shown(self, link: str) -> bool:
         """A link on the way to a grant is made as the host has it."""
         return self._mounted(link) or any(
-            link == one.path for grants in self._granted.values() for grant in grants for one in _links_of(grant.path)
+            link == one.path
+            for grants in self._granted.values()
+            for grant in grants
+            for one in _links_of(grant.path)
         )
 
     def _leads_to_grants(self, path: str) -> bool:
-        """A directory that is there only because something granted lies in it. Where each of the grants can be listed,
-        so can it."""
+        """A directory that is there only because something granted lies in it. Where each of the
+        grants can be listed, so can it.
+        """
         return self._lists and path in self._leading and not self._mounted(path)
 
     def _is_copy(self, path: str) -> bool:
         return self._plan.workspace is not None and within(path, self._plan.workspace.path)
 
     def _only(self, path: str) -> str:
-        kinds = sorted({grant.access for place in _upwards(path) for grant in self._granted.get(place, ())})
+        kinds = sorted(
+            {grant.access for place in _upwards(path) for grant in self._granted.get(place, ())}
+        )
         return f"granted only for {', '.join(kinds)}"
 
     def _refused(self, asked: _Asked, near: list[PathGrant], given: set[str]) -> Judgement:
@@ -328,15 +397,17 @@ def _upwards(path: str) -> list[str]:
 def _rights(plan: Plan, grant: PathGrant) -> set[str]:
     if plan.landlock is not None:
         return set(plan.landlock.access[grant.access])
-    # By mounts alone: what can be written can be read, and what is not mounted noexec can be executed.
+    # By mounts alone: what can be written can be read, and what is not mounted noexec can be
+    # executed.
     if grant.access in WITHOUT_EXECUTE.values():
         return set(ACCESS[grant.access])
     return set(ACCESS["allow"] if grant.access in WRITES else ACCESS["read"] | ACCESS[grant.access])
 
 
 def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
-    """What a grant gives rules on: its place, or, around places that stay closed, what is beside them on the way there
-    (core/src/sandbox/landlock/mod.rs)."""
+    """What a grant gives rules on: its place, or, around places that stay closed, what is beside
+    them on the way there (core/src/sandbox/landlock/mod.rs).
+    """
     try:
         own = follow(grant.path).end
     except PolicyError:
@@ -416,13 +487,20 @@ class _Patterns:
     def _matching(self, path: str) -> str | None:
         """The first pattern that the path matches as a whole."""
         name = path.rpartition("/")[2]
-        wild = (glob for glob in self._wild if not glob.parts or component_matches(glob.parts[-1], name))
-        return next((glob.text for glob in (*self._by_name.get(name, ()), *wild) if glob.matches(path)), None)
+        wild = (
+            glob for glob in self._wild if not glob.parts or component_matches(glob.parts[-1], name)
+        )
+        return next(
+            (glob.text for glob in (*self._by_name.get(name, ()), *wild) if glob.matches(path)),
+            None,
+        )
 
 
 def _is_git_directory(path: str) -> bool:
     """A directory of that name is only pinned; what is protected in it has names of its own."""
-    return path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
+    return (
+        path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
+    )
 
 
 def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:

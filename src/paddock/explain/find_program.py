@@ -22,22 +22,30 @@ _SHELL = "/bin/sh"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedProgram:
-    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if it starts;
-    ``judged``: what the core says of it. None: there is no such file."""
+    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if
+    it starts; ``judged``: what the core says of it. None: there is no such file.
+    """
 
     path: str
     failure: int | None
     judged: JudgedExec
 
 
-def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]) -> LocatedProgram | None:
-    """The program of a command, as a shell that stands in ``directory`` behind the fence finds it."""
+def locate(
+    fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]
+) -> LocatedProgram | None:
+    """The program of a command, as a shell that stands in ``directory`` behind the fence finds
+    it.
+    """
     name = words[0]
     searched = "/" not in name
     path = _search_path(fence.environment, environ)
     found: LocatedProgram | None = None
-    for candidate in [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]:
-        # Entering the fence enters the working directory: whatever keeps a run from it is raised here.
+    for candidate in (
+        [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]
+    ):
+        # Entering the fence enters the working directory: whatever keeps a run from it is raised
+        # here.
         own = _failure(fence, os.path.join(directory, candidate), searched=searched)
         if own == errno.ENOENT:
             continue
@@ -60,12 +68,15 @@ def _is_denied(judged: JudgedExec) -> bool:
 
 
 def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
-    """What execve(2) would answer to one file, as far as it can be known without executing; None: it starts."""
+    """What execve(2) would answer to one file, as far as it can be known without executing; None:
+    it starts.
+    """
     answered = answer(plan, path, Operation.EXEC)
     if answered.tried.outcome == "missing":
         return errno.ENOENT
     if not answered.allowed:
-        # A directory of PATH that can not be searched has nothing for us: that is "not found", not "denied".
+        # A directory of PATH that can not be searched has nothing for us: that is "not found", not
+        # "denied".
         return errno.ENOENT if searched and not os.path.exists(path) else errno.EACCES
     return None
 

@@ -1,8 +1,8 @@
 """What the core observed → what the fence refused of it, and what would have allowed it.
 
-The core sees calls on their way and never learns what became of them; the reasoning behind ``paddock why`` says what
-the fence answers. An act that fails without the fence as well (no such file) is not refused by it. Paths come from the
-command: they are looked at, never opened.
+The core sees calls on their way and never learns what became of them; the reasoning behind
+``paddock why`` says what the fence answers. An act that fails without the fence as well (no such
+file) is not refused by it. Paths come from the command: they are looked at, never opened.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def read(datagram: bytes) -> Observed:
         # mkdir(2) takes "new/"; what is meant is the name before.
         return Observed(**{**told, "path": told["path"].rstrip("/") or "/"})
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise CoreError(f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+        ) from error
 
 
 def refusal(judge: Judge, observed: Observed, home: str) -> Refused | None:

@@ -1,5 +1,6 @@
-"""A plan back from its JSON, for whoever judges by a plan that is being carried out. It was written by ourselves, and
-the core has validated it."""
+"""A plan back from its JSON, for whoever judges by a plan that is being carried out. It was written
+by ourselves, and the core has validated it.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ def plan_of(canonical: bytes) -> Plan:
 
 
 def http_of(canonical: bytes) -> tuple[Http, tuple[Tree, ...]]:
-    """What is to be served as HTTP, and where commands may have written. Somebody waits, so the rest of the plan is not
-    looked at."""
+    """What is to be served as HTTP, and where commands may have written. Somebody waits, so the
+    rest of the plan is not looked at.
+    """
     try:
         values = json.loads(canonical)
         http: Http = _built(Http, values["network"]["http"])
@@ -45,7 +47,11 @@ def http_of(canonical: bytes) -> tuple[Http, tuple[Tree, ...]]:
 def _built(kind: Any, value: Any) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        return None if value is None else _built(next(one for one in arguments if one is not types.NoneType), value)
+        return (
+            None
+            if value is None
+            else _built(next(one for one in arguments if one is not types.NoneType), value)
+        )
     if origin is tuple:
         return tuple(_built(arguments[0], one) for one in value)
     if origin is not None and issubclass(origin, Mapping):

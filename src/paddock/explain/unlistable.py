@@ -1,7 +1,8 @@
 """Directories of a grant that can not be listed, because something inside them stays closed.
 
-Landlock has no deny: a directory that holds a closed place is granted entry by entry and not itself. Whoever wrote the
-deny may not expect that, so `check` and `explain` say it. A run does not: it was told before, and nothing is weaker.
+Landlock has no deny: a directory that holds a closed place is granted entry by entry and not
+itself. Whoever wrote the deny may not expect that, so `check` and `explain` say it. A run does not:
+it was told before, and nothing is weaker.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from paddock.plan.rights import ACCESS, WRITES
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem
 
-MAX_SHOWN_DIRECTORIES = 3  # of a broad grant's many closed places; `explain` lists them all beside the grant
+MAX_SHOWN_DIRECTORIES = (
+    3  # of a broad grant's many closed places; `explain` lists them all beside the grant
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,13 @@ class _Closed:
 
 
 def lost_as_written(filesystem: Filesystem) -> Iterator[str]:
-    """From the policy alone, each deny with its line; which tier a run will have, only the run's machine knows."""
+    """From the policy alone, each deny with its line; which tier a run will have, only the run's
+    machine knows.
+    """
     denies = [(Glob.parse(deny.pattern), deny) for deny in filesystem.denies]
-    closed = [_Closed(path=glob.prefix, source=str(deny.source)) for glob, deny in denies if glob.exact]
+    closed = [
+        _Closed(path=glob.prefix, source=str(deny.source)) for glob, deny in denies if glob.exact
+    ]
     for grant in filesystem.grants:
         tree = Glob.parse(grant.pattern).prefix
         inside = [one for one in closed if one.path != tree and within(one.path, tree)]
@@ -39,7 +46,9 @@ def lost_as_written(filesystem: Filesystem) -> Iterator[str]:
 
 
 def lost_as_held(files: Files, *, absent: Container[str] = ()) -> Iterator[str]:
-    """From a plan, whatever closed them. ``absent``: grants that came to nothing. Writing ones have a warning."""
+    """From a plan, whatever closed them. ``absent``: grants that came to nothing. Writing ones have
+    a warning.
+    """
     for grant in files.grants:
         lists = "read_dir" in ACCESS[grant.access]
         if grant.except_ and lists and grant.access not in WRITES and grant.path not in absent:

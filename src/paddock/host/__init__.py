@@ -4,4 +4,13 @@ from paddock.host.measure import finish_scans, measure, try_everything
 from paddock.host.model import Host, Probe, Usable
 from paddock.host.surroundings import Terrain, survey
 
-__all__ = ["Host", "Probe", "Terrain", "Usable", "finish_scans", "measure", "survey", "try_everything"]
+__all__ = [
+    "Host",
+    "Probe",
+    "Terrain",
+    "Usable",
+    "finish_scans",
+    "measure",
+    "survey",
+    "try_everything",
+]

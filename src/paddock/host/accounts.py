@@ -1,4 +1,6 @@
-"""Accounts: users and their numbers as this machine knows them. A container's own passwd file has no say in it."""
+"""Accounts: users and their numbers as this machine knows them. A container's own passwd file has
+no say in it.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,11 @@ def spans_of(text: str, uid: int, user: str) -> Iterator[IdSpan]:
     """subuid(5): ``name-or-number:first:count`` a line. Lines that are none give nothing."""
     for line in text.splitlines():
         fields = line.strip().split(":")
-        if len(fields) == 3 and fields[0] in (user, str(uid)) and all(one.isdecimal() for one in fields[1:]):
+        if (
+            len(fields) == 3
+            and fields[0] in (user, str(uid))
+            and all(one.isdecimal() for one in fields[1:])
+        ):
             first, count = int(fields[1]), int(fields[2])
             if count > 0 and first + count < 2**32:
                 yield IdSpan(first=first, count=count)

@@ -1,10 +1,11 @@
-"""Own paths: what Paddock is started from, outside the fence, the next time, and what holds its limits. No grant may
-make any of it writable.
+"""Own paths: what Paddock is started from, outside the fence, the next time, and what holds its
+limits. No grant may make any of it writable.
 
-Configuration and state; the package, the programs, the interpreter with its libraries, every place it imports from; the
-name a person types. A link is listed as well as what it leads to: whoever can turn it starts something else. What this
-user can not change is left out: file modes keep it, and a shorter list starts faster. Control groups always count: a
-group that is made for a run belongs to the user.
+Configuration and state; the package, the programs, the interpreter with its libraries, every place
+it imports from; the name a person types. A link is listed as well as what it leads to: whoever can
+turn it starts something else. What this user can not change is left out: file modes keep it, and a
+shorter list starts faster. Control groups always count: a group that is made for a run belongs to
+the user.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ _PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")
 
 def own_paths(home: str, search_path: str) -> tuple[str, ...]:
     """``search_path``: the PATH on which the person finds Paddock."""
-    paths = {f"{home}/.config/paddock", f"{home}/.local/state/paddock", "/etc/paddock", *_cgroup_trees()}
+    paths = {
+        f"{home}/.config/paddock",
+        f"{home}/.local/state/paddock",
+        "/etc/paddock",
+        *_cgroup_trees(),
+    }
     entries = (entry for entry in entries_of(search_path) if os.path.lexists(entry))
     for path in (*_installed(), *entries):
         paths.update(place.path for place in follow(path).places if _could_change(place))
@@ -34,15 +40,20 @@ def _cgroup_trees() -> Iterator[str]:
     yield "/sys/fs/cgroup"
     with open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
-            # ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS (proc_pid_mountinfo(5))
+            # ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS
+            # (proc_pid_mountinfo(5))
             mount, _, kind = line.partition(b" - ")
             if kind.startswith((b"cgroup ", b"cgroup2 ")):
                 point = mount.split(b" ")[4]
-                yield os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), point))
+                yield os.fsdecode(
+                    re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), point)
+                )
 
 
 def entries_of(search_path: str) -> Iterator[str]:
-    """The names under which a person may find Paddock, there or not, where this user could put something."""
+    """The names under which a person may find Paddock, there or not, where this user could put
+    something.
+    """
     for directory in dict.fromkeys(search_path.split(":")):
         entry = f"{directory.rstrip('/')}/{FRONT_DOOR}"
         if directory.startswith("/") and (os.access(directory, os.W_OK) or os.path.lexists(entry)):
@@ -52,19 +63,25 @@ def entries_of(search_path: str) -> Iterator[str]:
 def _installed() -> Iterator[str]:
     yield os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     program = core.program()
-    for directory in dict.fromkeys((os.path.dirname(program), os.path.dirname(os.path.realpath(program)))):
+    for directory in dict.fromkeys(
+        (os.path.dirname(program), os.path.dirname(os.path.realpath(program)))
+    ):
         yield from (os.path.join(directory, name) for name in _PROGRAMS)
     yield sys.executable
     if sys.prefix != sys.base_prefix:
-        yield sys.prefix  # a virtual environment, as a whole: its configuration says where the rest is
+        # a virtual environment, as a whole: its configuration says where the rest is
+        yield sys.prefix
     for prefix in dict.fromkeys((sys.base_prefix, sys.base_exec_prefix)):
         yield from (os.path.join(prefix, name) for name in ("bin", "lib", "lib64"))
-    # Without -P the first one is where the script lies, or the current directory: not part of the installation.
+    # Without -P the first one is where the script lies, or the current directory: not part of the
+    # installation.
     yield from (path for path in sys.path[not sys.flags.safe_path :] if path.startswith("/"))
 
 
 def _could_change(place: ResolvedPath) -> bool:
-    """Is it this user's, or writable for him, or something above it? The owner counts: he can change the mode."""
+    """Is it this user's, or writable for him, or something above it? The owner counts: he can
+    change the mode.
+    """
     if place.object is None:
         return False
     path = place.path

@@ -51,7 +51,9 @@ def _usable(tried: dict[str, Any]) -> Usable:
 
 
 def finish_scans(state_dir: str) -> list[str]:
-    """Finish the last scans of runs that were killed. A line for each name that was taken away, and for each run."""
+    """Finish the last scans of runs that were killed. A line for each name that was taken away, and
+    for each run.
+    """
     answer = core.ask("finish", f"{state_dir}/sessions")
     try:
         return [str(line) for line in answer["lines"]]
@@ -60,10 +62,17 @@ def finish_scans(state_dir: str) -> list[str]:
 
 
 def try_everything() -> tuple[Probe, ...]:
-    """Every mechanism in a child of the core, each with its control. Takes a moment; for ``paddock doctor``."""
+    """Every mechanism in a child of the core, each with its control. Takes a moment; for ``paddock
+    doctor``.
+    """
     try:
         return tuple(
-            Probe(mechanism=tried["mechanism"], held=tried["held"], detail=tried["detail"], needs=tried["needs"])
+            Probe(
+                mechanism=tried["mechanism"],
+                held=tried["held"],
+                detail=tried["detail"],
+                needs=tried["needs"],
+            )
             for tried in core.ask("probe")
         )
     except (KeyError, TypeError) as error:
@@ -71,4 +80,6 @@ def try_everything() -> tuple[Probe, ...]:
 
 
 def _other_half(error: Exception) -> CoreError:
-    return CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock")
+    return CoreError(
+        f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+    )

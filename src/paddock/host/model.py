@@ -9,7 +9,9 @@ from paddock.text.path_walk import Tree
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
-    """A mechanism that was tried: does it work here, and what did the kernel answer at which step if not."""
+    """A mechanism that was tried: does it work here, and what did the kernel answer at which step
+    if not.
+    """
 
     usable: bool
     errno: str | None = None
@@ -17,7 +19,11 @@ class Usable:
 
     @property
     def refusal(self) -> str:
-        return f"{self.step}: {self.errno}" if self.step and self.errno else self.step or self.errno or "not usable"
+        return (
+            f"{self.step}: {self.errno}"
+            if self.step and self.errno
+            else self.step or self.errno or "not usable"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +34,9 @@ class Host:
     landlock_errno: str | None  # why there is none
     seccomp: bool
     user_notification: bool
-    filtered: bool  # somebody else's system call filter is on this process: a container engine's, for one
+    filtered: (
+        bool  # somebody else's system call filter is on this process: a container engine's, for one
+    )
     no_new_privs: bool
     namespaces: Usable  # user, mount, pid, ipc and uts, with the mounts the full tier makes in them
     overlay: Usable  # for copy-on-write workspaces
@@ -38,7 +46,9 @@ class Host:
     cwd: str
     reached: tuple[Tree, ...]  # every place a fenced command of this user could ever write
     journals: tuple[str, ...]  # that earlier runs of this user were told to keep elsewhere
-    own_paths: tuple[str, ...]  # what no grant may make writable: configuration, state, the installation
+    own_paths: tuple[
+        str, ...
+    ]  # what no grant may make writable: configuration, state, the installation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

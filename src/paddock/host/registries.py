@@ -1,10 +1,11 @@
 """Which hosts packages come from on this machine: @pypi, @npm, @crates, @go, @debian.
 
-No registry is named here. A client's settings say it, in its own files and variables; where they do not, what the
-client itself was installed with; and the lock files of the workspace. So a mirror just works.
+No registry is named here. A client's settings say it, in its own files and variables; where they do
+not, what the client itself was installed with; and the lock files of the workspace. So a mirror
+just works.
 
-A command can write some of these files, and would so choose what its next run may reach. What such a file names
-(Registry.doubted) counts only host by host, after `paddock trust FILE`.
+A command can write some of these files, and would so choose what its next run may reach. What such
+a file names (Registry.doubted) counts only host by host, after `paddock trust FILE`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _PIP_OWN = _lines(r"^PyPI\s*=\s*PackageIndex\(([^)]*)\)")
 _PIP_FILES = _lines(r"^PyPI\s*=\s*PackageIndex\([^)]*file_storage_domain\s*=\s*[\"']([^\"']+)")
 _NPM_OWN = _lines(r"[\"']registry[\"'],\s*\{\s*default:\s*([\"'][^\"']+)")
 
-# What of a file is looked at, by how its path ends. These are the ones that `paddock trust` takes, too.
+# What of a file is looked at, by how its path ends. These are the ones that `paddock trust` takes,
+# too.
 _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pip.conf", _INDEX),
     (".pip/pip.conf", _INDEX),
@@ -74,12 +76,19 @@ _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     hosts: tuple[Sourced[Destination], ...]
-    doubted: tuple[Sourced[Destination], ...] = ()  # a command could have written the file, and nobody agreed to it
+    doubted: tuple[
+        Sourced[Destination], ...
+    ] = ()  # a command could have written the file, and nobody agreed to it
     remedy: str = ""  # where there are none
 
 
 def discover(
-    groups: Iterable[str], origin: Origin, reach: WritableHistory, looked: Looked, *, etc: str = "/etc"
+    groups: Iterable[str],
+    origin: Origin,
+    reach: WritableHistory,
+    looked: Looked,
+    *,
+    etc: str = "/etc",
 ) -> dict[str, Registry]:
     """``reach``: where commands can write, or ever could."""
     found: dict[str, Registry] = {}
@@ -87,13 +96,17 @@ def discover(
         read, remedy = _CLIENTS[group]
         reader = _RegistryReader(origin=origin, reach=reach, looked=looked, etc=etc)
         read(reader)
-        found[group] = Registry(hosts=tuple(reader.hosts), doubted=tuple(reader.doubted), remedy=remedy)
+        found[group] = Registry(
+            hosts=tuple(reader.hosts), doubted=tuple(reader.doubted), remedy=remedy
+        )
     return found
 
 
 def looked_at() -> Looked:
     return Looked(
-        "a package manager", size_limit=_MAX_LOCK_FILE_BYTES, hint="make it readable, or name the hosts one by one"
+        "a package manager",
+        size_limit=_MAX_LOCK_FILE_BYTES,
+        hint="make it readable, or name the hosts one by one",
     )
 
 
@@ -125,7 +138,11 @@ class _RegistryReader:
         return os.path.join(self.origin.home, *parts)
 
     def variables(self, *names: str) -> bool:
-        named = [one for name in names for one in _hosts_in(self.origin.environ.get(name, ""), Source(file=f"${name}"))]
+        named = [
+            one
+            for name in names
+            for one in _hosts_in(self.origin.environ.get(name, ""), Source(file=f"${name}"))
+        ]
         self.hosts += named
         return bool(named)
 
@@ -145,7 +162,9 @@ class _RegistryReader:
 
     def _file(self, path: str, pattern: re.Pattern[str] | None) -> bool:
         text = self.looked.text(path)
-        return text is not None and pattern is not None and self.take(_each(text, pattern, path), path)
+        return (
+            text is not None and pattern is not None and self.take(_each(text, pattern, path), path)
+        )
 
     def take(self, named: Iterable[Sourced[Destination]], path: str) -> bool:
         named = list(named)
@@ -154,10 +173,14 @@ class _RegistryReader:
         way = follow(path)
         writable = self.reach.holds(way) or in_private_temp(way, self.origin.uid)
         agreed = [
-            one for one in named if not writable or self.origin.trusted.agrees_to(agreement(one.value), way.written)
+            one
+            for one in named
+            if not writable or self.origin.trusted.agrees_to(agreement(one.value), way.written)
         ]
         known = {one.value for one in self.doubted}
-        self.doubted += {one.value: one for one in named if one not in agreed and one.value not in known}.values()
+        self.doubted += {
+            one.value: one for one in named if one not in agreed and one.value not in known
+        }.values()
         self.hosts += agreed
         return bool(agreed)
 
@@ -173,10 +196,14 @@ def _pypi(read: _RegistryReader) -> None:
     environ = read.origin.environ
     conf = [f"{read.etc}/pip.conf", read.home(".pip/pip.conf"), read.home(".config/pip/pip.conf")]
     conf += [f"{environ['VIRTUAL_ENV']}/pip.conf"] if environ.get("VIRTUAL_ENV") else []
-    conf += [environ["PIP_CONFIG_FILE"]] if environ.get("PIP_CONFIG_FILE", "").startswith("/") else []
+    conf += (
+        [environ["PIP_CONFIG_FILE"]] if environ.get("PIP_CONFIG_FILE", "").startswith("/") else []
+    )
     replaced = read.variables("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
     replaced |= read.files(*conf, pattern=_REPLACED)
-    read.variables("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
+    read.variables(
+        "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"
+    )
     read.files(*conf, pattern=_INDEX)
     read.files(read.home(".config/uv/uv.toml"), f"{read.etc}/uv/uv.toml", read.at("uv.toml"))
     if not replaced:
@@ -192,7 +219,11 @@ def _pips(read: _RegistryReader) -> Iterator[str]:
     prefixes = [os.path.dirname(os.path.dirname(path)) for path in programs if path]
     for prefix in dict.fromkeys((*prefixes, sys.prefix, sys.base_prefix, "/usr", "/usr/local")):
         for packages in ("site-packages", "dist-packages"):
-            yield from sorted(glob.glob(f"{glob.escape(prefix)}/lib/python3*/{packages}/pip/_internal/models/index.py"))
+            yield from sorted(
+                glob.glob(
+                    f"{glob.escape(prefix)}/lib/python3*/{packages}/pip/_internal/models/index.py"
+                )
+            )
 
 
 def _wheel(read: _RegistryReader) -> None:
@@ -219,14 +250,18 @@ def _npm(read: _RegistryReader) -> None:
     root = os.path.dirname(os.path.dirname(npm)) if npm else None
     settings = [read.home(".npmrc"), f"{read.etc}/npmrc"]
     settings += [f"{root}/npmrc", os.path.normpath(f"{root}/../../../etc/npmrc")] if root else []
-    replaced = read.variables("npm_config_registry", "NPM_CONFIG_REGISTRY", "YARN_NPM_REGISTRY_SERVER")
+    replaced = read.variables(
+        "npm_config_registry", "NPM_CONFIG_REGISTRY", "YARN_NPM_REGISTRY_SERVER"
+    )
     replaced |= read.files(*settings, pattern=_lines(r"^\s*registry\s*=(.*)$"))
     read.files(*settings, pattern=_NPMRC)
     if root and not replaced:
         places = (
             f"{root}/node_modules/@npmcli/config/lib/definitions/definitions.js",
             f"{root}/lib/utils/config/definitions.js",  # before npm 9
-            os.path.normpath(f"{root}/../@npmcli/config/lib/definitions/definitions.js"),  # Debian's
+            os.path.normpath(
+                f"{root}/../@npmcli/config/lib/definitions/definitions.js"
+            ),  # Debian's
         )
         read.first(places, _NPM_OWN)
     locks = ("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml")
@@ -234,7 +269,9 @@ def _npm(read: _RegistryReader) -> None:
 
 
 def _crates(read: _RegistryReader) -> None:
-    """Cargo's own registry is compiled into it. What it fetched from tells where it is, and where the packages are."""
+    """Cargo's own registry is compiled into it. What it fetched from tells where it is, and where
+    the packages are.
+    """
     cargo = read.origin.environ.get("CARGO_HOME") or read.home(".cargo")
     read.files(f"{cargo}/config.toml", f"{cargo}/config", pattern=_TOML_URL)
     for index in read.looked.names(f"{cargo}/registry/index"):
@@ -288,7 +325,9 @@ def _each(text: str, pattern: re.Pattern[str], path: str) -> Iterator[Sourced[De
 
 
 def _hosts_in(text: str, source: Source, *, bare: bool = False) -> list[Sourced[Destination]]:
-    """What is no host, or never reachable, is none to allow: then the client fails, and says at what."""
+    """What is no host, or never reachable, is none to allow: then the client fails, and says at
+    what.
+    """
     found: list[Sourced[Destination]] = []
     for host in [text.strip()] if bare and text != "off" else _URL.findall(text):
         if "*" in host or host.startswith("@"):  # a policy may write these

@@ -1,6 +1,8 @@
-"""Terrain: what lies where a policy's grants lead. Read once before compiling, which itself looks at nothing.
+"""Terrain: what lies where a policy's grants lead. Read once before compiling, which itself looks
+at nothing.
 
-Only the full tier needs it: names are held there, and a worktree can be given its part of the main repository.
+Only the full tier needs it: names are held there, and a worktree can be given its part of the main
+repository.
 """
 
 from __future__ import annotations
@@ -41,13 +43,19 @@ class TrustedPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terrain:
-    leads: Mapping[str, str] = field(default_factory=dict)  # a grant's path → where it really lies, if elsewhere
+    leads: Mapping[str, str] = field(
+        default_factory=dict
+    )  # a grant's path → where it really lies, if elsewhere
     openings: tuple[Opening, ...] = ()  # worktrees whose repository lies elsewhere
-    trusted: tuple[TrustedPath, ...] = ()  # what is obeyed outside and lies where the command may write
+    trusted: tuple[
+        TrustedPath, ...
+    ] = ()  # what is obeyed outside and lies where the command may write
     remarks: tuple[str, ...] = ()  # what a person should know
     files: Mapping[str, FileFacts] = field(default_factory=dict)  # what all this was read from
     directories: Mapping[str, FileFacts] = field(default_factory=dict)
-    registries: Mapping[str, Registry] = field(default_factory=dict)  # groups of hosts that are not in a table
+    registries: Mapping[str, Registry] = field(
+        default_factory=dict
+    )  # groups of hosts that are not in a table
 
     @property
     def writable(self) -> tuple[str, ...]:
@@ -60,10 +68,16 @@ class Terrain:
 
 def survey(policy: Policy, origin: Origin) -> Terrain:
     looked = Looked()
-    granted = [(Glob.parse(grant.pattern).prefix, grant) for grant in policy.filesystem.grants if _matters(grant)]
+    granted = [
+        (Glob.parse(grant.pattern).prefix, grant)
+        for grant in policy.filesystem.grants
+        if _matters(grant)
+    ]
     leads = {path: real for path, _ in granted if (real := os.path.realpath(path)) != path}
     writable = [path for path, grant in granted if grant.access in _WRITES]
-    own = list(dict.fromkeys(path for path, grant in granted if grant.access in _WRITES and grant.persons))
+    own = list(
+        dict.fromkeys(path for path, grant in granted if grant.access in _WRITES and grant.persons)
+    )
     openings: list[Opening] = []
     trusted: list[TrustedPath] = []
     remarks: list[str] = []
@@ -72,19 +86,30 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
     for top in own:
         repository = repository_of(top, looked)
         if repository is not None and repository.elsewhere:
-            trusted.append(TrustedPath(path=os.path.join(top, ".git"), why="git takes its repository from it"))
-        if repository is not None and repository.linked and not _inside(repository.common_dir, trees):
+            trusted.append(
+                TrustedPath(path=os.path.join(top, ".git"), why="git takes its repository from it")
+            )
+        if (
+            repository is not None
+            and repository.linked
+            and not _inside(repository.common_dir, trees)
+        ):
             found = opening_of(repository, looked, uid=origin.uid)
             if isinstance(found, Opening) and not _believable(found, origin, links):
                 found = "an earlier run could have written both this file and the list of worktrees there"
             if isinstance(found, Opening) and _is_copied(policy):
-                # Its repository is not a part of the copy: what is written there would be written on the host.
-                remarks.append(f"{found.read} can only be read in a copy of a worktree: commits have to wait")
+                # Its repository is not a part of the copy: what is written there would be written
+                # on the host.
+                remarks.append(
+                    f"{found.read} can only be read in a copy of a worktree: commits have to wait"
+                )
                 found = replace(found, write=())
             if isinstance(found, Opening):
                 openings.append(found)
             else:
-                remarks.append(f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}")
+                remarks.append(
+                    f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}"
+                )
         around = repository or repository_around(os.path.dirname(top), looked)
         for trust in trusted_by(
             around,
@@ -103,7 +128,9 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
         _note_way(path, looked)
         ends = {path, *_led(path)}
         if any(_inside(top, ends) for top in own):
-            remarks.append(f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only")
+            remarks.append(
+                f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only"
+            )
         elif not any(_inside(tree, ends) for tree in trees):
             trusted.append(TrustedPath(path=path, why=f"{variable} names it, and programs obey it"))
     trusted += _search_path(origin, trees)
@@ -144,11 +171,15 @@ def _matters(grant: Grant) -> bool:
 def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
     if links.know(opening.top, opening.git_dir):
         return True
-    return not origin.reach.holds(follow(opening.top)) or not origin.reach.holds(follow(opening.git_dir))
+    return not origin.reach.holds(follow(opening.top)) or not origin.reach.holds(
+        follow(opening.git_dir)
+    )
 
 
 def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
-    """Directories of PATH in a writable home. Not those of the project: its environment is written by every install."""
+    """Directories of PATH in a writable home. Not those of the project: its environment is written
+    by every install.
+    """
     if not _inside(origin.home, trees):
         return
     for entry in origin.environ.get("PATH", "").split(":"):
@@ -156,7 +187,9 @@ def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
             yield TrustedPath(path=os.path.normpath(entry), why="commands are found there")
 
 
-def _with_real_names(places: Iterable[TrustedPath], trees: Iterable[str], own: Iterable[str]) -> Iterator[TrustedPath]:
+def _with_real_names(
+    places: Iterable[TrustedPath], trees: Iterable[str], own: Iterable[str]
+) -> Iterator[TrustedPath]:
     seen: set[str] = set()
     tops = {one for path in own for one in (path, os.path.realpath(path))}
     for place in places:
@@ -176,8 +209,9 @@ def _note_way(path: str, looked: Looked) -> None:
 
 
 def _led(path: str) -> tuple[str, ...]:
-    """Each link on the way, and the end. What lies behind a directory that is shut is reached by nobody outside
-    either; the core closes such a directory in a workspace."""
+    """Each link on the way, and the end. What lies behind a directory that is shut is reached by
+    nobody outside either; the core closes such a directory in a workspace.
+    """
     try:
         return tuple(place.path for place in follow(path).places)
     except PolicyError:

@@ -1,9 +1,11 @@
-"""The line to the relay: connections that it hands over, and those that it dials for us. Nothing listens here.
+"""The line to the relay: connections that it hands over, and those that it dials for us. Nothing
+listens here.
 
-``{"host":…,"kind":"route"|"inspect","port":…}`` and a descriptor is a connection; behind a NUL may stand what was read
-from it already. ``{"dial":…,"id":…,"port":…}`` asks for one; the answer has its id, and a descriptor or a reason. The
-relay alone decides whom we may call, and resolves names. What is not understood ends the server: whoever has a
-connection then loses it, and nothing is passed on unjudged.
+``{"host":…,"kind":"route"|"inspect","port":…}`` and a descriptor is a connection; behind a NUL may
+stand what was read from it already. ``{"dial":…,"id":…,"port":…}`` asks for one; the answer has its
+id, and a descriptor or a reason. The relay alone decides whom we may call, and resolves names. What
+is not understood ends the server: whoever has a connection then loses it, and nothing is passed on
+unjudged.
 """
 
 from __future__ import annotations
@@ -35,7 +37,11 @@ class Handed:
     @classmethod
     def read(cls, values: dict[str, Any], said: bytes) -> Handed:
         try:
-            kind, host, port = ConnectionKind(values.pop("kind")), values.pop("host"), values.pop("port")
+            kind, host, port = (
+                ConnectionKind(values.pop("kind")),
+                values.pop("host"),
+                values.pop("port"),
+            )
         except (ValueError, KeyError):
             raise CoreError("the relay said something that is no connection") from None
         if values or not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
@@ -59,7 +65,9 @@ class Channel:
         self._ids = itertools.count(1)
         self._dialling: dict[int, asyncio.Future[tuple[socket.socket, str]]] = {}
         self._speaking = asyncio.Lock()  # a descriptor has one writer
-        self.ended = asyncio.get_running_loop().create_future()  # nothing comes any more; an exception: and why
+        self.ended = (
+            asyncio.get_running_loop().create_future()
+        )  # nothing comes any more; an exception: and why
         asyncio.get_running_loop().add_reader(line, self._readable)
 
     def close(self) -> None:
@@ -71,11 +79,15 @@ class Channel:
     async def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
         """A connection, and the address that it leads to."""
         number = next(self._ids)
-        answer: asyncio.Future[tuple[socket.socket, str]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[tuple[socket.socket, str]] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._dialling[number] = answer
         try:
             async with asyncio.timeout(_DIALLED_S):
-                await self._say(canonical({"dial": host, "id": number, "port": port}).encode("ascii"))
+                await self._say(
+                    canonical({"dial": host, "id": number, "port": port}).encode("ascii")
+                )
                 return await answer
         except TimeoutError:
             raise NotDialled("the relay does not answer", denied=False) from None
@@ -105,7 +117,9 @@ class Channel:
             self._end(None)
 
     def _receive(self) -> bool:
-        message, descriptors, flags, _ = socket.recv_fds(self._line, _MESSAGE_MAX, 1, socket.MSG_CMSG_CLOEXEC)
+        message, descriptors, flags, _ = socket.recv_fds(
+            self._line, _MESSAGE_MAX, 1, socket.MSG_CMSG_CLOEXEC
+        )
         ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         try:
             if not message and not ends:
@@ -138,7 +152,9 @@ class Channel:
         if waiting is None or waiting.done():
             return  # nobody waits for it any more
         if "reason" in values:
-            waiting.set_exception(NotDialled(str(values["reason"]), denied=values.get("denied") is True))
+            waiting.set_exception(
+                NotDialled(str(values["reason"]), denied=values.get("denied") is True)
+            )
         elif ends:
             waiting.set_result((_taken(ends), str(values.get("address"))))
         else:

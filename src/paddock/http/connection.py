@@ -1,4 +1,6 @@
-"""One connection, with or without TLS, as bytes to read and to write; both ends push back when they can not follow."""
+"""One connection, with or without TLS, as bytes to read and to write; both ends push back when they
+can not follow.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _LINGER_S = 10
 class Wire(asyncio.Protocol):
     def __init__(self) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # until it is connected
-        self.gone = asyncio.get_running_loop().create_future()  # done when nothing can be sent any more
+        self.gone = (
+            asyncio.get_running_loop().create_future()
+        )  # done when nothing can be sent any more
         self._received: list[bytes] = []
         self._size = 0
         self._ended = False
@@ -73,7 +77,9 @@ class Wire(asyncio.Protocol):
         return not self._ended and not self._received
 
     async def read(self, within_s: float | None = None) -> bytes:
-        """What is there; waits until there is something. Nothing: the end. TimeoutError if it takes longer."""
+        """What is there; waits until there is something. Nothing: the end. TimeoutError if it takes
+        longer.
+        """
         if not self._received and not self._ended:
             loop = asyncio.get_running_loop()
             self._reader = loop.create_future()
@@ -90,8 +96,9 @@ class Wire(asyncio.Protocol):
         return data
 
     def _expect(self, late_at: float | None) -> None:
-        """A timer for each reading, which nearly always is for nothing, would be a tenth of a request. So one that was
-        set before stays, and looks again when it comes."""
+        """A timer for each reading, which nearly always is for nothing, would be a tenth of a
+        request. So one that was set before stays, and looks again when it comes.
+        """
         self._late_at = inf if late_at is None else late_at
         if self._timer is not None and self._timer.when() > self._late_at:
             self._timer.cancel()

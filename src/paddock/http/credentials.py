@@ -1,7 +1,9 @@
-"""Secrets: where they are read, and what stands for them inside. Answers are searched for them (secret_scrubber.py).
+"""Secrets: where they are read, and what stands for them inside. Answers are searched for them
+(secret_scrubber.py).
 
-The sandbox gets a placeholder from the core: a random text that means nothing anywhere. No table leads from it to the
-secret, so it is useless at every host; a route puts the secret in by itself, whatever the request carries there.
+The sandbox gets a placeholder from the core: a random text that means nothing anywhere. No table
+leads from it to the secret, so it is useless at every host; a route puts the secret in by itself,
+whatever the request carries there.
 """
 
 from __future__ import annotations
@@ -25,21 +27,30 @@ from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHisto
 
 COMMAND_TIMEOUT_S = 60
 MAX_SECRET_BYTES = 4096
-# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/supervisor/http_helper.rs passes
-# some of them in any case).
-_TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
+# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/supervisor/http_helper.rs
+# passes some of them in any case).
+_TLS_VARIABLES = (
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "OPENSSL_CONF",
+    "OPENSSL_MODULES",
+    "OPENSSL_ENGINES",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What a route puts into its requests. ``header`` or ``parameter`` is its place; the other is None. Both are None
-    where answers are searched alone."""
+    """What a route puts into its requests. ``header`` or ``parameter`` is its place; the other is
+    None. Both are None where answers are searched alone.
+    """
 
     header: bytes | None
     parameter: str | None
     value: bytes = field(repr=False)
     secret: bytes = field(repr=False)
-    search: SecretSearch = field(repr=False)  # for every secret that goes to the same host, in answers
+    search: SecretSearch = field(
+        repr=False
+    )  # for every secret that goes to the same host, in answers
 
     def scrubber(self) -> Scrubber:
         return Scrubber(self.search)
@@ -51,9 +62,11 @@ def injections(
     reach: WritableHistory = NOTHING_REACHED,
     plan_fd: int | None = None,
 ) -> dict[str, Injection]:
-    """By the names of routes, and by :func:`searched_at`. Everything is read before anything runs: a secret that is
-    missing stops the session. ``reach``: where commands could have put a program that is not the one that is meant.
-    ``plan_fd``: the plan that lists the same places, for the core."""
+    """By the names of routes, and by :func:`searched_at`. Everything is read before anything runs:
+    a secret that is missing stops the session. ``reach``: where commands could have put a program
+    that is not the one that is meant. ``plan_fd``: the plan that lists the same places, for the
+    core.
+    """
     routes = tuple(routes)
     found = {
         route.name: injection(route, read(route.credential, environ, reach, plan_fd))
@@ -71,7 +84,9 @@ def injections(
 
 
 def searched_at(host: str) -> str:
-    """The key of a host to which no route leads, and which gets a secret by one. No route has such a name."""
+    """The key of a host to which no route leads, and which gets a secret by one. No route has such
+    a name.
+    """
     return f"//{host}"
 
 
@@ -82,7 +97,9 @@ def injection(route: Route, secret: bytes) -> Injection:
     match route.inject_mode, route.inject_name:
         case (InjectMode.QUERY, name):
             value = quote(secret, safe="").encode("ascii")
-            return Injection(None, name or "key", value, own, SecretSearch(_checked(own, credential)))
+            return Injection(
+                None, name or "key", value, own, SecretSearch(_checked(own, credential))
+            )
         case (InjectMode.BASIC, name):
             if name is not None:
                 whole = name.encode() + b":" + secret
@@ -128,7 +145,10 @@ def read(
 
 def _checked(secret: bytes, credential: Credential) -> bytes:
     if not SIZE_MIN <= len(secret) <= MAX_SECRET_BYTES:
-        raise _missing(credential, f"a secret has {SIZE_MIN} to {MAX_SECRET_BYTES} letters, this has {len(secret)}")
+        raise _missing(
+            credential,
+            f"a secret has {SIZE_MIN} to {MAX_SECRET_BYTES} letters, this has {len(secret)}",
+        )
     if any(not 0x20 <= byte < 0x7F for byte in secret) or secret != secret.strip():
         raise _missing(credential, "the secret holds something else than one line of plain letters")
     return secret
@@ -138,12 +158,16 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
     # The place is closed to the command by its name; by another name it would not be.
     real = os.path.realpath(credential.place)
     if real != credential.place:
-        raise _missing(credential, f"{credential.place} is reached through a link", hint=f"write file:{real}")
+        raise _missing(
+            credential, f"{credential.place} is reached through a link", hint=f"write file:{real}"
+        )
     # The secret decides whose account a request is for.
     if planted := host_commands.planted(real, environ, reach):
         raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
-        descriptor = os.open(credential.place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = os.open(
+            credential.place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        )
     except OSError as error:
         raise _missing(credential, f"{credential.place}: {error.strerror}") from None
     try:
@@ -156,7 +180,9 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
         open_to_others = 0o077 if facts.st_uid == os.getuid() != 0 else 0o022
         if facts.st_mode & open_to_others:
             raise _missing(
-                credential, f"{credential.place} is open to others", hint=f"chmod 600 {shlex.quote(credential.place)}"
+                credential,
+                f"{credential.place} is open to others",
+                hint=f"chmod 600 {shlex.quote(credential.place)}",
             )
         return os.read(descriptor, MAX_SECRET_BYTES + 3)
     finally:
@@ -165,10 +191,17 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
 
 def _keyring(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
     service, _, user = credential.place.partition("/")
-    for variable, fallback in (("XDG_CONFIG_HOME", "~/.config"), ("XDG_DATA_HOME", "~/.local/share")):
+    for variable, fallback in (
+        ("XDG_CONFIG_HOME", "~/.config"),
+        ("XDG_DATA_HOME", "~/.local/share"),
+    ):
         # It names the Python module that is asked.
-        settings = os.path.join(environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg")
-        if os.path.lexists(settings) and (planted := host_commands.planted(settings, environ, reach)):
+        settings = os.path.join(
+            environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg"
+        )
+        if os.path.lexists(settings) and (
+            planted := host_commands.planted(settings, environ, reach)
+        ):
             raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         keyring = importlib.import_module("keyring")
@@ -179,11 +212,17 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
     except Exception as error:  # each of its backends has its own
         raise _missing(credential, f"the keyring does not answer: {type(error).__name__}") from None
     if not isinstance(found, str) or not found:
-        raise _missing(credential, "the keyring has no such secret", hint=shlex.join(["keyring", "set", service, user]))
+        raise _missing(
+            credential,
+            "the keyring has no such secret",
+            hint=shlex.join(["keyring", "set", service, user]),
+        )
     return found.encode()
 
 
-def _command(credential: Credential, environ: Mapping[str, str], reach: WritableHistory, plan_fd: int | None) -> bytes:
+def _command(
+    credential: Credential, environ: Mapping[str, str], reach: WritableHistory, plan_fd: int | None
+) -> bytes:
     words = shlex.split(credential.place)
     try:
         command = host_commands.command(words, environ, reach)
@@ -196,9 +235,13 @@ def _command(credential: Credential, environ: Mapping[str, str], reach: Writable
     program = command.argv[0]
     argv, passed = list(command.argv), list[int]()
     if reach.trees:
-        # The words do not name every file that the command uses. The core refuses the files themselves.
+        # The words do not name every file that the command uses. The core refuses the files
+        # themselves.
         assert plan_fd is not None
-        argv, passed = [core.program(), "unreached", "--plan-fd", str(plan_fd), "--", *argv], [plan_fd]
+        argv, passed = (
+            [core.program(), "unreached", "--plan-fd", str(plan_fd), "--", *argv],
+            [plan_fd],
+        )
     # No pipe: what the command leaves in the background may keep it open.
     with open(os.memfd_create("complaint", os.MFD_CLOEXEC), "w+b") as complaint:
         try:
@@ -207,25 +250,32 @@ def _command(credential: Credential, environ: Mapping[str, str], reach: Writable
                 cwd=host_commands.CWD, env=command.environ, pass_fds=passed,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise _missing(credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s") from None
+            raise _missing(
+                credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s"
+            ) from None
         except OSError as error:
             raise _missing(credential, f"{program}: {error.strerror}") from None
         complaint.seek(0)
         # Other programs end with this status too, but do not say so in our name.
         if done.returncode == EXIT_PADDOCK and (said := complaint.read()).startswith(b"paddock: "):
             refused = core.refusal(said, done.returncode)
-            raise _missing(credential, f"{program} is not run: {refused.message}", hint=refused.hint)
+            raise _missing(
+                credential, f"{program} is not run: {refused.message}", hint=refused.hint
+            )
     if done.returncode != 0:
         unread = "it reads and executes nothing that a fenced command could have written: keep what it needs elsewhere"
         raise _missing(
-            credential, f"{program} failed (exit code {done.returncode})", hint=unread if reach.trees else None
+            credential,
+            f"{program} failed (exit code {done.returncode})",
+            hint=unread if reach.trees else None,
         )
     return done.stdout
 
 
 def require_trusted(environ: Mapping[str, str], reach: WritableHistory) -> None:
-    """Refuse certificates and settings of TLS that a command could have written: they say which upstreams are genuine,
-    and those get the secrets."""
+    """Refuse certificates and settings of TLS that a command could have written: they say which
+    upstreams are genuine, and those get the secrets.
+    """
     for name in _TLS_VARIABLES:
         if name in environ and (found := host_commands.planted(environ[name], environ, reach)):
             raise PolicyError(
@@ -246,5 +296,6 @@ def _missing(credential: Credential, why: str, *, hint: str | None = None) -> Po
     return PolicyError(
         f"credential: {why}",
         where=str(credential.source),
-        hint=hint or f"the policy says that the secret is in {credential}: put it there, or change that line",
+        hint=hint
+        or f"the policy says that the secret is in {credential}: put it there, or change that line",
     )

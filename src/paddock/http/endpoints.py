@@ -1,13 +1,17 @@
 """Which method and path a rule is about. Pure.
 
-A path is brought into one form first, and that form is what is judged *and* what is sent on: nobody behind it gets to
-read the original differently. What several servers would read in several ways has no such form and is refused.
+A path is brought into one form first, and that form is what is judged *and* what is sent on: nobody
+behind it gets to read the original differently. What several servers would read in several ways has
+no such form and is refused.
 
-- ``%41`` and the other letters that need no encoding are decoded, once; other encodings are kept, in upper case.
-- ``.`` and ``..`` are resolved, never above the root; ``//`` is ``/``. Encoded dots (``%2e``) as a whole segment, and
-  an encoding that was encoded again (``%252f``), are nobody's honest spelling: refused.
+- ``%41`` and the other letters that need no encoding are decoded, once; other encodings are kept,
+  in upper case.
+- ``.`` and ``..`` are resolved, never above the root; ``//`` is ``/``. Encoded dots (``%2e``) as a
+  whole segment, and an encoding that was encoded again (``%252f``), are nobody's honest spelling:
+  refused.
 - Backslashes and ``;`` (plain or encoded), control characters and bytes beyond ASCII: refused.
-- ``%2f`` is a part of its segment to one server and a ``/`` to another: a rule has to allow both readings.
+- ``%2f`` is a part of its segment to one server and a ``/`` to another: a rule has to allow both
+  readings.
 - The query is not looked at.
 """
 
@@ -33,7 +37,9 @@ class AmbiguousPath(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A request's target. ``path`` begins with ``/``; ``query`` is as it came, None if there was no ``?``."""
+    """A request's target. ``path`` begins with ``/``; ``query`` is as it came, None if there was no
+    ``?``.
+    """
 
     path: str
     query: str | None
@@ -88,7 +94,8 @@ def _decoded(segment: str) -> str:
             raise AmbiguousPath("something that is encoded twice")
         out += [letter if letter in _UNRESERVED else f"%{code.upper()}", plain]
     decoded = "".join(out)
-    # "%25" was followed by nothing that it could encode; what was decoded since may have brought that about.
+    # "%25" was followed by nothing that it could encode; what was decoded since may have brought
+    # that about.
     if any(_HEX.issuperset(after[:2]) and len(after) >= 2 for after in decoded.split("%25")[1:]):
         raise AmbiguousPath("something that is encoded twice")
     return decoded
@@ -112,7 +119,9 @@ def allowed_by(rules: Sequence[EndpointRule], method: str, path: str) -> Endpoin
     """The first rule that allows it, in every reading of the path. ``path`` is in its one form."""
     readings = (path, path.replace(_SLASH, "/")) if _SLASH in path else (path,)
     for rule in rules:
-        if rule.method in ("*", method) and all(_matches(rule.path, reading) for reading in readings):
+        if rule.method in ("*", method) and all(
+            _matches(rule.path, reading) for reading in readings
+        ):
             return rule
     return None
 
@@ -126,7 +135,11 @@ def _matches(pattern: str, path: str) -> bool:
             place if wanted[place] == "**" else place + 1
             for place in at
             if place < len(wanted)
-            and (wanted[place] == "**" or wanted[place] == segment or (wanted[place] == "*" and segment))
+            and (
+                wanted[place] == "**"
+                or wanted[place] == segment
+                or (wanted[place] == "*" and segment)
+            )
         }
         at = _with_skips(wanted, forward)
         if not at:

@@ -1,7 +1,8 @@
-"""One request across: judged, sent on with what its route puts in, and its answer brought back without it.
+"""One request across: judged, sent on with what its route puts in, and its answer brought back
+without it.
 
-Both bodies flow at the same time, piece by piece, and nothing waits for a whole one: an upstream may answer before it
-was told everything, and a stream of events reaches the client event by event.
+Both bodies flow at the same time, piece by piece, and nothing waits for a whole one: an upstream
+may answer before it was told everything, and a stream of events reaches the client event by event.
 """
 
 from __future__ import annotations
@@ -33,11 +34,17 @@ from paddock.http.route_table import Site, judge
 from paddock.http.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
 from paddock.http.websocket import Frames
 
-_PATH_MAX, _METHOD_MAX, _REASON_MAX = 1024, 32, 512  # of what an event holds: it has to fit into one message
-# Of these a repetition changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be closed.
+_PATH_MAX, _METHOD_MAX, _REASON_MAX = (
+    1024,
+    32,
+    512,
+)  # of what an event holds: it has to fit into one message
+# Of these a repetition changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be
+# closed.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 _BEGINNING_S = 1.0  # so long the beginning of a body is waited for before its head goes out
-_MAX_INTERIM_ANSWERS = 100  # answers before the answer (1xx): an upstream that says more of them never says another one
+# answers before the answer (1xx): an upstream that says more of them never says another one
+_MAX_INTERIM_ANSWERS = 100
 
 RequestEvent = dict[str, Any]
 Tell = Callable[[RequestEvent], Awaitable[None]]
@@ -61,7 +68,9 @@ class Client(Protocol):
         """The next piece of the body; None at its end."""
 
     async def begin(self, answer: Answer, *, follows: bool) -> None:
-        """``follows``: the next piece or the end comes at once. Unsayable, as the next two, if it can not be put."""
+        """``follows``: the next piece or the end comes at once. Unsayable, as the next two, if it
+        can not be put.
+        """
 
     async def more(self, data: bytes) -> None: ...
 
@@ -75,7 +84,11 @@ class Exchanges:
     """What all requests of a session share."""
 
     def __init__(
-        self, upstreams: Upstreams, injections: Mapping[str, Injection], tell: Tell, patience: Patience
+        self,
+        upstreams: Upstreams,
+        injections: Mapping[str, Injection],
+        tell: Tell,
+        patience: Patience,
     ) -> None:
         self._upstreams = upstreams
         self._injections = injections
@@ -155,7 +168,9 @@ class _Exchange:
                 )
             )
 
-    async def _say(self, status: int, what: str, *, rule: str | None = None, hint: str | None = None) -> None:
+    async def _say(
+        self, status: int, what: str, *, rule: str | None = None, hint: str | None = None
+    ) -> None:
         answer, body = words(status, what, rule=rule, hint=hint)
         self._status = status
         await self._client.begin(answer, follows=True)
@@ -166,8 +181,11 @@ class _Exchange:
     async def _allowed(self, target: Target) -> str | None:
         """The reason why it failed, if it did."""
         pieces, whole = await self._beginning()
-        # An upstream that does not read the body closes the connection instead of taking the body for a request.
-        last = bool(pieces or not whole) and (is_bodiless(self._request) or may_begin_a_request(b"".join(pieces)))
+        # An upstream that does not read the body closes the connection instead of taking the body
+        # for a request.
+        last = bool(pieces or not whole) and (
+            is_bodiless(self._request) or may_begin_a_request(b"".join(pieces))
+        )
         head, extent = onward(self._site, self._request, target, self._injection, last=last)
         way = (self._site.upstream, self._site.route)
         try:
@@ -182,12 +200,17 @@ class _Exchange:
         except (Unreachable, BadAnswer, _Stale) as failed:
             if self._begun:
                 raise ClientGone(str(failed)) from None
-            await self._say(504 if isinstance(failed, Unreachable) and failed.late else 502, str(failed))
+            await self._say(
+                504 if isinstance(failed, Unreachable) and failed.late else 502, str(failed)
+            )
             return str(failed)
 
     async def _beginning(self) -> tuple[list[bytes], bool]:
         """What has come of the body, and whether that is all. Denied if there may be none."""
-        bodiless = is_bodiless(self._request) and self._request.method.upper() not in self._site.body_methods
+        bodiless = (
+            is_bodiless(self._request)
+            and self._request.method.upper() not in self._site.body_methods
+        )
         if bodiless and announces_body(self._request) and not self._request.endless:
             raise unexpected_body(self._site, self._request)
         pieces, whole = self._client.at_hand()
@@ -205,7 +228,13 @@ class _Exchange:
         return pieces, whole
 
     async def _through(
-        self, connection: Connection, head: bytes, extent: int, pieces: list[bytes], whole: bool, last: bool
+        self,
+        connection: Connection,
+        head: bytes,
+        extent: int,
+        pieces: list[bytes],
+        whole: bool,
+        last: bool,
     ) -> str | None:
         self._address = connection.address
         wire, writer = connection.wire, connection.writer
@@ -229,7 +258,8 @@ class _Exchange:
             done = True
         except TimeoutError:
             raise Unreachable(
-                f"{self._site.upstream} did not go on for {self._patience.answer_s:g} s", late=not self._begun
+                f"{self._site.upstream} did not go on for {self._patience.answer_s:g} s",
+                late=not self._begun,
             ) from None
         except Unsayable as error:
             raise ClientGone(str(error)) from None
@@ -241,7 +271,9 @@ class _Exchange:
             if self._client.gone.done():
                 raise ClientGone from None
             # Not what it said: that may hold the secret.
-            raise BadAnswer(f"{self._site.upstream} said something that is no HTTP, or stopped in the middle") from None
+            raise BadAnswer(
+                f"{self._site.upstream} said something that is no HTTP, or stopped in the middle"
+            ) from None
         finally:
             self._client.gone.remove_done_callback(leave)
             if pump is not None:
@@ -325,7 +357,9 @@ class _Exchange:
             back.cancel()
             await asyncio.wait([there, back])
 
-    async def _flow(self, source: Wire, sink: Wire, first: bytes, frames: Frames | None, *, back: bool = False) -> None:
+    async def _flow(
+        self, source: Wire, sink: Wire, first: bytes, frames: Frames | None, *, back: bool = False
+    ) -> None:
         """One direction of a tunnel. Its end is passed on; the other direction has its own."""
         data = first or await source.read()
         try:

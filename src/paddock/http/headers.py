@@ -1,7 +1,8 @@
 """What happens to a message on its way. No sockets; message.py holds the grammar.
 
-A message is never passed on as it came: it is read, judged and written anew. So nobody behind sees another border
-between two messages than we did (RFC 9112, 11.2), and a header that is for one connection only ends with it.
+A message is never passed on as it came: it is read, judged and written anew. So nobody behind sees
+another border between two messages than we did (RFC 9112, 11.2), and a header that is for one
+connection only ends with it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ _HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
      b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )  # fmt: skip
-# With a secret in the request, its answer has to be readable: not compressed, and not in parts that the client chooses.
-_HIDING = frozenset({b"accept-charset", b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"})
+# With a secret in the request, its answer has to be readable: not compressed, and not in parts that
+# the client chooses.
+_HIDING = frozenset(
+    {b"accept-charset", b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"}
+)
 _HOP_ONWARD = _HOP | {b"host", b"expect"}  # which are said anew
 _HOP_BACKWARD = _HOP | {b"alt-svc"}  # which leads a client to ways that nobody watches
 _WEBSOCKET = frozenset({b"websocket"})
@@ -45,7 +49,9 @@ _OVERRIDING = frozenset(
 class Denied(Exception):  # noqa: N818 (it is an answer, not a failure)
     """The request is not passed on. ``str()`` is the reason."""
 
-    def __init__(self, reason: str, *, status: int = 403, hint: str | None = None, rule: str | None = None) -> None:
+    def __init__(
+        self, reason: str, *, status: int = 403, hint: str | None = None, rule: str | None = None
+    ) -> None:
         super().__init__(reason)
         self.status = status
         self.hint = hint
@@ -76,9 +82,15 @@ def request_of(head: RequestHead) -> tuple[HttpRequest, int]:
         rest = target.partition("://")[2]
         where = min((at for at in map(rest.find, "/?") if at >= 0), default=len(rest))
         if rest[:where].lower() != authority.lower():
-            raise Denied(f"the request is for {rest[:where]!r}, and its Host is {authority!r}", status=400)
+            raise Denied(
+                f"the request is for {rest[:where]!r}, and its Host is {authority!r}", status=400
+            )
         target = rest[where:] if rest[where:].startswith("/") else f"/{rest[where:]}"
-    upgrades = head.method == "GET" and extent == 0 and b"upgrade" in tokens_of(head.headers, b"connection")
+    upgrades = (
+        head.method == "GET"
+        and extent == 0
+        and b"upgrade" in tokens_of(head.headers, b"connection")
+    )
     request = HttpRequest(
         method=head.method,
         target=target,
@@ -94,7 +106,9 @@ def target_of(site: Site, request: HttpRequest) -> Target:
     """What is asked of the site; in the one form of its path, if it matters how that is read."""
     host, colon, port = request.authority.lower().partition(":")
     if host.removesuffix(".") != site.host or (colon and port != str(site.port)):
-        raise Denied(f"the request names the host {request.authority!r} on a connection to {site.host}")
+        raise Denied(
+            f"the request names the host {request.authority!r} on a connection to {site.host}"
+        )
     if request.method == "CONNECT":
         raise Denied("nothing is tunnelled here", status=405)
     if site.rules is None and not site.upstream.base:
@@ -113,16 +127,22 @@ def target_of(site: Site, request: HttpRequest) -> Target:
         return normalise(request.target)
     except AmbiguousPath as why:
         raise Denied(
-            f"the path can be read in several ways: it holds {why}", hint="write it without", rule=site.source
+            f"the path can be read in several ways: it holds {why}",
+            hint="write it without",
+            rule=site.source,
         ) from None
 
 
 def announces_body(request: HttpRequest) -> bool:
-    return request.endless or any(name == b"content-length" and value.strip(b"0") for name, value in request.headers)
+    return request.endless or any(
+        name == b"content-length" and value.strip(b"0") for name, value in request.headers
+    )
 
 
 def is_bodiless(request: HttpRequest) -> bool:
-    """Servers expect no body with its method. One that does not read it takes it for the next request."""
+    """Servers expect no body with its method. One that does not read it takes it for the next
+    request.
+    """
     return request.method.upper() in BODILESS_METHODS
 
 
@@ -139,10 +159,16 @@ def unexpected_body(site: Site, request: HttpRequest) -> Denied:
 
 
 def onward(
-    site: Site, request: HttpRequest, target: Target, injection: Injection | None, *, last: bool = False
+    site: Site,
+    request: HttpRequest,
+    target: Target,
+    injection: Injection | None,
+    *,
+    last: bool = False,
 ) -> tuple[bytes, int]:
-    """The head of the request as the upstream gets it, and the extent of its body. ``last``: the upstream is told to
-    close the connection behind its answer."""
+    """The head of the request as the upstream gets it, and the extent of its body. ``last``: the
+    upstream is told to close the connection behind its answer.
+    """
     dropped = _HOP_ONWARD | _of_this_connection(request.headers)
     if injection is not None:
         dropped = dropped | _HIDING | {injection.header or b""}
@@ -175,7 +201,9 @@ def _with_parameter(target: Target, injection: Injection) -> Target:
         return target
     given = [pair for pair in (target.query or "").split("&") if pair]
     kept = [pair for pair in given if unquote_plus(pair.partition("=")[0]) != injection.parameter]
-    return Target(target.path, "&".join([*kept, f"{injection.parameter}={injection.value.decode('ascii')}"]))
+    return Target(
+        target.path, "&".join([*kept, f"{injection.parameter}={injection.value.decode('ascii')}"])
+    )
 
 
 def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
@@ -189,7 +217,8 @@ def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
         scrub = injection.scrubber().whole
         # Of all headers: `Connection: content-encoding` takes that one away.
         if any(
-            (name == b"content-encoding" and value.lower() != b"identity") or name == b"sec-websocket-extensions"
+            (name == b"content-encoding" and value.lower() != b"identity")
+            or name == b"sec-websocket-extensions"
             for name, value in answer.headers
         ):
             raise BadAnswer(
@@ -197,9 +226,15 @@ def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
             )
         all_of_it = b"\0".join([reason, *(part for field in headers for part in field)])
         if scrub(all_of_it) != all_of_it:  # nearly never
-            headers, reason = [(scrub(name), scrub(value)) for name, value in headers], scrub(reason)
+            headers, reason = (
+                [(scrub(name), scrub(value)) for name, value in headers],
+                scrub(reason),
+            )
     if site.route is not None:
-        headers = [(name, _at_home(site, value) if name == b"location" else value) for name, value in headers]
+        headers = [
+            (name, _at_home(site, value) if name == b"location" else value)
+            for name, value in headers
+        ]
     if answer.status == 101:
         headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
     return Answer(answer.status, reason, headers)
@@ -219,11 +254,15 @@ def _at_home(site: Site, location: bytes) -> bytes:
 
 
 def _of_this_connection(headers: Headers) -> frozenset[bytes]:
-    """What a Connection header declares to be so. Without its length the message would have another end."""
+    """What a Connection header declares to be so. Without its length the message would have another
+    end.
+    """
     return tokens_of(headers, b"connection") - {b"content-length"}
 
 
-def words(status: int, what: str, *, rule: str | None = None, hint: str | None = None) -> tuple[Answer, bytes]:
+def words(
+    status: int, what: str, *, rule: str | None = None, hint: str | None = None
+) -> tuple[Answer, bytes]:
     """An answer of our own: a head and its whole body."""
     lines = [f"paddock: {'denied' if status == 403 else 'failed'}: {what}"]
     if rule:
@@ -231,5 +270,10 @@ def words(status: int, what: str, *, rule: str | None = None, hint: str | None =
     if hint:
         lines.append(f"to allow it: {hint}" if status == 403 else f"hint: {hint}")
     body = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
-    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
-    return Answer(status, b"", [*headers, (b"x-paddock", b"denied" if status == 403 else b"failed")]), body
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    return Answer(
+        status, b"", [*headers, (b"x-paddock", b"denied" if status == 403 else b"failed")]
+    ), body

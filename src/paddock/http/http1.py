@@ -8,11 +8,22 @@ import time
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
 from paddock.http.headers import Denied, HttpRequest, request_of, words
-from paddock.http.message import Answer, Headers, Malformed, Reader, Writer, answer_bytes, lasts, tokens_of
+from paddock.http.message import (
+    Answer,
+    Headers,
+    Malformed,
+    Reader,
+    Writer,
+    answer_bytes,
+    lasts,
+    tokens_of,
+)
 from paddock.http.route_table import Site
 from paddock.http.upstream import Patience
 
-_MAX_DISCARDED_BYTES = 1024 * 1024  # of a body that nobody wants, so that its sender reads the answer
+_MAX_DISCARDED_BYTES = (
+    1024 * 1024
+)  # of a body that nobody wants, so that its sender reads the answer
 
 
 class Http1:
@@ -45,7 +56,11 @@ class Http1:
 
     async def _request(self) -> HttpRequest:
         """All of its head has to come in time: one byte now and then is not enough."""
-        self._method, self._modern, self._last = "", True, True  # unless it turns out to be a request
+        self._method, self._modern, self._last = (
+            "",
+            True,
+            True,
+        )  # unless it turns out to be a request
         until = time.monotonic() + self._patience.head_s
         while (head := self._reader.request()) is None:
             self._reader.feed(await self._wire.read(until - time.monotonic()))
@@ -53,7 +68,9 @@ class Http1:
         self._reader.begin(extent)
         self._method, self._modern = head.method, head.modern
         self._last = not lasts(head.headers, modern=head.modern)
-        self._held_back = extent != 0 and head.modern and b"100-continue" in tokens_of(head.headers, b"expect")
+        self._held_back = (
+            extent != 0 and head.modern and b"100-continue" in tokens_of(head.headers, b"expect")
+        )
         return request
 
     async def _bad(self, status: int, why: str) -> None:
@@ -65,14 +82,17 @@ class Http1:
         await self._linger()
 
     async def _finished(self) -> bool:
-        """Whether another request can come. What is left of a body that nobody wanted is read, so that its sender gets
-        to the answer."""
+        """Whether another request can come. What is left of a body that nobody wanted is read, so
+        that its sender gets to the answer.
+        """
         if self._reader.whole and not self._last:
             return True
         discarded = 0
         try:
             async with asyncio.timeout(self._patience.body_s):
-                while not self._last and not self._reader.whole and discarded <= _MAX_DISCARDED_BYTES:
+                while (
+                    not self._last and not self._reader.whole and discarded <= _MAX_DISCARDED_BYTES
+                ):
                     discarded += len(await self.piece() or b"")
         except ClientGone:
             return False

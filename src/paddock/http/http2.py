@@ -1,7 +1,8 @@
-"""The client's side of HTTP/2 on an inspected connection: each stream is the Client of an exchange of its own.
+"""The client's side of HTTP/2 on an inspected connection: each stream is the Client of an exchange
+of its own.
 
-Towards the upstream every request goes by HTTP/1.1, so gRPC and other things that live in HTTP/2 alone do not get
-through.
+Towards the upstream every request goes by HTTP/1.1, so gRPC and other things that live in HTTP/2
+alone do not get through.
 """
 
 from __future__ import annotations
@@ -87,14 +88,20 @@ class Http2:
         match happened:
             case h2.events.RequestReceived():
                 self._begin(happened)
-            case h2.events.DataReceived(stream_id=int(number)) if stream := self._streams.get(number):
+            case h2.events.DataReceived(stream_id=int(number)) if stream := self._streams.get(
+                number
+            ):
                 stream.received(happened.data or b"", happened.flow_controlled_length or 0)
             case h2.events.DataReceived(stream_id=int(number)):
                 # Of a stream that is over: nobody reads it, and the connection goes on.
                 self.http.acknowledge_received_data(happened.flow_controlled_length or 0, number)
-            case h2.events.StreamEnded(stream_id=int(number)) if stream := self._streams.get(number):
+            case h2.events.StreamEnded(stream_id=int(number)) if stream := self._streams.get(
+                number
+            ):
                 stream.complete()
-            case h2.events.StreamReset(stream_id=int(number)) if stream := self._streams.get(number):
+            case h2.events.StreamReset(stream_id=int(number)) if stream := self._streams.get(
+                number
+            ):
                 stream.leave()
             case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
                 for stream in self._streams.values():
@@ -118,7 +125,9 @@ class Http2:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "a request", "exception": error})
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a request", "exception": error}
+            )
             self.wire.abort()
 
     async def _serve(self, stream: _Stream, headers: Headers, *, bodiless: bool) -> None:
@@ -134,12 +143,16 @@ class Http2:
                 await stream.end([])
             else:
                 await self._exchanges.carry(self._site, request, stream)
-            code = h2.errors.ErrorCodes.NO_ERROR  # what is left of the body is not wanted (RFC 9113, 8.1)
+            code = (
+                h2.errors.ErrorCodes.NO_ERROR
+            )  # what is left of the body is not wanted (RFC 9113, 8.1)
         except ClientGone:
             code = h2.errors.ErrorCodes.INTERNAL_ERROR
         del self._streams[stream.number]
         try:
-            if not stream.gone.done() and not (stream.whole and code is h2.errors.ErrorCodes.NO_ERROR):
+            if not stream.gone.done() and not (
+                stream.whole and code is h2.errors.ErrorCodes.NO_ERROR
+            ):
                 self.http.reset_stream(stream.number, code)
                 await self.flush()
         except (h2.exceptions.ProtocolError, ClientGone):
@@ -232,7 +245,9 @@ class _Stream:
     async def switch(self, answer: Answer) -> tuple[Wire, bytes]:
         raise ClientGone("nothing is switched in HTTP/2")
 
-    async def _send(self, act: Callable[[h2.connection.H2Connection], None], *, flush: bool = True) -> None:
+    async def _send(
+        self, act: Callable[[h2.connection.H2Connection], None], *, flush: bool = True
+    ) -> None:
         try:
             act(self._connection.http)
         except h2.exceptions.ProtocolError as error:
@@ -254,7 +269,9 @@ def _request(headers: Headers, *, whole: bool) -> HttpRequest:
         raise Denied(f"the request is for {authority!r}, and its Host is another", status=400)
     cookies = [value for name, value in plain if name == b"cookie"]
     if len(cookies) > 1:  # RFC 9113, 8.2.3
-        plain = [(name, value) for name, value in plain if name != b"cookie"] + [(b"cookie", b"; ".join(cookies))]
+        plain = [(name, value) for name, value in plain if name != b"cookie"] + [
+            (b"cookie", b"; ".join(cookies))
+        ]
     return HttpRequest(
         method=pseudo.get(b":method", ""),
         target=pseudo.get(b":path", ""),

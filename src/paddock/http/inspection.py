@@ -1,7 +1,8 @@
-"""The session's own authority for certificates: with them the TLS of inspected hosts ends here, and only theirs.
+"""The session's own authority for certificates: with them the TLS of inspected hosts ends here, and
+only theirs.
 
-Its key never leaves the memory of this process and ends with it. The sandbox gets the certificate, beside those of the
-system (plan/http_routes.py has the variables by which programs find it).
+Its key never leaves the memory of this process and ends with it. The sandbox gets the certificate,
+beside those of the system (plan/http_routes.py has the variables by which programs find it).
 """
 
 from __future__ import annotations
@@ -54,8 +55,13 @@ class Authority:
             .public_key(self._key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(usage, critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .add_extension(x509.NameConstraints(permitted_subtrees=permitted, excluded_subtrees=None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.NameConstraints(permitted_subtrees=permitted, excluded_subtrees=None),
+                critical=True,
+            )
             .sign(self._key, hashes.SHA256())
         )
 
@@ -69,7 +75,9 @@ class Authority:
         return _system_bundle() + self.certificate
 
     def context(self, host: str) -> ssl.SSLContext:
-        """To be that host towards a client that names it (SNI); who names another or none is refused."""
+        """To be that host towards a client that names it (SNI); who names another or none is
+        refused.
+        """
         known = self._contexts.get(host)
         if known is not None:
             return known
@@ -92,10 +100,15 @@ class Authority:
             .subject_name(_named(host) if len(host) <= 64 else x509.Name([]))
             .issuer_name(self._certificate.subject)
             .public_key(self._leaf_key.public_key())
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=len(host) > 64)
+            .add_extension(
+                x509.SubjectAlternativeName([x509.DNSName(host)]), critical=len(host) > 64
+            )
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
             .sign(self._key, hashes.SHA256())
         )
         return certificate.public_bytes(serialization.Encoding.PEM)
@@ -116,7 +129,9 @@ def _valid(builder: x509.CertificateBuilder) -> x509.CertificateBuilder:
 
 def _load(context: ssl.SSLContext, chain: bytes, key: ec.EllipticCurvePrivateKey) -> None:
     """ssl reads keys from files only; this one is on no disk."""
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     with os.fdopen(os.memfd_create("certificate", os.MFD_CLOEXEC), "wb") as file:
         file.write(pem + chain)
         file.flush()

@@ -1,8 +1,9 @@
 """HTTP/1.1 as it is read and written (RFC 9112). No sockets.
 
-There is one spelling, and what has another is refused: lines end with CR LF, none is folded, no blank stands before a
-colon, a length is said once and in one way. What is written has to fit the expressions that read, and its end is where
-a reader of its head would look for it: so no message can hold another one.
+There is one spelling, and what has another is refused: lines end with CR LF, none is folded, no
+blank stands before a colon, a length is said once and in one way. What is written has to fit the
+expressions that read, and its end is where a reader of its head would look for it: so no message
+can hold another one.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (%s))?\r\n" % _TEXT)
 _NUMBER = re.compile(rb"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;%s)?" % _TEXT)
 _BARE = re.compile(rb"(?<!\r)\n")
-# One word and a blank behind it, or nothing yet that shows another thing. Python's http.server takes all of these for
-# blanks. JSON, XML, forms and the parts of a multipart body begin with something else.
+# One word and a blank behind it, or nothing yet that shows another thing. Python's http.server
+# takes all of these for blanks. JSON, XML, forms and the parts of a multipart body begin with
+# something else.
 _BLANK = rb"\t\x0b\x0c\x1c-\x20\x85\xa0"
 _REQUEST_LIKE = re.compile(rb"[%s\r\n]*(?:%s(?:[%s]|\r(?!\n)|\Z)|\Z)" % (_BLANK, _NAME, _BLANK))
 
 
 class Malformed(Exception):  # noqa: N818 (whose fault it is: the other side's)
-    """``str()`` says what is wrong with what was said, and quotes nothing of it. ``status``: a server's answer."""
+    """``str()`` says what is wrong with what was said, and quotes nothing of it. ``status``: a
+    server's answer.
+    """
 
     def __init__(self, what: str, *, status: int = 400) -> None:
         super().__init__(what)
@@ -91,7 +95,12 @@ class Reader:
         if (first := _REQUEST.match(head)) is None:
             raise Malformed("the first line is no request of HTTP/1.1")
         method, target, minor = first.groups()
-        return RequestHead(method.decode("ascii"), target.decode("ascii"), _fields(head, first.end()), minor == b"1")
+        return RequestHead(
+            method.decode("ascii"),
+            target.decode("ascii"),
+            _fields(head, first.end()),
+            minor == b"1",
+        )
 
     def answer(self) -> Answer | None:
         """As ``request``."""
@@ -213,7 +222,9 @@ def answer_extent(answer: Answer, method: str) -> int:
 
 
 def lasts(headers: Iterable[tuple[bytes, bytes]], *, modern: bool) -> bool:
-    """Whether another message may follow on the connection. HTTP/1.0 had several ways to say so; none is followed."""
+    """Whether another message may follow on the connection. HTTP/1.0 had several ways to say so;
+    none is followed.
+    """
     return modern and b"close" not in tokens_of(headers, b"connection")
 
 
@@ -221,7 +232,9 @@ def tokens_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> frozenset[
     """The words of all headers of that name, in lower case."""
     values = [value for key, value in headers if key == name]
     return (
-        frozenset(token.strip(b" \t").lower() for value in values for token in value.split(b",")) if values else _NONE
+        frozenset(token.strip(b" \t").lower() for value in values for token in value.split(b","))
+        if values
+        else _NONE
     )
 
 
@@ -256,7 +269,9 @@ def _said(headers: Headers, *, chunks_win: bool = False) -> int | None:
 
 
 def may_begin_a_request(beginning: bytes) -> bool:
-    """Whether a server that does not read a body could take this beginning of it for the next request."""
+    """Whether a server that does not read a body could take this beginning of it for the next
+    request.
+    """
     return _REQUEST_LIKE.match(beginning) is not None
 
 
@@ -272,8 +287,10 @@ def request_bytes(method: str, target: str, headers: Headers) -> tuple[bytes, in
 
 
 def answer_bytes(answer: Answer, method: str, *, modern: bool, last: bool) -> tuple[bytes, int]:
-    """``method``, ``modern``: of the request. ``last``: nothing follows on this connection. If the answer does not say
-    how long its body is, that goes in chunks, or until the connection is closed."""
+    """``method``, ``modern``: of the request. ``last``: nothing follows on this connection. If the
+    answer does not say how long its body is, that goes in chunks, or until the connection is
+    closed.
+    """
     headers, extent = answer.headers, 0
     if not _is_bare(answer.status, method):
         said = _extent(headers)
@@ -290,7 +307,9 @@ def answer_bytes(answer: Answer, method: str, *, modern: bool, last: bool) -> tu
 
 def _section(headers: Headers) -> bytes:
     fields = b"".join([b"%s: %s\r\n" % field for field in headers])
-    if not _FIELDS.fullmatch(fields) or _FIELD.findall(fields) != [(name, b" " + value) for name, value in headers]:
+    if not _FIELDS.fullmatch(fields) or _FIELD.findall(fields) != [
+        (name, b" " + value) for name, value in headers
+    ]:
         raise Unsayable("a header that would be read as something else")
     return fields + b"\r\n"
 

@@ -1,7 +1,9 @@
-"""Where a connection that was handed over leads, and what may be asked there. Pure: no secret, no socket.
+"""Where a connection that was handed over leads, and what may be asked there. Pure: no secret, no
+socket.
 
-Two ways lead to a site. ``http://NAME.paddock.internal/…`` is a route's own name inside. An inspected host is reached
-by its real name: ``[network] inspect`` names some, a route with ``inspect = true`` its upstream's.
+Two ways lead to a site. ``http://NAME.paddock.internal/…`` is a route's own name inside. An
+inspected host is reached by its real name: ``[network] inspect`` names some, a route with ``inspect
+= true`` its upstream's.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ class Settings:
                 endpoint_rules=None
                 if route.endpoints is None
                 else tuple(
-                    EndpointRule(method=rule.method, path=rule.path, source=Source(file=rule.source))
+                    EndpointRule(
+                        method=rule.method, path=rule.path, source=Source(file=rule.source)
+                    )
                     for rule in route.endpoints
                 ),
                 inspect=route.inspect,
@@ -103,7 +107,9 @@ class Settings:
             if tls:
                 raise NoSite(f"{host} is reached by http://, and nobody but this sandbox hears it")
             return _site(route, host, port)
-        route = next((route for route in self.routes if route.inspect and route.upstream.host == host), None)
+        route = next(
+            (route for route in self.routes if route.inspect and route.upstream.host == host), None
+        )
         if route is not None:
             # The route says which service of that host it is about; its secret is for no other.
             if (route.upstream.scheme, route.upstream.port) != ("https" if tls else "http", port):
@@ -115,7 +121,14 @@ class Settings:
         if named is None:
             raise NoSite(f"{host} is not to be inspected")
         upstream = Upstream(scheme="https" if tls else "http", host=host, port=port)
-        return Site(host=host, port=port, upstream=upstream, route=None, rules=None, source=str(named.source))
+        return Site(
+            host=host,
+            port=port,
+            upstream=upstream,
+            route=None,
+            rules=None,
+            source=str(named.source),
+        )
 
     def inspected_hosts(self) -> tuple[str, ...]:
         """What the relay has to hand over, whatever port it is and whatever is spoken there."""
@@ -153,11 +166,17 @@ def judge(site: Site, method: str, path: str) -> RequestDecision:
 
 
 def _flag(route: str | None, method: str, path: str) -> str | None:
-    """The flag that allows this request and no other. The command chose the method and the path, and a person types the
-    flag into a shell. None: a '*' is a pattern there, and some letters can not be written."""
+    """The flag that allows this request and no other. The command chose the method and the path,
+    and a person types the flag into a shell. None: a '*' is a pattern there, and some letters can
+    not be written.
+    """
     here = Source(file="--allow-endpoint")
     try:
         endpoint(Sourced(method, here), Sourced(path, here), here)
     except PolicyError:
         return None
-    return None if "*" in method + path else f"--allow-endpoint {shlex.quote(f'{route}:{method}:{path}')}"
+    return (
+        None
+        if "*" in method + path
+        else f"--allow-endpoint {shlex.quote(f'{route}:{method}:{path}')}"
+    )

@@ -1,16 +1,18 @@
 """The search for a secret in what an upstream answers. No sockets.
 
-Each occurrence is overwritten by as many ``*``, so that lengths and frames stay right. The search finds the secret as
-it is, in base64 (both alphabets, at each of the three positions within a group) and in hexadecimal; each of these also
-behind escapes: percent, JSON and JavaScript (``\\u0041``, ``\\/``) and HTML (decimal, hexadecimal, named), in
-any mixture and twice over. Another disguise (encrypted, compressed, reversed, in two answers) is not found.
+Each occurrence is overwritten by as many ``*``, so that lengths and frames stay right. The search
+finds the secret as it is, in base64 (both alphabets, at each of the three positions within a group)
+and in hexadecimal; each of these also behind escapes: percent, JSON and JavaScript (``\\u0041``,
+``\\/``) and HTML (decimal, hexadecimal, named), in any mixture and twice over. Another disguise
+(encrypted, compressed, reversed, in two answers) is not found.
 
-A client can have text of its own echoed. So nothing that it can measure may depend on the letters of the secret, unless
-the whole secret was echoed:
+A client can have text of its own echoed. So nothing that it can measure may depend on the letters
+of the secret, unless the whole secret was echoed:
 
-- How much of an unfinished answer waits depends on the length of the secret and on classes of characters.
-- The search takes the same time, whatever part of the secret a text holds. It compares hashes, not letters, and the
-  hash is keyed (``bytes.__hash__``: SipHash, with a key of this process).
+- How much of an unfinished answer waits depends on the length of the secret and on classes of
+  characters.
+- The search takes the same time, whatever part of the secret a text holds. It compares hashes, not
+  letters, and the hash is keyed (``bytes.__hash__``: SipHash, with a key of this process).
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ SIZE_MIN = 8  # a shorter secret would be found in answers by chance
 _MASK = b"*"
 _ROUNDS = 2  # an escape may be escaped again: a JSON text within JSON, ``&amp;#43;``
 _WIDEST = 12  # letters of an answer that spell one letter of the secret; more are not waited for
-# A piece may end here although more is to come, and its reader waits for it. Of most secrets everybody knows the first
-# letters ("ghp_").
+# A piece may end here although more is to come, and its reader waits for it. Of most secrets
+# everybody knows the first letters ("ghp_").
 _SHOWN = 4
 _PRINTABLE = bytes(range(0x20, 0x7F))
-# No part of an ordinary secret stands behind these, so the text up to them passes at once: events end in a newline,
-# JSON in a bracket.
+# No part of an ordinary secret stands behind these, so the text up to them passes at once: events
+# end in a newline, JSON in a bracket.
 _CLOSING = b' ",]}>'
-_TAIL_MAX = 64  # letters at the end of a form from which windows are taken; the beginning of a token is often known
+# letters at the end of a form from which windows are taken; the beginning of a token is often known
+_TAIL_MAX = 64
 _WINDOW_MIN = 6
 
 _HTML = re.compile(
@@ -43,10 +46,14 @@ _LOOKS_ESCAPED = re.compile(rb"(?:u00|x)[0-9A-Fa-f]{2}")
 
 
 def _escapes(digits: bytes = b"", begins: bytes = b"") -> tuple[re.Pattern[bytes], ...]:
-    """Percent, JSON and JavaScript, HTML. Each begins with one letter of its own, for which the search is fast. Those
-    with these digits, or behind whose first letter stands what ``begins`` lists, are no escapes."""
+    """Percent, JSON and JavaScript, HTML. Each begins with one letter of its own, for which the
+    search is fast. Those with these digits, or behind whose first letter stands what ``begins``
+    lists, are no escapes.
+    """
     percent = b"%" + (b"(?!%b)" % digits if digits else b"")
-    slash = rb"\\" + (rb"(?!(?:u00|x)(?:%b)%b)" % (digits, b"|" + begins if begins else b"") if digits else b"")
+    slash = rb"\\" + (
+        rb"(?!(?:u00|x)(?:%b)%b)" % (digits, b"|" + begins if begins else b"") if digits else b""
+    )
     return (
         re.compile(percent + rb"(?P<hex>[0-9A-Fa-f]{2})"),
         re.compile(slash + rb"(?:(?:u00|x)(?P<hex>[0-9A-Fa-f]{2})|(?P<letter>[!-/:-@\[-`{-~]))"),
@@ -80,12 +87,16 @@ class SecretSearch:
     def __init__(self, *secrets: bytes) -> None:
         letters = set(b"".join(secrets))
         shortest, longest = min(map(len, secrets)), max(map(len, secrets))
-        self.held = _PRINTABLE if letters & set(_CLOSING) else bytes(set(_PRINTABLE) - set(_CLOSING))
+        self.held = (
+            _PRINTABLE if letters & set(_CLOSING) else bytes(set(_PRINTABLE) - set(_CLOSING))
+        )
         self.held_max = longest * _WIDEST
         self._forms = frozenset(form for secret in secrets for form in _forms(secret))
-        # A secret may hold what looks like an escape, and only one order of unfolding leaves that alone.
+        # A secret may hold what looks like an escape, and only one order of unfolding leaves that
+        # alone.
         self._is_odd = bool(letters & set(b"%\\&"))
-        # Behind a letter that begins an escape its first letters would be taken for the rest of one.
+        # Behind a letter that begins an escape its first letters would be taken for the rest of
+        # one.
         digits = {form[:2] for form in self._forms if re.match(rb"[0-9A-Fa-f]{2}", form)}
         begins = {found[0] for form in self._forms if (found := _LOOKS_ESCAPED.match(form))}
         self._escapes = (_escapes(), _escapes(b"|".join(sorted(digits)), b"|".join(sorted(begins))))
@@ -94,13 +105,15 @@ class SecretSearch:
         tail = min(shortest, _TAIL_MAX)
         self._width = max(_WINDOW_MIN, (tail + 1) // 2)
         self._step = tail - self._width + 1
-        # Window → how far before it its form begins, and how far behind its beginning the form ends. One that stands at
-        # several positions has another layer for each.
+        # Window → how far before it its form begins, and how far behind its beginning the form
+        # ends. One that stands at several positions has another layer for each.
         self._layers: list[dict[bytes, tuple[int, int]]] = [{}]
         for form in self._forms:
             for at in range(len(form) - tail, len(form) - tail + self._step):
                 window, place = form[at : at + self._width], (at, len(form) - at)
-                layer = next((layer for layer in self._layers if layer.get(window, place) == place), None)
+                layer = next(
+                    (layer for layer in self._layers if layer.get(window, place) == place), None
+                )
                 if layer is None:
                     self._layers.append(layer := {})
                 layer[window] = place
@@ -125,15 +138,18 @@ class SecretSearch:
         return bytes(out)
 
     def _found(self, text: bytes) -> Iterator[tuple[int, int]]:
-        """Each window costs the same, whether it is one of the secret's or not: a text as long as a form is hashed for
-        it in any case."""
+        """Each window costs the same, whether it is one of the secret's or not: a text as long as a
+        form is hashed for it in any case.
+        """
         before, width = self._longest, self._width
         text = bytes(before) + text
         steps = range(before, len(text) - width + 1, self._step)
         windows = [text[at : at + width] for at in steps]
         for layer in self._layers:
             places = list(map(layer.get, windows, repeat(self._nowhere)))
-            texts = [text[at - back : at + on] for at, (back, on) in zip(steps, places, strict=True)]
+            texts = [
+                text[at - back : at + on] for at, (back, on) in zip(steps, places, strict=True)
+            ]
             if not self._forms.isdisjoint(texts):
                 for at, (back, _), one in zip(steps, places, texts, strict=True):
                     if one in self._forms:
@@ -141,7 +157,9 @@ class SecretSearch:
 
 
 class Scrubber:
-    """A stream in pieces in, the same without the secret out; also where the secret lies across pieces."""
+    """A stream in pieces in, the same without the secret out; also where the secret lies across
+    pieces.
+    """
 
     __slots__ = ("_kept", "_search", "_shown")
 
@@ -206,7 +224,11 @@ def _every_order(data: bytes, escapes: Sequence[re.Pattern[bytes]]) -> Iterator[
         text = folds[-1].text if folds else data
         for kind, escape in enumerate(escapes):
             rest = tuple(count - (kind == at) for at, count in enumerate(left))
-            if rest[kind] < 0 or (folded := _folded(text, escape)) is None or (folded.text, rest) in seen:
+            if (
+                rest[kind] < 0
+                or (folded := _folded(text, escape)) is None
+                or (folded.text, rest) in seen
+            ):
                 continue
             seen.add((folded.text, rest))
             waiting.append(((*folds, folded), rest))

@@ -1,4 +1,5 @@
-"""Connections that the relay hands over (channel.py), until the supervisor closes its line. Nothing listens here.
+"""Connections that the relay hands over (channel.py), until the supervisor closes its line. Nothing
+listens here.
 
 What was decided goes to the supervisor, one event a message.
 """
@@ -41,14 +42,18 @@ def serve(
     injections: Mapping[str, Injection],
     authority: Authority | None = None,
 ) -> None:
-    """Until the line closes, in a process of its own. ``injections`` by routes (credentials.py); ``authority``: for
-    inspected hosts."""
+    """Until the line closes, in a process of its own. ``injections`` by routes (credentials.py);
+    ``authority``: for inspected hosts.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # What is loaded stays, and what a request makes goes with it: looking for cycles is a tenth of the work.
+    # What is loaded stays, and what a request makes goes with it: looking for cycles is a tenth of
+    # the work.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    asyncio.run(RequestServer(line, relay, settings, injections, authority, verified(), Patience()).run())
+    asyncio.run(
+        RequestServer(line, relay, settings, injections, authority, verified(), Patience()).run()
+    )
 
 
 class RequestServer:
@@ -149,14 +154,20 @@ class RequestServer:
         if self._waiting:
             self._start(*self._waiting.popleft())
         if not task.cancelled() and (error := task.exception()) is not None:
-            asyncio.get_running_loop().call_exception_handler({"message": "a connection", "exception": error})
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": "a connection", "exception": error}
+            )
 
     async def _serve(self, handed: Handed, end: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._patience.head_s):
                 tls = handed.said[0] == _TLS_HANDSHAKE if handed.said else await _speaks_tls(end)
             site = self._site(handed, tls=tls)
-            wire = await self._secured(site, end, handed.said) if tls else await _plain(end, handed.said)
+            wire = (
+                await self._secured(site, end, handed.said)
+                if tls
+                else await _plain(end, handed.said)
+            )
         except (OSError, EOFError):  # TimeoutError is one
             end.close()
             return
@@ -182,9 +193,17 @@ class RequestServer:
         try:
             return self._settings.site(handed.kind, handed.host, handed.port, tls=tls)
         except NoSite as why:
-            upstream = Upstream(scheme="https" if tls else "http", host=handed.host, port=handed.port)
+            upstream = Upstream(
+                scheme="https" if tls else "http", host=handed.host, port=handed.port
+            )
             return Site(
-                host=handed.host, port=handed.port, upstream=upstream, route=None, rules=(), source="", closed=str(why)
+                host=handed.host,
+                port=handed.port,
+                upstream=upstream,
+                route=None,
+                rules=(),
+                source="",
+                closed=str(why),
             )
 
     async def _secured(self, site: Site, end: socket.socket, said: bytes) -> Wire:
@@ -205,7 +224,9 @@ class RequestServer:
             except OSError as error:  # ssl.SSLError is one
                 # The callback is the one that compares the names.
                 named = getattr(error, "reason", None) != "CALLBACK_FAILED"
-                why = f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
+                why = (
+                    f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
+                )
         await self._tell(event(site, "deny", why, rule=site.source or None))
         raise OSError(why)
 
@@ -242,8 +263,9 @@ async def _plain(end: socket.socket, said: bytes) -> Wire:
 
 
 async def _unread(end: socket.socket, said: bytes) -> socket.socket:
-    """asyncio reads TLS from a socket alone: what was read from it before goes through another one. Nearly nobody says
-    anything before it was told that it may."""
+    """asyncio reads TLS from a socket alone: what was read from it before goes through another one.
+    Nearly nobody says anything before it was told that it may.
+    """
     if not said:
         return end
     loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Connections to upstreams. The relay dials them (channel.py).
 
-They are kept for a while, for the next request. HTTP/1.1 is spoken, over TLS that is verified against the system's
-certificates.
+They are kept for a while, for the next request. HTTP/1.1 is spoken, over TLS that is verified
+against the system's certificates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ UpstreamKey = tuple[Upstream, str | None]
 """An upstream and the route that leads to it. Routes share no connection: what an upstream says too much is searched
 for the secret of the route that it was said to."""
 
-_KEPT_S = 4.0  # servers that close idle connections wait five seconds at least; one that closes is a request that fails
+# servers that close idle connections wait five seconds at least; one that closes is a request that
+# fails
+_KEPT_S = 4.0
 _MAX_KEPT_CONNECTIONS = 32  # of one upstream
 
 
@@ -96,7 +98,9 @@ class Upstreams:
         ] = {}  # each until then, the first before the others
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def take(self, upstream: Upstream, route: str | None, *, fresh: bool = False) -> Connection:
+    async def take(
+        self, upstream: Upstream, route: str | None, *, fresh: bool = False
+    ) -> Connection:
         """One that was used before, if there is one and ``fresh`` does not ask for another."""
         key = (upstream, route)
         idle = self._idle.get(key)
@@ -149,12 +153,17 @@ class Upstreams:
                 return Connection(key, await self._connect(upstream, end), address)
         except TimeoutError:
             raise Unreachable(
-                f"{upstream} ({address}) did not answer in {self._patience.connect_s:g} s", late=True
+                f"{upstream} ({address}) did not answer in {self._patience.connect_s:g} s",
+                late=True,
             ) from None
         except ssl.SSLCertVerificationError as error:
-            raise Unreachable(f"the certificate of {upstream} is not valid: {error.verify_message}") from None
+            raise Unreachable(
+                f"the certificate of {upstream} is not valid: {error.verify_message}"
+            ) from None
         except (OSError, ssl.SSLError) as error:
-            raise Unreachable(f"{upstream} ({address}) can not be reached: {error.strerror or error}") from None
+            raise Unreachable(
+                f"{upstream} ({address}) can not be reached: {error.strerror or error}"
+            ) from None
 
     async def _connect(self, upstream: Upstream, end: socket.socket) -> Wire:
         loop = asyncio.get_running_loop()
@@ -162,7 +171,9 @@ class Upstreams:
             if upstream.scheme == "http":
                 _, wire = await loop.create_connection(Wire, sock=end)
             else:
-                _, wire = await loop.create_connection(Wire, sock=end, ssl=self._tls, server_hostname=upstream.host)
+                _, wire = await loop.create_connection(
+                    Wire, sock=end, ssl=self._tls, server_hostname=upstream.host
+                )
         except BaseException:
             end.close()
             raise

@@ -1,7 +1,7 @@
 """A WebSocket's answers without the secret (RFC 6455, 5.2). No sockets.
 
-A message is complete for its reader when its last frame is, so nothing of it waits longer than that. The secret may lie
-across the frames of one message; frames keep their sizes.
+A message is complete for its reader when its last frame is, so nothing of it waits longer than
+that. The secret may lie across the frames of one message; frames keep their sizes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Frames:
         self._left = 0  # bytes of the current frame's payload that are still to come
         self._last = True  # the current frame ends its message
         self._ready = bytearray()  # payload that may pass
-        self._order: deque[bytes | int] = deque()  # what passes: these bytes, or so many of the payload
+        self._order: deque[bytes | int] = (
+            deque()
+        )  # what passes: these bytes, or so many of the payload
 
     def feed(self, data: bytes) -> bytes:
         """Malformed: a frame that can not be searched."""
@@ -46,7 +48,9 @@ class Frames:
         return self._passed()
 
     def _began(self) -> bool:
-        """Whether a data frame's head was there, and read. Control frames stand between them, and are whole."""
+        """Whether a data frame's head was there, and read. Control frames stand between them, and
+        are whole.
+        """
         while (head := self._head()) is not None:
             first, at, size = head
             if not first & _CONTROL:

@@ -1,4 +1,6 @@
-"""The journal, read side. The core is the only writer; what it wrote is read, checked and shown here."""
+"""The journal, read side. The core is the only writer; what it wrote is read, checked and shown
+here.
+"""
 
 from paddock.journal.chain import ChainReport, verify
 from paddock.journal.reader import Event, Journal, Loss

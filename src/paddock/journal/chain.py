@@ -1,12 +1,13 @@
-"""Verifying the chain: each line carries the SHA-256 of the line before, over all days, and a running number.
+"""Verifying the chain: each line carries the SHA-256 of the line before, over all days, and a
+running number.
 
-An edited line breaks its successor's ``prev``; a removed or reordered one breaks ``seq`` and ``prev``; a change of the
-very last line, or its removal, disagrees with the head. The first line of each file says that it is the first, and each
-line's time belongs to the day of its file. Whole days removed from the front are not an error (old days may be cleaned
-up) but are said.
+An edited line breaks its successor's ``prev``; a removed or reordered one breaks ``seq`` and
+``prev``; a change of the very last line, or its removal, disagrees with the head. The first line of
+each file says that it is the first, and each line's time belongs to the day of its file. Whole days
+removed from the front are not an error (old days may be cleaned up) but are said.
 
-A whole chain is not a whole story: what could not be written, on a disk that was full, the writer has counted in a
-``journal.lost``, or in the head until a line fits again.
+A whole chain is not a whole story: what could not be written, on a disk that was full, the writer
+has counted in a ``journal.lost``, or in the head until a line fits again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ChainReport:
     first_seq: int
     problems: tuple[str, ...]  # "file:line: what is wrong"
     losses: tuple[Loss, ...] = ()
-    endless: tuple[str, ...] = ()  # sessions with a start and no end: they still run, or were killed
+    endless: tuple[
+        str, ...
+    ] = ()  # sessions with a start and no end: they still run, or were killed
 
     @property
     def sound(self) -> bool:
@@ -39,7 +42,11 @@ def verify(journal: Journal) -> ChainReport:
     journal.check()
     with journal.still():
         chain = _Chain(daily=journal.file is None)
-        problems = [problem for path, number, raw in journal.lines() for problem in chain.take(path, number, raw)]
+        problems = [
+            problem
+            for path, number, raw in journal.lines()
+            for problem in chain.take(path, number, raw)
+        ]
         head = journal.head()
         problems += _end(journal, head, chain)
     losses = (*chain.losses, *head.losses)
@@ -80,7 +87,11 @@ class _Chain:
         elif fields.get("prev") != self.hash:
             yield f"{where}: the line before ({self._last[0].name}:{self._last[1]}) was changed"
         if (number == 1) != bool(fields.get("opens")):
-            yield f"{where}: " + ("lines before it were removed" if number == 1 else "it was the first of another file")
+            yield f"{where}: " + (
+                "lines before it were removed"
+                if number == 1
+                else "it was the first of another file"
+            )
         if self._daily and str(fields.get("ts", ""))[:10] != path.stem:
             yield f"{where}: an event of another day"
         if fields.get("event") == "session.start":
@@ -92,7 +103,9 @@ class _Chain:
             if type(count) is not int:
                 yield f"{where}: it does not say how many events are missing"
             else:
-                self.losses.append(Loss(where=where, session=str(session), count=count, reason=str(reason)))
+                self.losses.append(
+                    Loss(where=where, session=str(session), count=count, reason=str(reason))
+                )
         self.events += 1
         self.seq, self.hash, self._last = seq, _digest(raw), (path, number)
 

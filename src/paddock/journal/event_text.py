@@ -1,4 +1,6 @@
-"""Events as text: one line each, ``key=value``, nothing in a value can look like another field or line."""
+"""Events as text: one line each, ``key=value``, nothing in a value can look like another field or
+line.
+"""
 
 from __future__ import annotations
 

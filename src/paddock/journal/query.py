@@ -13,7 +13,14 @@ _AGO = re.compile(r"([0-9]{1,6})([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 # What an event says by its name alone.
 _REFUSALS = frozenset(
-    {"exec.denied", "file.refused", "session.refused", "syscall.killed", "limit.exceeded", "exec.attack"}
+    {
+        "exec.denied",
+        "file.refused",
+        "session.refused",
+        "syscall.killed",
+        "limit.exceeded",
+        "exec.attack",
+    }
 )
 
 
@@ -30,7 +37,12 @@ class Query:
 
     def fits(self, event: Event) -> bool:
         return (
-            (not self.kinds or any(event.name == kind or event.name.startswith(f"{kind}.") for kind in self.kinds))
+            (
+                not self.kinds
+                or any(
+                    event.name == kind or event.name.startswith(f"{kind}.") for kind in self.kinds
+                )
+            )
             and (not self.actions or action_of(event) in self.actions)
             and (not self.rules or rule_of(event) in self.rules)
             and (self.session is None or event.session == self.session)

@@ -1,4 +1,6 @@
-"""Reading a journal: a directory with one file a day, or one file; plus the ``head`` the writer keeps beside it."""
+"""Reading a journal: a directory with one file a day, or one file; plus the ``head`` the writer
+keeps beside it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,11 @@ class Journal:
     @classmethod
     def at(cls, place: str) -> Journal:
         path = Path(place)
-        return cls(dir=path.parent, file=path.name) if place.endswith(".jsonl") else cls(dir=path, file=None)
+        return (
+            cls(dir=path.parent, file=path.name)
+            if place.endswith(".jsonl")
+            else cls(dir=path, file=None)
+        )
 
     @property
     def head_path(self) -> Path:
@@ -81,18 +87,27 @@ class Journal:
             raise _unreadable(self.dir, error) from error
 
     def check(self) -> None:
-        """The core's own conditions: what somebody else could have put there is nobody's journal."""
-        for path, kind, wanted in ((self.dir, stat.S_IFDIR, None if self.file else 0o700), *self._regular()):
+        """The core's own conditions: what somebody else could have put there is nobody's
+        journal.
+        """
+        for path, kind, wanted in (
+            (self.dir, stat.S_IFDIR, None if self.file else 0o700),
+            *self._regular(),
+        ):
             try:
                 facts = path.lstat()
             except OSError as error:
                 raise _unreadable(path, error) from error
             if stat.S_IFMT(facts.st_mode) != kind:
-                raise JournalError(f"{path} is not a {'directory' if kind == stat.S_IFDIR else 'regular file'}")
+                raise JournalError(
+                    f"{path} is not a {'directory' if kind == stat.S_IFDIR else 'regular file'}"
+                )
             if facts.st_uid != os.getuid():
                 raise JournalError(f"{path} belongs to uid {facts.st_uid}, not to you")
             if wanted is not None and stat.S_IMODE(facts.st_mode) != wanted:
-                raise JournalError(f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}, not {wanted:04o}")
+                raise JournalError(
+                    f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}, not {wanted:04o}"
+                )
 
     def _regular(self) -> list[tuple[Path, int, int]]:
         return [(path, stat.S_IFREG, 0o600) for path in (*self.files(), self.head_path)]
@@ -135,14 +150,19 @@ class Journal:
             except OSError as error:
                 raise _unreadable(path, error) from error
             # Only \n ends a line: the writer escapes every other control character.
-            for number, raw in enumerate(content.removesuffix(b"\n").split(b"\n") if content else (), 1):
+            for number, raw in enumerate(
+                content.removesuffix(b"\n").split(b"\n") if content else (), 1
+            ):
                 yield path, number, raw
 
     def events(self) -> Iterator[Event]:
         for path, number, raw in self.lines():
             fields = parse(raw)
             if fields is None:
-                raise JournalError(f"{path}:{number}: not an event", hint="`paddock audit verify` says what is wrong")
+                raise JournalError(
+                    f"{path}:{number}: not an event",
+                    hint="`paddock audit verify` says what is wrong",
+                )
             yield Event(file=path.name, line=number, raw=raw, fields=fields)
 
 
@@ -155,7 +175,13 @@ def parse(raw: bytes) -> dict[str, Any] | None:
 
 
 def _unreadable(path: Path, error: OSError) -> JournalError:
-    if isinstance(error, FileNotFoundError) and path.name.endswith("head") and any(path.parent.glob("*.jsonl")):
-        return JournalError(f"{path} is missing, but there are events: where the chain ended is lost")
+    if (
+        isinstance(error, FileNotFoundError)
+        and path.name.endswith("head")
+        and any(path.parent.glob("*.jsonl"))
+    ):
+        return JournalError(
+            f"{path} is missing, but there are events: where the chain ended is lost"
+        )
     hint = "nothing has been journaled there yet" if isinstance(error, FileNotFoundError) else None
     return JournalError(f"can not read the journal {path}: {error.strerror}", hint=hint)

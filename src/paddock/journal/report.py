@@ -1,5 +1,7 @@
-"""Events as one HTML page that needs nothing else: no script, no address, nothing from elsewhere. Whatever an event
-says was chosen by a command; it is redacted and escaped, and a policy in the page lets nothing run even so."""
+"""Events as one HTML page that needs nothing else: no script, no address, nothing from elsewhere.
+Whatever an event says was chosen by a command; it is redacted and escaped, and a policy in the page
+lets nothing run even so.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,12 @@ class _Host:
     received: int = 0
 
 
-def report(events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0) -> str:
-    """``chain``: what the verification said, or why there was none. ``what``: which events these are."""
+def report(
+    events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0
+) -> str:
+    """``chain``: what the verification said, or why there was none. ``what``: which events these
+    are.
+    """
     found = list(events)
     write = _Writer(Redactor())
     body = [
@@ -69,7 +75,9 @@ def report(events: Iterable[Event], *, chain: ChainReport | str, what: str, unre
         _timeline(found),
         *_sections(found, write),
     ]
-    return _PAGE.format(title=f"paddock: {write.text(what)}", style=_STYLE, body="\n".join(filter(None, body)))
+    return _PAGE.format(
+        title=f"paddock: {write.text(what)}", style=_STYLE, body="\n".join(filter(None, body))
+    )
 
 
 class _OwnText(str):
@@ -110,7 +118,9 @@ class _Writer:
         """The latest rows, if there are too many."""
         shown = rows[-MAX_TABLE_ROWS:]
         left = (
-            f'<p class="soft">{len(rows) - len(shown)} earlier ones are left out.</p>' if len(rows) > len(shown) else ""
+            f'<p class="soft">{len(rows) - len(shown)} earlier ones are left out.</p>'
+            if len(rows) > len(shown)
+            else ""
         )
         head = "".join(f"<th>{html.escape(one)}</th>" for one in heads)
         lines = "".join(f"<tr>{''.join(map(self._cell, row))}</tr>" for row in shown)
@@ -123,13 +133,21 @@ class _Writer:
 
 def _verified(chain: ChainReport | str, write: _Writer) -> str:
     if isinstance(chain, str):
-        return f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
-    endless = _listed("Sessions with a start and no end, which still run or were killed:", chain.endless, write)
+        return (
+            f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
+        )
+    endless = _listed(
+        "Sessions with a start and no end, which still run or were killed:", chain.endless, write
+    )
     if chain.sound:
-        return f'<p class="yes">The chain of the journal is whole: {chain.events} events.</p>{endless}'
+        return (
+            f'<p class="yes">The chain of the journal is whole: {chain.events} events.</p>{endless}'
+        )
     altered = _listed("The journal has been altered:", chain.problems, write)
     whole = "" if altered else "The chain of the journal is whole. "
-    lost = _listed(f"{whole}Events are missing that could not be written:", [*map(str, chain.losses)], write)
+    lost = _listed(
+        f"{whole}Events are missing that could not be written:", [*map(str, chain.losses)], write
+    )
     return altered + lost + endless
 
 
@@ -160,7 +178,9 @@ def _timeline(events: list[Event]) -> str:
     span = max((last - first).total_seconds(), 1e-3)
     buckets = [Counter[str]() for _ in range(TIMELINE_BUCKETS)]
     for at, action in timed:
-        where = min(TIMELINE_BUCKETS - 1, int((at - first).total_seconds() / span * TIMELINE_BUCKETS))
+        where = min(
+            TIMELINE_BUCKETS - 1, int((at - first).total_seconds() / span * TIMELINE_BUCKETS)
+        )
         buckets[where][action if action in ("allow", "deny") else "other"] += 1
     highest = max(counts.total() for counts in buckets)
     bars = []
@@ -171,7 +191,9 @@ def _timeline(events: list[Event]) -> str:
             top -= height
             if counts[kind]:
                 place = f'x="{index * 12 + 1}" y="{top:.1f}" width="10" height="{height:.1f}"'
-                bars.append(f'<rect class="{style}" {place}><title>{counts[kind]} {kind}</title></rect>')
+                bars.append(
+                    f'<rect class="{style}" {place}><title>{counts[kind]} {kind}</title></rect>'
+                )
     return (
         '<h2>Timeline</h2><svg viewBox="0 0 720 140" role="img" aria-label="Events over time">'
         f'<line class="axis" x1="0" y1="120" x2="720" y2="120"/>{"".join(bars)}'
@@ -182,7 +204,10 @@ def _timeline(events: list[Event]) -> str:
 
 def _sections(events: list[Event], write: _Writer) -> Iterator[str]:
     yield from _section(
-        "Sessions", _sessions(events), ("session", "from", "directory", "profile", "ended", "command"), write
+        "Sessions",
+        _sessions(events),
+        ("session", "from", "directory", "profile", "ended", "command"),
+        write,
     )
     asked = [_decision(event) for event in events if _asked(event)]
     yield from _section("Asked", asked, _DECISION, write)
@@ -191,11 +216,20 @@ def _sections(events: list[Event], write: _Writer) -> Iterator[str]:
     hosts = _hosts(events)
     if hosts:
         met = [
-            (name, one.tried["allow"], one.tried["deny"], one.sent, one.received, ", ".join(sorted(one.rules)))
+            (
+                name,
+                one.tried["allow"],
+                one.tried["deny"],
+                one.sent,
+                one.received,
+                ", ".join(sorted(one.rules)),
+            )
             for name, one in hosts.items()
         ]
         yield "<h2>Hosts</h2>"
-        yield _bars([(name, one.tried["allow"], one.tried["deny"]) for name, one in hosts.items()], write)
+        yield _bars(
+            [(name, one.tried["allow"], one.tried["deny"]) for name, one in hosts.items()], write
+        )
         yield write.table(("host", "allowed", "denied", "bytes sent", "received", "rules"), met)
     programs = _programs(events)
     if programs:
@@ -205,10 +239,19 @@ def _sections(events: list[Event], write: _Writer) -> Iterator[str]:
         yield write.table(("program", "started", "denied"), started)
     yield from _section("Files", _files(events), ("time", "what", "path", "note"), write)
     everything = [
-        (_clock(event), event.session[:8], event.name, action_of(event) or "", _about(event), rule_of(event) or "")
+        (
+            _clock(event),
+            event.session[:8],
+            event.name,
+            action_of(event) or "",
+            _about(event),
+            rule_of(event) or "",
+        )
         for event in events
     ]
-    yield from _section("Everything", everything, ("time", "session", "event", "action", "about", "rule"), write)
+    yield from _section(
+        "Everything", everything, ("time", "session", "event", "action", "about", "rule"), write
+    )
 
 
 _DECISION = ("time", "event", "action", "about", "rule", "by", "reason")
@@ -224,7 +267,15 @@ def _decision(event: Event) -> tuple[object, ...]:
     fields = event.fields
     why = fields.get("reason") or fields.get("error") or ""
     action = action_of(event) or ""
-    return _clock(event), event.name, action, _about(event), rule_of(event) or "", fields.get("by") or "", why
+    return (
+        _clock(event),
+        event.name,
+        action,
+        _about(event),
+        rule_of(event) or "",
+        fields.get("by") or "",
+        why,
+    )
 
 
 def _asked(event: Event) -> bool:
@@ -232,7 +283,9 @@ def _asked(event: Event) -> bool:
 
 
 def _sessions(events: list[Event]) -> list[tuple[object, ...]]:
-    ends = {event.session: event for event in events if event.name in ("session.end", "session.refused")}
+    ends = {
+        event.session: event for event in events if event.name in ("session.end", "session.refused")
+    }
     rows: list[tuple[object, ...]] = []
     for event in events:
         if event.name == "session.start":
@@ -258,7 +311,9 @@ def _hosts(events: list[Event]) -> dict[str, _Host]:
             continue
         fields = event.fields
         name = str(fields.get("host") or fields.get("address") or "?")
-        host = hosts.setdefault(name if fields.get("port") is None else f"{name}:{fields['port']}", _Host())
+        host = hosts.setdefault(
+            name if fields.get("port") is None else f"{name}:{fields['port']}", _Host()
+        )
         host.tried[action_of(event) or ""] += 1
         if rule := rule_of(event):
             host.rules.add(rule)
@@ -271,7 +326,9 @@ def _programs(events: list[Event]) -> dict[str, Counter[str]]:
     programs: dict[str, Counter[str]] = {}
     for event in events:
         if event.name.partition(".")[0] == "exec":
-            programs.setdefault(str(event.fields.get("exe", "?")), Counter())[action_of(event) or ""] += 1
+            programs.setdefault(str(event.fields.get("exe", "?")), Counter())[
+                action_of(event) or ""
+            ] += 1
     return dict(sorted(programs.items(), key=lambda one: -one[1].total()))
 
 
@@ -295,13 +352,27 @@ def _files(events: list[Event]) -> list[tuple[object, ...]]:
         elif event.name == "tool" and isinstance(subject := fields.get("subject"), list):
             what = f"{fields.get('tool', '')} {action_of(event) or ''}".strip()
             paths = [one for one in subject if isinstance(one, str) and one.startswith("/")]
-            rows += [(_clock(event), what, path, "") for path in paths if fields.get("tool") != "bash"]
+            rows += [
+                (_clock(event), what, path, "") for path in paths if fields.get("tool") != "bash"
+            ]
     return rows
 
 
 def _about(event: Event) -> object:
     fields = event.fields
-    for key in ("argv", "command", "host", "path", "exe", "subject", "tool", "limit", "error", "text", "address"):
+    for key in (
+        "argv",
+        "command",
+        "host",
+        "path",
+        "exe",
+        "subject",
+        "tool",
+        "limit",
+        "error",
+        "text",
+        "address",
+    ):
         if fields.get(key):
             return fields[key]
     if event.name == "journal.lost":

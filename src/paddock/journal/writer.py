@@ -1,8 +1,9 @@
-"""Events of this process → the journal, by way of the core, which is its only writer (core/src/commands/record.rs).
+"""Events of this process → the journal, by way of the core, which is its only writer
+(core/src/commands/record.rs).
 
-Each event is answered when it is written. What can not be written is a JournalError, and from then on so is every other
-event: whoever needs the journal stops acting. Only the ends of calls that are under way are still told, as long as the
-core is there: what it can not write it counts.
+Each event is answered when it is written. What can not be written is a JournalError, and from then
+on so is every other event: whoever needs the journal stops acting. Only the ends of calls that are
+under way are still told, as long as the core is there: what it can not write it counts.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ from paddock.errors import JournalError, PaddockError
 from paddock.plan.model import Plan
 
 _MAX_MESSAGE_BYTES = 64 * 1024  # bytes of a message
-_MAX_TEXT_CHARS = (4000, 400, 20)  # characters of each text, until it fits; the core cuts to what fits a line
+_MAX_TEXT_CHARS = (
+    4000,
+    400,
+    20,
+)  # characters of each text, until it fits; the core cuts to what fits a line
 _MAX_TEXTS = 100  # of a list
 _HINT = "`paddock audit verify` says what is wrong with it"
 
 
 class Recorder:
-    """``plan``: whose journal it is, opened as a run would open it. ``session``: what its events are told apart by. Any
-    thread may record. Close it in the end; it also ends with this process."""
+    """``plan``: whose journal it is, opened as a run would open it. ``session``: what its events
+    are told apart by. Any thread may record. Close it in the end; it also ends with this process.
+    """
 
     def __init__(self, plan: Plan) -> None:
         if plan.journal is None:
@@ -88,14 +94,18 @@ class Recorder:
 def _fitting(event: Mapping[str, Any]) -> bytes:
     """The core takes nothing that is longer, and what it does not take is the end of it."""
     for longest in _MAX_TEXT_CHARS:
-        message = canonical({key: _plain(value, longest) for key, value in event.items()}).encode("ascii")
+        message = canonical({key: _plain(value, longest) for key, value in event.items()}).encode(
+            "ascii"
+        )
         if len(message) <= _MAX_MESSAGE_BYTES:
             return message
     raise JournalError("an event is too long to be written")
 
 
 def _plain(value: Any, longest: int) -> Any:
-    """Text of any length and letters as the core takes it: no NUL, and no surrogate that stands for no byte."""
+    """Text of any length and letters as the core takes it: no NUL, and no surrogate that stands for
+    no byte.
+    """
     match value:
         case str():
             over = len(value) - longest

@@ -36,8 +36,12 @@ def covers_of(plan: Plan) -> FoundCovers:
     """What the core would lay over names that are there now, in the full tier."""
     try:
         told = core.ask("covers", plan=plan)
-        covers = [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told["covers"]]
+        covers = [
+            Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told["covers"]
+        ]
         links = frozenset((str(one["path"]), str(one["said"])) for one in told["links"])
         return FoundCovers(covers=covers, links=links)
     except (KeyError, TypeError, ValueError) as error:
-        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+        raise CoreError(
+            f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+        ) from error

@@ -1,7 +1,8 @@
 """Directories that a grant wants made (``create = true``) when they are not there.
 
-A run makes them, before the core looks for them; nothing else does. Each part of the way is opened from the one above
-it, and no symbolic link is followed: a command that could write there once may have left one.
+A run makes them, before the core looks for them; nothing else does. Each part of the way is opened
+from the one above it, and no symbolic link is followed: a command that could write there once may
+have left one.
 """
 
 from __future__ import annotations
@@ -20,14 +21,19 @@ from paddock.policy.glob import Glob
 from paddock.policy.model import Grant, Source
 
 MODE = 0o700
-# O_PATH: a directory on the way need not be readable. With O_NOFOLLOW a link is opened itself, and is no directory.
+# O_PATH: a directory on the way need not be readable. With O_NOFOLLOW a link is opened itself, and
+# is no directory.
 _FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def to_make(policy: Policy, plan: Plan) -> dict[str, Grant]:
     """Each path that a grant wants made and that is not there. What stays closed is not made."""
     granted = {grant.path for grant in plan.files.grants} if plan.files else None
-    wanted = {Glob.parse(grant.pattern).prefix: grant for grant in policy.filesystem.grants if grant.create}
+    wanted = {
+        Glob.parse(grant.pattern).prefix: grant
+        for grant in policy.filesystem.grants
+        if grant.create
+    }
     return {
         path: grant
         for path, grant in wanted.items()
@@ -53,13 +59,21 @@ def require_places_of_shells(policy: Policy) -> None:
     """Each shell would be refused for what is not there: better nothing is run."""
     for grant in policy.shell.grants if policy.shell else ():
         path = Glob.parse(grant.pattern).prefix
-        own = any(within(path, place) for place in (TMP, "/dev", "/proc")) or not path.startswith("/")
+        own = any(within(path, place) for place in (TMP, "/dev", "/proc")) or not path.startswith(
+            "/"
+        )
         if not grant.optional and not own and not os.path.exists(path):
-            raise PolicyError(f"{path} is not there", where=str(grant.source), hint="make it, or write a trailing '?'")
+            raise PolicyError(
+                f"{path} is not there",
+                where=str(grant.source),
+                hint="make it, or write a trailing '?'",
+            )
 
 
 def _walk(path: str, source: Source, enter: Callable[[str, int], int | None]) -> None:
-    """Down from the root, one name after the other, until ``enter`` says that there is nothing more to see."""
+    """Down from the root, one name after the other, until ``enter`` says that there is nothing more
+    to see.
+    """
     at, here = "/", os.open("/", _FLAGS)
     try:
         for name in path.strip("/").split("/"):
@@ -76,7 +90,9 @@ def _walk(path: str, source: Source, enter: Callable[[str, int], int | None]) ->
             hint="name the place it leads to, if you mean that",
         ) from None
     except OSError as error:
-        raise PolicyError(f"{path} can not be made: {at}: {error.strerror}", where=str(source)) from None
+        raise PolicyError(
+            f"{path} can not be made: {at}: {error.strerror}", where=str(source)
+        ) from None
     finally:
         os.close(here)
 
@@ -88,7 +104,9 @@ def _make(name: str, directory: int) -> int:
         # The umask could take from the mode what the command needs.
         umask = os.umask(0)
         try:
-            with contextlib.suppress(FileExistsError):  # somebody was faster; what it is shows when it is opened
+            with contextlib.suppress(
+                FileExistsError
+            ):  # somebody was faster; what it is shows when it is opened
                 os.mkdir(name, MODE, dir_fd=directory)
         finally:
             os.umask(umask)

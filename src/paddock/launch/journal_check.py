@@ -1,7 +1,8 @@
-"""Whether the core will be able to go on with a journal: its conditions, looked at without making or changing anything.
+"""Whether the core will be able to go on with a journal: its conditions, looked at without making
+or changing anything.
 
-The core is its only writer and checks again, on what it opens. Here the answer is for those who must know before: a dry
-run, and the list of journals that later runs close.
+The core is its only writer and checks again, on what it opens. Here the answer is for those who
+must know before: a dry run, and the list of journals that later runs close.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import time
 from paddock.errors import JournalError
 from paddock.plan.model import JournalPlan
 
-_ELSEWHERE = "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
+_ELSEWHERE = (
+    "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
+)
 _ALONE = "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR"
 
 
@@ -23,13 +26,17 @@ def require_usable(journal: JournalPlan, uid: int) -> None:
     except FileNotFoundError:
         return _require_makeable(journal.dir)
     except OSError as error:
-        raise JournalError(f"the journal directory {journal.dir} can not be opened: {error.strerror}") from error
+        raise JournalError(
+            f"the journal directory {journal.dir} can not be opened: {error.strerror}"
+        ) from error
     mode = stat.S_IMODE(facts.st_mode)
-    # A named file may lie in a directory that others can read; nobody else may put another in its place.
+    # A named file may lie in a directory that others can read; nobody else may put another in its
+    # place.
     private = mode & 0o022 == 0 if journal.file else mode == 0o700
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != uid or not private:
         raise JournalError(
-            f"the journal {journal.dir} is not a directory of yours alone (mode {mode:04o})", hint=_ALONE
+            f"the journal {journal.dir} is not a directory of yours alone (mode {mode:04o})",
+            hint=_ALONE,
         )
     today = journal.file or time.strftime("%Y-%m-%d.jsonl", time.gmtime())
     for name in (today, journal.head):
@@ -47,11 +54,15 @@ def _require_makeable(directory: str) -> None:
         why = "Permission denied"
     else:
         return
-    raise JournalError(f"the journal directory {directory} can not be created: {why}", hint=_ELSEWHERE)
+    raise JournalError(
+        f"the journal directory {directory} can not be created: {why}", hint=_ELSEWHERE
+    )
 
 
 def _require_own(path: str, uid: int) -> None:
     facts = os.lstat(path)
     regular = stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1
     if not regular or facts.st_uid != uid or stat.S_IMODE(facts.st_mode) != 0o600:
-        raise JournalError(f"the journal {path} is not a regular file of yours alone with mode 0600", hint=_ALONE)
+        raise JournalError(
+            f"the journal {path} is not a regular file of yours alone with mode 0600", hint=_ALONE
+        )

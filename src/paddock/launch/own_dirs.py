@@ -1,5 +1,6 @@
-"""Paddock's own directories, made before a run that could make them itself: only what exists can be locked or
-masked."""
+"""Paddock's own directories, made before a run that could make them itself: only what exists can be
+locked or masked.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ def make_lockable(origin: Origin, writable: Iterable[str]) -> None:
         if os.path.lexists(path) or not any(within(path, tree) for tree in trees):
             continue
         try:
-            # Where the person may not make it, the command, which is the same person, can not either.
+            # Where the person may not make it, the command, which is the same person, can not
+            # either.
             with contextlib.suppress(PermissionError):
                 os.makedirs(path, mode=mode, exist_ok=True)
         except OSError as error:
-            raise HostError(f"{path} can not be made, so it can not be locked: {error.strerror}") from error
+            raise HostError(
+                f"{path} can not be made, so it can not be locked: {error.strerror}"
+            ) from error
 
 
 def _own(origin: Origin) -> Iterator[tuple[str, int]]:

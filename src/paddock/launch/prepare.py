@@ -1,4 +1,6 @@
-"""One run, from what was asked to the core: the only place that knows policy, host, plan and core together."""
+"""One run, from what was asked to the core: the only place that knows policy, host, plan and core
+together.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class Prepared:
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
-        """Become the command, fenced. Whatever fails from here on is said and journaled by the core."""
+        """Become the command, fenced. Whatever fails from here on is said and journaled by the
+        core.
+        """
         core.become(self.plan, command, quiet=quiet)
 
     def to_make(self) -> tuple[str, ...]:
@@ -49,7 +53,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight:
-    """What the core found when it set everything up short of running: the plan, met by the real machine."""
+    """What the core found when it set everything up short of running: the plan, met by the real
+    machine.
+    """
 
     rules: int
     skipped: tuple[str, ...]  # optional grants whose path is not here
@@ -76,15 +82,18 @@ class Preflight:
 
 
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
-    """Load, measure, compile, record. ``to_run``: the command will get to write what the policy grants, and later runs
-    have to know."""
+    """Load, measure, compile, record. ``to_run``: the command will get to write what the policy
+    grants, and later runs have to know.
+    """
     policy = load(request, origin)
     host, terrain = _measured(policy, origin)
     writable = _writable(policy, terrain)
     reach = origin.reach.including(writable)
     host = replace(host, reached=reach.trees)
     plan = compile_plan(policy, host, terrain)
-    made = Prepared(policy=policy, host=host, reach=reach, terrain=terrain, journals=origin.journals, plan=plan)
+    made = Prepared(
+        policy=policy, host=host, reach=reach, terrain=terrain, journals=origin.journals, plan=plan
+    )
     if to_run:
         # Only now: what is refused gets to write nowhere, and is not remembered as if it had.
         made = _recorded(made, origin, writable)
@@ -92,7 +101,9 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
 
 
 def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> Prepared:
-    """Add this run to the lists that later runs read, and compile until the plan is made from the lists as they are."""
+    """Add this run to the lists that later runs read, and compile until the plan is made from the
+    lists as they are.
+    """
     for opening in made.terrain.openings:
         worktree_links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
     policy, terrain = made.policy, made.terrain
@@ -113,7 +124,8 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
         else:
             return replace(made, host=host, reach=reach, journals=journals, plan=plan)
     raise HostError(
-        "other runs keep changing what later runs have to know", hint="start it again when they have started"
+        "other runs keep changing what later runs have to know",
+        hint="start it again when they have started",
     )
 
 

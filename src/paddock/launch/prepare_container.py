@@ -1,4 +1,6 @@
-"""One container, from what was asked to the core. The documented order: the profile, then the user, then the rest."""
+"""One container, from what was asked to the core. The documented order: the profile, then the user,
+then the rest.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from paddock.policy.trust.writable_history import WritableHistory
 
 
 def prepare_container(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
-    """``to_run``: the command will get to write in the root directory, and later runs have to know."""
+    """``to_run``: the command will get to write in the root directory, and later runs have to
+    know.
+    """
     policy = load(request, origin)
     asked = ContainerSection(settings=policy.container)
     asked.required("rootdir", "--rootdir DIR")
@@ -31,6 +35,10 @@ def prepare_container(request: Request, origin: Origin, *, to_run: bool = False)
     )
     plan = compile_container(policy, host, accounts)
     journals = remember_journal(policy, plan, origin) if to_run else origin.journals
-    reach = WritableHistory.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    reach = (
+        WritableHistory.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    )
     host = replace(host, reached=reach.trees)
-    return Prepared(policy=policy, host=host, reach=reach, terrain=Terrain(), journals=journals, plan=plan)
+    return Prepared(
+        policy=policy, host=host, reach=reach, terrain=Terrain(), journals=journals, plan=plan
+    )

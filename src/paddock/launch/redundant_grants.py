@@ -1,7 +1,9 @@
-"""Grants that another one covers on this machine: a launch opens and rules each of them for nothing.
+"""Grants that another one covers on this machine: a launch opens and rules each of them for
+nothing.
 
-With a merged /usr that is /bin, /lib and their like. Landlock adds rights up along the way to a file, so leaving one of
-them out changes no answer. In the full tier each has its own mount or link, and all stay.
+With a merged /usr that is /bin, /lib and their like. Landlock adds rights up along the way to a
+file, so leaving one of them out changes no answer. In the full tier each has its own mount or link,
+and all stay.
 """
 
 from __future__ import annotations
@@ -29,7 +31,11 @@ def without_covered(plan: Plan) -> Plan:
     if plan.tier is not Tier.LANDLOCK or plan.files is None or plan.landlock is None:
         return plan
     access = {name: frozenset(rights) for name, rights in plan.landlock.access.items()}
-    placed = [_Placed(grant, real, access[grant.access]) for grant in plan.files.grants if (real := _real(grant.path))]
+    placed = [
+        _Placed(grant, real, access[grant.access])
+        for grant in plan.files.grants
+        if (real := _real(grant.path))
+    ]
     # One that a link leads to depends on that link, and covers nothing.
     direct = [one for one in placed if one.real == one.grant.path]
     unwritable = _with_real(plan.files.unwritable)
@@ -38,12 +44,16 @@ def without_covered(plan: Plan) -> Plan:
         others = (other for other in direct if other is not one and id(other.grant) not in spare)
         if any(_covers(other, one, unwritable) for other in others):
             spare.add(id(one.grant))
-    files: Files = replace(plan.files, grants=tuple(grant for grant in plan.files.grants if id(grant) not in spare))
+    files: Files = replace(
+        plan.files, grants=tuple(grant for grant in plan.files.grants if id(grant) not in spare)
+    )
     return replace(plan, files=files)
 
 
 def _covers(other: _Placed, one: _Placed, unwritable: Iterable[str]) -> bool:
-    if one.grant.access == "exec":  # says more than its rights: what lies there may be executed, whoever wrote it
+    if (
+        one.grant.access == "exec"
+    ):  # says more than its rights: what lies there may be executed, whoever wrote it
         return False
     if not (one.rights <= other.rights and within(one.real, other.real)):
         return False

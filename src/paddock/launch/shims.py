@@ -1,4 +1,5 @@
-"""Links by the names of shells, in front of PATH: each is the core, which closes itself in and becomes the real shell.
+"""Links by the names of shells, in front of PATH: each is the core, which closes itself in and
+becomes the real shell.
 
 Who calls a shell by its path goes past them, so they fence nothing by themselves;
 `core/src/commands/intercepted_shell.rs` is what they do.
@@ -40,12 +41,19 @@ def default_dir(origin: Origin) -> str:
     return f"{origin.state_dir}/shims"
 
 
-def install(directory: str, shells: str | None, request: Request, origin: Origin, *, in_run: bool) -> Installed:
-    """``in_run``: whoever calls them is in a fence, which has what the policy closes to everybody."""
+def install(
+    directory: str, shells: str | None, request: Request, origin: Origin, *, in_run: bool
+) -> Installed:
+    """``in_run``: whoever calls them is in a fence, which has what the policy closes to
+    everybody.
+    """
     real = shells or (_SET_APART if os.path.isdir(_SET_APART) else _USUAL)
     present = tuple(name for name in NAMES if os.access(os.path.join(real, name), os.X_OK))
     if not present:
-        raise UsageError(f"{real} has none of the shells {', '.join(NAMES)}", hint="--shells DIR names another place")
+        raise UsageError(
+            f"{real} has none of the shells {', '.join(NAMES)}",
+            hint="--shells DIR names another place",
+        )
     policy = load(request, origin)
     host = measure(
         uid=origin.uid,
@@ -56,7 +64,11 @@ def install(directory: str, shells: str | None, request: Request, origin: Origin
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
-    plan = inside(policy, host) if in_run else outside(policy, host, own=(directory,), journals=journals_of(host, None))
+    plan = (
+        inside(policy, host)
+        if in_run
+        else outside(policy, host, own=(directory,), journals=journals_of(host, None))
+    )
     text = canonical(
         {
             "on_failure": on_failure(policy.shell).value,
@@ -68,10 +80,15 @@ def install(directory: str, shells: str | None, request: Request, origin: Origin
     with _explained(directory):
         os.makedirs(directory, mode=0o755, exist_ok=True)
         if os.path.samefile(directory, real):
-            raise UsageError(f"{directory} has the real shells", hint="name another directory for the links")
+            raise UsageError(
+                f"{directory} has the real shells", hint="name another directory for the links"
+            )
         foreign = [name for name in (*NAMES, COMPILED) if not _is_ours(directory, name)]
         if foreign:
-            raise UsageError(f"{directory}/{foreign[0]} is there, and not paddock's", hint="name another directory")
+            raise UsageError(
+                f"{directory}/{foreign[0]} is there, and not paddock's",
+                hint="name another directory",
+            )
         _write(directory, text)
         for name in NAMES:
             _unlink(os.path.join(directory, name))
@@ -81,7 +98,11 @@ def install(directory: str, shells: str | None, request: Request, origin: Origin
 
 
 def installed(directory: str) -> Installed | None:
-    names = tuple(name for name in NAMES if os.path.islink(os.path.join(directory, name)) and _is_ours(directory, name))
+    names = tuple(
+        name
+        for name in NAMES
+        if os.path.islink(os.path.join(directory, name)) and _is_ours(directory, name)
+    )
     try:
         with open(os.path.join(directory, COMPILED), encoding="ascii") as file:
             shells = json.load(file)["shells"]

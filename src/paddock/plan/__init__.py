@@ -1,4 +1,6 @@
-"""compile(Policy, Host, Terrain) → Plan. Pure: no file is opened, nothing is asked of the machine."""
+"""compile(Policy, Host, Terrain) → Plan. Pure: no file is opened, nothing is asked of the
+machine.
+"""
 
 from paddock.plan.compile import compile_plan
 from paddock.plan.model import Plan

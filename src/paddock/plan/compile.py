@@ -67,7 +67,9 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
     network = network_of(policy, host, tier, terrain.registries)
     shell = shell_of(policy, host, tier, landlock, seccomp)
     said = [
-        _start_line(policy, host, tier, laid if files else None, landlock, seccomp, gate, network, shell),
+        _start_line(
+            policy, host, tier, laid if files else None, landlock, seccomp, gate, network, shell
+        ),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
@@ -80,8 +82,8 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         user=User(uid=host.uid, name=host.user, home=host.home),
         journal=journal,
         no_new_privs=Switch.NO_NEW_PRIVS not in policy.off,
-        # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a handler that
-        # core_pattern pipes to, with 1 it does neither (core(5)).
+        # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a
+        # handler that core_pattern pipes to, with 1 it does neither (core(5)).
         rlimits={"core": 1},
         environment=_environment(policy, tier, laid, network),
         temp=laid.temp,
@@ -90,7 +92,9 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         namespaces=_namespaces(policy) if tier is Tier.FULL else None,
         workspace=workspace_of(policy, host, tier, files),
         container=None,
-        limits=LimitsPlan(**{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}),
+        limits=LimitsPlan(
+            **{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}
+        ),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=gate,
@@ -120,7 +124,9 @@ def _observes(policy: Policy, host: Host, *, fenced: bool) -> bool:
     if not fenced:
         raise PolicyError("files are not fenced, so nothing of them is refused", where="--observe")
     if not host.user_notification:
-        raise HostError("--observe needs seccomp's user notification, which this machine does not give")
+        raise HostError(
+            "--observe needs seccomp's user notification, which this machine does not give"
+        )
     return True
 
 
@@ -163,7 +169,9 @@ def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator
         said.append('network.mode = "host": the network is not fenced')
     if reaches_services(tier, landlock):
         said += [
-            f"{one.source}: unix sockets are open: {_UNIX}" for one in policy.syscalls.sockets if one.value == "unix"
+            f"{one.source}: unix sockets are open: {_UNIX}"
+            for one in policy.syscalls.sockets
+            if one.value == "unix"
         ]
     if policy.syscalls.trace and policy.syscalls.trace.value and asks_for_gate(policy):
         said.append(f"{policy.syscalls.trace.source}: {_TRACED}")
@@ -190,8 +198,12 @@ def _default_journal(host: Host) -> str:
 
 
 def journals_of(host: Host, journal: JournalPlan | None) -> tuple[str, ...]:
-    """The default one, which other runs write, those that earlier runs kept elsewhere, and this run's."""
-    return tuple(sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())}))
+    """The default one, which other runs write, those that earlier runs kept elsewhere, and this
+    run's.
+    """
+    return tuple(
+        sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())})
+    )
 
 
 def journal_of(policy: Policy, host: Host) -> JournalPlan | None:
@@ -212,14 +224,18 @@ def _landlock(policy: Policy, host: Host, tier: Tier, laid: Laid) -> Landlock | 
         return None
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
     can = holdable(abi)
-    used = {grant.access for grant in laid.files.grants} | ({laid.temp.access} if laid.temp else set())
+    used = {grant.access for grant in laid.files.grants} | (
+        {laid.temp.access} if laid.temp else set()
+    )
     access = {name: rights for name, rights in can.access.items() if name in used}
     return Landlock(abi=abi, handled=can.handled, scoped=can.scoped, access=access)
 
 
 def _namespaces(policy: Policy) -> Namespaces:
     sizes = [limit.value for limit in policy.limits if limit.name == "tmp_mb"]
-    return Namespaces(nested=nests(policy.syscalls), hostname="", tmp_mb=sizes[0] if sizes else None)
+    return Namespaces(
+        nested=nests(policy.syscalls), hostname="", tmp_mb=sizes[0] if sizes else None
+    )
 
 
 def _seccomp(policy: Policy, host: Host, tier: Tier, landlock: Landlock | None) -> Seccomp | None:
@@ -228,7 +244,9 @@ def _seccomp(policy: Policy, host: Host, tier: Tier, landlock: Landlock | None) 
     return seccomp_of(policy.syscalls, tier, landlock)
 
 
-def _environment(policy: Policy, tier: Tier, laid: Laid, network: NetworkPlan | None) -> EnvironmentRules | None:
+def _environment(
+    policy: Policy, tier: Tier, laid: Laid, network: NetworkPlan | None
+) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
     http = network.http if network else None
@@ -242,7 +260,9 @@ def _environment(policy: Policy, tier: Tier, laid: Laid, network: NetworkPlan | 
             )
     if tier is Tier.FULL:
         values = {name: value.replace(TMP_TOKEN, TMP) for name, value in values.items()}
-    proxies = {spelt for name in PROXY_VARIABLES for spelt in (name, name.upper())} if network else set()
+    proxies = (
+        {spelt for name in PROXY_VARIABLES for spelt in (name, name.upper())} if network else set()
+    )
     kept_out = proxies | secret_variables(http)
     return EnvironmentRules(
         pass_=tuple(sorted({name.value for name in policy.env.pass_} - kept_out)),
@@ -260,7 +280,9 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
         where = str(policy.workdir.source)
         if not os.path.isdir(chosen):
             raise PolicyError(
-                f"the working directory {chosen} does not exist", where=where, hint="name a directory that exists"
+                f"the working directory {chosen} does not exist",
+                where=where,
+                hint="name a directory that exists",
             )
         # A grant on the command line drops the default profile, unless that is named.
         profile = "--profile ai-agent " if policy.profiles[0] == "ai-agent" else ""
@@ -273,7 +295,9 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
 
 
 def _covers(grant: PathGrant, path: str) -> bool:
-    return within(path, grant.path) and not any(within(path, kept_out) for kept_out in grant.except_)
+    return within(path, grant.path) and not any(
+        within(path, kept_out) for kept_out in grant.except_
+    )
 
 
 def _start_line(
@@ -287,7 +311,9 @@ def _start_line(
     network: NetworkPlan | None,
     shell: ShellPlan | None,
 ) -> Notice:
-    """What is enforced, in one line; and where, because a shell may have been led somewhere else by a link."""
+    """What is enforced, in one line; and where, because a shell may have been led somewhere else by
+    a link.
+    """
     parts = [f"{tier.value} tier" if laid else "files open"]
     if laid:
         by = ["mounts"] if tier is Tier.FULL else []
@@ -301,7 +327,9 @@ def _start_line(
         parts.append(f"{len(seccomp.syscalls)} system calls allowed")
     if gate is not None:
         count = len(gate.rules)
-        parts.append(f"programs by {count} rule{'' if count == 1 else 's'}, else {gate.default.value}")
+        parts.append(
+            f"programs by {count} rule{'' if count == 1 else 's'}, else {gate.default.value}"
+        )
     parts.append(summary(network, tier))
     if shell is not None:
         parts.append(f"shells intercepted ({summary_of_shells(policy)})")

@@ -1,8 +1,8 @@
 """Policy + Host + Accounts → the Plan of a container.
 
-A container has its own files, so what a policy grants is a further layer: Landlock rules on places inside, made after
-the root was changed. Without grants the modes of the files decide, as on any machine. What the built-in profiles deny
-or protect is about a person's home, which is not in there.
+A container has its own files, so what a policy grants is a further layer: Landlock rules on places
+inside, made after the root was changed. Without grants the modes of the files decide, as on any
+machine. What the built-in profiles deny or protect is about a person's home, which is not in there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _DEVICES = (("/dev", "device"), ("/dev/shm", "allow"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSection:
-    """The container section of a policy, each value with its source, of the type its reader gave it."""
+    """The container section of a policy, each value with its source, of the type its reader gave
+    it.
+    """
 
     settings: tuple[Setting, ...]
 
@@ -85,7 +87,9 @@ class ContainerSection:
     def required(self, key: str, flag: str) -> str:
         value = self.text(key)
         if value is None:
-            raise PolicyError(f"a container needs a {key}", hint=f"{flag}, or a line `{key} …` in the profile")
+            raise PolicyError(
+                f"a container needs a {key}", hint=f"{flag}, or a line `{key} …` in the profile"
+            )
         return value
 
     def _value(self, key: str) -> object:
@@ -118,7 +122,9 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         uid=uid,
         gid=gid,
         same=asked.text("id-map") == "identity",
-        where=asked.where(next(key for key in ("id-map", "uid", "gid", "username") if asked.text(key) is not None)),
+        where=asked.where(
+            next(key for key in ("id-map", "uid", "gid", "username") if asked.text(key) is not None)
+        ),
     )
     container = Container(
         rootdir=rootdir,
@@ -152,7 +158,9 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         temp=None,
         files=files,
         landlock=landlock,
-        namespaces=Namespaces(nested=nests(policy.syscalls), hostname=asked.text("hostname") or HOSTNAME, tmp_mb=None),
+        namespaces=Namespaces(
+            nested=nests(policy.syscalls), hostname=asked.text("hostname") or HOSTNAME, tmp_mb=None
+        ),
         workspace=None,
         container=container,
         limits=LimitsPlan(**{limit.name: limit.value for limit in policy.limits}),
@@ -170,7 +178,9 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
 
 
 def _refuse_unheld(policy: Policy) -> None:
-    """What `paddock run` may enforce and a container does not: a promise that is not kept is worse than none."""
+    """What `paddock run` may enforce and a container does not: a promise that is not kept is worse
+    than none.
+    """
     for key, source in _unheld(policy):
         raise PolicyError(
             f"{key} is not enforced in a container",
@@ -228,7 +238,9 @@ def _refuse_two_groups(policy: Policy, asked: ContainerSection) -> None:
             )
 
 
-def _refuse_own(rootdir: str, host: Host, journals: tuple[str, ...], asked: ContainerSection) -> None:
+def _refuse_own(
+    rootdir: str, host: Host, journals: tuple[str, ...], asked: ContainerSection
+) -> None:
     for path in (*host.own_paths, *journals):
         if touch(path, rootdir):
             raise PolicyError(
@@ -264,13 +276,26 @@ def _masks(policy: Policy, asked: ContainerSection) -> Iterator[Mask]:
 
 def _files(policy: Policy, notices: list[Notice]) -> Files:
     """What the built-in profiles and the loader name need not be in every container."""
-    asked = hold_off(asked_of(policy.filesystem, notices), strict=is_strict(policy), notices=notices)
+    asked = hold_off(
+        asked_of(policy.filesystem, notices), strict=is_strict(policy), notices=notices
+    )
     optional = [replace(one, optional=True) if _is_general(one.source) else one for one in asked]
-    grants = [one.grant() for one in optional if not one.path.startswith("/dev/") or not _is_general(one.source)]
-    grants += [PathGrant(path=path, access=kind, except_=(), optional=False, source=LOADER) for path, kind in _DEVICES]
+    grants = [
+        one.grant()
+        for one in optional
+        if not one.path.startswith("/dev/") or not _is_general(one.source)
+    ]
+    grants += [
+        PathGrant(path=path, access=kind, except_=(), optional=False, source=LOADER)
+        for path, kind in _DEVICES
+    ]
     if access := temp_access(policy.filesystem):
-        grants.append(PathGrant(path=TMP, access=access, except_=(), optional=True, source=TMP_TOKEN))
-    return Files(grants=merged(grants), closed=(), unwritable=(), reached=(), deny=(), protect=(), opened=())
+        grants.append(
+            PathGrant(path=TMP, access=access, except_=(), optional=True, source=TMP_TOKEN)
+        )
+    return Files(
+        grants=merged(grants), closed=(), unwritable=(), reached=(), deny=(), protect=(), opened=()
+    )
 
 
 def _is_general(source: str) -> bool:
@@ -285,12 +310,15 @@ def _landlock(host: Host, files: Files) -> Landlock:
     return Landlock(abi=abi, handled=can.handled, scoped=can.scoped, access=access)
 
 
-def _seccomp(policy: Policy, host: Host, landlock: Landlock | None, container: Container) -> Seccomp | None:
+def _seccomp(
+    policy: Policy, host: Host, landlock: Landlock | None, container: Container
+) -> Seccomp | None:
     if Switch.SECCOMP in policy.off or not host.seccomp:
         return None
     seccomp = seccomp_of(policy.syscalls, Tier.FULL, landlock)
     if container.netns is None:
-        # Socket files are the container's own, and so are abstract names: they belong to the network namespace.
+        # Socket files are the container's own, and so are abstract names: they belong to the
+        # network namespace.
         seccomp = replace(seccomp, sockets=tuple(sorted({*seccomp.sockets, "unix"})))
     return seccomp
 
@@ -299,7 +327,13 @@ def _environment(policy: Policy, accounts: Accounts) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
     service = accounts.service
-    own = {"HOME": service.home, "USER": service.name, "LOGNAME": service.name, "PATH": PATH, "SHELL": SHELL}
+    own = {
+        "HOME": service.home,
+        "USER": service.name,
+        "LOGNAME": service.name,
+        "PATH": PATH,
+        "SHELL": SHELL,
+    }
     values = {name: value.value.replace(TMP_TOKEN, TMP) for name, value in policy.env.set}
     return EnvironmentRules(
         pass_=tuple(sorted({name.value for name in policy.env.pass_})),
@@ -314,22 +348,35 @@ def _warnings(
 ) -> Iterator[Notice]:
     said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if host.uid == 0 and asked.text("id-map") == "identity":
-        said.append(f"{asked.where('id-map')}: users inside are the same users outside: its root owns what yours owns")
+        said.append(
+            f"{asked.where('id-map')}: users inside are the same users outside: its root owns what yours owns"
+        )
     if host.uid != 0 and not container.mappers and accounts.caller_groups:
         groups = ", ".join(map(str, accounts.caller_groups))
-        said.append(f"your groups ({groups}) stay with the command: giving them up needs newgidmap and /etc/subgid")
+        said.append(
+            f"your groups ({groups}) stay with the command: giving them up needs newgidmap and /etc/subgid"
+        )
     return (Notice(level=Level.WARNING, text=text) for text in said)
 
 
 def _start_line(
-    policy: Policy, container: Container, identity: IdMaps, landlock: Landlock | None, seccomp: Seccomp | None
+    policy: Policy,
+    container: Container,
+    identity: IdMaps,
+    landlock: Landlock | None,
+    seccomp: Seccomp | None,
 ) -> Notice:
     parts = [f"uid {container.uid} is {identity.outside(container.uid)} outside"]
-    parts.append(f"grants held by Landlock ABI {landlock.abi}" if landlock else "all its files open")
+    parts.append(
+        f"grants held by Landlock ABI {landlock.abi}" if landlock else "all its files open"
+    )
     if seccomp is None:
         parts.append("system calls open")
     else:
         verb = "blocked" if seccomp.default == "allow" else "allowed"
         parts.append(f"{len(seccomp.syscalls)} system calls {verb}")
     parts.append(f"network of {container.netns}" if container.netns else "no network")
-    return Notice(level=Level.INFO, text=f"{policy.profiles[0]} in {container.rootdir}: container, {', '.join(parts)}")
+    return Notice(
+        level=Level.INFO,
+        text=f"{policy.profiles[0]} in {container.rootdir}: container, {', '.join(parts)}",
+    )

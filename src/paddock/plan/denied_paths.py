@@ -1,4 +1,6 @@
-"""What stays closed whatever is granted, and what stays unwritable. Each tier holds it in its own way."""
+"""What stays closed whatever is granted, and what stays unwritable. Each tier holds it in its own
+way.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from paddock.host.model import Host
 from paddock.policy.glob import Glob
 from paddock.policy.model import Deny, Filesystem
 
-# As an ordinary user the kernel's file modes hold these; root reads through modes, so the fence has to.
+# As an ordinary user the kernel's file modes hold these; root reads through modes, so the fence has
+# to.
 _ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                  "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
 
@@ -37,7 +40,9 @@ class DeniedPaths:
 
 
 def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
-    """A deny that the built-in profiles add where they can (``**/.env?``) is one of the things a policy may open."""
+    """A deny that the built-in profiles add where they can (``**/.env?``) is one of the things a
+    policy may open.
+    """
     opened = {one.value for one in filesystem.open_protected}
     globs = [
         (deny, Glob.parse(deny.pattern))

@@ -1,8 +1,9 @@
 """Grants whose execution is turned off (``execute = false``), held against the other grants.
 
-Landlock adds rights up: what one grant leaves out, another over the same files gives back. At the very same path the
-tighter word counts, whoever wrote the other one. A grant from further up, one that is there for executing, or the
-loader's can not be made tighter without breaking it: then the policy contradicts itself.
+Landlock adds rights up: what one grant leaves out, another over the same files gives back. At the
+very same path the tighter word counts, whoever wrote the other one. A grant from further up, one
+that is there for executing, or the loader's can not be made tighter without breaking it: then the
+policy contradicts itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from paddock.plan.paths import within
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE
 
 
-def hold_off(asked: Iterable[RequestedGrant], *, strict: bool, notices: list[Notice]) -> list[RequestedGrant]:
+def hold_off(
+    asked: Iterable[RequestedGrant], *, strict: bool, notices: list[Notice]
+) -> list[RequestedGrant]:
     """``strict``: what can not be held is an error, else it is said."""
     grants = list(asked)
     off = [one for one in grants if one.access in WITHOUT_EXECUTE.values()]
@@ -34,10 +37,12 @@ def hold_off(asked: Iterable[RequestedGrant], *, strict: bool, notices: list[Not
     return held
 
 
-def _contradiction(tighter: RequestedGrant, other: RequestedGrant, *, strict: bool, notices: list[Notice]) -> None:
-    text = (
-        f"execute = false can not be held for {tighter.path}: {other.path} is granted with execution ({other.source})"
-    )
+def _contradiction(
+    tighter: RequestedGrant, other: RequestedGrant, *, strict: bool, notices: list[Notice]
+) -> None:
+    text = f"execute = false can not be held for {tighter.path}: {other.path} is granted with execution ({other.source})"
     if strict:
-        raise PolicyError(text, where=tighter.source, hint="Landlock adds grants up: narrow the other one")
+        raise PolicyError(
+            text, where=tighter.source, hint="Landlock adds grants up: narrow the other one"
+        )
     notices.append(Notice(level=Level.UNENFORCED, text=f"{tighter.source}: {text}"))

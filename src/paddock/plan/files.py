@@ -48,9 +48,10 @@ def lay_out(
     journals: tuple[str, ...],
     chosen_journal: str | None,
 ) -> Laid:
-    """``strict``: what can not be held is an error. ``journals``: the default one, those that earlier runs kept
-    elsewhere, and this run's. ``chosen_journal``: a person named its place, so a bad place is their error and not ours
-    to close."""
+    """``strict``: what can not be held is an error. ``journals``: the default one, those that
+    earlier runs kept elsewhere, and this run's. ``chosen_journal``: a person named its place, so a
+    bad place is their error and not ours to close.
+    """
     notices: list[Notice] = []
     asked = hold_off(asked_of(policy.filesystem, notices), strict=strict, notices=notices)
     for one in asked:
@@ -65,14 +66,23 @@ def lay_out(
 
 
 def _carved(
-    policy: Policy, host: Host, closed: DeniedPaths, asked: list[RequestedGrant], notices: list[Notice], *, strict: bool
+    policy: Policy,
+    host: Host,
+    closed: DeniedPaths,
+    asked: list[RequestedGrant],
+    notices: list[Notice],
+    *,
+    strict: bool,
 ) -> Laid:
     carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in asked if (held := carving.grant(one)))
     unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in asked) else []
     unheld += short_names(carving.unheld.values())
     notices += [
-        Notice(level=Level.INFO, text=f"{deny.source}: deny {deny.pattern} is not held in the landlock tier")
+        Notice(
+            level=Level.INFO,
+            text=f"{deny.source}: deny {deny.pattern} is not held in the landlock tier",
+        )
         for deny in carving.unheld.values()
         if not deny.source.builtin
     ]

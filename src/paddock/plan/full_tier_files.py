@@ -1,5 +1,7 @@
-"""Files in the full tier: the root inside holds what is granted and nothing else; mounts mask what is closed and lock
-what must not be written. Nothing is carved, so a grant is the whole of its place."""
+"""Files in the full tier: the root inside holds what is granted and nothing else; mounts mask what
+is closed and lock what must not be written. Nothing is carved, so a grant is the whole of its
+place.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,44 @@ from paddock.plan.landlock_files import refuse_closed
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
 
-# The private /dev and /proc of this tier: other terminals and processes are not in them, so what is can be used.
+# The private /dev and /proc of this tier: other terminals and processes are not in them, so what is
+# can be used.
 _PRIVATE = (("/dev", "read"), ("/dev/pts", "device"), ("/dev/console", "device"))
 
-# Sockets through which a service acts for whoever connects. Seccomp keeps unix sockets shut in the landlock tier; here
-# they can be made, and /var/lib is readable.
-SERVICES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/incus", "/var/lib/lxd", "/var/lib/libvirt")
+# Sockets through which a service acts for whoever connects. Seccomp keeps unix sockets shut in the
+# landlock tier; here they can be made, and /var/lib is readable.
+SERVICES = (
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/incus",
+    "/var/lib/lxd",
+    "/var/lib/libvirt",
+)
 
 
 def grants_for(
-    asked: Iterable[RequestedGrant], closed: DeniedPaths, terrain: Terrain, notices: list[Notice], *, temp: str | None
+    asked: Iterable[RequestedGrant],
+    closed: DeniedPaths,
+    terrain: Terrain,
+    notices: list[Notice],
+    *,
+    temp: str | None,
 ) -> list[PathGrant]:
     grants = [
-        PathGrant(path=path, access=access, except_=(), optional=True, source="private") for path, access in _PRIVATE
+        PathGrant(path=path, access=access, except_=(), optional=True, source="private")
+        for path, access in _PRIVATE
     ]
     if temp is not None:
-        grants.append(PathGrant(path=TMP, access=temp, except_=(), optional=False, source="private"))
+        grants.append(
+            PathGrant(path=TMP, access=temp, except_=(), optional=False, source="private")
+        )
     for one in asked:
         if one.path == TMP:
             notices.append(
-                _said(one, "here /tmp is the run's own, empty at its start; grant a directory in it by its name")
+                _said(
+                    one,
+                    "here /tmp is the run's own, empty at its start; grant a directory in it by its name",
+                )
             )
         above = _above(one, closed)
         if above is not None:
@@ -43,8 +63,13 @@ def grants_for(
         grants.append(one.grant())
     for opening in terrain.openings:
         source = f"{opening.top}/.git"
-        grants.append(PathGrant(path=opening.read, access="read", except_=(), optional=False, source=source))
-        grants += [PathGrant(path=p, access="allow", except_=(), optional=True, source=source) for p in opening.write]
+        grants.append(
+            PathGrant(path=opening.read, access="read", except_=(), optional=False, source=source)
+        )
+        grants += [
+            PathGrant(path=p, access="allow", except_=(), optional=True, source=source)
+            for p in opening.write
+        ]
     return grants
 
 
@@ -60,8 +85,9 @@ def _above(asked: RequestedGrant, closed: DeniedPaths) -> str | None:
 
 
 def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice]) -> None:
-    """What Paddock relies on stays read-only inside a writable grant. A grant inside of it would be no writable
-    grant."""
+    """What Paddock relies on stays read-only inside a writable grant. A grant inside of it would be
+    no writable grant.
+    """
     for path in closed.own:
         if within(asked.path, path) and asked.workspace:
             raise PolicyError(

@@ -1,4 +1,6 @@
-"""Exec rules → the gate: which programs may be started. Judged by the core alone (core/src/gate/rules.rs)."""
+"""Exec rules → the gate: which programs may be started. Judged by the core alone
+(core/src/gate/rules.rs).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def gate_of(policy: Policy, host: Host, files: Files | None) -> Gate | None:
             hint="drop the rules, or namespaces",
         )
     if not host.user_notification:
-        raise HostError(f"{source}: exec rules need seccomp's user notification, which this machine does not give")
+        raise HostError(
+            f"{source}: exec rules need seccomp's user notification, which this machine does not give"
+        )
     meta, trace = policy.meta, policy.syscalls.trace is not None and policy.syscalls.trace.value
     rewriting = None if trace else _rewriting(files)
     if rewriting:
@@ -59,7 +63,9 @@ def gate_of(policy: Policy, host: Host, files: Files | None) -> Gate | None:
     return Gate(
         default=default_action(policy),
         on_error=meta.on_policy_error.value if meta.on_policy_error else Action.DENY,
-        timeout_ms=meta.on_supervisor_timeout_ms.value if meta.on_supervisor_timeout_ms else TIMEOUT_MS,
+        timeout_ms=meta.on_supervisor_timeout_ms.value
+        if meta.on_supervisor_timeout_ms
+        else TIMEOUT_MS,
         ask_timeout_s=meta.ask_timeout_s.value if meta.ask_timeout_s else ASK_TIMEOUT_S,
         trace=trace,
         exec_only_granted=files is not None,
@@ -71,7 +77,10 @@ def gate_of(policy: Policy, host: Host, files: Files | None) -> Gate | None:
 def _rewriting(files: Files | None) -> PathGrant | None:
     """A grant that opens /proc/PID/mem for writing."""
     grants = (grant for grant in files.grants if grant.access in WRITES) if files else ()
-    return next((grant for grant in grants if within(grant.path, "/proc") or within("/proc", grant.path)), None)
+    return next(
+        (grant for grant in grants if within(grant.path, "/proc") or within("/proc", grant.path)),
+        None,
+    )
 
 
 def _rule(rule: Rule) -> GateRule:
@@ -80,5 +89,7 @@ def _rule(rule: Rule) -> GateRule:
         action=rule.action,
         reason=rule.reason,
         source=str(rule.source),
-        match=tuple(GateMatch(key=one.key, not_=one.negate, values=one.values) for one in rule.matches),
+        match=tuple(
+            GateMatch(key=one.key, not_=one.negate, values=one.values) for one in rule.matches
+        ),
     )

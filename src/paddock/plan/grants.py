@@ -1,4 +1,6 @@
-"""Grants as a person wrote them → grants as the kernel sees them: paths, not patterns. The same in every tier."""
+"""Grants as a person wrote them → grants as the kernel sees them: paths, not patterns. The same in
+every tier.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,27 @@ from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
 TMP = "/tmp"
 LOADER = "loader"
 
-# What every dynamic program needs before its first line: the loader, libraries, the usual devices. /proc rather
-# than /proc/self: a rule on /proc/self binds to one process, and its children would lose it.
-_LOADER_READS = ("/usr", "/bin", "/sbin?", "/lib?", "/lib64?", "/lib32?", "/etc/ld.so.cache?", "/proc")
-_LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty?")
+# What every dynamic program needs before its first line: the loader, libraries, the usual devices.
+# /proc rather than /proc/self: a rule on /proc/self binds to one process, and its children would
+# lose it.
+_LOADER_READS = (
+    "/usr",
+    "/bin",
+    "/sbin?",
+    "/lib?",
+    "/lib64?",
+    "/lib32?",
+    "/etc/ld.so.cache?",
+    "/proc",
+)
+_LOADER_DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty?",
+)
 
 _KERNEL_TREES = ("/dev", "/proc", "/sys")
 
@@ -40,15 +59,23 @@ class RequestedGrant:
 
     def grant(self, *, except_: tuple[str, ...] = ()) -> PathGrant:
         return PathGrant(
-            path=self.path, access=self.access, except_=except_, optional=self.optional, source=self.source
+            path=self.path,
+            access=self.access,
+            except_=except_,
+            optional=self.optional,
+            source=self.source,
         )
 
 
 def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
     """All but the private temporary directory, whose name is the tier's affair."""
-    asked = [_asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)]
+    asked = [
+        _asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)
+    ]
     if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
-        asked += [_own(path, "read") for path in _LOADER_READS] + [_own(path, "device") for path in _LOADER_DEVICES]
+        asked += [_own(path, "read") for path in _LOADER_READS] + [
+            _own(path, "device") for path in _LOADER_DEVICES
+        ]
     return asked
 
 
@@ -67,23 +94,35 @@ def temp_access(filesystem: Filesystem) -> str | None:
 
 
 def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
-    """Sorted; of two that ask for the same thing one stays, and it is optional only if nobody needs it."""
+    """Sorted; of two that ask for the same thing one stays, and it is optional only if nobody needs
+    it.
+    """
     found: dict[tuple[str, str], PathGrant] = {}
     for grant in grants:
         known = found.setdefault((grant.path, grant.access), grant)
         if known.optional and not grant.optional:
             found[grant.path, grant.access] = PathGrant(
-                path=known.path, access=known.access, except_=known.except_, optional=False, source=known.source
+                path=known.path,
+                access=known.access,
+                except_=known.except_,
+                optional=False,
+                source=known.source,
             )
     return tuple(found[key] for key in sorted(found))
 
 
 def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
-    """Places that are no project: the whole home, where temporary files of all lie, the kernel's own trees."""
+    """Places that are no project: the whole home, where temporary files of all lie, the kernel's
+    own trees.
+    """
     if not asked.workspace:
         return
     if within(host.home, asked.path):
-        whole = "your home directory" if asked.path == host.home else f"{asked.path}, which holds your home directory"
+        whole = (
+            "your home directory"
+            if asked.path == host.home
+            else f"{asked.path}, which holds your home directory"
+        )
         why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
     elif within(TMP, asked.path):
         why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
@@ -108,12 +147,17 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
     if not glob.exact:
         _widen(grant, glob, filesystem, notices)
     # /dev/shm is a file system, not a device: things are created and removed there.
-    device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
+    device = (
+        grant.access is Access.ALLOW
+        and within(glob.prefix, "/dev")
+        and not within(glob.prefix, "/dev/shm")
+    )
     access = "device" if device else grant.access.value
     return RequestedGrant(
         path=glob.prefix,
         access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
-        optional=grant.optional or grant.create,  # the run makes it; whoever only looks need not have it
+        optional=grant.optional
+        or grant.create,  # the run makes it; whoever only looks need not have it
         workspace=grant.workspace,
         persons=grant.persons,
         tree=not glob.exact or grant.pattern.endswith(f"/{ANY_DEPTH}"),

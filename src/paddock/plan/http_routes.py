@@ -1,5 +1,7 @@
-"""[network.routes] and inspected hosts → what the part that speaks HTTP serves (http/), and what the command sees of
-it. No secret is here, only where secrets lie; and that is hidden from the command."""
+"""[network.routes] and inspected hosts → what the part that speaks HTTP serves (http/), and what
+the command sees of it. No secret is here, only where secrets lie; and that is hidden from the
+command.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,18 @@ def http_of(policy: Policy, tier: Tier) -> Http | None:
     _refuse(policy, asked, tier)
     return Http(
         routes=tuple(_route(route) for route in asked.whole_routes()),
-        inspect=tuple(Inspected(host=host.value, source=str(host.source)) for host in asked.inspect),
+        inspect=tuple(
+            Inspected(host=host.value, source=str(host.source)) for host in asked.inspect
+        ),
     )
 
 
 def _refuse(policy: Policy, asked: model.Network, tier: Tier) -> None:
     where = str(asked.routes[0].source if asked.routes else asked.inspect[0].source)
     if tier is not Tier.FULL:
-        raise PolicyError("routes and inspected hosts are served in the full tier alone", where=where)
+        raise PolicyError(
+            "routes and inspected hosts are served in the full tier alone", where=where
+        )
     if Switch.ENV_SANITIZE in policy.off:
         raise PolicyError(
             "the command would see the secrets of routes in your environment, and not what routes set",
@@ -66,7 +72,11 @@ def _refuse(policy: Policy, asked: model.Network, tier: Tier) -> None:
     ports = {port.value: port for port in asked.allowed_local_ports}
     for route in asked.routes:
         port = ports.get(route.upstream.port)
-        if port is not None and route.endpoint_rules is not None and route.upstream.host in _LOOPBACK:
+        if (
+            port is not None
+            and route.endpoint_rules is not None
+            and route.upstream.host in _LOOPBACK
+        ):
             raise PolicyError(
                 f"allowed_local_ports ({port.value}) leads around the endpoint rules of the route {route.name}",
                 where=str(port.source),
@@ -81,12 +91,16 @@ def _route(route: model.Route) -> RoutePlan:
         upstream=route.upstream,
         credential=None
         if credential is None
-        else SecretPlace(kind=credential.kind, place=credential.place, source=str(credential.source)),
+        else SecretPlace(
+            kind=credential.kind, place=credential.place, source=str(credential.source)
+        ),
         inject_mode=route.inject_mode,
         inject_name=route.inject_name,
         endpoints=None
         if rules is None
-        else tuple(Endpoint(method=rule.method, path=rule.path, source=str(rule.source)) for rule in rules),
+        else tuple(
+            Endpoint(method=rule.method, path=rule.path, source=str(rule.source)) for rule in rules
+        ),
         inspect=route.inspect,
         body_methods=route.body_methods,
         upstream_addresses=route.upstream_addresses,
@@ -114,7 +128,9 @@ def secret_variables(http: Http | None) -> set[str]:
 
 
 def _places(http: Http | None) -> Iterator[SecretPlace]:
-    return (route.credential for route in (http.routes if http else ()) if route.credential is not None)
+    return (
+        route.credential for route in (http.routes if http else ()) if route.credential is not None
+    )
 
 
 def without_secrets(policy: Policy) -> Policy:

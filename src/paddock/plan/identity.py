@@ -1,7 +1,8 @@
 """Who a container's users are outside. Pure: accounts in, ranges of numbers out.
 
-Root gets a range that no account of the machine has, so that the root of a container is nobody on the host. Another
-user can map himself, and gives the command his own number; what /etc/subuid allows him fills up the rest.
+Root gets a range that no account of the machine has, so that the root of a container is nobody on
+the host. Another user can map himself, and gives the command his own number; what /etc/subuid
+allows him fills up the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from paddock.host.accounts import Accounts, IdSpan
 from paddock.plan.model import IdRange, Mappers
 
 IDS = 65536
-# Above all that distributions and container managers hand out, and the last range that fits a signed number.
+# Above all that distributions and container managers hand out, and the last range that fits a
+# signed number.
 SHIFTED_FIRST = 0x7FFF0000
 
 
@@ -29,15 +31,25 @@ class IdMaps:
         return next(one.outside + uid - one.inside for one in spans)
 
 
-def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bool, where: str) -> IdMaps:
-    """``uid`` and ``gid``: the command's, inside. ``same``: they are to be the same numbers outside."""
+def identity_of(
+    accounts: Accounts, *, caller: int, uid: int, gid: int, same: bool, where: str
+) -> IdMaps:
+    """``uid`` and ``gid``: the command's, inside. ``same``: they are to be the same numbers
+    outside.
+    """
     if caller == 0:
         for name, number in (("uid", uid), ("gid", gid)):
             if number >= IDS:
-                raise PolicyError(f"{name} {number} is not among the {IDS} numbers of a container", where=where)
+                raise PolicyError(
+                    f"{name} {number} is not among the {IDS} numbers of a container", where=where
+                )
         return IdMaps(
-            uid_map=(IdRange(inside=0, outside=0 if same else _first(accounts.sub_uids), count=IDS),),
-            gid_map=(IdRange(inside=0, outside=0 if same else _first(accounts.sub_gids), count=IDS),),
+            uid_map=(
+                IdRange(inside=0, outside=0 if same else _first(accounts.sub_uids), count=IDS),
+            ),
+            gid_map=(
+                IdRange(inside=0, outside=0 if same else _first(accounts.sub_gids), count=IDS),
+            ),
             mappers=None,
         )
     if same and (uid, gid) != (caller, accounts.caller_gid):
@@ -47,7 +59,13 @@ def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bo
             hint="leave id-map out: the command has the number inside and yours outside; or run paddock jail as root",
         )
     mappers = None
-    if accounts.mapper_uid and accounts.mapper_gid and accounts.sub_uids and accounts.sub_gids and not same:
+    if (
+        accounts.mapper_uid
+        and accounts.mapper_gid
+        and accounts.sub_uids
+        and accounts.sub_gids
+        and not same
+    ):
         mappers = Mappers(uid=accounts.mapper_uid, gid=accounts.mapper_gid)
     return IdMaps(
         uid_map=_around(uid, caller, accounts.sub_uids if mappers else ()),
@@ -62,7 +80,9 @@ def _first(spans: Iterable[IdSpan]) -> int:
 
 
 def _around(inside: int, outside: int, spans: Iterable[IdSpan]) -> tuple[IdRange, ...]:
-    """One number is the caller's; the others come from what he was given, in order, as far as it reaches."""
+    """One number is the caller's; the others come from what he was given, in order, as far as it
+    reaches.
+    """
     ranges = [IdRange(inside=inside, outside=outside, count=1)]
     position = 0
     for span in spans:

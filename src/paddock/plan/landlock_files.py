@@ -1,8 +1,9 @@
 """Files in the landlock tier.
 
-Landlock grants hierarchies and knows no deny. A place inside a grant that must stay closed becomes an ``except`` of
-the grant, which the core carves out. What no carving can express, a deny by name (``**/.env``), stops the run, unless
-it is written as optional; protected names are not held at all. Both are said.
+Landlock grants hierarchies and knows no deny. A place inside a grant that must stay closed becomes
+an ``except`` of the grant, which the core carves out. What no carving can express, a deny by name
+(``**/.env``), stops the run, unless it is written as optional; protected names are not held at all.
+Both are said.
 """
 
 from __future__ import annotations
@@ -88,7 +89,9 @@ class Carving:
         self.notices.append(Notice(level=Level.WARNING, text=text))
 
 
-def refuse_closed(asked: RequestedGrant, above: str, closed: DeniedPaths, notices: list[Notice]) -> None:
+def refuse_closed(
+    asked: RequestedGrant, above: str, closed: DeniedPaths, notices: list[Notice]
+) -> None:
     """A grant inside a closed place is dropped with a word; a workspace there is an error."""
     if asked.workspace and above in closed.journals:
         raise PolicyError(
@@ -99,5 +102,8 @@ def refuse_closed(asked: RequestedGrant, above: str, closed: DeniedPaths, notice
     if asked.workspace:
         raise PolicyError(f"the workspace {asked.path} is denied by {above}", where=asked.source)
     notices.append(
-        Notice(level=Level.WARNING, text=f"{asked.source}: {asked.path} is not granted: {above} stays closed")
+        Notice(
+            level=Level.WARNING,
+            text=f"{asked.source}: {asked.path} is not granted: {above} stays closed",
+        )
     )

@@ -1,7 +1,9 @@
-"""Plan: the complete, explicit list of what the core will carry out. No policy words are left in it.
+"""Plan: the complete, explicit list of what the core will carry out. No policy words are left in
+it.
 
-Canonical JSON (sorted keys, ASCII, no spaces) is its only spelling outside this module; the SHA-256 of those
-bytes names the plan in the journal. ``schema/examples/`` holds one of each tier; the core's tests read the same files.
+Canonical JSON (sorted keys, ASCII, no spaces) is its only spelling outside this module; the SHA-256
+of those bytes names the plan in the journal. ``schema/examples/`` holds one of each tier; the
+core's tests read the same files.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from enum import Enum
 from typing import Any
 
 from paddock.core.canonical import canonical
-from paddock.policy.model import Action, CredentialKind, InjectMode, OnFailure, Published, Tier, Upstream
+from paddock.policy.model import (
+    Action,
+    CredentialKind,
+    InjectMode,
+    OnFailure,
+    Published,
+    Tier,
+    Upstream,
+)
 from paddock.text.path_walk import Tree
 
 VERSION = 1
@@ -71,8 +81,9 @@ class Temp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathGrant:
-    """``except_``: places inside ``path`` that stay outside the grant; the core carves the grant around them. Empty in
-    the full tier, where mounts cover them."""
+    """``except_``: places inside ``path`` that stay outside the grant; the core carves the grant
+    around them. Empty in the full tier, where mounts cover them.
+    """
 
     path: str
     access: str
@@ -83,8 +94,10 @@ class PathGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtectedNames:
-    """Names that are protected, or denied, in the same places. Each place is the beginning of a pattern, each name the
-    rest of one: hundreds of patterns that begin alike would be half of a plan, and each start reads it."""
+    """Names that are protected, or denied, in the same places. Each place is the beginning of a
+    pattern, each name the rest of one: hundreds of patterns that begin alike would be half of a
+    plan, and each start reads it.
+    """
 
     below: tuple[str, ...]
     but: tuple[str, ...]  # where they are not, although it lies below
@@ -98,15 +111,17 @@ class ProtectedNames:
 class Files:
     """What the command may reach, whatever holds it.
 
-    ``closed`` and ``unwritable``: places that no grant may open, or make writable, by whatever name it gets there. The
-    excepts of the grants say the same of the names as they are written; these count where a symlink is on the way.
-    ``reached``: where fenced commands could ever write; no grant follows a link that stands there.
+    ``closed`` and ``unwritable``: places that no grant may open, or make writable, by whatever name
+    it gets there. The excepts of the grants say the same of the names as they are written; these
+    count where a symlink is on the way. ``reached``: where fenced commands could ever write; no
+    grant follows a link that stands there.
 
-    The rest is for the full tier alone, as patterns of whole paths (policy/glob.py):
-    ``deny`` and ``deny_names``: closed wherever a grant shows them. ``protect``: read-only in every writable grant; a
-    name that was absent and appears is taken away. ``opened``: a path that matches one of these is not protected.
-    ``denied``, ``protected`` and ``excepted`` are the same, written out.
-    ``flagged``: told of when it was changed, unless a directory on its way bears a name of ``packages``.
+    The rest is for the full tier alone, as patterns of whole paths (policy/glob.py): ``deny`` and
+    ``deny_names``: closed wherever a grant shows them. ``protect``: read-only in every writable
+    grant; a name that was absent and appears is taken away. ``opened``: a path that matches one of
+    these is not protected. ``denied``, ``protected`` and ``excepted`` are the same, written out.
+    ``flagged``: told of when it was changed, unless a directory on its way bears a name of
+    ``packages``.
     """
 
     grants: tuple[PathGrant, ...]
@@ -122,7 +137,14 @@ class Files:
 
     @property
     def denied(self) -> tuple[str, ...]:
-        return tuple(sorted({*self.deny, *(whole for one in self.deny_names for whole in one.patterns(one.below))}))
+        return tuple(
+            sorted(
+                {
+                    *self.deny,
+                    *(whole for one in self.deny_names for whole in one.patterns(one.below)),
+                }
+            )
+        )
 
     @property
     def protected(self) -> tuple[str, ...]:
@@ -130,7 +152,11 @@ class Files:
 
     @property
     def excepted(self) -> tuple[str, ...]:
-        return tuple(sorted({*self.opened, *(whole for one in self.protect for whole in one.patterns(one.but))}))
+        return tuple(
+            sorted(
+                {*self.opened, *(whole for one in self.protect for whole in one.patterns(one.but))}
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +176,9 @@ class Namespaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspacePlan:
-    """Copy-on-write: the command works on a copy that lies over ``path``. ``resume``: the session whose copy goes
-    on."""
+    """Copy-on-write: the command works on a copy that lies over ``path``. ``resume``: the session
+    whose copy goes on.
+    """
 
     path: str
     resume: str | None
@@ -183,7 +210,9 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A root directory of its own. Paths of grants, masks and the working directory are those inside."""
+    """A root directory of its own. Paths of grants, masks and the working directory are those
+    inside.
+    """
 
     rootdir: str
     uid: int  # who the command is, by the numbers inside
@@ -245,7 +274,9 @@ class Gate:
     timeout_ms: int
     ask_timeout_s: int
     trace: bool  # programs inside may trace each other
-    exec_only_granted: bool  # what a command could have made starts only by a rule that names its place or content
+    exec_only_granted: (
+        bool  # what a command could have made starts only by a rule that names its place or content
+    )
     rules: tuple[GateRule, ...]
     approved: tuple[GateRule, ...] = ()  # they answer questions, and nothing else
 
@@ -257,8 +288,9 @@ class NetworkReach(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRule:
-    """``host``: a name, ``*.`` and a name, ``*``, an address or a block of addresses. ``port`` None: 80 and 443 where
-    it is allowed, all where it is denied."""
+    """``host``: a name, ``*.`` and a name, ``*``, an address or a block of addresses. ``port``
+    None: 80 and 443 where it is allowed, all where it is denied.
+    """
 
     host: str
     port: int | None
@@ -328,8 +360,9 @@ class NetworkPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellPlan:
-    """What shells are put behind besides. ``plan``: the canonical text of another plan, which a shell carries out on
-    itself (``core/src/commands/intercepted_shell.rs``)."""
+    """What shells are put behind besides. ``plan``: the canonical text of another plan, which a
+    shell carries out on itself (``core/src/commands/intercepted_shell.rs``).
+    """
 
     on_failure: OnFailure
     plan: str
@@ -381,15 +414,22 @@ class Plan:
 
 
 def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
-    """Those that differ in nothing but their path and line together: a profile has a hundred, and each start reads
-    them."""
+    """Those that differ in nothing but their path and line together: a profile has a hundred, and
+    each start reads them.
+    """
     groups: dict[tuple[str, bool, str, tuple[str, ...]], list[list[str | int | None]]] = {}
     for grant in grants:
         file, line = _placed(grant.source)
         place = (grant.access, grant.optional, file, grant.except_)
         groups.setdefault(place, []).append([grant.path, line])
     return [
-        {"access": access, "except": list(except_), "optional": optional, "paths": groups[key], "source": source}
+        {
+            "access": access,
+            "except": list(except_),
+            "optional": optional,
+            "paths": groups[key],
+            "source": source,
+        }
         for key in sorted(groups)
         for access, optional, source, except_ in [key]
     ]
@@ -406,7 +446,13 @@ def _by_file(rules: tuple[HostRule, ...]) -> list[dict[str, Any]]:
 def _placed(source: str) -> tuple[str, int | None]:
     """A file and a line of it, where it is that."""
     file, _, line = source.rpartition(":")
-    numbered = bool(file) and line.isascii() and line.isdecimal() and str(int(line)) == line and int(line) < 2**32
+    numbered = (
+        bool(file)
+        and line.isascii()
+        and line.isdecimal()
+        and str(int(line)) == line
+        and int(line) < 2**32
+    )
     return (file, int(line)) if numbered else (source, None)
 
 
@@ -441,7 +487,9 @@ def _place(file: str, line: int | None) -> str:
 def _jsonable(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # A trailing underscore only dodges a Python keyword: pass_, except_.
-        return {field.name.rstrip("_"): _jsonable(getattr(value, field.name)) for field in fields(value)}
+        return {
+            field.name.rstrip("_"): _jsonable(getattr(value, field.name)) for field in fields(value)
+        }
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

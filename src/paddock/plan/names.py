@@ -1,7 +1,9 @@
-"""Names in the full tier: denies by name and protected names → patterns of whole paths, for the core to look for.
+"""Names in the full tier: denies by name and protected names → patterns of whole paths, for the
+core to look for.
 
-Names that the built-in profiles deny are searched for in every grant of a person, and in what the profiles grant of the
-home, but for toolchains and caches. Installed programs are searched three levels deep: each start pays for the search.
+Names that the built-in profiles deny are searched for in every grant of a person, and in what the
+profiles grant of the home, but for toolchains and caches. Installed programs are searched three
+levels deep: each start pays for the search.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ from paddock.policy.protected import Group, bears, protected, protected_because
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
            "/var/cache", "/nix", "/gnu", "/snap", "/run")  # fmt: skip
 
-# In the home: toolchains and caches. Package managers write them, and they hold up to hundreds of thousands of names.
-# SECURITY.md says that they are not searched.
+# In the home: toolchains and caches. Package managers write them, and they hold up to hundreds of
+# thousands of names. SECURITY.md says that they are not searched.
 _INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm", ".fnm",
               ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf", ".local/share/mise",
               ".local/share/uv/python", ".cargo/registry", ".cargo/git", ".rustup", "go/pkg", ".sdkman", ".jdks",
               ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup", ".nix-profile",
               ".local/state/nix")  # fmt: skip
 
-# Programs that people install or unpack, some with settings beside them. What makes them large lies deeper.
+# Programs that people install or unpack, some with settings beside them. What makes them large lies
+# deeper.
 _PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/.local/share/uv/tools",
              "~/.npm-global")  # fmt: skip
 _PROGRAM_LEVELS = ("", "/*", "/*/*")
@@ -53,14 +56,22 @@ class NamePatterns:
 
 
 def names_of(
-    policy: Policy, host: Host, terrain: Terrain, closed: DeniedPaths, asked: Iterable[RequestedGrant]
+    policy: Policy,
+    host: Host,
+    terrain: Terrain,
+    closed: DeniedPaths,
+    asked: Iterable[RequestedGrant],
 ) -> NamePatterns:
     ground = _Ground.of(asked, host, terrain)
     by_hand = policy.filesystem.open_protected
-    exact = {place.path for place in terrain.trusted} | set(ground.holding(file.path for file in policy.files))
+    exact = {place.path for place in terrain.trusted} | set(
+        ground.holding(file.path for file in policy.files)
+    )
     exact.update(path for opening in terrain.openings for path in opening.locked)
     opened = {text for text in ground.opened() if not _matches_any(text, exact)}
-    secrets = {deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin}
+    secrets = {
+        deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin
+    }
     warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
     return NamePatterns(
         deny=tuple(sorted(set(ground.denied(closed)))),
@@ -75,7 +86,9 @@ def names_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
-    """Where names are looked for; a place that is reached through a link counts by both its names."""
+    """Where names are looked for; a place that is reached through a link counts by both its
+    names.
+    """
 
     home: str
     granted: tuple[str, ...]  # every place that can be reached
@@ -89,13 +102,17 @@ class _Ground:
         grants = list(asked)
 
         def places(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
-            return tuple(sorted({name for one in those for name in (one.path, terrain.real(one.path))}))
+            return tuple(
+                sorted({name for one in those for name in (one.path, terrain.real(one.path))})
+            )
 
         return cls(
             home=host.home,
             granted=places(grants),
             searched=places(one for one in grants if _is_searched(one, host.home)),
-            programs=places(one for one in grants if not one.persons and _is_programs(one.path, host.home)),
+            programs=places(
+                one for one in grants if not one.persons and _is_programs(one.path, host.home)
+            ),
             writable=places(one for one in grants if one.writes),
             own=places(one for one in grants if one.writes and one.persons),
         )
@@ -110,21 +127,36 @@ class _Ground:
         yield from (glob.text for deny, glob in closed.names if not _is_built_in_name(deny, glob))
 
     def denied_names(self, closed: DeniedPaths) -> tuple[ProtectedNames, ...]:
-        names = {"/".join(glob.parts[1:]) for deny, glob in closed.names if _is_built_in_name(deny, glob)}
+        names = {
+            "/".join(glob.parts[1:]) for deny, glob in closed.names if _is_built_in_name(deny, glob)
+        }
         below = [_any_depth_of(tree) for tree in outermost(self.searched)]
         below += [f"{tree}{level}" for tree in self.programs for level in _PROGRAM_LEVELS]
-        return (ProtectedNames(below=tuple(below), but=(), names=tuple(sorted(names))),) if below and names else ()
+        return (
+            (ProtectedNames(below=tuple(below), but=(), names=tuple(sorted(names))),)
+            if below and names
+            else ()
+        )
 
     def protected(self, exact: set[str]) -> tuple[ProtectedNames, ...]:
-        """By where they are protected. ``exact``: paths that are, whatever else is said of their names."""
+        """By where they are protected. ``exact``: paths that are, whatever else is said of their
+        names.
+        """
         held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
         for group in protected().groups:
             for name in group.any:
-                but = tuple(place for place in self._packages(group) if not _matches_any(f"{place}/{name}", exact))
+                but = tuple(
+                    place
+                    for place in self._packages(group)
+                    if not _matches_any(f"{place}/{name}", exact)
+                )
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
-            # Also where the home is not writable: a link there may lead to what is, which the core finds out.
-            held[(self.home,), ()].update(name for name in group.home if self._holds(f"{self.home}/{name}"))
+            # Also where the home is not writable: a link there may lead to what is, which the core
+            # finds out.
+            held[(self.home,), ()].update(
+                name for name in group.home if self._holds(f"{self.home}/{name}")
+            )
         for path in exact:
             place, _, name = path.rpartition("/")
             held[(place or "/",), ()].add(name)
@@ -150,7 +182,9 @@ class _Ground:
         for tree in self.own:
             if tree in (f"{self.home}/{name}" for name in _SETTINGS):
                 yield f"{tree} can be written: known names in it stay read-only, programs may run others"
-            if any(self._inside_home(tree, name) for group in protected().groups for name in group.home):
+            if any(
+                self._inside_home(tree, name) for group in protected().groups for name in group.home
+            ):
                 continue  # what matters in it stays read-only
             for group in protected().groups:
                 if any(self._exposes(path, group) for path in with_parents(tree)):
@@ -165,7 +199,9 @@ class _Ground:
         if any(bears(path, name) for name in group.open):
             return False
         by_name = any(bears(path, name) for name in group.any if name != ".git")
-        return by_name or any(Glob.parse(f"{self.home}/{name}").matches(path) for name in group.home)
+        return by_name or any(
+            Glob.parse(f"{self.home}/{name}").matches(path) for name in group.home
+        )
 
     def _beginnings(self, group: Group) -> tuple[str, ...]:
         """Of the patterns of names that count at every depth."""
@@ -173,11 +209,15 @@ class _Ground:
 
     def _packages(self, group: Group) -> Iterator[str]:
         for tree in outermost(self.own) if group.shipped else ():
-            yield from (f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages)
+            yield from (
+                f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages
+            )
 
     def _holds(self, place: str) -> bool:
-        """A protected place of the home that is granted itself can be written. One of which only a part is granted has
-        to be held if a grant of something above it would let the rest be written."""
+        """A protected place of the home that is granted itself can be written. One of which only a
+        part is granted has to be held if a grant of something above it would let the rest be
+        written.
+        """
         if place in self.writable:
             return False
         return not self._granted_in(place) or any(within(place, tree) for tree in self.writable)

@@ -1,4 +1,6 @@
-"""[network] → which hosts may be reached. Judged by the core alone (core/src/network/rules/host_table.rs)."""
+"""[network] → which hosts may be reached. Judged by the core alone
+(core/src/network/rules/host_table.rs).
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,23 @@ if TYPE_CHECKING:
     from paddock.host.registries import Registry
 
 # Inside they would lead nowhere: a filtered network has a proxy of its own. Each in capitals, too.
-PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "socks_proxy", "rsync_proxy", "all_proxy", "no_proxy")
+PROXY_VARIABLES = (
+    "http_proxy",
+    "https_proxy",
+    "ftp_proxy",
+    "socks_proxy",
+    "rsync_proxy",
+    "all_proxy",
+    "no_proxy",
+)
 
 
-def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]) -> NetworkPlan | None:
-    """None: it is not fenced. ``registries``: what was found of the groups that are not in a table."""
+def network_of(
+    policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]
+) -> NetworkPlan | None:
+    """None: it is not fenced. ``registries``: what was found of the groups that are not in a
+    table.
+    """
     asked = policy.network
     mode = asked.mode.value if asked and asked.mode else NetworkMode.FILTERED
     if asked is None or mode is NetworkMode.HOST:
@@ -90,7 +104,9 @@ def _refuse_taken(asked: model.Network) -> None:
 
 
 def default_of(asked: model.Network) -> Action:
-    """A list of hosts means these and no others; without one, all but the denied. Routes alone mean no other hosts."""
+    """A list of hosts means these and no others; without one, all but the denied. Routes alone mean
+    no other hosts.
+    """
     if asked.default:
         return asked.default.value
     return Action.ALLOW if asked.allowed_hosts is None and not asked.routes else Action.DENY
@@ -98,7 +114,9 @@ def default_of(asked: model.Network) -> Action:
 
 def summary(network: NetworkPlan | None, tier: Tier) -> str:
     """For the start line."""
-    by_proxy = tier is Tier.LANDLOCK and network is not None and network.mode is NetworkReach.FILTERED
+    by_proxy = (
+        tier is Tier.LANDLOCK and network is not None and network.mode is NetworkReach.FILTERED
+    )
     return _summary(network) + (", by proxy alone" if by_proxy else "")
 
 
@@ -121,7 +139,9 @@ def _summary(network: NetworkPlan | None) -> str:
 
 
 def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, host: Host) -> None:
-    """Without a namespace: the filter refuses sockets, and the supervisor connects those that are left."""
+    """Without a namespace: the filter refuses sockets, and the supervisor connects those that are
+    left.
+    """
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch in policy.off:
             raise PolicyError(
@@ -129,9 +149,17 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
                 where=_source(asked),
                 hint='mode = "host" leaves the network open',
             )
-    if not host.seccomp:  # require_enforced = false does not change that: there would be no fence at all
-        raise HostError(f"{_source(asked)}: the network can not be fenced here: no namespaces, and no seccomp filters")
-    full = "--tier full has it" if host.namespaces.usable else "it needs the full tier: `paddock doctor` says why not"
+    if (
+        not host.seccomp
+    ):  # require_enforced = false does not change that: there would be no fence at all
+        raise HostError(
+            f"{_source(asked)}: the network can not be fenced here: no namespaces, and no seccomp filters"
+        )
+    full = (
+        "--tier full has it"
+        if host.namespaces.usable
+        else "it needs the full tier: `paddock doctor` says why not"
+    )
     if policy.published:
         raise PolicyError("no port is published in the landlock tier", where="--publish", hint=full)
     if mode is NetworkMode.NONE:
@@ -150,7 +178,9 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
         )
     if asked.default and asked.default.value is Action.ASK:
         raise PolicyError(
-            "nobody is asked about hosts in the landlock tier", where=str(asked.default.source), hint=full
+            "nobody is asked about hosts in the landlock tier",
+            where=str(asked.default.source),
+            hint=full,
         )
 
 
@@ -160,7 +190,9 @@ def network_notices(
     """What was written or found, and does not count."""
     for variable in (*policy.env.pass_, *policy.env.keep) if network else ():
         if variable.value.lower() in PROXY_VARIABLES:
-            text = f"{variable.source}: {variable.value} does not pass: inside it would lead nowhere"
+            text = (
+                f"{variable.source}: {variable.value} does not pass: inside it would lead nowhere"
+            )
             yield Notice(level=Level.INFO, text=text)
     for group, registry in registries.items():
         for one in registry.doubted:
@@ -175,16 +207,22 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _rules(hosts: Iterable[Sourced[Destination]], registries: Mapping[str, Registry]) -> tuple[HostRule, ...]:
+def _rules(
+    hosts: Iterable[Sourced[Destination]], registries: Mapping[str, Registry]
+) -> tuple[HostRule, ...]:
     """Each once, by the line that says it first."""
     found: dict[Destination, Source] = {}
     for host in hosts:
         for one in _members(host, registries) if host.value.host.startswith("@") else (host,):
             found.setdefault(one.value, one.source)
-    return tuple(HostRule(host=one.host, port=one.port, source=str(source)) for one, source in found.items())
+    return tuple(
+        HostRule(host=one.host, port=one.port, source=str(source)) for one, source in found.items()
+    )
 
 
-def _members(group: Sourced[Destination], registries: Mapping[str, Registry]) -> Iterable[Sourced[Destination]]:
+def _members(
+    group: Sourced[Destination], registries: Mapping[str, Registry]
+) -> Iterable[Sourced[Destination]]:
     name = group.value.host.removeprefix("@")
     if name in groups():
         return [read_host(member, group.source) for member in groups()[name]]
@@ -257,7 +295,9 @@ def _refuse_unfenced(asked: model.Network) -> None:
 
 
 def _refuse_contradiction(asked: model.Network) -> None:
-    """A file's hosts give way to a mode that is laid over them; what was typed beside the file does not."""
+    """A file's hosts give way to a mode that is laid over them; what was typed beside the file does
+    not.
+    """
     for host in _hosts(asked):
         if host.source.file == COMMAND_LINE:
             raise PolicyError(

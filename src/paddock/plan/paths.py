@@ -33,7 +33,9 @@ def with_parents(path: str) -> list[str]:
 
 
 def carved_directories(path: str, excepts: Iterable[str]) -> list[str]:
-    """The directories between a grant and what is kept out of it: listed entry by entry, not granted themselves."""
+    """The directories between a grant and what is kept out of it: listed entry by entry, not
+    granted themselves.
+    """
     found = set()
     for kept_out in excepts:
         parent = os.path.dirname(kept_out)

@@ -1,4 +1,6 @@
-"""Landlock's vocabulary: which right came with which ABI, and which rights each kind of access needs."""
+"""Landlock's vocabulary: which right came with which ABI, and which rights each kind of access
+needs.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-KERNEL_OF_ABI = MappingProxyType({1: "5.13", 2: "5.19", 3: "6.2", 4: "6.7", 5: "6.10", 6: "6.12", 7: "6.15"})
+KERNEL_OF_ABI = MappingProxyType(
+    {1: "5.13", 2: "5.19", 3: "6.2", 4: "6.7", 5: "6.10", 6: "6.12", 7: "6.15"}
+)
 
 _READ = frozenset({"execute", "read_file", "read_dir"})
 _WRITE = frozenset(
@@ -18,7 +22,8 @@ _WRITE = frozenset(
         *("remove_file", "remove_dir"),
     }
 )
-# Handled, so that they are refused, and granted to nobody: device nodes are not an agent's business.
+# Handled, so that they are refused, and granted to nobody: device nodes are not an agent's
+# business.
 _NEVER = frozenset({"make_char", "make_block"})
 _DEVICE = frozenset({"read_file", "write_file", "read_dir", "truncate", "ioctl_dev"})
 

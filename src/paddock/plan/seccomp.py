@@ -5,7 +5,8 @@ from __future__ import annotations
 from paddock.plan.model import Landlock, Seccomp
 from paddock.policy.model import Syscalls, Tier
 
-# Objects of the user's, which no grant judges. In an ipc namespace of its own the run sees only its own.
+# Objects of the user's, which no grant judges. In an ipc namespace of its own the run sees only its
+# own.
 IPC = frozenset(
     [
         "shmget",
@@ -52,17 +53,22 @@ def nests(syscalls: Syscalls) -> bool:
 
 
 def reaches_services(tier: Tier, landlock: Landlock | None) -> bool:
-    """Could a unix socket lead outside? By path: only where the whole tree of files is visible. By an abstract name:
-    unless Landlock keeps to its own."""
+    """Could a unix socket lead outside? By path: only where the whole tree of files is visible. By
+    an abstract name: unless Landlock keeps to its own.
+    """
     return tier is not Tier.FULL or landlock is None or _ABSTRACT not in landlock.scoped
 
 
 def _blocked(syscalls: Syscalls, tier: Tier) -> set[str]:
-    """A call that a person blocks stays blocked, also where the built-in profiles could do without it."""
+    """A call that a person blocks stays blocked, also where the built-in profiles could do without
+    it.
+    """
     traced = syscalls.trace is not None and syscalls.trace.value
     spared = (
         (IPC if tier is Tier.FULL else frozenset())
         | (NESTING if nests(syscalls) else frozenset())
         | (TRACING if traced else frozenset())
     )
-    return {call.value for call in syscalls.block if not (call.source.builtin and call.value in spared)}
+    return {
+        call.value for call in syscalls.block if not (call.source.builtin and call.value in spared)
+    }

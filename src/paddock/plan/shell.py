@@ -1,7 +1,9 @@
-"""[shell] → what a shell does to itself, in the fence that it is in: a plan of the landlock tier by itself.
+"""[shell] → what a shell does to itself, in the fence that it is in: a plan of the landlock tier by
+itself.
 
-Landlock and seccomp add up: what either layer refuses is refused, so a layer can only be narrower than the one it is
-in. What Landlock and seccomp can not hold, no shell could hold by itself, and it is an error here.
+Landlock and seccomp add up: what either layer refuses is refused, so a layer can only be narrower
+than the one it is in. What Landlock and seccomp can not hold, no shell could hold by itself, and it
+is an error here.
 """
 
 from __future__ import annotations
@@ -51,7 +53,14 @@ from paddock.text.path_walk import Tree
 
 # What a shell needs to go inside, and to be known there.
 NEEDED = frozenset(
-    {"prctl", "seccomp", "landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "close_range"}
+    {
+        "prctl",
+        "seccomp",
+        "landlock_create_ruleset",
+        "landlock_add_rule",
+        "landlock_restrict_self",
+        "close_range",
+    }
 )
 # By these it is known from inside, and its own shells are started.
 _OWN = frozenset({"prctl", "execve", "exit_group"})
@@ -85,7 +94,9 @@ def shell_of(
             where=str(asked.source),
             hint="let these calls pass in [syscalls]",
         )
-    return model.ShellPlan(on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii"))
+    return model.ShellPlan(
+        on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii")
+    )
 
 
 def inside(policy: Policy, host: Host) -> Plan:
@@ -113,8 +124,10 @@ def summary_of_shells(policy: Policy) -> str:
 
 
 def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple[str, ...]) -> Plan:
-    """For shells that are found by PATH, in no fence: with what the policy closes to everybody. Its grants depend on
-    where a run is started; a shell is started anywhere. ``own``: what says how shells are closed in."""
+    """For shells that are found by PATH, in no fence: with what the policy closes to everybody. Its
+    grants depend on where a run is started; a shell is started anywhere. ``own``: what says how
+    shells are closed in.
+    """
     shell = policy.shell or ShellSettings(source=Source(file=COMMAND_LINE, key="shims install"))
     blocked = {call.value for call in policy.syscalls.block}
     whole = replace(
@@ -143,12 +156,16 @@ def layer(
     closed: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
 ) -> Plan:
-    """``closed``: to everything; ``own``: to writing. Inside a fence that has them closed there is nothing to add."""
+    """``closed``: to everything; ``own``: to writing. Inside a fence that has them closed there is
+    nothing to add.
+    """
     if host.landlock_abi == 0:
         raise HostError(f"{shell.source}: no Landlock: shells can not be put behind anything")
     for call in shell.block:
         if call.value in _OWN:
-            raise PolicyError(f"{call.value} can not be blocked: shells are known by it", where=str(call.source))
+            raise PolicyError(
+                f"{call.value} can not be blocked: shells are known by it", where=str(call.source)
+            )
     denied = tuple(sorted({*closed, *(path for deny in shell.denies for path in _exact(deny))}))
     grants = merged(held for asked in _grants(shell) if (held := _around(asked, denied, own)))
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
@@ -162,7 +179,9 @@ def layer(
         journal=None,
         no_new_privs=True,
         rlimits={},
-        environment=EnvironmentRules(pass_=("*",), deny=denied_names, keep=(), set={}) if denied_names else None,
+        environment=EnvironmentRules(pass_=("*",), deny=denied_names, keep=(), set={})
+        if denied_names
+        else None,
         temp=None,
         files=Files(
             grants=grants,
@@ -176,8 +195,11 @@ def layer(
         landlock=Landlock(
             abi=abi,
             handled=can.handled,
-            # Signals reach whom the fence lets them reach: what one shell started another may have to end.
-            scoped=tuple(scope for scope in can.scoped if scope == "abstract_unix_socket" and shell.network),
+            # Signals reach whom the fence lets them reach: what one shell started another may have
+            # to end.
+            scoped=tuple(
+                scope for scope in can.scoped if scope == "abstract_unix_socket" and shell.network
+            ),
             access={name: rights for name, rights in can.access.items() if name in used},
         ),
         namespaces=None,
@@ -216,9 +238,15 @@ _NO_NETWORK = NetworkPlan(
 
 
 def _reached(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
-    """Who writes only where it is said needs to know which links a command may have made; each shell reads it."""
+    """Who writes only where it is said needs to know which links a command may have made; each
+    shell reads it.
+    """
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in shell.grants)
-    return tuple(sorted(host.reached, key=lambda tree: (tree.path, tree.identity or ()))) if writes else ()
+    return (
+        tuple(sorted(host.reached, key=lambda tree: (tree.path, tree.identity or ())))
+        if writes
+        else ()
+    )
 
 
 def _exact(deny: Deny) -> Iterator[str]:
@@ -242,7 +270,9 @@ def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
     bootstrap = Sourced(not reads, shell.source)
     yield from asked_of(Filesystem(grants=own, no_bootstrap_reads=bootstrap), notices)
     if notices:
-        raise PolicyError(notices[0].text.partition(": ")[2], where=notices[0].text.partition(": ")[0])
+        raise PolicyError(
+            notices[0].text.partition(": ")[2], where=notices[0].text.partition(": ")[0]
+        )
     # Apart, because a grant to write is carved around more than one to read.
     if not reads:
         yield _open("/", "read")
@@ -259,11 +289,19 @@ def _placed(grant: Grant) -> Grant:
 
 def _open(path: str, access: str) -> RequestedGrant:
     return RequestedGrant(
-        path=path, access=access, optional=True, workspace=False, persons=False, tree=True, source="shell"
+        path=path,
+        access=access,
+        optional=True,
+        workspace=False,
+        persons=False,
+        tree=True,
+        source="shell",
     )
 
 
-def _around(asked: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]) -> PathGrant | None:
+def _around(
+    asked: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]
+) -> PathGrant | None:
     kept_out = (*denied, *own) if asked.writes else denied
     if any(within(asked.path, path) for path in kept_out):
         return None

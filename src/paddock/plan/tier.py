@@ -9,8 +9,8 @@ from paddock.host.model import Host
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.model import Access, Policy, Switch, Tier
 
-# Before it, every layer of Landlock refuses each move between two directories. Where mounts hold the files, that is a
-# loss.
+# Before it, every layer of Landlock refuses each move between two directories. Where mounts hold
+# the files, that is a loss.
 USEFUL_ABI = 2
 
 
@@ -18,13 +18,18 @@ def choose_tier(policy: Policy, host: Host) -> Tier:
     """The strongest there is, unless the person at the command line names one."""
     if Switch.LANDLOCK in policy.off:  # the layer of files as a whole: mounts are a part of it
         if policy.tier is Tier.FULL:
-            raise PolicyError("the full tier fences files, and --off landlock leaves them open", where="--tier full")
+            raise PolicyError(
+                "the full tier fences files, and --off landlock leaves them open",
+                where="--tier full",
+            )
         return Tier.LANDLOCK
     if policy.tier is Tier.FULL and not host.namespaces.usable:
         raise HostError(
             f"--tier full: namespaces can not be used here ({host.namespaces.refusal})",
             hint="without --tier the landlock tier is used"
-            + ("; in a container, its engine's filter may be what refuses" if host.filtered else ""),
+            + (
+                "; in a container, its engine's filter may be what refuses" if host.filtered else ""
+            ),
         )
     return policy.tier or (Tier.FULL if host.namespaces.usable else Tier.LANDLOCK)
 
@@ -42,7 +47,8 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
 
 
 def remedy(host: Host) -> str:
-    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
+    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers
+    # that.
     hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
     if host.filtered and hidden:  # core/src/commands/error.rs says the same
         return (
@@ -66,8 +72,9 @@ def _landlock(host: Host) -> Iterator[str]:
 
 
 def _mounts(policy: Policy, host: Host) -> Iterator[str]:
-    """Mounts and the pid namespace hold what an older Landlock leaves open. What they can not do is tell kinds of
-    access apart."""
+    """Mounts and the pid namespace hold what an older Landlock leaves open. What they can not do is
+    tell kinds of access apart.
+    """
     if host.landlock_abi >= USEFUL_ABI:
         return
     for grant in policy.filesystem.grants:

@@ -10,7 +10,9 @@ from paddock.plan.rights import WRITES
 from paddock.policy.model import Policy, Tier, Workspace
 
 
-def workspace_of(policy: Policy, host: Host, tier: Tier, files: Files | None) -> PlannedWorkspace | None:
+def workspace_of(
+    policy: Policy, host: Host, tier: Tier, files: Files | None
+) -> PlannedWorkspace | None:
     asked = policy.filesystem.workspace
     if asked is None or asked.value is Workspace.LIVE:
         return None

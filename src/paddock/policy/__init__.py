@@ -1,4 +1,6 @@
-"""Text → Policy: the two file formats, the built-in profiles, inheritance, trust, and the command line on top."""
+"""Text → Policy: the two file formats, the built-in profiles, inheritance, trust, and the command
+line on top.
+"""
 
 from __future__ import annotations
 

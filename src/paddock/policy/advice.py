@@ -1,4 +1,6 @@
-"""What is allowed but weak: for `paddock check`, which says it, and `check --strict`, which refuses it."""
+"""What is allowed but weak: for `paddock check`, which says it, and `check --strict`, which refuses
+it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def weak_points(policy: Policy) -> Iterator[str]:
             "one that was allowed can be made to do what no exec rule would allow"
         )
     for name in policy.env.pass_:
-        held = next((deny for deny in policy.env.deny if component_matches(deny.value, name.value)), None)
+        held = next(
+            (deny for deny in policy.env.deny if component_matches(deny.value, name.value)), None
+        )
         if held is not None:
             yield (
                 f"{name.source}: {name.value} does not pass: {held.value} ({held.source}) denies it; "

@@ -1,7 +1,7 @@
 """What git reads, follows and executes, from git.tsv: the one table that paddock-core shares.
 
-``core/src/files/git/known_dirs.rs`` asks the same questions by the same rules. Paths are taken as they are written:
-relative to a workspace, or whole.
+``core/src/files/git/known_dirs.rs`` asks the same questions by the same rules. Paths are taken as
+they are written: relative to a workspace, or whole.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def layout() -> Layout:
             *(name for name, held in parts.items() if held in ("locked", "main")),
             *(f"{place}/{name}" for place in layouts for name in locked),
         ),
-        checked=frozenset(os.path.basename(name) for name, held in parts.items() if held == "checked"),
+        checked=frozenset(
+            os.path.basename(name) for name, held in parts.items() if held == "checked"
+        ),
         branches=tuple(tuple(name.split("/")) for kind, name, _, _ in rows if kind == "branch"),
         keys={name: Key(role) for kind, name, role, _ in rows if kind == "key"},
     )
@@ -65,15 +67,18 @@ def key_of(section: str, key: str) -> Key | None:
 
 
 def make_one(has: Callable[[str], bool]) -> bool:
-    """Git takes such a directory for a repository, whatever its name (setup.c, is_git_directory). With a commondir,
-    objects and refs are found elsewhere."""
+    """Git takes such a directory for a repository, whatever its name (setup.c, is_git_directory).
+    With a commondir, objects and refs are found elsewhere.
+    """
     return has("HEAD") and (has("commondir") or (has("objects") and has("refs")))
 
 
 def directories_above(path: str) -> Iterator[str]:
     """Those of the host that are git's by their parts, the innermost first."""
     while (above := os.path.dirname(path)) != path:
-        if os.path.basename(above) != GIT and make_one(lambda name, at=above: os.path.lexists(f"{at}/{name}")):  # type: ignore[misc]
+        if os.path.basename(above) != GIT and make_one(
+            lambda name, at=above: os.path.lexists(f"{at}/{name}")
+        ):  # type: ignore[misc]
             yield above
         path = above
 
@@ -91,22 +96,27 @@ def _protected() -> tuple[Glob, ...]:
 
 
 def is_written(directory: str, git_directories: Collection[str] = ()) -> bool:
-    """Does git write to what lies in this directory? It does so without a look at what a name is. A work tree may lie
-    in a git directory of another name, and is none of it."""
+    """Does git write to what lies in this directory? It does so without a look at what a name is. A
+    work tree may lie in a git directory of another name, and is none of it.
+    """
     if GIT in directory.split("/"):
         return True
     for one in git_directories:
         if directory == one:
             return True
-        if directory.startswith(f"{one}/") and directory[len(one) + 1 :].split("/")[0] in layout().parts:
+        if (
+            directory.startswith(f"{one}/")
+            and directory[len(one) + 1 :].split("/")[0] in layout().parts
+        ):
             return True
     return False
 
 
 def is_branch(path: str) -> bool:
-    """Is this the name of a branch, or a directory of such names, in the repository of a submodule? It may be called
-    like a part of a git directory. No name of a branch begins with a dot (git-check-ref-format), so no further
-    repository that is called ``.git`` is one."""
+    """Is this the name of a branch, or a directory of such names, in the repository of a submodule?
+    It may be called like a part of a git directory. No name of a branch begins with a dot
+    (git-check-ref-format), so no further repository that is called ``.git`` is one.
+    """
     *above, name = path.split("/")
     if GIT not in above or name.startswith("."):
         return False
@@ -127,5 +137,7 @@ def _goes_on_after(names: list[str], beginning: tuple[str, ...]) -> bool:
 
 
 def patterns() -> tuple[str, ...]:
-    """What is protected in every git directory of the name ``.git``, and the file or link that may have that name."""
+    """What is protected in every git directory of the name ``.git``, and the file or link that may
+    have that name.
+    """
     return (GIT, *(f"{GIT}/{name}" for name in layout().protected))

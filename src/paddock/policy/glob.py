@@ -1,10 +1,12 @@
 """Glob: the one pattern engine, for grants, denies, exe_glob, cwd_glob and tool paths.
 
-Two wildcards and nothing else: ``*`` stands for any text inside one path component, ``**`` alone between
-slashes for any number of whole components (also none). ``?``, ``[`` and ``{`` are ordinary letters. Matching
-costs at most components times pattern length: a pattern can not be hung by the path it judges.
+Two wildcards and nothing else: ``*`` stands for any text inside one path component, ``**`` alone
+between slashes for any number of whole components (also none). ``?``, ``[`` and ``{`` are ordinary
+letters. Matching costs at most components times pattern length: a pattern can not be hung by the
+path it judges.
 
-Paths and patterns are ``str``; names that are not UTF-8 travel as surrogate escapes and compare byte for byte.
+Paths and patterns are ``str``; names that are not UTF-8 travel as surrogate escapes and compare
+byte for byte.
 """
 
 from __future__ import annotations
@@ -17,11 +19,15 @@ ANY_DEPTH = "**"
 
 
 class GlobError(ValueError):
-    """The pattern is not one; the text says why. The caller knows which file and line it came from."""
+    """The pattern is not one; the text says why. The caller knows which file and line it came
+    from.
+    """
 
 
 def written(path: str) -> str | None:
-    """The pattern for this one path, as a flag or a policy takes it. None: no pattern means just this path."""
+    """The pattern for this one path, as a flag or a policy takes it. None: no pattern means just
+    this path.
+    """
     if "*" in path or TMP_TOKEN in path or path.endswith("?"):
         return None
     return path.replace("$", "$$")
@@ -29,7 +35,9 @@ def written(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """``root`` is ``/``, ``<tmp>``, or empty for a pattern that may start anywhere (``**/name``)."""
+    """``root`` is ``/``, ``<tmp>``, or empty for a pattern that may start anywhere
+    (``**/name``).
+    """
 
     root: str
     parts: tuple[str, ...]
@@ -74,7 +82,9 @@ class Glob:
 
     @property
     def prefix(self) -> str:
-        """The whole path of a literal, else the longest directory without a wildcard; empty when floating."""
+        """The whole path of a literal, else the longest directory without a wildcard; empty when
+        floating.
+        """
         if self.floating:
             return ""
         static: list[str] = []
@@ -86,7 +96,9 @@ class Glob:
 
     @property
     def exact(self) -> bool:
-        """A kernel rule on ``prefix`` means just this pattern: one literal path, or a subtree ``/x/**``."""
+        """A kernel rule on ``prefix`` means just this pattern: one literal path, or a subtree
+        ``/x/**``.
+        """
         if self.floating:
             return False
         body = self.parts[:-1] if self.parts[-1:] == (ANY_DEPTH,) else self.parts
@@ -97,11 +109,15 @@ class Glob:
         return len(self.parts) in self._reached(path)[-1]
 
     def covers(self, path: str) -> bool:
-        """The path, or a directory above it, matches: what a grant or a deny on this pattern reaches."""
+        """The path, or a directory above it, matches: what a grant or a deny on this pattern
+        reaches.
+        """
         root, rest = _split_root(path)
         if self.floating and len(self.parts) == 2:  # ``**/name``, the most common one
             return bool(root) and any(
-                component_matches(self.parts[1], name) for name in rest.split("/") if name not in ("", ".")
+                component_matches(self.parts[1], name)
+                for name in rest.split("/")
+                if name not in ("", ".")
             )
         return any(len(self.parts) in states for states in self._reached(path))
 
@@ -110,7 +126,9 @@ class Glob:
         return self.floating or bool(self._reached(prefix)[-1])
 
     def _reached(self, path: str) -> list[frozenset[int]]:
-        """The positions in the pattern that the path can stand at: before its first component, then after each."""
+        """The positions in the pattern that the path can stand at: before its first component, then
+        after each.
+        """
         root, rest = _split_root(path)
         if root != self.root and not (self.floating and root):
             return [frozenset()]
@@ -139,7 +157,9 @@ class Glob:
 
 
 def component_matches(pattern: str, name: str) -> bool:
-    """``*`` against one name. Only the last ``*`` is ever taken back, which keeps it quadratic at worst."""
+    """``*`` against one name. Only the last ``*`` is ever taken back, which keeps it quadratic at
+    worst.
+    """
     at = in_name = 0
     star = -1
     resume = 0

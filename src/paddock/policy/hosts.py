@@ -1,8 +1,9 @@
 """One written host → one Destination, in the only spelling that the core knows.
 
-``name``, ``*.name`` (anything below it, at any depth), ``*`` (every name, no address), an address, a block of addresses
-(CIDR), each with ``:port`` if need be; or ``@group``. Names are lower-cased, without a final dot, in the ASCII form of
-IDNA. What could be read in two ways (``0x7f.1``, ``127.1``, a URL) is an error: whoever wrote it meant one of them.
+``name``, ``*.name`` (anything below it, at any depth), ``*`` (every name, no address), an address,
+a block of addresses (CIDR), each with ``:port`` if need be; or ``@group``. Names are lower-cased,
+without a final dot, in the ASCII form of IDNA. What could be read in two ways (``0x7f.1``,
+``127.1``, a URL) is an error: whoever wrote it meant one of them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://(?:[^/@]*@)?([^/?#]*)")
 _OTHER_DOTS = "\u3002\uff0e\uff61"  # IDNA takes them for dots
 _FORMS = "write a name, *.name, an address, a block of addresses or @group; a port behind a ':'"
 
-# Never reachable, whatever a policy says: there a machine in a cloud finds its own credentials. The core has the last
-# word (core/src/network/rules/address.rs), also on what leads there.
+# Never reachable, whatever a policy says: there a machine in a cloud finds its own credentials. The
+# core has the last word (core/src/network/rules/address.rs), also on what leads there.
 _METADATA = ("metadata.google.internal", "metadata.azure.internal", "metadata", "instance-data",
              "instance-data.ec2.internal")  # fmt: skip
 _METADATA_BLOCKS = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32",
@@ -48,7 +49,11 @@ def allowed_host(written: str, source: Source) -> Sourced[Destination]:
             hint="take it out",
         )
     if f".{host.value.host}".endswith(_ROUTES):
-        raise wrong(source, f"{written!r}: these are names of routes", hint="[network.routes.NAME] makes one")
+        raise wrong(
+            source,
+            f"{written!r}: these are names of routes",
+            hint="[network.routes.NAME] makes one",
+        )
     return host
 
 
@@ -58,7 +63,9 @@ def read_host(written: str, source: Source) -> Sourced[Destination]:
     if "," in written:
         raise wrong(source, f"not a host but a list: {written!r}", hint=_one_each(written, source))
     if url := _URL.match(written):
-        raise wrong(source, f"not a host but an address of a page: {written!r}", hint=_write(url[1]))
+        raise wrong(
+            source, f"not a host but an address of a page: {written!r}", hint=_write(url[1])
+        )
     host, port = _split(written, source)
     if host == "*":
         return Sourced(Destination(host="*", port=port), source)
@@ -90,7 +97,9 @@ def _split(written: str, source: Source) -> tuple[str, int | None]:
     if written.startswith("["):
         host, closed, rest = written[1:].partition("]")
         if not closed or ":" not in host or (rest and not rest.startswith(":")):
-            raise wrong(source, f"not an address in brackets: {written!r}", hint="write [2001:db8::1]:443")
+            raise wrong(
+                source, f"not an address in brackets: {written!r}", hint="write [2001:db8::1]:443"
+            )
         return host, _port(rest[1:], written, source) if rest else None
     host, colon, port = written.partition(":")
     if not colon or ":" in port:
@@ -101,7 +110,11 @@ def _split(written: str, source: Source) -> tuple[str, int | None]:
 def _port(text: str, written: str, source: Source) -> int:
     plain = text.isascii() and text.isdecimal() and not text.startswith("0") and len(text) <= 5
     if not plain or int(text) > 65535:
-        hint = "no path belongs to a host" if "/" in text else "write a number between 1 and 65535 behind the ':'"
+        hint = (
+            "no path belongs to a host"
+            if "/" in text
+            else "write a number between 1 and 65535 behind the ':'"
+        )
         raise wrong(source, f"not a port: {text!r} in {written!r}", hint=hint)
     return int(text)
 
@@ -115,9 +128,15 @@ def _address(text: str, written: str, source: Source) -> str:
         _refuse_address(text, written, source)
     first = found if hasattr(found, "ipv4_mapped") else getattr(found, "network_address", None)
     if "%" in text:
-        raise wrong(source, f"an address of one interface alone: {written!r}", hint=_write(text.partition("%")[0]))
+        raise wrong(
+            source,
+            f"an address of one interface alone: {written!r}",
+            hint=_write(text.partition("%")[0]),
+        )
     if getattr(first, "ipv4_mapped", None) is not None:
-        raise wrong(source, f"an IPv4 address in the clothes of IPv6: {written!r}", hint="write it as IPv4")
+        raise wrong(
+            source, f"an IPv4 address in the clothes of IPv6: {written!r}", hint="write it as IPv4"
+        )
     return str(found)
 
 
@@ -126,7 +145,9 @@ def _refuse_address(text: str, written: str, source: Source) -> NoReturn:
 
     place, slash, _ = text.partition("/")
     try:
-        hint: str | None = _write(str(ip_network(text, strict=False)))  # bits of a host behind those of the block
+        hint: str | None = _write(
+            str(ip_network(text, strict=False))
+        )  # bits of a host behind those of the block
     except ValueError:
         try:
             ip_address(place)
@@ -134,7 +155,9 @@ def _refuse_address(text: str, written: str, source: Source) -> NoReturn:
         except ValueError:
             hint = "four decimal numbers without leading zeros, or the eight groups of IPv6"
             if slash and not _NUMBER.fullmatch(place.rpartition(".")[2].lower()):
-                raise wrong(source, f"no path belongs to a host: {written!r}", hint=_write(place)) from None
+                raise wrong(
+                    source, f"no path belongs to a host: {written!r}", hint=_write(place)
+                ) from None
     raise wrong(source, f"not an address: {written!r}", hint=hint) from None
 
 
@@ -143,9 +166,15 @@ def _name(text: str, written: str, source: Source) -> str:
         raise wrong(source, f"a '*' stands alone or in front, as '*.': {written!r}", hint=_FORMS)
     if not text or any(letter.isspace() or not letter.isprintable() for letter in text):
         bare = "".join(text.split())
-        raise wrong(source, f"not a host: {written!r}", hint=_write(bare) if bare.isprintable() and bare else _FORMS)
+        raise wrong(
+            source,
+            f"not a host: {written!r}",
+            hint=_write(bare) if bare.isprintable() and bare else _FORMS,
+        )
     if "@" in text:
-        raise wrong(source, f"no user belongs to a host: {written!r}", hint=_write(text.rpartition("@")[2]))
+        raise wrong(
+            source, f"no user belongs to a host: {written!r}", hint=_write(text.rpartition("@")[2])
+        )
     labels = [_label(label, written, source) for label in text.lower().removesuffix(".").split(".")]
     name = ".".join(labels)
     if _NUMBER.fullmatch(labels[-1]):
@@ -161,7 +190,9 @@ def _name(text: str, written: str, source: Source) -> str:
 
 def _label(label: str, written: str, source: Source) -> str:
     if not label:
-        raise wrong(source, f"a name with an empty part: {written!r}", hint="one dot between two parts")
+        raise wrong(
+            source, f"a name with an empty part: {written!r}", hint="one dot between two parts"
+        )
     encoded = label if label.isascii() else _ascii(label, written, source)
     if len(encoded) > 63:
         raise wrong(source, f"a part of more than 63 letters: {written!r}")
@@ -171,8 +202,9 @@ def _label(label: str, written: str, source: Source) -> str:
 
 
 def _ascii(label: str, written: str, source: Source) -> str:
-    """Python knows the older IDNA. Where the newer one means another name (``ß``), or where letters would be taken for
-    others, the way back does not lead to what was written."""
+    """Python knows the older IDNA. Where the newer one means another name (``ß``), or where letters
+    would be taken for others, the way back does not lead to what was written.
+    """
     from encodings import idna
     from unicodedata import normalize
 

@@ -1,4 +1,6 @@
-"""A file and all it inherits → layers, parents first; each file once, however many ways lead to it."""
+"""A file and all it inherits → layers, parents first; each file once, however many ways lead to
+it.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,33 @@ WRITTEN_LEVELS = 3  # a file, what it inherits, and what that inherits
 
 @dataclass(slots=True)
 class Layers:
-    """``stack``: what each file says by itself, undermost first. ``names``: outermost first. ``files``: as read."""
+    """``stack``: what each file says by itself, undermost first. ``names``: outermost first.
+    ``files``: as read.
+    """
 
     origin: Origin
     default: str = DEFAULT  # what a file stands on that names no parent and speaks of no file
     stack: list[Policy] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     files: list[PolicyText] = field(default_factory=list)
-    _heights: dict[str, int] = field(default_factory=dict)  # real path → written files stacked from there down
+    _heights: dict[str, int] = field(
+        default_factory=dict
+    )  # real path → written files stacked from there down
 
     def add(self, found: Found, *, agreed: bool) -> None:
-        """``agreed``: the person must have trusted the text of this file, and of each it reaches by a path."""
+        """``agreed``: the person must have trusted the text of this file, and of each it reaches by
+        a path.
+        """
         self._visit(found, above=(), agreed=agreed, led_by=())
 
-    def _visit(self, found: Found, *, above: tuple[Found, ...], agreed: bool, led_by: tuple[ResolvedPath, ...]) -> int:
+    def _visit(
+        self,
+        found: Found,
+        *,
+        above: tuple[Found, ...],
+        agreed: bool,
+        led_by: tuple[ResolvedPath, ...],
+    ) -> int:
         chain = (*above, found)
         real = os.path.realpath(found.path)
         if any(os.path.realpath(earlier.path) == real for earlier in above):
@@ -44,7 +59,8 @@ class Layers:
         written_above = sum(not earlier.builtin for earlier in above)
         if written_above + self._heights.get(real, own) > WRITTEN_LEVELS:
             raise PolicyError(
-                f"inherits more than {WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}", where=chain[0].shown
+                f"inherits more than {WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}",
+                where=chain[0].shown,
             )
         if real in self._heights:
             return self._heights[real]
@@ -60,15 +76,24 @@ class Layers:
             )
             by_path = next_found.rung is None
             links = file.way.links if by_path and file.way else ()
-            height = max(height, self._visit(next_found, above=chain, agreed=agreed and by_path, led_by=links))
+            height = max(
+                height,
+                self._visit(next_found, above=chain, agreed=agreed and by_path, led_by=links),
+            )
         self.stack.append(fragment.policy)
         self._heights[real] = height + own
         return height + own
 
     def _file(self, found: Found, led_by: tuple[ResolvedPath, ...]) -> PolicyText:
-        """``led_by``: the links that lead to the file whose ``inherit`` names this one. They lead to this one too."""
+        """``led_by``: the links that lead to the file whose ``inherit`` names this one. They lead
+        to this one too.
+        """
         file = read_text(found, self.origin)
-        return replace(file, way=replace(file.way, links=(*led_by, *file.way.links))) if file.way else file
+        return (
+            replace(file, way=replace(file.way, links=(*led_by, *file.way.links)))
+            if file.way
+            else file
+        )
 
     def _read(self, found: Found, file: PolicyText, *, agreed: bool) -> Fragment:
         if agreed:
@@ -86,20 +111,27 @@ class Layers:
         notes: list[str] = []
         replaces = ProfileSearch(self.origin).replaces_builtin(found)
         if replaces:
-            notes.append(f"{found.name} comes from {found.shown}, which replaces the built-in profile")
+            notes.append(
+                f"{found.name} comes from {found.shown}, which replaces the built-in profile"
+            )
         if not fragment.inherit:
             parent = self._unnamed_parent(found, fragment, replaces=replaces)
             notes.append(f"{found.shown} names no parent: it inherits {parent}")
             source = Source(file=found.shown, line=1, key="inherit")
             fragment = replace(fragment, inherit=(Sourced(parent, source),))
-        identity = PolicyFile(path=file.path, sha256=file.sha256, found=file.written, facts=file.facts)
-        return replace(fragment, policy=replace(fragment.policy, files=(identity,), notes=tuple(notes)))
+        identity = PolicyFile(
+            path=file.path, sha256=file.sha256, found=file.written, facts=file.facts
+        )
+        return replace(
+            fragment, policy=replace(fragment.policy, files=(identity,), notes=tuple(notes))
+        )
 
     def _unnamed_parent(self, found: Found, fragment: Fragment, *, replaces: bool) -> str:
-        """Who speaks of files gets the floor, and grants the rest itself; who does not gets the default's file layer.
+        """Who speaks of files gets the floor, and grants the rest itself; who does not gets the
+        default's file layer.
 
-        A file that replaces a built-in profile and grants nothing adds to the one it replaces: the default may stand
-        on that very profile.
+        A file that replaces a built-in profile and grants nothing adds to the one it replaces: the
+        default may stand on that very profile.
         """
         if fragment.speaks_of_files:
             return FLOOR

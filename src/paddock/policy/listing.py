@@ -19,7 +19,9 @@ _ASKED = Source(file=COMMAND_LINE, key="profile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """``about`` is the first sentence of the opening comment; ``error`` why the profile can not be used."""
+    """``about`` is the first sentence of the opening comment; ``error`` why the profile can not be
+    used.
+    """
 
     name: str
     path: str
@@ -34,9 +36,12 @@ def text_of(name: str, origin: Origin) -> str:
 
 
 def listed(origin: Origin) -> tuple[Listed, ...]:
-    # Judged from a neutral directory: whether *this* one is a good workspace is not the profile's fault.
+    # Judged from a neutral directory: whether *this* one is a good workspace is not the profile's
+    # fault.
     neutral = replace(origin, cwd="/nonexistent")
-    return tuple(_listed(name, path, neutral) for name, path in sorted(ProfileSearch(origin).names().items()))
+    return tuple(
+        _listed(name, path, neutral) for name, path in sorted(ProfileSearch(origin).names().items())
+    )
 
 
 def _listed(name: str, path: str, origin: Origin) -> Listed:

@@ -38,7 +38,11 @@ def load(request: Request, origin: Origin) -> Policy:
         layers.add(unasked, agreed=request.trust_required)
     for found in select(request, origin) if unasked is None else ():
         layers.add(found, agreed=False)
-    whole = reduce(merge, [*layers.stack, from_command_line(request, origin)], Policy(profiles=tuple(layers.names)))
+    whole = reduce(
+        merge,
+        [*layers.stack, from_command_line(request, origin)],
+        Policy(profiles=tuple(layers.names)),
+    )
     whole = replace(
         whole,
         filesystem=_denies_where_links_lead(whole.filesystem),
@@ -63,13 +67,25 @@ def load(request: Request, origin: Origin) -> Policy:
 
 def _kept_only_if_denied(env: Environment) -> Environment:
     """A name that nothing denies passes like any other: then a file can say the same."""
-    denied = {name for name in env.keep if any(component_matches(deny.value, name.value) for deny in env.deny)}
-    passed = [name for name in env.keep if name not in denied and name.value not in {one.value for one in env.pass_}]
-    return replace(env, pass_=(*env.pass_, *passed), keep=tuple(name for name in env.keep if name in denied))
+    denied = {
+        name
+        for name in env.keep
+        if any(component_matches(deny.value, name.value) for deny in env.deny)
+    }
+    passed = [
+        name
+        for name in env.keep
+        if name not in denied and name.value not in {one.value for one in env.pass_}
+    ]
+    return replace(
+        env, pass_=(*env.pass_, *passed), keep=tuple(name for name in env.keep if name in denied)
+    )
 
 
 def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
-    """A pattern below a symlink means the names it leads to. (Whole places are followed by the core at every start.)"""
+    """A pattern below a symlink means the names it leads to. (Whole places are followed by the core
+    at every start.)
+    """
     led: list[Deny] = []
     for deny in filesystem.denies:
         glob = Glob.parse(deny.pattern)
@@ -79,20 +95,31 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
 
 
 def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Programs are judged by the file that really runs: ``/bin/sh`` means what it leads to as well."""
+    """Programs are judged by the file that really runs: ``/bin/sh`` means what it leads to as
+    well.
+    """
     inherited: dict[str, Rule] = {}
     for rule in reversed(rules):
         if rule.id in inherited:
-            raise wrong(rule.source, f"the rule {rule.id!r} stands in {inherited[rule.id].source} already")
+            raise wrong(
+                rule.source, f"the rule {rule.id!r} stands in {inherited[rule.id].source} already"
+            )
         inherited[rule.id] = rule
     return tuple(
-        replace(rule, matches=tuple(replace(match, values=_led(match)) for match in rule.matches)) for rule in rules
+        replace(rule, matches=tuple(replace(match, values=_led(match)) for match in rule.matches))
+        for rule in rules
     )
 
 
 def rule_paths(rules: tuple[Rule, ...]) -> list[str]:
     """What the rules name that a link can lead elsewhere."""
-    named = [value for rule in rules for match in rule.matches if match.key in RULE_PATHS for value in match.values]
+    named = [
+        value
+        for rule in rules
+        for match in rule.matches
+        if match.key in RULE_PATHS
+        for value in match.values
+    ]
     return [glob.prefix for glob in map(Glob.parse, named) if glob.root == "/"]
 
 
@@ -108,7 +135,9 @@ def _led(match: Match) -> tuple[str, ...]:
 
 
 def _project_file(request: Request, origin: Origin) -> Found | None:
-    """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an error later on."""
+    """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an
+    error later on.
+    """
     if request.names_a_policy or request.is_custom or request.container is not None:
         return None
     if not exists(path := os.path.join(origin.cwd, PROJECT_FILE)):
@@ -119,7 +148,9 @@ def _project_file(request: Request, origin: Origin) -> Found | None:
                 hint="put it back; or `paddock trust --revoke`; or name a profile: --profile ai-agent",
             )
         return None
-    return ProfileSearch(origin).at_path(f"./{PROJECT_FILE}", flag("the current directory"), relative_to=origin.cwd)
+    return ProfileSearch(origin).at_path(
+        f"./{PROJECT_FILE}", flag("the current directory"), relative_to=origin.cwd
+    )
 
 
 def select(request: Request, origin: Origin) -> Iterator[Found]:
@@ -130,17 +161,25 @@ def select(request: Request, origin: Origin) -> Iterator[Found]:
     for path in request.policies:
         yield search.at_path(path, flag("--policy"), relative_to=origin.cwd)
     if not request.names_a_policy:
-        name = FLOOR if request.is_custom or request.container is not None else profile_for(request.command)
+        name = (
+            FLOOR
+            if request.is_custom or request.container is not None
+            else profile_for(request.command)
+        )
         yield search.find(name, flag("the default profile"), relative_to=origin.cwd)
 
 
 def profile_for(command: str | None) -> str:
-    """The profile a command gets by its name. So far every agent has the same needs: files, calls, environment."""
+    """The profile a command gets by its name. So far every agent has the same needs: files, calls,
+    environment.
+    """
     return DEFAULT
 
 
 def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
-    """Only for what a person wrote: the built-in profiles name the calls of every machine on purpose."""
+    """Only for what a person wrote: the built-in profiles name the calls of every machine on
+    purpose.
+    """
     for call in (*policy.syscalls.block, *(policy.syscalls.allow or ())):
         remark = table()[call.value].remark(origin.machine)
         if remark is not None and not call.source.builtin:
@@ -164,23 +203,37 @@ def reach_of(policy: Policy, origin: Origin) -> WritableHistory:
     return origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
 
 
-def require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[PolicyText], origin: Origin) -> None:
-    """A policy file in a command's reach could loosen the next run; then the person must know its text.
+def require_agreement_to_what_a_command_could_rewrite(
+    policy: Policy, files: list[PolicyText], origin: Origin
+) -> None:
+    """A policy file in a command's reach could loosen the next run; then the person must know its
+    text.
 
-    In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
-    of it: the current directory, shared memory, temporary directories, every place a run was ever given. A file counts
-    by where it lies and by every link that leads to it.
+    In reach is what this policy makes writable, and what an earlier run could have written whatever
+    this text says of it: the current directory, shared memory, temporary directories, every place a
+    run was ever given. A file counts by where it lies and by every link that leads to it.
     """
     reach = reach_of(policy, origin)
     for file in files:
         if file.way is None or _is_closed_to_every_command(file.way, origin):
             continue
-        if reach.holds(file.way) or in_private_temp(file.way, origin.uid) or origin.trusted.knows(file.written):
+        if (
+            reach.holds(file.way)
+            or in_private_temp(file.way, origin.uid)
+            or origin.trusted.knows(file.written)
+        ):
             require_agreement(
-                file, origin, shown=file.written, why="a command could rewrite it, and so loosen its next run"
+                file,
+                origin,
+                shown=file.written,
+                why="a command could rewrite it, and so loosen its next run",
             )
 
 
 def _is_closed_to_every_command(way: PathWalk, origin: Origin) -> bool:
-    """In a config directory, under its own name: no policy opens these to writing. A link can lead out of them."""
-    return way.straight and way.end.path.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/"))
+    """In a config directory, under its own name: no policy opens these to writing. A link can lead
+    out of them.
+    """
+    return way.straight and way.end.path.startswith(
+        (f"{origin.config_dir}/", f"{origin.system_dir}/")
+    )

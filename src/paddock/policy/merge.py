@@ -1,10 +1,13 @@
 """Two policies → one. Pure, and associative: (a + b) + c is a + (b + c).
 
-- Lists add up; nothing is taken away. A value that is there already keeps its first source. A system call that a person
-  blocks is kept beside the built-in block of the same name: only the built-in one may give way to a stronger tier.
+- Lists add up; nothing is taken away. A value that is there already keeps its first source. A
+  system call that a person blocks is kept beside the built-in block of the same name: only the
+  built-in one may give way to a stronger tier.
 - Scalars, limits, variables to set and routes: the later one wins.
-- Rules: the later policy's stand in front, because the first match wins. (No two may have one id: load.py.)
-- Absent and empty stay different (``allowed_hosts``, ``syscalls.allow``): absent gives way, empty counts.
+- Rules: the later policy's stand in front, because the first match wins. (No two may have one id:
+  load.py.)
+- Absent and empty stay different (``allowed_hosts``, ``syscalls.allow``): absent gives way, empty
+  counts.
 """
 
 from __future__ import annotations
@@ -60,7 +63,9 @@ def _meta(under: Meta, over: Meta) -> Meta:
     return Meta(
         default_action=_later(under.default_action, over.default_action),
         on_policy_error=_later(under.on_policy_error, over.on_policy_error),
-        on_supervisor_timeout_ms=_later(under.on_supervisor_timeout_ms, over.on_supervisor_timeout_ms),
+        on_supervisor_timeout_ms=_later(
+            under.on_supervisor_timeout_ms, over.on_supervisor_timeout_ms
+        ),
         ask_timeout_s=_later(under.ask_timeout_s, over.ask_timeout_s),
     )
 
@@ -68,7 +73,9 @@ def _meta(under: Meta, over: Meta) -> Meta:
 def _filesystem(under: Filesystem, over: Filesystem) -> Filesystem:
     return Filesystem(
         grants=_add(
-            under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute, g.create)
+            under.grants,
+            over.grants,
+            lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute, g.create),
         ),
         denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),
         open_protected=_add(under.open_protected, over.open_protected, _value),
@@ -130,8 +137,12 @@ def _tools(under: ToolSettings, over: ToolSettings) -> ToolSettings:
         path_rules=_add(over.path_rules, under.path_rules, _itself),
         command_rules=_add(over.command_rules, under.command_rules, _itself),
         denied_commands=_add(under.denied_commands, over.denied_commands, _value),
-        require_approval_for_writes=_later(under.require_approval_for_writes, over.require_approval_for_writes),
-        require_approval_for_execute=_later(under.require_approval_for_execute, over.require_approval_for_execute),
+        require_approval_for_writes=_later(
+            under.require_approval_for_writes, over.require_approval_for_writes
+        ),
+        require_approval_for_execute=_later(
+            under.require_approval_for_execute, over.require_approval_for_execute
+        ),
         unknown_tools=_later(under.unknown_tools, over.unknown_tools),
         log_all_commands=_later(under.log_all_commands, over.log_all_commands),
     )
@@ -143,7 +154,9 @@ def _shell(under: ShellSettings | None, over: ShellSettings | None) -> ShellSett
         return over or under
     return ShellSettings(
         network=_later(under.network, over.network),
-        grants=_add(under.grants, over.grants, lambda grant: (grant.access, grant.pattern, grant.optional)),
+        grants=_add(
+            under.grants, over.grants, lambda grant: (grant.access, grant.pattern, grant.optional)
+        ),
         denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),
         block=_add(under.block, over.block, _value),
         env_deny=_add(under.env_deny, over.env_deny, _value),
@@ -158,8 +171,16 @@ def _settings(under: tuple[Setting, ...], over: tuple[Setting, ...]) -> tuple[Se
     joined = []
     for setting in over:
         earlier = before.get(setting.key)
-        if earlier is not None and isinstance(earlier.value, tuple) and isinstance(setting.value, tuple):
-            setting = Setting(key=setting.key, value=_add(earlier.value, setting.value, _itself), source=earlier.source)
+        if (
+            earlier is not None
+            and isinstance(earlier.value, tuple)
+            and isinstance(setting.value, tuple)
+        ):
+            setting = Setting(
+                key=setting.key,
+                value=_add(earlier.value, setting.value, _itself),
+                source=earlier.source,
+            )
         joined.append(setting)
     return _replace(under, tuple(joined), lambda setting: setting.key)
 
@@ -191,7 +212,9 @@ def _add_or_absent(
     return _add(under, over, _value)
 
 
-def _replace(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]) -> tuple[V, ...]:
+def _replace(
+    under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]
+) -> tuple[V, ...]:
     found: dict[Hashable, V] = {}
     for value in (*under, *over):
         found[key(value)] = value

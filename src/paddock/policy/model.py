@@ -1,8 +1,8 @@
 """Policy: what a person wrote, after reading, expanding and merging; before any machine is asked.
 
-Values are frozen and valid once built. Every grant, deny, block and scalar remembers where it came from.
-Patterns are absolute and expanded (``~``, ``${VAR}``, ``<cwd>``); only the token ``<tmp>`` survives, because
-the private temporary directory gets its name when the run starts.
+Values are frozen and valid once built. Every grant, deny, block and scalar remembers where it came
+from. Patterns are absolute and expanded (``~``, ``${VAR}``, ``<cwd>``); only the token ``<tmp>``
+survives, because the private temporary directory gets its name when the run starts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ TMP_TOKEN = "<tmp>"
 # In what a route sets: its own address; what stands for its secret.
 ROUTE_TOKEN, PLACEHOLDER_TOKEN = "<route>", "<placeholder>"
 _IDENTITY = ("exe", "exe_glob", "exe_sha256")
-# Servers expect no body with these methods. Some do not read it, and take it for the next request of the connection.
+# Servers expect no body with these methods. Some do not read it, and take it for the next request
+# of the connection.
 BODILESS_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "TRACE")
 
 SOCKETS = (
@@ -57,7 +58,9 @@ class Sourced(Generic[T]):
 
 
 class Tier(Enum):
-    """What holds the fence. A person may name one on the command line; else it is the strongest this machine has."""
+    """What holds the fence. A person may name one on the command line; else it is the strongest
+    this machine has.
+    """
 
     FULL = "full"  # namespaces and mounts, Landlock, seccomp
     LANDLOCK = "landlock"  # Landlock and seccomp, where namespaces can not be had
@@ -117,13 +120,16 @@ class Grant:
     optional: bool  # written with a trailing "?": a missing path is no error
     workspace: bool  # written as <cwd>: the one grant that has to stay usable as a whole
     source: Source
-    execute: bool = True  # False: what the grant opens can not be executed (a write grant never carries that)
+    execute: bool = (
+        True  # False: what the grant opens can not be executed (a write grant never carries that)
+    )
     create: bool = False  # a directory that is not there is made by the run
 
     @property
     def persons(self) -> bool:
-        """The workspace, or what a person granted: projects lie there. What the built-in profiles name besides are the
-        system and the directories of tools."""
+        """The workspace, or what a person granted: projects lie there. What the built-in profiles
+        name besides are the system and the directories of tools.
+        """
         return self.workspace or not self.source.builtin
 
 
@@ -131,14 +137,17 @@ class Grant:
 class Deny:
     pattern: str
     source: Source
-    optional: bool = False  # written with a trailing "?": where this machine can not hold it, that is said and it runs
+    # written with a trailing "?": where this machine can not hold it, that is said and it runs
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filesystem:
     grants: tuple[Grant, ...] = ()
     denies: tuple[Deny, ...] = ()
-    open_protected: tuple[Sourced[str], ...] = ()  # patterns that stay writable although a protected name matches
+    open_protected: tuple[
+        Sourced[str], ...
+    ] = ()  # patterns that stay writable although a protected name matches
     workspace: Sourced[Workspace] | None = None
     require_enforced: Sourced[bool] | None = None
     no_bootstrap_reads: Sourced[bool] | None = None
@@ -155,7 +164,9 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointRule:
-    """``method`` is ``*`` or a name; a segment of ``path`` is a text, ``*`` (any one) or ``**`` (any number)."""
+    """``method`` is ``*`` or a name; a segment of ``path`` is a text, ``*`` (any one) or ``**``
+    (any number).
+    """
 
     method: str
     path: str
@@ -164,7 +175,9 @@ class EndpointRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Where a route leads. ``base`` stands in front of every path: empty, or ``/`` and no ``/`` at its end."""
+    """Where a route leads. ``base`` stands in front of every path: empty, or ``/`` and no ``/`` at
+    its end.
+    """
 
     scheme: str  # http or https
     host: str
@@ -175,7 +188,9 @@ class Upstream:
     def authority(self) -> str:
         """As a Host header has it: without the port that the scheme has anyway."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+        return (
+            host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+        )
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.base}"
@@ -221,18 +236,25 @@ class Route:
     inject_mode: InjectMode | None = None
     inject_name: str | None = None  # of the header, of the query parameter; for basic, of the user
     endpoint_rules: tuple[EndpointRule, ...] | None = None  # None: every endpoint; (): none
-    env: tuple[tuple[str, str], ...] = ()  # what the command gets; <route> and <placeholder> are filled in at the start
+    env: tuple[
+        tuple[str, str], ...
+    ] = ()  # what the command gets; <route> and <placeholder> are filled in at the start
     inspect: bool = False  # the upstream's own address is opened inside too, and held to the same
-    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may carry a body all the same
+    body_methods: tuple[
+        str, ...
+    ] = ()  # of BODILESS_METHODS: those that may carry a body all the same
     upstream_addresses: tuple[str, ...] = ()  # addresses and blocks; (): every public one
-    shared_addresses: bool = False  # other allowed names may lead to the same addresses, although there are rules
+    shared_addresses: bool = (
+        False  # other allowed names may lead to the same addresses, although there are rules
+    )
     source: Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """A name, ``*.`` and a name, ``*``, an address, a block of addresses, or ``@group``. ``port`` None: 80 and 443
-    where it is allowed, all where it is denied."""
+    """A name, ``*.`` and a name, ``*``, an address, a block of addresses, or ``@group``. ``port``
+    None: 80 and 443 where it is allowed, all where it is denied.
+    """
 
     host: str
     port: int | None = None
@@ -248,16 +270,22 @@ class Destination:
 class Network:
     mode: Sourced[NetworkMode] | None = None
     default: Sourced[Action] | None = None  # for hosts that no rule is about
-    allowed_hosts: tuple[Sourced[Destination], ...] | None = None  # None: absent; (): no host at all
+    allowed_hosts: tuple[Sourced[Destination], ...] | None = (
+        None  # None: absent; (): no host at all
+    )
     denied_hosts: tuple[Sourced[Destination], ...] = ()
     allowed_local_ports: tuple[Sourced[int], ...] = ()
     kernel_pin: Sourced[bool] | None = None
     routes: tuple[Route, ...] = ()
     endpoints: tuple[RouteEndpoint, ...] = ()  # more of them for routes that there are
-    inspect: tuple[Sourced[str], ...] = ()  # hosts whose TLS is opened, so that each request is judged and told
+    inspect: tuple[
+        Sourced[str], ...
+    ] = ()  # hosts whose TLS is opened, so that each request is judged and told
 
     def whole_routes(self) -> tuple[Route, ...]:
-        """With the endpoints that were added; where every endpoint is open, one more changes nothing."""
+        """With the endpoints that were added; where every endpoint is open, one more changes
+        nothing.
+        """
         return tuple(
             replace(
                 route,
@@ -274,9 +302,10 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syscalls:
-    """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be made, no other.
-    ``namespaces``: user namespaces may be made inside, whatever the built-in profiles block. ``trace``: programs may be
-    debugged although exec rules are on."""
+    """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be
+    made, no other. ``namespaces``: user namespaces may be made inside, whatever the built-in
+    profiles block. ``trace``: programs may be debugged although exec rules are on.
+    """
 
     block: tuple[Sourced[str], ...] = ()
     allow: tuple[Sourced[str], ...] | None = None
@@ -287,8 +316,10 @@ class Syscalls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """Names may carry ``*``. ``deny`` beats ``pass_``; ``keep`` beats both: whole names that a person typed on the
-    command line, so that one secret can be handed in. ``set`` is what the program gets whatever the caller has."""
+    """Names may carry ``*``. ``deny`` beats ``pass_``; ``keep`` beats both: whole names that a
+    person typed on the command line, so that one secret can be handed in. ``set`` is what the
+    program gets whatever the caller has.
+    """
 
     pass_: tuple[Sourced[str], ...] = ()
     deny: tuple[Sourced[str], ...] = ()
@@ -312,7 +343,9 @@ class Audit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """One key of a rule: ``argv_regex_not = ["a", "b"]`` is Match("argv_regex", ("a", "b"), negate=True)."""
+    """One key of a rule: ``argv_regex_not = ["a", "b"]`` is Match("argv_regex", ("a", "b"),
+    negate=True).
+    """
 
     key: str
     values: tuple[str, ...]
@@ -342,8 +375,9 @@ class OnFailure(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellSettings:
-    """What shells get besides the fence that they are in: only narrower. Without a grant to read (or to write) all
-    that the fence opens to it stays open."""
+    """What shells get besides the fence that they are in: only narrower. Without a grant to read
+    (or to write) all that the fence opens to it stays open.
+    """
 
     network: Sourced[NetworkMode] | None = None  # NONE, or not said
     grants: tuple[Grant, ...] = ()
@@ -364,7 +398,9 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRule:
-    """``path``: a pattern, which stands for all that is below it, too. ``op`` None: whatever is done."""
+    """``path``: a pattern, which stands for all that is below it, too. ``op`` None: whatever is
+    done.
+    """
 
     action: Action
     path: str
@@ -376,8 +412,10 @@ class PathRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandRule:
-    """Each condition that is given has to hold. ``exe``: the program's name, or its path if there is a "/" in it;
-    ``argv_regex``: somewhere in program and arguments; ``command_regex``: the same, or somewhere in the whole line."""
+    """Each condition that is given has to hold. ``exe``: the program's name, or its path if there
+    is a "/" in it; ``argv_regex``: somewhere in program and arguments; ``command_regex``: the same,
+    or somewhere in the whole line.
+    """
 
     action: Action
     exe: str | None = None
@@ -390,8 +428,9 @@ class CommandRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSettings:
-    """Tool calls made through Paddock; tools/policy/policy.py gives it its meaning. ``allowed_paths`` None: absent,
-    which is the current directory."""
+    """Tool calls made through Paddock; tools/policy/policy.py gives it its meaning.
+    ``allowed_paths`` None: absent, which is the current directory.
+    """
 
     read_only: Sourced[bool] | None = None
     allowed_paths: tuple[Sourced[str], ...] | None = None
@@ -412,7 +451,9 @@ class ToolSettings:
             source = getattr(first, "source", None)
             if isinstance(source, Source):
                 yield field.name, source
-            elif field.name == "allowed_paths" and value is not None:  # an empty one: nothing is allowed
+            elif (
+                field.name == "allowed_paths" and value is not None
+            ):  # an empty one: nothing is allowed
                 yield field.name, Source(file="[tools]")
 
 
@@ -429,8 +470,8 @@ class Setting:
 class PolicyFile:
     """A file the policy was read from.
 
-    ``path`` is where it really lies, ``found`` how it was reached: two names when a symbolic link led to it.
-    ``facts`` are those of the descriptor it was read from.
+    ``path`` is where it really lies, ``found`` how it was reached: two names when a symbolic link
+    led to it. ``facts`` are those of the descriptor it was read from.
     """
 
     path: str
@@ -459,16 +500,22 @@ class Policy:
     limits: tuple[Limit, ...] = ()
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
-    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/trust/approved.py); only to questions
+    approved: tuple[
+        Rule, ...
+    ] = ()  # answers of earlier runs (policy/trust/approved.py); only to questions
     approved_hosts: tuple[Sourced[Destination], ...] = ()
     tools: ToolSettings = ToolSettings()
     shell: ShellSettings | None = None  # None: shells are as any other program
     intercept: bool = False  # they are intercepted also where no file says with what
-    container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
+    container: tuple[
+        Setting, ...
+    ] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None  # what the command line names; no file can
     resume: str | None = None  # the copy-on-write session to go on with
     observe: bool = False  # what the fence refuses is told
     workdir: Sourced[str] | None = None
     published: tuple[Published, ...] = ()  # by the command line; no file can
-    notes: tuple[str, ...] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"
+    notes: tuple[
+        str, ...
+    ] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"

@@ -1,4 +1,6 @@
-"""Protected names, from protected.toml: what something outside the fence executes or trusts later, and why."""
+"""Protected names, from protected.toml: what something outside the fence executes or trusts later,
+and why.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protected.toml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Names with one reason. Each list holds patterns without a beginning (``.git/hooks``); protected.toml says where
-    each is looked for."""
+    """Names with one reason. Each list holds patterns without a beginning (``.git/hooks``);
+    protected.toml says where each is looked for.
+    """
 
     title: str
     why: str
@@ -29,7 +32,9 @@ class Group:
 
     @property
     def everywhere(self) -> bool:
-        """Also in places that only tools write: a planted repository does its harm from anywhere."""
+        """Also in places that only tools write: a planted repository does its harm from
+        anywhere.
+        """
         return self.title == "git"
 
 
@@ -40,8 +45,12 @@ class Protected:
     flagged: tuple[str, ...]  # may be written, and are executed outside all the same
     variables: Mapping[str, str]  # of the caller: the name of the home that each takes the place of
 
-    def named_by(self, environ: Mapping[str, str], home: str, cwd: str) -> Iterator[tuple[str, str]]:
-        """Each variable that is set, with the paths (or patterns) that are protected because of it."""
+    def named_by(
+        self, environ: Mapping[str, str], home: str, cwd: str
+    ) -> Iterator[tuple[str, str]]:
+        """Each variable that is set, with the paths (or patterns) that are protected because of
+        it.
+        """
         for variable, name in self.variables.items():
             value = environ.get(variable, "")
             # Several variables hold lists; shells expand the home in theirs.
@@ -51,17 +60,22 @@ class Protected:
                     continue
                 place = "/" + os.path.normpath(os.path.join(cwd, written)).lstrip("/")
                 yield from (
-                    (variable, os.path.join(place, rest) if rest else place) for rest in self._in_place_of(name)
+                    (variable, os.path.join(place, rest) if rest else place)
+                    for rest in self._in_place_of(name)
                 )
 
     def _in_place_of(self, name: str) -> tuple[str, ...]:
-        """What is protected below a path that takes the place of this name of the home; "" is the path itself."""
+        """What is protected below a path that takes the place of this name of the home; "" is the
+        path itself.
+        """
         names = [one for group in self.groups for one in group.home]
         if "*" in name:
             return tuple(one for one in names if component_matches(name, one.partition("/")[0]))
         if name in names:
             return ("",)
-        return tuple(one.removeprefix(f"{name}/") for one in names if one.startswith(f"{name}/")) or ("",)
+        return tuple(
+            one.removeprefix(f"{name}/") for one in names if one.startswith(f"{name}/")
+        ) or ("",)
 
 
 @cache  # a part of the installation, like the code
@@ -79,12 +93,16 @@ def protected() -> Protected:
 
 def _group(title: str, entry: dict[str, object]) -> Group:
     lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
-    return Group(title=title, why=str(entry["why"]), shipped=bool(entry.get("shipped", False)), **lists)
+    return Group(
+        title=title, why=str(entry["why"]), shipped=bool(entry.get("shipped", False)), **lists
+    )
 
 
 def is_flagged(path: str, target: str | None = None) -> bool:
-    """Something outside executes a file of this name, and nobody keeps a command from writing it. ``target``: of a
-    symlink; one that leads into packages brings what is let be there to its own place."""
+    """Something outside executes a file of this name, and nobody keeps a command from writing it.
+    ``target``: of a symlink; one that leads into packages brings what is let be there to its own
+    place.
+    """
     table = protected()
     directories, _, name = path.rpartition("/")
 
@@ -98,13 +116,18 @@ def is_flagged(path: str, target: str | None = None) -> bool:
 
 
 def protected_because(path: str) -> str | None:
-    """Why a path of such a name, or of one below such a name, is protected. A pattern is taken for the path it
-    names."""
+    """Why a path of such a name, or of one below such a name, is protected. A pattern is taken for
+    the path it names.
+    """
     parts = [part for part in path.split("/") if part and part != ANY_DEPTH]
     for end in range(len(parts), 0, -1):
         place = "/" + "/".join(parts[:end])
         for group in protected().groups:
-            if any(bears(place, name) for name in (*group.any, *group.top, *group.home) if name != ".git"):
+            if any(
+                bears(place, name)
+                for name in (*group.any, *group.top, *group.home)
+                if name != ".git"
+            ):
                 return group.why
     return None
 

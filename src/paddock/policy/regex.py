@@ -1,6 +1,8 @@
-"""A rule's regular expression is checked by the engine that will use it: Rust's ``regex``, in the core.
+"""A rule's regular expression is checked by the engine that will use it: Rust's ``regex``, in the
+core.
 
-Its time is linear in the text, because it has no back-references and no look-around. What it means has one place.
+Its time is linear in the text, because it has no back-references and no look-around. What it means
+has one place.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Policy → canonical TOML: sorted, expanded, without sources.
 
-Two policies that mean the same render to the same bytes, whichever format they were written in; the text loads
-back to the same policy in the same directory. What only a command line can say (layers switched off, a denied variable
-handed in by name, events on stderr, a tier, a session) has no words in a file; a comment in front names the flags.
+Two policies that mean the same render to the same bytes, whichever format they were written in; the
+text loads back to the same policy in the same directory. What only a command line can say (layers
+switched off, a denied variable handed in by name, events on stderr, a tier, a session) has no words
+in a file; a comment in front names the flags.
 
-Written down, a built-in line is a person's. The full tier, which takes some built-in lines back where it holds the same
-in another way, takes a person at the word: there the plan of the text blocks more calls and protects in more places.
+Written down, a built-in line is a person's. The full tier, which takes some built-in lines back
+where it holds the same in another way, takes a person at the word: there the plan of the text
+blocks more calls and protects in more places.
 """
 
 from __future__ import annotations
@@ -53,11 +55,17 @@ def to_toml(policy: Policy) -> str:
     if policy.network is not None:
         tables.append(("[network]", _network(policy.network)))
         tables += [
-            (f"[network.routes.{_key(route.name)}]", _route(route)) for route in _by_name(policy.network.whole_routes())
+            (f"[network.routes.{_key(route.name)}]", _route(route))
+            for route in _by_name(policy.network.whole_routes())
         ]
     tables.append(("[syscalls]", _syscalls(policy.syscalls)))
     tables.append(("[env]", _env(policy.env)))
-    tables.append(("[env.set]", {name: _undollar(value.value) for name, value in sorted(policy.env.set, key=_first)}))
+    tables.append(
+        (
+            "[env.set]",
+            {name: _undollar(value.value) for name, value in sorted(policy.env.set, key=_first)},
+        )
+    )
     limits = {limit.name: limit.value for limit in policy.limits}
     tables.append(("[limits]", {name: limits[name] for name in LIMITS if name in limits}))
     tables.append(("[audit]", _audit(policy.audit)))
@@ -118,7 +126,9 @@ def _meta(policy: Policy) -> TomlValues:
 
 def _filesystem(files: Filesystem) -> TomlValues:
     grants = {
-        key: [_grant(grant) for grant in sorted(files.grants, key=_by_text) if grant.access is access]
+        key: [
+            _grant(grant) for grant in sorted(files.grants, key=_by_text) if grant.access is access
+        ]
         for key, access in GRANT_KEYS.items()
     }
     return _present(
@@ -183,7 +193,9 @@ def _route(route: Route) -> TomlValues:
         credential=None if route.credential is None else _undollar(str(route.credential)),
         inject_mode=None if route.inject_mode is None else route.inject_mode.value,
         inject_name=route.inject_name,
-        endpoint_rules=None if route.endpoint_rules is None else [_endpoint(rule) for rule in route.endpoint_rules],
+        endpoint_rules=None
+        if route.endpoint_rules is None
+        else [_endpoint(rule) for rule in route.endpoint_rules],
         env={name: _undollar(value) for name, value in sorted(route.env)} or None,
         inspect=True if route.inspect else None,
         body_methods=list(route.body_methods) or None,
@@ -211,7 +223,9 @@ def _env(env: Environment) -> TomlValues:
 
 
 def _audit(audit: Audit) -> TomlValues:
-    return _present(enabled=_plain(audit.enabled), dir=None if audit.dir is None else _undollar(audit.dir.value))
+    return _present(
+        enabled=_plain(audit.enabled), dir=None if audit.dir is None else _undollar(audit.dir.value)
+    )
 
 
 def _tools(tools: ToolSettings) -> TomlValues:
@@ -280,7 +294,9 @@ def _rule(rule: Rule) -> TomlValues:
     matches: dict[str, object] = {}
     for match in rule.matches:
         each: list[object] = [_match_value(match.key, value) for value in match.values]
-        matches[match.key + NOT if match.negate else match.key] = each[0] if len(each) == 1 else each
+        matches[match.key + NOT if match.negate else match.key] = (
+            each[0] if len(each) == 1 else each
+        )
     return _present(id=rule.id, action=rule.action.value, reason=rule.reason, **matches)
 
 
@@ -320,7 +336,10 @@ def _undollar(text: str) -> str:
 
 
 def _table(header: str, values: TomlValues) -> str:
-    return "".join(f"{line}\n" for line in (header, *(f"{_key(key)} = {_value(v)}" for key, v in values.items())))
+    return "".join(
+        f"{line}\n"
+        for line in (header, *(f"{_key(key)} = {_value(v)}" for key, v in values.items()))
+    )
 
 
 def _key(key: str) -> str:
@@ -336,7 +355,11 @@ def _value(value: object) -> str:
         case str():
             return _string(value)
         case dict():
-            return "{ " + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
+            return (
+                "{ "
+                + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items())
+                + " }"
+            )
         case list() if len(value) > 1:
             return "[\n" + "".join(f"    {_value(each)},\n" for each in value) + "]"
         case list():

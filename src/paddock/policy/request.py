@@ -19,7 +19,9 @@ class GrantFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectiveFlag:
-    """``-u 33`` is DirectiveFlag(key="uid", value=33, flag="-u"): a directive as a profile writes it."""
+    """``-u 33`` is DirectiveFlag(key="uid", value=33, flag="-u"): a directive as a profile writes
+    it.
+    """
 
     key: str
     value: str | int | bool
@@ -28,7 +30,9 @@ class DirectiveFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Profiles are merged first, then policies, then the flags: what is more particular lies on top."""
+    """Profiles are merged first, then policies, then the flags: what is more particular lies on
+    top.
+    """
 
     profiles: tuple[str, ...] = ()  # names, or paths when they hold a "/" or end in .toml or .conf
     policies: tuple[str, ...] = ()  # always paths, relative to the current directory
@@ -59,7 +63,9 @@ class Request:
     workdir: str | None = None
     command: str | None = None  # argv[0] of what is to run
     container: tuple[DirectiveFlag, ...] | None = None  # None: no container is asked for
-    trust_required: bool = True  # False: only to read and check, as `paddock check` does; never to run
+    trust_required: bool = (
+        True  # False: only to read and check, as `paddock check` does; never to run
+    )
 
     @property
     def names_a_policy(self) -> bool:
@@ -67,6 +73,8 @@ class Request:
 
     @property
     def is_custom(self) -> bool:
-        """Paths or blocks spelt out, no profile named. A deny alone only narrows, so it keeps the default profile."""
+        """Paths or blocks spelt out, no profile named. A deny alone only narrows, so it keeps the
+        default profile.
+        """
         spelt_out = any(not grant.implied for grant in self.grants)
         return not self.names_a_policy and bool(spelt_out or self.blocks)

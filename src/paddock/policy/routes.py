@@ -1,4 +1,6 @@
-"""``[network.routes.NAME]`` → Route: where it leads, what may be asked there, and where its secret lies."""
+"""``[network.routes.NAME]`` → Route: where it leads, what may be asked there, and where its secret
+lies.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ _NAME = frozenset(f"{_LOWER}-_.")
 _METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 # RFC 9110, 5.6.2: what the name of a header is made of.
 _TOKEN = frozenset(f"{_LOWER}ABCDEFGHIJKLMNOPQRSTUVWXYZ!#$%&'*+-.^_`|~")
-# What a segment of a path is made of without being encoded (RFC 3986, 3.3), but ";", at which servers differ.
+# What a segment of a path is made of without being encoded (RFC 3986, 3.3), but ";", at which
+# servers differ.
 _SEGMENT = frozenset(f"{_LOWER}ABCDEFGHIJKLMNOPQRSTUVWXYZ-._~!$&'()*+,=:@")
 
 
@@ -40,14 +43,19 @@ def route(routes: Table, name: str, values: Values) -> Route:
     if table is None or not table.values:
         raise routes.wrong(name, "the route is empty")
     if not _is_label(name):
-        raise routes.wrong(name, f"not a name for a host: {name!r}", hint="lower case letters, digits and '-'")
+        raise routes.wrong(
+            name, f"not a name for a host: {name!r}", hint="lower case letters, digits and '-'"
+        )
     table.allow_only(ROUTE_KEYS)
     upstream = _upstream(routes, table, name)
     mode = table.choice("inject_mode", InjectMode)
     credential = _credential(table, values)
     inspect = table.boolean("inspect")
     if inspect is not None and inspect.value and upstream.base:
-        raise wrong(inspect.source, f"{upstream.host} as a whole is opened, and the route has only {upstream.base}")
+        raise wrong(
+            inspect.source,
+            f"{upstream.host} as a whole is opened, and the route has only {upstream.base}",
+        )
     return Route(
         name=name,
         upstream=upstream,
@@ -68,7 +76,11 @@ def inspected(host: Sourced[str]) -> Sourced[str]:
     """One whole name: a certificate is made for it."""
     name = host.value.lower().removesuffix(".")
     if not _is_name(name) or _is_address(name):
-        raise wrong(host.source, f"not the name of one host: {host.value!r}", hint="write each host by itself")
+        raise wrong(
+            host.source,
+            f"not the name of one host: {host.value!r}",
+            hint="write each host by itself",
+        )
     return Sourced(name, host.source)
 
 
@@ -87,10 +99,16 @@ def _upstream(routes: Table, table: Table, name: str) -> Upstream:
         )
     base = slash + path.rstrip("/")
     segments = base.split("/")[1:] if path else []
-    if any(not segment or segment in (".", "..") or not _SEGMENT.issuperset(segment) for segment in segments):
+    if any(
+        not segment or segment in (".", "..") or not _SEGMENT.issuperset(segment)
+        for segment in segments
+    ):
         raise wrong(written.source, f"not a plain path: {base!r}")
     return Upstream(
-        scheme=scheme, host=host, port=port or (80 if scheme == "http" else 443), base=base if segments else ""
+        scheme=scheme,
+        host=host,
+        port=port or (80 if scheme == "http" else 443),
+        base=base if segments else "",
     )
 
 
@@ -115,7 +133,11 @@ def _split(authority: str) -> tuple[str | None, int | None]:
 
 def _is_name(host: str) -> bool:
     labels = host.split(".")
-    if len(host) > 253 or not _NAME.issuperset(host) or any(not 0 < len(label) <= 63 for label in labels):
+    if (
+        len(host) > 253
+        or not _NAME.issuperset(host)
+        or any(not 0 < len(label) <= 63 for label in labels)
+    ):
         return False
     # Other spellings of addresses (2130706433, 0x7f.1) are names to nobody.
     return not (labels[-1].isdecimal() or labels[-1].startswith("0x")) or _is_address(host)
@@ -138,14 +160,18 @@ def _credential(table: Table, values: Values) -> Credential | None:
     if written is None and key is None:
         for only in ("inject_mode", "inject_name"):
             if only in table:
-                raise table.wrong(only, "the route has no credential", hint='credential = "env:NAME"')
+                raise table.wrong(
+                    only, "the route has no credential", hint='credential = "env:NAME"'
+                )
         return None
     if key is not None:
         if written is not None:
             raise wrong(key.source, "the route has two credentials", hint=f"keep {written.value!r}")
         if not key.value or "/" in key.value:
             raise wrong(key.source, f"not the name of a secret: {key.value!r}")
-        return Credential(kind=CredentialKind.KEYRING, place=f"{KEYRING_SERVICE}/{key.value}", source=key.source)
+        return Credential(
+            kind=CredentialKind.KEYRING, place=f"{KEYRING_SERVICE}/{key.value}", source=key.source
+        )
     assert written is not None
     word, colon, place = written.value.partition(":")
     kinds = [kind.value for kind in CredentialKind]
@@ -154,10 +180,14 @@ def _credential(table: Table, values: Values) -> Credential | None:
             written.source,
             "a credential is where a secret lies, not the secret: "
             "env:NAME, file:PATH, keyring:SERVICE/USER or command:…",
-            hint=did_you_mean(word, kinds) if colon else None,  # else it may be a secret: it is not said again
+            hint=did_you_mean(word, kinds)
+            if colon
+            else None,  # else it may be a secret: it is not said again
         )
     kind = CredentialKind(word)
-    return Credential(kind=kind, place=_place(kind, place, written.source, values), source=written.source)
+    return Credential(
+        kind=kind, place=_place(kind, place, written.source, values), source=written.source
+    )
 
 
 def _place(kind: CredentialKind, place: str, source: Source, values: Values) -> str:
@@ -171,7 +201,9 @@ def _place(kind: CredentialKind, place: str, source: Source, values: Values) -> 
         case CredentialKind.KEYRING:
             service, _, user = place.partition("/")
             if not service or not user:
-                raise wrong(source, f"not a secret of the keyring: {place!r}", hint="keyring:SERVICE/USER")
+                raise wrong(
+                    source, f"not a secret of the keyring: {place!r}", hint="keyring:SERVICE/USER"
+                )
             return place
         case CredentialKind.COMMAND:
             command = values.expander.text(place, source)
@@ -180,7 +212,9 @@ def _place(kind: CredentialKind, place: str, source: Source, values: Values) -> 
             except ValueError as error:
                 raise wrong(source, f"the command can not be read: {error}") from None
             if not words or "\0" in command:
-                raise wrong(source, "the command is empty" if not words else "no argument holds a NUL byte")
+                raise wrong(
+                    source, "the command is empty" if not words else "no argument holds a NUL byte"
+                )
             return command
 
 
@@ -191,7 +225,11 @@ def _inject_name(table: Table, mode: InjectMode) -> str | None:
     name, source = written.value, written.source
     match mode:
         case InjectMode.BEARER:
-            raise wrong(source, "a bearer token stands in the header Authorization", hint='inject_mode = "header"')
+            raise wrong(
+                source,
+                "a bearer token stands in the header Authorization",
+                hint='inject_mode = "header"',
+            )
         case InjectMode.HEADER:
             if not name or not _TOKEN.issuperset(name):
                 raise wrong(source, f"not the name of a header: {name!r}")
@@ -215,7 +253,9 @@ def _inject_name(table: Table, mode: InjectMode) -> str | None:
     return name
 
 
-def _env(table: Table, values: Values, credential: Credential | None) -> tuple[tuple[str, str], ...]:
+def _env(
+    table: Table, values: Values, credential: Credential | None
+) -> tuple[tuple[str, str], ...]:
     env = table.table("env")
     pairs: list[tuple[str, str]] = []
     for name in env.values if env is not None else ():
@@ -223,7 +263,10 @@ def _env(table: Table, values: Values, credential: Credential | None) -> tuple[t
         written = env.string(name)
         assert written is not None
         if PLACEHOLDER_TOKEN in written.value and credential is None:
-            raise wrong(written.source, f"the route has no credential that {PLACEHOLDER_TOKEN} could stand for")
+            raise wrong(
+                written.source,
+                f"the route has no credential that {PLACEHOLDER_TOKEN} could stand for",
+            )
         _, value = values.env_setting(name, written.value, written.source)
         pairs.append((name, value.value))
     return tuple(pairs)
@@ -250,16 +293,22 @@ def _addresses(table: Table, upstream: Upstream) -> tuple[str, ...]:
             block = ipaddress.ip_network(one.value)
         except ValueError:
             raise wrong(
-                one.source, f"not an address or a block of addresses: {one.value!r}", hint="10.1.2.3 or 10.1.0.0/16"
+                one.source,
+                f"not an address or a block of addresses: {one.value!r}",
+                hint="10.1.2.3 or 10.1.0.0/16",
             ) from None
-        blocks.append(str(block.network_address) if block.prefixlen == block.max_prefixlen else str(block))
+        blocks.append(
+            str(block.network_address) if block.prefixlen == block.max_prefixlen else str(block)
+        )
     return tuple(dict.fromkeys(blocks))
 
 
 def _shared(table: Table) -> bool:
     shared = table.boolean("shared_addresses")
     if shared is not None and shared.value and "endpoint_rules" not in table:
-        raise wrong(shared.source, "the route has no endpoint_rules: its addresses are closed to nobody")
+        raise wrong(
+            shared.source, "the route has no endpoint_rules: its addresses are closed to nobody"
+        )
     return shared is not None and shared.value
 
 
@@ -276,7 +325,9 @@ def _endpoints(table: Table) -> tuple[EndpointRule, ...]:
 
 
 def endpoint(method: Sourced[str], path: Sourced[str], source: Source) -> EndpointRule:
-    if method.value != "*" and (not method.value or not _METHOD_LETTERS.issuperset(method.value.upper())):
+    if method.value != "*" and (
+        not method.value or not _METHOD_LETTERS.issuperset(method.value.upper())
+    ):
         raise wrong(method.source, f"not an HTTP method: {method.value!r}")
     _check_path(path)
     return EndpointRule(method=method.value.upper(), path=path.value, source=source)
@@ -287,7 +338,9 @@ def _check_path(path: Sourced[str]) -> None:
         raise wrong(path.source, f"an endpoint path starts with '/': {path.value!r}")
     for segment in path.value[1:].split("/"):
         if "*" in segment and segment not in ("*", "**"):
-            raise wrong(path.source, f"'*' is a whole segment, '**' any number of them: {segment!r}")
+            raise wrong(
+                path.source, f"'*' is a whole segment, '**' any number of them: {segment!r}"
+            )
         if segment in (".", "..") or not _SEGMENT.issuperset(segment):
             raise wrong(
                 path.source,

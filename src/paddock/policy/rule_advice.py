@@ -1,4 +1,5 @@
-"""Exec rules that are valid and do not do what they look like: never match, are shadowed, or can be walked around.
+"""Exec rules that are valid and do not do what they look like: never match, are shadowed, or can be
+walked around.
 
 Said by the letters of the rules alone; what an expression means is not looked into.
 """
@@ -55,8 +56,9 @@ def _fits(exe: str, match: Match) -> bool:
 
 
 def _shadows(earlier: Rule, later: Rule) -> bool:
-    """The earlier one matches whatever the later one does. What allows by a name alone leaves programs that a command
-    could have made to those that say more."""
+    """The earlier one matches whatever the later one does. What allows by a name alone leaves
+    programs that a command could have made to those that say more.
+    """
     if earlier.action is Action.ALLOW and later.identifies and not earlier.identifies:
         return False
     return all(any(_implies(narrow, wide) for narrow in later.matches) for wide in earlier.matches)

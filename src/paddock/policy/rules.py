@@ -1,4 +1,6 @@
-"""``[[rule]]`` and ``[tools]``: what is judged by text. Shapes and expressions are checked here, once."""
+"""``[[rule]]`` and ``[tools]``: what is judged by text. Shapes and expressions are checked here,
+once.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from paddock.policy.formats.expand import wrong
-from paddock.policy.formats.schema import COMMAND_RULE_KEYS, KEYS, MATCH_KEYS, NOT, PATH_RULE_KEYS, RULE_KEYS
+from paddock.policy.formats.schema import (
+    COMMAND_RULE_KEYS,
+    KEYS,
+    MATCH_KEYS,
+    NOT,
+    PATH_RULE_KEYS,
+    RULE_KEYS,
+)
 from paddock.policy.formats.table import Table
 from paddock.policy.formats.values import Values
 from paddock.policy.glob import ANY_DEPTH
-from paddock.policy.model import TMP_TOKEN, Action, CommandRule, Effect, Match, PathRule, Rule, Sourced, ToolSettings
+from paddock.policy.model import (
+    TMP_TOKEN,
+    Action,
+    CommandRule,
+    Effect,
+    Match,
+    PathRule,
+    Rule,
+    Sourced,
+    ToolSettings,
+)
 from paddock.policy.regex import wrong_regexes
 
 _HEX = frozenset("0123456789abcdef")
@@ -25,7 +44,9 @@ class RuleReader:
 
     def check_regexes(self) -> None:
         """All that were read, at once: asking the engine costs a process."""
-        for word, error in zip(self._regexes, wrong_regexes([word.value for word in self._regexes]), strict=True):
+        for word, error in zip(
+            self._regexes, wrong_regexes([word.value for word in self._regexes]), strict=True
+        ):
             if error is not None:
                 raise wrong(word.source, f"not a regular expression: {error}")
 
@@ -34,7 +55,10 @@ class RuleReader:
         for table in document.tables("rule"):
             rule = self._rule(table)
             if rule.id in rules:
-                raise table.wrong("id", f"the rule {rule.id!r} stands in line {rules[rule.id].source.line} already")
+                raise table.wrong(
+                    "id",
+                    f"the rule {rule.id!r} stands in line {rules[rule.id].source.line} already",
+                )
             rules[rule.id] = rule
         return tuple(rules.values())
 
@@ -46,7 +70,9 @@ class RuleReader:
         _no_nul(name)
         action = table.choice("action", Action)
         if action is None:
-            raise table.wrong("action", f"the rule {name.value!r} has no action", hint="allow, deny or ask")
+            raise table.wrong(
+                "action", f"the rule {name.value!r} has no action", hint="allow, deny or ask"
+            )
         reason = table.string("reason")
         if reason is not None:
             _no_nul(reason)
@@ -72,7 +98,9 @@ class RuleReader:
                     continue
                 values = _uids(table, written) if key == "uid" else self._words(table, key, written)
                 if not values:
-                    raise table.wrong(written, "an empty list never matches", hint="leave the key out")
+                    raise table.wrong(
+                        written, "an empty list never matches", hint="leave the key out"
+                    )
                 yield Match(key=key, values=values, negate=written != key)
 
     def _words(self, table: Table, key: str, written: str) -> tuple[str, ...]:
@@ -86,11 +114,18 @@ class RuleReader:
             case "exe_glob" | "cwd_glob":
                 glob = self.values.pattern(word.value, word.source)
                 if glob.root == TMP_TOKEN:
-                    raise wrong(word.source, f"{TMP_TOKEN} has its name only while the command runs: {word.value!r}")
+                    raise wrong(
+                        word.source,
+                        f"{TMP_TOKEN} has its name only while the command runs: {word.value!r}",
+                    )
                 return glob.text
             case "exe_basename":
                 if not word.value or "/" in word.value:
-                    raise wrong(word.source, f"a base name holds no '/': {word.value!r}", hint="use exe or exe_glob")
+                    raise wrong(
+                        word.source,
+                        f"a base name holds no '/': {word.value!r}",
+                        hint="use exe or exe_glob",
+                    )
             case "exe_sha256":
                 digest = word.value.lower()
                 if len(digest) != 64 or not _HEX.issuperset(digest):
@@ -122,13 +157,18 @@ class RuleReader:
     def _pattern(self, written: Sourced[str]) -> Sourced[str]:
         glob = self.values.pattern(written.value, written.source)
         if glob.root == TMP_TOKEN:
-            raise wrong(written.source, f"{TMP_TOKEN} has its name only while a command runs: {written.value!r}")
+            raise wrong(
+                written.source,
+                f"{TMP_TOKEN} has its name only while a command runs: {written.value!r}",
+            )
         return Sourced(glob.text, written.source)
 
     def _place(self, written: Sourced[str]) -> Sourced[str]:
         place = self._pattern(written)
         if place.value.startswith(ANY_DEPTH):
-            raise wrong(written.source, f"names no directory: {written.value!r}", hint="write <cwd>/**")
+            raise wrong(
+                written.source, f"names no directory: {written.value!r}", hint="write <cwd>/**"
+            )
         return place
 
     def _path_rule(self, table: Table) -> PathRule:
@@ -182,7 +222,9 @@ def _no_nul(word: Sourced[str]) -> None:
 
 
 def _is_host(word: Sourced[str]) -> None:
-    """``name``, ``*.name``, ``*`` or an address, as it stands in an argument (core/src/gate/argv_hosts.rs)."""
+    """``name``, ``*.name``, ``*`` or an address, as it stands in an argument
+    (core/src/gate/argv_hosts.rs).
+    """
     if word.value.startswith("@"):
         raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
     bare = word.value.removeprefix("*.")

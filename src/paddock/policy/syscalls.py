@@ -30,14 +30,17 @@ def table() -> dict[str, Syscall]:
     machines = _machines()
     for row in _rows():
         name, *numbers, gone = row
-        have = tuple((machine, int(n)) for machine, n in zip(machines, numbers, strict=True) if n != "-")
+        have = tuple(
+            (machine, int(n)) for machine, n in zip(machines, numbers, strict=True) if n != "-"
+        )
         calls[name] = Syscall(name=name, numbers=have, gone=None if gone == "-" else gone)
     return calls
 
 
 @cache
 def _lines() -> tuple[str, ...]:
-    # A plain file beside this module: importlib.resources would cost every start some 20 ms of imports.
+    # A plain file beside this module: importlib.resources would cost every start some 20 ms of
+    # imports.
     with open(_TABLE, encoding="ascii") as file:
         return tuple(file.read().splitlines())
 

@@ -1,4 +1,6 @@
-"""One command behind the fence, for scripts: a session of its own that a program without an event loop waits for."""
+"""One command behind the fence, for scripts: a session of its own that a program without an event
+loop waits for.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,21 @@ def run_sync(
 ) -> Result:
     """``Sandbox(…).run(…)``: returns when the command and all it started has ended.
 
-    ``approver`` is called for each exec or host that is asked about, in threads of its own: at most 32 at a time, the
-    rest wait their turn while ``ask_timeout_s`` runs. If it raises, the answer is deny, and the first such error is
-    raised when the run has ended. Without an approver questions are denied."""
+    ``approver`` is called for each exec or host that is asked about, in threads of its own: at most
+    32 at a time, the rest wait their turn while ``ask_timeout_s`` runs. If it raises, the answer is
+    deny, and the first such error is raised when the run has ended. Without an approver questions
+    are denied.
+    """
     callback = None if approver is None else Callback(approver)
 
     async def once() -> Result:
         async with Sandbox(
-            profile=profile, policy=policy, workspace=workspace, executor=executor, approver=callback, tier=tier
+            profile=profile,
+            policy=policy,
+            workspace=workspace,
+            executor=executor,
+            approver=callback,
+            tier=tier,
         ) as box:
             return await box.run(
                 command,
@@ -62,7 +71,9 @@ def run_sync(
     except RuntimeError:
         result = asyncio.run(once())
     else:
-        raise UsageError("run_sync is for programs without an event loop", hint="async with Sandbox(…) as box")
+        raise UsageError(
+            "run_sync is for programs without an event loop", hint="async with Sandbox(…) as box"
+        )
     if callback is not None and callback.failure is not None:
         raise callback.failure
     return result

@@ -1,4 +1,6 @@
-"""A session for programs that build on Paddock: policy, executor, tools, approver, journal, from beginning to end."""
+"""A session for programs that build on Paddock: policy, executor, tools, approver, journal, from
+beginning to end.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +38,15 @@ _GRACE_S = 2.0
 class Sandbox:
     """Commands and tool calls of an agent, in one place until the end of the block.
 
-    ``profile`` and ``policy`` as on the command line; with neither it is ``ai-agent``. ``workspace``: the host's
-    directory that is worked on, and where file tools work. ``worktree``: the name of a
-    branch; the session then works in a worktree of its own of that repository, which stays when the session ends.
-    ``executor``: another place than the fence; ``exec_cwd`` is what commands call the workspace there. ``approver`` is
-    called with each question of a rule or about a tool, in a thread of its own, or is one of ``paddock.approve``;
-    without one the answer is deny. ``journal``: where it is kept, also if the policy asks for none. ``handlers``: tools
-    of your own. ``closed_tool_set``: the tools that there are, and no others. ``redactor`` knows your secrets.
+    ``profile`` and ``policy`` as on the command line; with neither it is ``ai-agent``.
+    ``workspace``: the host's directory that is worked on, and where file tools work. ``worktree``:
+    the name of a branch; the session then works in a worktree of its own of that repository, which
+    stays when the session ends. ``executor``: another place than the fence; ``exec_cwd`` is what
+    commands call the workspace there. ``approver`` is called with each question of a rule or about
+    a tool, in a thread of its own, or is one of ``paddock.approve``; without one the answer is
+    deny. ``journal``: where it is kept, also if the policy asks for none. ``handlers``: tools of
+    your own. ``closed_tool_set``: the tools that there are, and no others. ``redactor`` knows your
+    secrets.
     """
 
     def __init__(
@@ -88,7 +92,9 @@ class Sandbox:
         if self._worktree is not None:
             self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
         if self._given is None:
-            fence = SandboxExecutor(self._request, workspace=self.workspace, approver=self._approver)
+            fence = SandboxExecutor(
+                self._request, workspace=self.workspace, approver=self._approver
+            )
             self._prepared = await fence.prepared()
             executor: CommandExecutor = fence
         else:
@@ -100,12 +106,17 @@ class Sandbox:
         if self._prepared is not None and self._prepared.plan.journal is not None:
             recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
         desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
-        self._parts = _Parts(executor=executor, files=fence, shells=Shells(executor), desk=desk, recorder=recorder)
+        self._parts = _Parts(
+            executor=executor, files=fence, shells=Shells(executor), desk=desk, recorder=recorder
+        )
         shutdown.hold(id(self._parts), self._parts.dispose)
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
     ) -> None:
         await self.dispose()
 
@@ -119,7 +130,9 @@ class Sandbox:
 
     @property
     def tools(self) -> Tools:
-        """Judged by the policy, asked about, journaled. Files are the host's; ``bash`` runs where commands run."""
+        """Judged by the policy, asked about, journaled. Files are the host's; ``bash`` runs where
+        commands run.
+        """
         parts = self._living
         if self._tools is None:
             self._prepared = self._prepared or self._judged()
@@ -154,9 +167,12 @@ class Sandbox:
         cap: int = MAX_OUTPUT_BYTES,
         spool: str | os.PathLike[str] | None = None,
     ) -> Result:
-        """A text is a line of shell, a list is for nobody but the kernel. See :func:`paddock.executors.run.run`."""
+        """A text is a line of shell, a list is for nobody but the kernel. See
+        :func:`paddock.executors.run.run`.
+        """
         if spool is not None and any(
-            within(os.path.realpath(on), self.workspace) for on in with_parents(os.path.abspath(spool))
+            within(os.path.realpath(on), self.workspace)
+            for on in with_parents(os.path.abspath(spool))
         ):
             raise UsageError(
                 f"{os.fspath(spool)} lies in the workspace: a command could put a link there",
@@ -198,22 +214,28 @@ class Sandbox:
                 process.close()
 
     async def dispose(self) -> tuple[str, ...]:
-        """Shells, the executor with its network, questions, journal: what could not be ended, in words. A second time
-        does nothing."""
+        """Shells, the executor with its network, questions, journal: what could not be ended, in
+        words. A second time does nothing.
+        """
         return () if self._parts is None else await self._parts.dispose()
 
     def __del__(self) -> None:
         parts: _Parts | None = getattr(self, "_parts", None)
         if parts is not None and parts.ending is None:
             warnings.warn(
-                f"a session in {self.workspace} was not disposed of", ResourceWarning, stacklevel=2, source=self
+                f"a session in {self.workspace} was not disposed of",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
             )
             parts.abandon()
 
     @property
     def _living(self) -> _Parts:
         if self._parts is None or self._parts.ending is not None:
-            raise UsageError("the session has ended" if self._parts else "the session has not begun: async with")
+            raise UsageError(
+                "the session has ended" if self._parts else "the session has not begun: async with"
+            )
         return self._parts
 
     @property
@@ -257,7 +279,10 @@ class _Parts:
             (self.executor.name, self._dispose_of_executor),
             ("file tools", self.files.dispose),
             ("questions", lambda: asyncio.to_thread(self.desk.close)),
-            ("journal", lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None)),
+            (
+                "journal",
+                lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None),
+            ),
         ]
         for name, step in steps:
             try:

@@ -1,7 +1,7 @@
 """The end of sessions that nobody ended: SIGTERM, and the garbage collector.
 
-A session ends with its program in any case, because nothing inside lives without its line to it. Here it gets the time
-to end as it should: shells are told, containers removed, temporary files too.
+A session ends with its program in any case, because nothing inside lives without its line to it.
+Here it gets the time to end as it should: shells are told, containers removed, temporary files too.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from collections.abc import Awaitable, Callable
 
 Dispose = Callable[[], Awaitable[object]]
 
-_open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Dispose]] = weakref.WeakKeyDictionary()
+_open: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, Dispose]] = (
+    weakref.WeakKeyDictionary()
+)
 _ending: set[asyncio.Future[None]] = set()
 
 
 def hold(number: int, dispose: Dispose) -> None:
-    """Until it is released, ``dispose`` is called when SIGTERM comes, and the program ends by it afterwards. A program
-    that handles the signal itself is left to it."""
+    """Until it is released, ``dispose`` is called when SIGTERM comes, and the program ends by it
+    afterwards. A program that handles the signal itself is left to it.
+    """
     loop = asyncio.get_running_loop()
     held = _open.setdefault(loop, {})
     if not held and _is_ours_to_handle():
@@ -49,6 +52,8 @@ def _terminate(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _end_all(loop: asyncio.AbstractEventLoop) -> None:
-    await asyncio.gather(*(dispose() for dispose in [*_open.get(loop, {}).values()]), return_exceptions=True)
+    await asyncio.gather(
+        *(dispose() for dispose in [*_open.get(loop, {}).values()]), return_exceptions=True
+    )
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -43,10 +43,12 @@ async def open_tools(
     config: AnyPath | None = None,
     flags: ToolSettings | None = None,
 ) -> AsyncIterator[Tools]:
-    """The tools of this process, as a profile or policy file governs them, over the person's configuration and
-    ``config``, under ``flags``. Commands run behind its fence, or by another ``executor``; what ``allowed_paths`` names
-    can be written by them as well. With ``journal``, or ``[audit] enabled``, every call is journaled or not made.
-    ``redactor`` knows the secrets that must not be written or shown."""
+    """The tools of this process, as a profile or policy file governs them, over the person's
+    configuration and ``config``, under ``flags``. Commands run behind its fence, or by another
+    ``executor``; what ``allowed_paths`` names can be written by them as well. With ``journal``, or
+    ``[audit] enabled``, every call is journaled or not made. ``redactor`` knows the secrets that
+    must not be written or shown.
+    """
     origin = Origin.of_process()
     asked = _request(profile, policy, journal)
     chosen = configured(origin, config, policy=load(asked, origin).tools, flags=flags)
@@ -56,7 +58,9 @@ async def open_tools(
     async with AsyncExitStack() as held:
         recorder = None
         if journal is not None or (audit is not None and audit.value):
-            recorder = held.enter_context(open_journal(profile=profile, policy=policy, place=journal))
+            recorder = held.enter_context(
+                open_journal(profile=profile, policy=policy, place=journal)
+            )
         files = SandboxExecutor(request, workspace=origin.cwd)
         held.push_async_callback(files.dispose)
         desk = held.enter_context(Desk(approver, redactor=redactor, origin=origin))
@@ -86,11 +90,13 @@ def tools_of(
     handlers: Mapping[str, Handler] | None,
     only: Collection[str] | None = None,
 ) -> Tools:
-    """As a policy and what was chosen beside it govern them, with its fence: what commands may not touch, file tools
-    may not either. ``files``: the sandbox that is asked what a path leads to. Where commands run elsewhere it is one
-    for this alone."""
+    """As a policy and what was chosen beside it govern them, with its fence: what commands may not
+    touch, file tools may not either. ``files``: the sandbox that is asked what a path leads to.
+    Where commands run elsewhere it is one for this alone.
+    """
     tools, plan = chosen.tools, prepared.plan
-    # By grants and names. The sandbox itself knows what its masks and locks lie over at each moment.
+    # By grants and names. The sandbox itself knows what its masks and locks lie over at each
+    # moment.
     judge = Judge(plan)
 
     def fence(path: str, operation: Operation) -> str | None:
@@ -114,7 +120,9 @@ def tools_of(
             # A copy has files of its own.
             copied = plan.workspace is not None and within(path, plan.workspace.path)
             if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
-                return f"the fence refuses it: commands can not {act} it, something else lies over it"
+                return (
+                    f"the fence refuses it: commands can not {act} it, something else lies over it"
+                )
             if operation.writes and os.fstatvfs(found).f_flag & os.ST_RDONLY:
                 return "the fence refuses it: commands can only read it"
         finally:
@@ -138,7 +146,11 @@ def tools_of(
 
 def _is_commands_own(plan: Plan, path: str) -> bool:
     """Behind the fence another directory has that name; file tools would meet the host's."""
-    if plan.tier is not Tier.FULL or plan.files is None or not any(within(path, place) for place in PRIVATE):
+    if (
+        plan.tier is not Tier.FULL
+        or plan.files is None
+        or not any(within(path, place) for place in PRIVATE)
+    ):
         return False
     mounted = (grant.path for grant in plan.files.grants if grant.path not in PRIVATE)
     return not any(within(path, place) for place in mounted if not within(place, "/dev"))
@@ -154,7 +166,9 @@ def limits_of(config: Config) -> Limits:
 
 
 def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
-    """What file tools may write, commands may too; but for whole homes and machines, which only a grant opens."""
+    """What file tools may write, commands may too; but for whole homes and machines, which only a
+    grant opens.
+    """
     for one in tools.allowed_paths or ():
         directory = one.value.removesuffix("/**")
         kept = ("", "/", "<cwd>", origin.cwd, origin.home, os.path.dirname(origin.home))
@@ -165,15 +179,19 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
 def open_journal(
     *, profile: str | None = None, policy: AnyPath | None = None, place: AnyPath | None = None
 ) -> Recorder:
-    """The journal that a run with this policy would have, or the one at ``place``: a directory, or a file that ends in
-    ``.jsonl``. Later runs keep commands away from it. JournalError if it can not be written."""
+    """The journal that a run with this policy would have, or the one at ``place``: a directory, or
+    a file that ends in ``.jsonl``. Later runs keep commands away from it. JournalError if it can
+    not be written.
+    """
     origin = Origin.of_process()
     prepared = prepare(_request(profile, policy, place, audit=True), origin)
     remember_journal(prepared.policy, prepared.plan, origin)
     return Recorder(prepared.plan)
 
 
-def _request(profile: str | None, policy: AnyPath | None, journal: AnyPath | None, *, audit: bool = False) -> Request:
+def _request(
+    profile: str | None, policy: AnyPath | None, journal: AnyPath | None, *, audit: bool = False
+) -> Request:
     return Request(
         profiles=() if profile is None else (profile,),
         policies=() if policy is None else (os.fspath(policy),),

@@ -1,4 +1,6 @@
-"""A worktree of its own for a session: git's, beside the repository, merged with plain git when the work is done."""
+"""A worktree of its own for a session: git's, beside the repository, merged with plain git when the
+work is done.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _listed(top: str) -> list[str]:
 
 def _exists(top: str, reference: str) -> bool:
     return (
-        subprocess.run([*_words(top), "rev-parse", "--verify", "--quiet", reference], capture_output=True).returncode
+        subprocess.run(
+            [*_words(top), "rev-parse", "--verify", "--quiet", reference], capture_output=True
+        ).returncode
         == 0
     )
 
@@ -45,5 +49,7 @@ def _git(directory: str, *words: str) -> str:
     except FileNotFoundError:
         raise UsageError("worktrees are git's, and git is not installed") from None
     if done.returncode != 0:
-        raise UsageError(f"no worktree can be made in {directory}: {done.stderr.strip() or f'git {words[0]} failed'}")
+        raise UsageError(
+            f"no worktree can be made in {directory}: {done.stderr.strip() or f'git {words[0]} failed'}"
+        )
     return done.stdout.rstrip("\n")

@@ -1,5 +1,5 @@
-"""Whether a text sets a variable, or gives a name another meaning: then the words of a command do not tell what runs
-(``for PATH in x; do git status; done``), and no rule that allows is about it.
+"""Whether a text sets a variable, or gives a name another meaning: then the words of a command do
+not tell what runs (``for PATH in x; do git status; done``), and no rule that allows is about it.
 
 Asked the other way round: what is known to set nothing is listed here, and everything else counts.
 """
@@ -39,7 +39,8 @@ _TEST = re.compile(
 )
 _EXPANSION = re.compile(r"\$[\[({]|`")
 _DESCRIPTOR = re.compile(r"\{[^\s{}]+\}[<>]", re.ASCII)  # {NAME}>file puts its number there
-# Of the shell itself: they set variables or options, name other programs, or run text in the same shell.
+# Of the shell itself: they set variables or options, name other programs, or run text in the same
+# shell.
 _BUILTINS = frozenset(
     (
         ".", "alias", "declare", "enable", "eval", "export", "float", "getopts", "hash", "integer", "let", "local",
@@ -82,7 +83,9 @@ def _may_assign(node: Node) -> bool:
             marks = {child.type for child in node.children if not child.is_named}
             return [child.type for child in first] != ["variable_name"] or not marks <= _LOOKS
         case "command_substitution":
-            return text_of(node).startswith("$((")  # how the grammar reads arithmetic in a here-document
+            return text_of(node).startswith(
+                "$(("
+            )  # how the grammar reads arithmetic in a here-document
         case kind if kind not in _HARMLESS:
             return True
         case "raw_string" | "ansi_c_string" | "comment":

@@ -1,8 +1,8 @@
 """Denied commands: what a shell line would start → why it is not to be.
 
-The categories are in denied_commands.toml; a person adds commands of their own in plain words (``terraform destroy``).
-What can not be read as a shell command is judged by the stricter rule: denied if any part of the text could be a
-denied command, else a question.
+The categories are in denied_commands.toml; a person adds commands of their own in plain words
+(``terraform destroy``). What can not be read as a shell command is judged by the stricter rule:
+denied if any part of the text could be a denied command, else a question.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from paddock.shell.words import SOMETHING, UNKNOWN, unknown
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")
 _GLOB = frozenset("*?[")
 _ALL = re.compile(r"[*?.!\[\]-]*\*[*?]*")  # matches whatever is there
-_BOMB = re.compile(r"(?:^|[\s;&|])([^\s(){}|&;]{1,64})\s{0,9}\(\s{0,9}\)\s{0,9}\{[^}]{0,99}?\1\s{0,9}\|\s{0,9}\1")
+_BOMB = re.compile(
+    r"(?:^|[\s;&|])([^\s(){}|&;]{1,64})\s{0,9}\(\s{0,9}\)\s{0,9}\{[^}]{0,99}?\1\s{0,9}\|\s{0,9}\1"
+)
 _SHORT = {("git", "--force"): ("--force", "f"), ("git", "f"): ("--force", "f")}
 _MAX_WORD_CHARS = 4096
 _PARTS = re.compile(r"[\s;&|(){}`<>!]+")
@@ -35,8 +37,9 @@ _OWN = re.compile(r"/proc/(?:self|thread-self|[0-9]+)/(?:task/[0-9]+/)?(root|cwd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One entry of denied_commands.toml, which says what each key means. ``sequence``: among the arguments, in this
-    order; how a person's own commands are written."""
+    """One entry of denied_commands.toml, which says what each key means. ``sequence``: among the
+    arguments, in this order; how a person's own commands are written.
+    """
 
     program: tuple[str, ...] = ()
     flags: tuple[tuple[str, ...], ...] = ()
@@ -74,8 +77,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """A shell line as it was understood. ``line`` is None if it was not: ``error`` says why, and ``text`` has all that
-    could be seen of it. ``tokens``: what an approval is about."""
+    """A shell line as it was understood. ``line`` is None if it was not: ``error`` says why, and
+    ``text`` has all that could be seen of it. ``tokens``: what an approval is about.
+    """
 
     text: str
     cwd: str
@@ -94,7 +98,14 @@ def read(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> 
         seen = f"{text}\n{error.inside}"
         return Reading(text=seen, cwd=cwd, home=home, line=None, tokens=(text,), error=str(error))
     except RecursionError:
-        return Reading(text=text, cwd=cwd, home=home, line=None, tokens=(text,), error="it is nested too deeply")
+        return Reading(
+            text=text,
+            cwd=cwd,
+            home=home,
+            line=None,
+            tokens=(text,),
+            error="it is nested too deeply",
+        )
 
 
 @cache  # a part of the installation, like the code
@@ -107,7 +118,9 @@ def default_categories() -> tuple[Category, ...]:
 
     def listed(value: str | list[str]) -> tuple[str, ...]:
         words = [value] if isinstance(value, str) else value
-        return tuple(one for word in words for one in (sets[word[1:]] if word.startswith("@") else [word]))
+        return tuple(
+            one for word in words for one in (sets[word[1:]] if word.startswith("@") else [word])
+        )
 
     def pattern(entry: dict[str, Any]) -> Pattern:
         keys: dict[str, Any] = {}
@@ -134,12 +147,15 @@ def default_categories() -> tuple[Category, ...]:
 
 
 def own_command(written: str) -> Pattern:
-    """``terraform destroy``: that program, with all these options and words, in this order; whatever else there is."""
+    """``terraform destroy``: that program, with all these options and words, in this order;
+    whatever else there is.
+    """
     reading = read(written, cwd="/", home="/")
     commands = reading.line.commands if reading.line is not None and not reading.line.doubts else []
     if not commands or not commands[0].bare or len(tokens_of(written)) != len(commands[0].words):
         raise PolicyError(
-            f"not one plain command: {written!r}", hint="program, options and words, as they are typed; '*' in a word"
+            f"not one plain command: {written!r}",
+            hint="program, options and words, as they are typed; '*' in a word",
         )
     program, *rest = commands[0].words
     flags, operands = _options(rest)
@@ -148,7 +164,9 @@ def own_command(written: str) -> Pattern:
 
 
 def tokens_of(written: str) -> list[str]:
-    return [token for token in tokens(parse(written)) if not token.startswith("<") and token.strip()]
+    return [
+        token for token in tokens(parse(written)) if not token.startswith("<") and token.strip()
+    ]
 
 
 def findings(reading: Reading, categories: Sequence[Category]) -> Iterator[Finding]:
@@ -171,10 +189,14 @@ def findings(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
 
 def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Finding]:
     """Every place in the text where a command could begin, taken as one."""
-    text = re.sub(r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)", lambda _: reading.home, reading.text)
+    text = re.sub(
+        r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)", lambda _: reading.home, reading.text
+    )
     words = [word.translate({ord(mark): None for mark in "\"'\\$"}) for word in _PARTS.split(text)]
     words = [word[-_MAX_WORD_CHARS:] for word in words if word]
-    known = {name for category in categories for pattern in category.patterns for name in pattern.program}
+    known = {
+        name for category in categories for pattern in category.patterns for name in pattern.program
+    }
     exact = {name for name in known if "*" not in name}
     masks = known - exact
     for at, word in enumerate(words):
@@ -183,7 +205,9 @@ def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
             continue
         command = Command(words=tuple(words[at : at + 64]), cwd=reading.cwd, bare=False)
         for category in categories:
-            if any(_holds(pattern, command, reading.home) is not False for pattern in category.patterns):
+            if any(
+                _holds(pattern, command, reading.home) is not False for pattern in category.patterns
+            ):
                 yield Finding(category=category.name, why=category.why, sure=True)
     downloads = next((p.runs for c in categories for p in c.patterns if p.runs), ())
     names = {os.path.basename(word) for word in words}
@@ -200,7 +224,9 @@ def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
         "perl",
     }:
         yield from (
-            Finding(category=c.name, why=c.why, sure=True) for c in categories if any(p.runs for p in c.patterns)
+            Finding(category=c.name, why=c.why, sure=True)
+            for c in categories
+            if any(p.runs for p in c.patterns)
         )
     for category in categories:
         targets = [mask for pattern in category.patterns for mask in pattern.redirect]
@@ -219,15 +245,25 @@ def _holds(pattern: Pattern, command: Command, home: str) -> bool | None:
     verdicts: list[bool | None] = [True if named is None else named]
     if pattern.flags or pattern.without or pattern.target or pattern.whole or pattern.sequence:
         flags, operands = _options(words)
-        verdicts += [any(_has(flags, spelling) for spelling in spellings) for spellings in pattern.flags]
-        verdicts += [not any(_has(flags, spelling) for spelling in spellings) for spellings in pattern.without]
+        verdicts += [
+            any(_has(flags, spelling) for spelling in spellings) for spellings in pattern.flags
+        ]
+        verdicts += [
+            not any(_has(flags, spelling) for spelling in spellings)
+            for spellings in pattern.without
+        ]
         if pattern.target:
             verdicts.append(
-                _any(_is_target(place, pattern.target, command.cwd, home) for place in dict.fromkeys(operands))
+                _any(
+                    _is_target(place, pattern.target, command.cwd, home)
+                    for place in dict.fromkeys(operands)
+                )
             )
         if pattern.whole:
             places = [place for place in dict.fromkeys(operands) if _ALL.search(place)]
-            verdicts.append(_any(_is_target(place, pattern.whole, command.cwd, home) for place in places))
+            verdicts.append(
+                _any(_is_target(place, pattern.whole, command.cwd, home) for place in places)
+            )
         if pattern.sequence:
             verdicts.append(_in_order(pattern.sequence, operands))
     if pattern.words:
@@ -245,7 +281,9 @@ def _holds(pattern: Pattern, command: Command, home: str) -> bool | None:
             verdicts.append(any(check(word) for word in (operands[:1] if known else operands)))
     if pattern.redirect:
         given = [one.target for one in command.redirects if one.writes or not pattern.writes]
-        verdicts.append(any(component_matches(mask, target) for mask in pattern.redirect for target in given))
+        verdicts.append(
+            any(component_matches(mask, target) for mask in pattern.redirect for target in given)
+        )
     if pattern.assigns:
         verdicts.append(not set(pattern.assigns).isdisjoint(command.assigned))
     if pattern.runs:
@@ -331,21 +369,33 @@ def _matches(mask: str, word: str) -> bool:
 
 
 def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> bool | None:
-    """The place, or all that is in it. What is unknown may be nothing at all, which leaves what stands around it."""
+    """The place, or all that is in it. What is unknown may be nothing at all, which leaves what
+    stands around it.
+    """
     if unknown(written):
         if UNKNOWN in written and written.strip(UNKNOWN):
             left = _is_target(written.replace(UNKNOWN, ""), targets, cwd, home)
             if left is True:
-                return True if os.path.normpath(written.replace(UNKNOWN, "")).strip("/*.") == "" else None
+                return (
+                    True
+                    if os.path.normpath(written.replace(UNKNOWN, "")).strip("/*.") == ""
+                    else None
+                )
         bare = written.replace(UNKNOWN, "").replace(SOMETHING, "").strip("/*.") == ""
         return None if bare else False
     if not written:
         return False
     if UNKNOWN in cwd and not written.startswith("/"):
-        return None if _ALL.fullmatch(written) or written in (".", "..", "./") or written.startswith("../") else False
+        return (
+            None
+            if _ALL.fullmatch(written) or written in (".", "..", "./") or written.startswith("../")
+            else False
+        )
     path = os.path.normpath(os.path.join(cwd, written)).replace("//", "/")
     while (own := _OWN.match(path)) is not None:
-        path = os.path.normpath(("/" if own[1] == "root" else cwd) + "/" + path[own.end() :]).replace("//", "/")
+        path = os.path.normpath(
+            ("/" if own[1] == "root" else cwd) + "/" + path[own.end() :]
+        ).replace("//", "/")
     parts = [part for part in path.split("/") if part]
     while parts and _ALL.fullmatch(parts[-1]) and parts[-1] not in (".", ".."):
         parts.pop()  # all that is in it
@@ -355,7 +405,11 @@ def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> boo
     above = os.path.dirname(os.path.normpath(home))
     places |= {above} if above != "/" else set()
     everything = path != "/" + "/".join(parts)
-    if everything and not written.startswith(("/", "~")) and os.path.normpath(cwd) == "/" + "/".join(parts):
+    if (
+        everything
+        and not written.startswith(("/", "~"))
+        and os.path.normpath(cwd) == "/" + "/".join(parts)
+    ):
         # "*" in the current directory: only where that is such a place
         return "/" + "/".join(parts) in places
     return any(_same(parts, place) for place in places)
@@ -387,4 +441,6 @@ def _everyone(mode: str) -> bool:
 def _setuid(mode: str) -> bool:
     if re.fullmatch(r"[0-7]{4,5}", mode):
         return bool(int(mode[-4], 8) & 6) and mode[-3:] != "000"
-    return any(re.fullmatch(r"([ugoa]*)[+=][rwxXt]*s[rwxXst]*", clause) for clause in mode.split(","))
+    return any(
+        re.fullmatch(r"([ugoa]*)[+=][rwxXt]*s[rwxXst]*", clause) for clause in mode.split(",")
+    )

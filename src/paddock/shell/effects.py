@@ -1,4 +1,6 @@
-"""What a command runs as code, what it starts in turn, what it leaves behind, and what comes out of it."""
+"""What a command runs as code, what it starts in turn, what it leaves behind, and what comes out of
+it.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,13 @@ _OTHER_CODE = frozenset(
     )
 )  # fmt: skip
 _CODE_IN_OPTIONS = frozenset({"git", "tar", "ssh", "scp", "sftp", "rsync"})
-_RUN = re.compile(r"s([^\w\s\\])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1[gpiImM0-9]*e")  # sed's s/…/command/e
+_RUN = re.compile(
+    r"s([^\w\s\\])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1[gpiImM0-9]*e"
+)  # sed's s/…/command/e
 _RUN_LINE = re.compile(r"(?:^|[\s\d$/;{!])e\s*([^;}\n]+)")  # sed's e command
 _CODE = ("-c", "-e", "-o")
-# Code that needs no blank; but not the name of a file, and not what sed puts in place of another text.
+# Code that needs no blank; but not the name of a file, and not what sed puts in place of another
+# text.
 _MORE_THAN_A_NAME = re.compile(r"[\s\"'`(){}!;|&<>=]")
 _GLOB = re.compile(r"[*?\[]")
 
@@ -60,7 +65,9 @@ class Code:
     opaque: bool = False
 
 
-def code_of(state: ShellState, command: Command, stdin: ShellStream | None, substituted: frozenset[str]) -> Code:
+def code_of(
+    state: ShellState, command: Command, stdin: ShellStream | None, substituted: frozenset[str]
+) -> Code:
     words, program = command.words, command.program
     if program in SHELLS:
         script, file = shell_script(words)
@@ -76,31 +83,48 @@ def code_of(state: ShellState, command: Command, stdin: ShellStream | None, subs
         return _from(stdin)
     match program:
         case "eval":
-            return Code(programs=substituted, text=" ".join(words[2:] if words[1:2] == ("--",) else words[1:]))
+            return Code(
+                programs=substituted,
+                text=" ".join(words[2:] if words[1:2] == ("--",) else words[1:]),
+            )
         case "trap" if len(words) > 2:
             at = 2 if words[1] == "--" else 1
-            return Code(programs=substituted, text=words[at] if words[at] not in ("-", "") else None)
+            return Code(
+                programs=substituted, text=words[at] if words[at] not in ("-", "") else None
+            )
         case "alias":
-            return Code(programs=substituted, text="\n".join(word.partition("=")[2] for word in words[1:]))
+            return Code(
+                programs=substituted, text="\n".join(word.partition("=")[2] for word in words[1:])
+            )
         case "source" | "." if len(words) > 1:
-            return _from_file(state, words[2] if words[1] == "--" and len(words) > 2 else words[1], stdin)
+            return _from_file(
+                state, words[2] if words[1] == "--" and len(words) > 2 else words[1], stdin
+            )
         case "enable" | "fc" | "compgen" | "complete" | "bind" if len(words) > 1:
             return Code(opaque=True)
         case "mapfile" | "readarray" if any(word[:1] == "-" and "C" in word for word in words[1:]):
             return Code(opaque=True)
     if interprets(program):
         if reads_its_program(words):
-            return Code() if stdin is None else Code(programs=stdin.programs, opaque=stdin.text is None)
+            return (
+                Code()
+                if stdin is None
+                else Code(programs=stdin.programs, opaque=stdin.text is None)
+            )
         named = [word for word in words[1:] if not word.startswith("-")]
         file_programs = _from_file(state, named[0], stdin).programs if named else frozenset[str]()
-        return Code(programs=file_programs | (substituted if {"-c", "-e"} & set(words) else frozenset()))
+        return Code(
+            programs=file_programs | (substituted if {"-c", "-e"} & set(words) else frozenset())
+        )
     if "/" in (words[0] if words else ""):
         return _from_file(state, words[0], None)
     return Code()
 
 
 def dialect_for(command: Command, text: str, here: Dialect) -> Dialect:
-    """Of the shell that runs the text which a command brings along. ``here``: of the shell that runs the command."""
+    """Of the shell that runs the text which a command brings along. ``here``: of the shell that
+    runs the command.
+    """
     if command.program in ("eval", "trap", "alias", "source", "."):
         return here
     first = text.partition("\n")[0]
@@ -109,7 +133,11 @@ def dialect_for(command: Command, text: str, here: Dialect) -> Dialect:
 
 
 def _from(stream: ShellStream | None) -> Code:
-    return Code() if stream is None else Code(programs=stream.programs, text=stream.text, opaque=stream.text is None)
+    return (
+        Code()
+        if stream is None
+        else Code(programs=stream.programs, text=stream.text, opaque=stream.text is None)
+    )
 
 
 def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
@@ -119,13 +147,19 @@ def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
     place = state.place(name)
     stream = state.files.get(place)
     if stream is None and _GLOB.search(name):
-        stream = joined([file for known, file in state.files.items() if fnmatch.fnmatchcase(known, place)])
+        stream = joined(
+            [file for known, file in state.files.items() if fnmatch.fnmatchcase(known, place)]
+        )
     if stream is None or stream == ShellStream(text=""):
         return Code()
     script = (
-        stream.text if stream.text is None or not stream.text.startswith("#!") or "sh" in stream.text[:32] else None
+        stream.text
+        if stream.text is None or not stream.text.startswith("#!") or "sh" in stream.text[:32]
+        else None
     )
-    return Code(programs=stream.programs, text=script, opaque=script is None and name.startswith("/dev/fd/"))
+    return Code(
+        programs=stream.programs, text=script, opaque=script is None and name.startswith("/dev/fd/")
+    )
 
 
 def other_code(command: Command, stdin: ShellStream | None) -> str | None:
@@ -133,7 +167,11 @@ def other_code(command: Command, stdin: ShellStream | None) -> str | None:
     words = command.words[1:]
     run: list[str] = []
     if command.program in _CODE_IN_OPTIONS:
-        long = () if command.program == "git" else tuple(word for word in words if word.startswith("--"))
+        long = (
+            ()
+            if command.program == "git"
+            else tuple(word for word in words if word.startswith("--"))
+        )
         words = (*long, *(word for at, word in enumerate(words) if at and words[at - 1] in _CODE))
     elif command.program in _OTHER_CODE or interprets(command.program):
         words = (*words, (stdin.text or "") if stdin is not None else "")
@@ -143,10 +181,17 @@ def other_code(command: Command, stdin: ShellStream | None) -> str | None:
             run += (found[1] for found in _RUN_LINE.finditer(script))
     else:
         return None
-    return "\n".join((*(word.replace("=", " ") for word in words if _MORE_THAN_A_NAME.search(word)), *run)) or None
+    return (
+        "\n".join(
+            (*(word.replace("=", " ") for word in words if _MORE_THAN_A_NAME.search(word)), *run)
+        )
+        or None
+    )
 
 
-def unwrapped(command: Command, stdin: ShellStream | None) -> Iterator[tuple[Command | str, ShellStream | None]]:
+def unwrapped(
+    command: Command, stdin: ShellStream | None
+) -> Iterator[tuple[Command | str, ShellStream | None]]:
     words = command.words
     if command.program == "find":
         yield from ((inner, None) for inner in found_by(command))
@@ -164,7 +209,9 @@ def unwrapped(command: Command, stdin: ShellStream | None) -> Iterator[tuple[Com
         inner = replace(
             command,
             words=rest,
-            cwd=command.cwd if found.cwd is None else os.path.normpath(os.path.join(command.cwd, found.cwd)),
+            cwd=command.cwd
+            if found.cwd is None
+            else os.path.normpath(os.path.join(command.cwd, found.cwd)),
             assigned=found.settings,
             redirects=(),
             bare=command.bare and not found.settings and found.cwd is None,
@@ -193,7 +240,9 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
                 for word in words[1:]:
                     state.files[state.place(word)] = stdin or ShellStream()
                 return stdin or ShellStream(programs=out)
-            files = [state.files.get(state.place(word)) for word in words[1:] if not word.startswith("-")]
+            files = [
+                state.files.get(state.place(word)) for word in words[1:] if not word.startswith("-")
+            ]
             if not files and stdin is not None:
                 return stdin
             if files and all(file is not None for file in files):
@@ -209,7 +258,11 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
         case "set" if "--" in words:
             state.set_arguments(words[words.index("--") + 1 :])
         case "alias":
-            state.names |= {name: text for name, equals, text in (word.partition("=") for word in words[1:]) if equals}
+            state.names |= {
+                name: text
+                for name, equals, text in (word.partition("=") for word in words[1:])
+                if equals
+            }
         case "hash" if "-p" in words[1:] and len(operands) > 1:
             state.names[operands[-1]] = operands[-2]
         case "dd":
@@ -219,7 +272,11 @@ def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) ->
                 return known or ShellStream(programs=out)
             state.files[state.place(named["of"])] = known or ShellStream(programs=out)
         case "cp" | "mv" | "ln" | "link" | "install" if len(operands) > 1:
-            known = stdin if _STDIN.fullmatch(operands[-2]) else state.files.get(state.place(operands[-2]))
+            known = (
+                stdin
+                if _STDIN.fullmatch(operands[-2])
+                else state.files.get(state.place(operands[-2]))
+            )
             if known is not None:
                 state.files[state.place(operands[-1])] = known
             else:

@@ -1,10 +1,11 @@
 """Whether arithmetic of bash may run a command that no text shows.
 
-Arithmetic takes the value of a variable for arithmetic again, and so on; a subscript in it is expanded, and ``$( )`` in
-a subscript runs: ``x='a[$'; y='(id)]'; z=$x$y; ((z))`` runs ``id``. So a value is harmless there only if the text shows
-that it has no ``$`` and no backtick. Values that come from elsewhere count as harmful: the output of a command, what is
-read, file names, parameters, and, in a text inside another one (``bash -c``), every variable that it does not set.
-Variables of the caller's environment count as harmless.
+Arithmetic takes the value of a variable for arithmetic again, and so on; a subscript in it is
+expanded, and ``$( )`` in a subscript runs: ``x='a[$'; y='(id)]'; z=$x$y; ((z))`` runs ``id``. So a
+value is harmless there only if the text shows that it has no ``$`` and no backtick. Values that
+come from elsewhere count as harmful: the output of a command, what is read, file names, parameters,
+and, in a text inside another one (``bash -c``), every variable that it does not set. Variables of
+the caller's environment count as harmless.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _INTEGERS = frozenset({"RANDOM", "SECONDS", "SRANDOM", "LINENO", "HISTCMD", "OPT
 # Builtins that put what comes from elsewhere into the variables that they name.
 _READING = frozenset({"read", "mapfile", "readarray", "getopts", "printf", "wait", "select"})
 # Builtins that say nothing but their words.
-_SAYING = frozenset({"echo", "[", "test", ":", "true", "false", "return", "exit", "break", "continue"})
+_SAYING = frozenset(
+    {"echo", "[", "test", ":", "true", "false", "return", "exit", "break", "continue"}
+)
 _PLAIN_OPERAND = re.compile(r"\"?\$?\{?\w+\}?\"?")
 
 
@@ -46,14 +49,20 @@ def may_run_values(root: Node, *, inner: bool) -> bool:
 
 
 def _is_closed(root: Node, found: list[Node]) -> bool:
-    """Everything that can become a value stands in the text, and nothing of it is a part of a substitution."""
-    functions = {text_of(node.named_children[0]) for node in found if node.type == "function_definition"}
+    """Everything that can become a value stands in the text, and nothing of it is a part of a
+    substitution.
+    """
+    functions = {
+        text_of(node.named_children[0]) for node in found if node.type == "function_definition"
+    }
     commands = {text_of(node) for node in found if node.type == "command_name"}
     if "\\" in text_of(root) or not commands <= _SAYING | functions:
         return False
     words = (node for node in found if node.type in ("word", "extglob_pattern"))
     literals = (node for node in found if node.type in ("raw_string", "ansi_c_string", "$"))
-    return not any(_GLOB.search(text_of(word)) for word in words) and not any(map(_is_source, literals))
+    return not any(_GLOB.search(text_of(word)) for word in words) and not any(
+        map(_is_source, literals)
+    )
 
 
 Region = tuple[list["Node"], set[str]]
@@ -61,7 +70,9 @@ Region = tuple[list["Node"], set[str]]
 
 
 def _regions(found: list[Node]) -> Iterator[Region]:
-    declares_integers = any(_INTEGER.fullmatch(text_of(one)) for one in found if _is_option_of_declaration(one))
+    declares_integers = any(
+        _INTEGER.fullmatch(text_of(one)) for one in found if _is_option_of_declaration(one)
+    )
     for node in found:
         match node.type:
             case "arithmetic_expansion" | "subscript":
@@ -75,7 +86,9 @@ def _regions(found: list[Node]) -> Iterator[Region]:
             case "expansion" if _OFFSET.match(text_of(node)):
                 yield _whole(node)
             case "declaration_command" | "unset_command":
-                options = [text_of(one) for one in node.children[1:] if text_of(one).startswith("-")]
+                options = [
+                    text_of(one) for one in node.children[1:] if text_of(one).startswith("-")
+                ]
                 strict = any("i" in one or "n" in one for one in options)
                 yield _whole(node) if strict else _expanded(node)
             case "variable_assignment" if declares_integers or _assigned(node) in _INTEGERS:
@@ -89,7 +102,11 @@ def _regions(found: list[Node]) -> Iterator[Region]:
 
 
 def _is_option_of_declaration(node: Node) -> bool:
-    return node.type == "word" and node.parent is not None and node.parent.type == "declaration_command"
+    return (
+        node.type == "word"
+        and node.parent is not None
+        and node.parent.type == "declaration_command"
+    )
 
 
 def _whole(*parts: Node) -> Region:
@@ -97,12 +114,23 @@ def _whole(*parts: Node) -> Region:
 
 
 def _expanded(command: Node) -> Region:
-    """Words that name variables: evaluated are their subscripts, and whatever expansions bring there."""
+    """Words that name variables: evaluated are their subscripts, and whatever expansions bring
+    there.
+    """
     parts = command.children[1:]
-    names = {text_of(one) for part in parts for one in nodes(part) if one.type == "variable_name" and _is_used(one)}
-    names.update(name for part in parts if "[" in text_of(part) for name in _NAME.findall(text_of(part)))
+    names = {
+        text_of(one)
+        for part in parts
+        for one in nodes(part)
+        if one.type == "variable_name" and _is_used(one)
+    }
+    names.update(
+        name for part in parts if "[" in text_of(part) for name in _NAME.findall(text_of(part))
+    )
     # Of printf only the word behind -v names a variable.
-    if text_of(command.children[0]) == "printf" and not any(text_of(part).startswith("-v") for part in parts[:1]):
+    if text_of(command.children[0]) == "printf" and not any(
+        text_of(part).startswith("-v") for part in parts[:1]
+    ):
         return [], set()
     return list(parts), names
 
@@ -131,12 +159,18 @@ def _foreign(found: list[Node], regions: list[Region], *, inner: bool) -> set[st
         around = parts[0].parent if parts else None
         globs = around is not None and around.type == "for_statement"
         arrays = any(part.type == "array" for part in parts)
-        if any(map(_brings, parts)) or ((globs or arrays) and any(_GLOB.search(text_of(part)) for part in parts)):
+        if any(map(_brings, parts)) or (
+            (globs or arrays) and any(_GLOB.search(text_of(part)) for part in parts)
+        ):
             foreign.add(name)
     if inner:
         foreign |= {name for _, names in regions for name in names} - {name for name, _ in values}
     while True:  # a name in a value is evaluated as the value of that name
-        more = {name for name, parts in values if name not in foreign and not foreign.isdisjoint(_names(parts))}
+        more = {
+            name
+            for name, parts in values
+            if name not in foreign and not foreign.isdisjoint(_names(parts))
+        }
         if not more:
             return foreign
         foreign |= more
@@ -207,5 +241,7 @@ def _is_a_number(node: Node) -> bool:
         case "id":
             return words in (["-u"], ["-g"])
         case "seq":
-            return all(re.fullmatch(r"-?[0-9]+", word) or _PLAIN_OPERAND.fullmatch(word) for word in words)
+            return all(
+                re.fullmatch(r"-?[0-9]+", word) or _PLAIN_OPERAND.fullmatch(word) for word in words
+            )
     return False

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 class Expansion(ABC):
-    """``state`` is the shell's at the word. What a substitution runs is for whoever walks the text."""
+    """``state`` is the shell's at the word. What a substitution runs is for whoever walks the
+    text.
+    """
 
     state: ShellState
 
@@ -50,21 +52,36 @@ class Expansion(ABC):
                 self.inside(child)
 
     def words(self, nodes: Sequence[Node]) -> list[str]:
-        """What stands side by side without a blank is one word, whatever the grammar makes of it."""
-        return [word for group in groups_of(nodes) for way in self.ways(group) for word in fields_of(way)]
+        """What stands side by side without a blank is one word, whatever the grammar makes of
+        it.
+        """
+        return [
+            word
+            for group in groups_of(nodes)
+            for way in self.ways(group)
+            for word in fields_of(way)
+        ]
 
     def ways(self, nodes: Sequence[Node]) -> list[Piece]:
-        """The texts that a word may become. Blanks that part words are kept as they are, those that do not are
-        hidden from ``fields_of`` by ``splits``."""
+        """The texts that a word may become. Blanks that part words are kept as they are, those that
+        do not are hidden from ``fields_of`` by ``splits``.
+        """
         parts = [self._expand(node, quoted=False) for node in nodes]
         if ways_of(parts) > MAX_EXPANSIONS:
-            parts = [[Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]]
-        homely = bool(nodes) and text_of(nodes[0]).startswith(("~", "{"))  # not behind an empty string
+            parts = [
+                [Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]
+            ]
+        homely = bool(nodes) and text_of(nodes[0]).startswith(
+            ("~", "{")
+        )  # not behind an empty string
         ways: list[Piece] = []
         for chosen in product(*parts):
             text = "".join(guarded(piece) for piece in chosen)
             programs = programs_of(chosen)
-            ways += [Piece(self.state.tilde(one) if homely else one, programs=programs) for one in braces(text)]
+            ways += [
+                Piece(self.state.tilde(one) if homely else one, programs=programs)
+                for one in braces(text)
+            ]
         return ways
 
     def _expand(self, node: Node, *, quoted: bool) -> list[Piece]:
@@ -115,7 +132,9 @@ class Expansion(ABC):
                 return [Piece(UNKNOWN, splits=not quoted)]
 
     def _whole(self, node: Node, *, quoted: bool) -> list[Piece]:
-        """All of a node, with the text between its children: the grammar leaves blanks in quotes out."""
+        """All of a node, with the text between its children: the grammar leaves blanks in quotes
+        out.
+        """
         data = node.text or b""
         parts: list[list[Piece]] = []
         at = node.start_byte
@@ -131,7 +150,9 @@ class Expansion(ABC):
             text = decoded(data[at - node.start_byte :])
             parts.append([Piece(hidden(unquoted(text)))])
         if ways_of(parts) > MAX_EXPANSIONS:
-            return [Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))]
+            return [
+                Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))
+            ]
         return [
             Piece(
                 "".join(guarded(piece) for piece in chosen),
@@ -143,8 +164,16 @@ class Expansion(ABC):
 
     def _variable(self, node: Node, *, quoted: bool) -> list[Piece]:
         named = node.named_children
-        name = text_of(named[0]) if named and named[0].type in ("variable_name", "special_variable_name") else ""
-        operators = [child.type for child in node.children if not child.is_named and child.type not in ("$", "${", "}")]
+        name = (
+            text_of(named[0])
+            if named and named[0].type in ("variable_name", "special_variable_name")
+            else ""
+        )
+        operators = [
+            child.type
+            for child in node.children
+            if not child.is_named and child.type not in ("$", "${", "}")
+        ]
         pieces = list(self.state.variables.get(name, ()))
         if name == "PWD" and not pieces:
             pieces = [Piece(self.state.cwd)]
@@ -153,7 +182,10 @@ class Expansion(ABC):
         elif operators[:1] in (["?"], [":?"]):
             known = pieces or [Piece(SOMETHING)]
         elif operators[:1] in (["-"], [":-"], ["="], [":="]):
-            known = [*(pieces or [Piece(UNKNOWN)]), *(self.ways(named[1:]) if named[1:] else [Piece("")])]
+            known = [
+                *(pieces or [Piece(UNKNOWN)]),
+                *(self.ways(named[1:]) if named[1:] else [Piece("")]),
+            ]
         else:
             self.inside(node)
             known = [Piece(UNKNOWN)]
@@ -161,7 +193,9 @@ class Expansion(ABC):
 
 
 def _dollar(node: Node) -> str:
-    """A ``$`` that the grammar sees alone: of ``$"…"``, or a letter. UNKNOWN: the name of a variable may follow."""
+    """A ``$`` that the grammar sees alone: of ``$"…"``, or a letter. UNKNOWN: the name of a
+    variable may follow.
+    """
     around: Node | None = node
     while around is not None and around.next_sibling is None:
         around = around.parent

@@ -1,7 +1,8 @@
 """Shell text → its tree, by the grammar of tree-sitter-bash.
 
-Imported only when a command is judged: the grammar is a library of its own, and no start of a run needs it. Text
-travels as ``str``; bytes that are not UTF-8 are surrogate escapes and come out of the tree as they went in.
+Imported only when a command is judged: the grammar is a library of its own, and no start of a run
+needs it. Text travels as ``str``; bytes that are not UTF-8 are surrogate escapes and come out of
+the tree as they went in.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from paddock.shell.known_node_pairs import is_known
 from paddock.shell.posix_differences import beyond_posix
 from paddock.shell.unparsed_text import unaccounted
 
-MAX_TEXT_CHARS = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
+MAX_TEXT_CHARS = (
+    128 * 1024
+)  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
 MAX_TREE_DEPTH = 200  # what nobody writes by hand, and no recursion here survives much more of
 
 # No program's output and no key on a keyboard: a terminal shows other text than the shell reads.
 _STRANGE = frozenset(map(chr, (*range(9), *range(11, 32), 127))) - {"\r"}
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-# The scanner of the grammar asks C about letters, which for others than ASCII reads beyond a table and may crash. To a
-# shell each of those is a plain letter, so the grammar is given plain letters in their place.
+# The scanner of the grammar asks C about letters, which for others than ASCII reads beyond a table
+# and may crash. To a shell each of those is a plain letter, so the grammar is given plain letters
+# in their place.
 _MARK = b"Xq9Z"
 _FOREIGN = re.compile(rb"[\x80-\xff]")
 _MARKED = re.compile(_MARK + rb"([0-9a-f]{2})")
@@ -33,7 +37,9 @@ _TRANSFORMED = re.compile(r"\$\{!?(?:\w+|[@*#?$!-])(?:\[.*?\])?@[^}]")
 _VARIABLE = re.compile(r"\$[\w@*#?$!{(-]")
 _SYNTAX = frozenset("`;&|<>\"'\n")
 # Builtins that take the name of a variable, and expand its subscript.
-_EVALUATING = frozenset(("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait"))
+_EVALUATING = frozenset(
+    ("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait")
+)
 _OPERATORS = frozenset("|&;<>()\n")
 _QUOTING = frozenset(
     ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "arithmetic_expansion",
@@ -70,8 +76,9 @@ def _parser() -> Parser:
 
 
 class Unparsed(ValueError):  # noqa: N818 (a state, not a fault)
-    """Nobody can tell what a shell would make of the text; the message says why. ``inside``: the part that is meant,
-    where it stands in another spelling (``base64``) in the text itself."""
+    """Nobody can tell what a shell would make of the text; the message says why. ``inside``: the
+    part that is meant, where it stands in another spelling (``base64``) in the text itself.
+    """
 
     def __init__(self, message: str, inside: str = "") -> None:
         super().__init__(message)
@@ -107,7 +114,9 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
     if any(node.type == "test_command" and _is_more_than_a_test(node) for node in nodes(root)):
         raise Unparsed("the grammar takes an operator for an argument of [")
     if dialect is Dialect.SH and (other := beyond_posix(nodes(root))) is not None:
-        raise Unparsed(f"only bash is known to read it as the judge does, and another shell would run it: {other}")
+        raise Unparsed(
+            f"only bash is known to read it as the judge does, and another shell would run it: {other}"
+        )
     # Behind `!` and `time` it does not know them, and takes them for programs.
     if any(node.type == "command_name" and text_of(node) in _RESERVED for node in nodes(root)):
         raise Unparsed("a reserved word stands where the grammar sees a program")
@@ -125,12 +134,16 @@ def text_of(node: Node) -> str:
 
 def decoded(data: bytes) -> str:
     """A piece of what the grammar was given, as it was written."""
-    return _MARKED.sub(lambda found: bytes([int(found[1], 16)]), data).decode("utf-8", "surrogateescape")
+    return _MARKED.sub(lambda found: bytes([int(found[1], 16)]), data).decode(
+        "utf-8", "surrogateescape"
+    )
 
 
 def tokens(root: Node) -> tuple[str, ...]:
-    """What the text is made of, without comments, and blanks between words as one: two texts with the same tokens are
-    the same command. Text that is in no leaf of the tree is in here as it stands."""
+    """What the text is made of, without comments, and blanks between words as one: two texts with
+    the same tokens are the same command. Text that is in no leaf of the tree is in here as it
+    stands.
+    """
     found: list[str] = []
     data, begin = root.text or b"", root.start_byte
     last, gap, at = None, "", begin
@@ -155,13 +168,17 @@ def tokens(root: Node) -> tuple[str, ...]:
 
 
 def _between(last: Node | None, gap: str, node: Node) -> str:
-    """What counts of the text between two leaves. The grammar takes a here-document's first blanks for such text."""
+    """What counts of the text between two leaves. The grammar takes a here-document's first blanks
+    for such text.
+    """
     if "heredoc_body" in (node.type, last.type if last is not None else ""):
         return gap
     gap = gap.replace(_CONTINUED, "")
     if gap.strip():
         return gap
-    if last is None or (not last.is_named and last.parent is not None and last.parent.type.endswith("_redirect")):
+    if last is None or (
+        not last.is_named and last.parent is not None and last.parent.type.endswith("_redirect")
+    ):
         return ""
     return gap.strip(" \t") or (gap[:1] and " ")
 
@@ -187,8 +204,18 @@ def _misread(leaf: Node) -> bool:
         inside = _is_in_expansion(leaf)
         syntax = _SYNTAX if inside else _SYNTAX | {" ", "\t"}
         # A substitution inside of one.
-        return not syntax.isdisjoint(text) or _VARIABLE.search(text) is not None or "\\`" in text_of(leaf)
-    if leaf.type not in ("string_content", "heredoc_content", "heredoc_body", "extglob_pattern", "regex"):
+        return (
+            not syntax.isdisjoint(text)
+            or _VARIABLE.search(text) is not None
+            or "\\`" in text_of(leaf)
+        )
+    if leaf.type not in (
+        "string_content",
+        "heredoc_content",
+        "heredoc_body",
+        "extglob_pattern",
+        "regex",
+    ):
         return False
     return ("`" in text or "$(" in text) and not is_verbatim(leaf)
 
@@ -208,12 +235,18 @@ def is_verbatim(leaf: Node) -> bool:
     around = leaf.parent
     while around is not None and around.type != "heredoc_redirect":
         around = around.parent
-    start = next((child for child in around.children if child.type == "heredoc_start"), None) if around else None
+    start = (
+        next((child for child in around.children if child.type == "heredoc_start"), None)
+        if around
+        else None
+    )
     return start is not None and not set("'\"\\").isdisjoint(text_of(start))
 
 
 def _is_more_than_a_test(node: Node) -> bool:
-    """``[`` is a command like any other: ``[ a || b ]`` runs ``b ]``. Only ``[[`` has operators of its own."""
+    """``[`` is a command like any other: ``[ a || b ]`` runs ``b ]``. Only ``[[`` has operators of
+    its own.
+    """
     text = (node.text or b"").decode("latin-1")
     if not text.startswith("[") or text.startswith("[["):
         return False
@@ -236,13 +269,18 @@ def _shells_differ(node: Node) -> bool:
 
 
 def evaluates_literals(root: Node) -> bool:
-    """Bash expands what arithmetic finds in a variable or a quoted word once more: ``x='a[$(id)]'; ((x))`` runs id."""
+    """Bash expands what arithmetic finds in a variable or a quoted word once more: ``x='a[$(id)]';
+    ((x))`` runs id.
+    """
     return any(map(_evaluates, nodes(root))) and any(map(_hides_a_command, nodes(root)))
 
 
 def transforms(root: Node) -> bool:
     """``${x@P}`` expands the value once more, and runs what stands in it."""
-    return any(node.type == "expansion" and _TRANSFORMED.match(text_of(node)) is not None for node in nodes(root))
+    return any(
+        node.type == "expansion" and _TRANSFORMED.match(text_of(node)) is not None
+        for node in nodes(root)
+    )
 
 
 def _evaluates(node: Node) -> bool:
@@ -267,7 +305,9 @@ def _hides_a_command(node: Node) -> bool:
     text = text_of(node)
     if node.type == "ansi_c_string" and re.search(r"\\[xuU0-7]", text):
         return True
-    plain = text if node.type in ("raw_string", "ansi_c_string") else "".join(_ESCAPED.findall(text))
+    plain = (
+        text if node.type in ("raw_string", "ansi_c_string") else "".join(_ESCAPED.findall(text))
+    )
     return "$(" in plain or "`" in plain or "\\$" in plain
 
 
@@ -281,9 +321,14 @@ def _deeper_than(root: Node, most: int) -> bool:
 
 
 def is_statement(node: Node) -> bool:
-    return node.type in ("pipeline", "command", "list", "redirected_statement", "subshell", "compound_statement") or (
-        node.type.endswith(("_statement", "_command", "_definition"))
-    )
+    return node.type in (
+        "pipeline",
+        "command",
+        "list",
+        "redirected_statement",
+        "subshell",
+        "compound_statement",
+    ) or (node.type.endswith(("_statement", "_command", "_definition")))
 
 
 def runs_on(loop: Node) -> bool:
@@ -293,7 +338,9 @@ def runs_on(loop: Node) -> bool:
     if not endless or body is None:
         return False
     names = {text_of(node) for node in nodes(body) if node.type == "command_name"}
-    return any(node.type == "&" for node in nodes(body)) and names.isdisjoint({"sleep", "wait", "read", "break"})
+    return any(node.type == "&" for node in nodes(body)) and names.isdisjoint(
+        {"sleep", "wait", "read", "break"}
+    )
 
 
 def starts_itself(node: Node, name: str) -> bool:

@@ -1,8 +1,9 @@
 """The pairs of nodes that the judge knows: which kind of node may stand directly in which other.
 
-The grammar guesses where a text is odd: in ``(echo == a; reboot)`` it takes ``a; reboot`` for a regular expression. A
-tree with a pair that is not listed here counts as unreadable, so a corner of the grammar that has no test is closed.
-The pairs are those of some thousand ordinary scripts. Anonymous nodes are the operators and reserved words themselves.
+The grammar guesses where a text is odd: in ``(echo == a; reboot)`` it takes ``a; reboot`` for a
+regular expression. A tree with a pair that is not listed here counts as unreadable, so a corner of
+the grammar that has no test is closed. The pairs are those of some thousand ordinary scripts.
+Anonymous nodes are the operators and reserved words themselves.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ def _is_known(node: Node) -> bool:
     if parent is not None and node.type not in _PAIRS.get(parent.type, frozenset()):
         return False
     match node.type:
-        case "regex" | "extglob_pattern" if parent is not None and parent.type == "binary_expression":
+        case "regex" | "extglob_pattern" if (
+            parent is not None and parent.type == "binary_expression"
+        ):
             return _is_in_test(node)
         case "file_redirect" if parent is not None and parent.type == "command_substitution":
             return any(child.type == "<" for child in node.children)

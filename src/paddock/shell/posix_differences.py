@@ -1,7 +1,8 @@
 """What the grammar of bash reads and a POSIX shell may read differently.
 
-A list of what both read alike, so that a construct that nobody thought of is not taken for one. For example ``[[ a ||
-b ]]`` is one expression to bash; dash runs the program ``[[`` and then the program ``b``.
+A list of what both read alike, so that a construct that nobody thought of is not taken for one. For
+example ``[[ a || b ]]`` is one expression to bash; dash runs the program ``[[`` and then the
+program ``b``.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _TOKENS = frozenset(
     ("[[", "]]", "((", "))", "|&", "&>", "&>>", "<<<", ";&", ";;&", "select", "function", "+=", "$[", "<(", ">(",
      "declare", "typeset", "=~", "**", "++", "--", ",")
 )  # fmt: skip
-_EXPANSION = re.compile(r"\$\{#?(?:[A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\}|:?[-=?+].*|##?.*|%%?.*)", re.DOTALL)
+_EXPANSION = re.compile(
+    r"\$\{#?(?:[A-Za-z_]\w*|[0-9]+|[@*#?$!-])(?:\}|:?[-=?+].*|##?.*|%%?.*)", re.DOTALL
+)
 _BRACES = re.compile(r"\{[^}\s]*(?:,|\.\.)")
 
 

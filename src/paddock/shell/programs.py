@@ -1,4 +1,6 @@
-"""What programs make of their words: which start others (wrappers.toml), which run text, which write files."""
+"""What programs make of their words: which start others (wrappers.toml), which run text, which
+write files.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _TESTS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellStream:
-    """What flows through a pipe or lies in a file: its text, if the line tells it, and the programs it came from."""
+    """What flows through a pipe or lies in a file: its text, if the line tells it, and the programs
+    it came from.
+    """
 
     text: str | None = None
     programs: frozenset[str] = frozenset()
@@ -50,13 +54,17 @@ class Redirect:
     @property
     def changes_nothing(self) -> bool:
         """Whatever is read or thrown away; but for what bash connects to."""
-        return (not self.writes or self.target == "/dev/null") and not self.target.startswith(("/dev/tcp", "/dev/udp"))
+        return (not self.writes or self.target == "/dev/null") and not self.target.startswith(
+            ("/dev/tcp", "/dev/udp")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """``words``: program and arguments after expansion; ``bare``: nothing stands around it (no assignment in all of
-    the text, no file written) and no word of it is unknown. ``runs``: the programs whose output it takes for code."""
+    """``words``: program and arguments after expansion; ``bare``: nothing stands around it (no
+    assignment in all of the text, no file written) and no word of it is unknown. ``runs``: the
+    programs whose output it takes for code.
+    """
 
     words: tuple[str, ...]
     cwd: str
@@ -73,8 +81,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unwrapped:
-    """The text it runs, and the words of the command behind it; what it puts into that command's environment; and where
-    it goes for it."""
+    """The text it runs, and the words of the command behind it; what it puts into that command's
+    environment; and where it goes for it.
+    """
 
     text: str | None = None
     words: tuple[str, ...] = ()
@@ -92,7 +101,9 @@ class _Options:
     stopped: bool = False
 
 
-def _own_options(wrapper: Wrapper, words: Sequence[str], at: int, *, anywhere: bool = False) -> _Options:
+def _own_options(
+    wrapper: Wrapper, words: Sequence[str], at: int, *, anywhere: bool = False
+) -> _Options:
     found = _Options(at)
     while at < len(words):
         word = words[at]
@@ -111,7 +122,9 @@ def _own_options(wrapper: Wrapper, words: Sequence[str], at: int, *, anywhere: b
             name = _long_option(wrapper, name)
             takes, attached = name in wrapper.taking, value if equals else None
         else:
-            letter = next((one for one in word[1:] if one in wrapper.taking or one in wrapper.optional), None)
+            letter = next(
+                (one for one in word[1:] if one in wrapper.taking or one in wrapper.optional), None
+            )
             name, takes = letter or word[1:2], letter is not None and letter not in wrapper.optional
             attached = (word[1:].partition(letter)[2] or None) if letter else None
         if name in wrapper.stops:
@@ -139,21 +152,33 @@ def _long_option(wrapper: Wrapper, name: str) -> str:
 
 
 def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
-    own = _own_options(wrapper, words, 2 if wrapper.leading and words[1:2] and not words[1].startswith("-") else 1)
+    own = _own_options(
+        wrapper, words, 2 if wrapper.leading and words[1:2] and not words[1].startswith("-") else 1
+    )
     if own.stopped:
         return Unwrapped()
     at, script, cwd = own.at, own.script, own.cwd
-    if script is not None and wrapper.splits:  # its words stand before the others, options of the wrapper among them
+    if (
+        script is not None and wrapper.splits
+    ):  # its words stand before the others, options of the wrapper among them
         if _PLAIN.fullmatch(script):
             return Unwrapped(words=(words[0], *parted(script), *words[at:]), cwd=cwd)
         return Unwrapped(text=" ".join((script, *words[at:], UNKNOWN)))
     settings: list[str] = []
-    while wrapper.assigns and at < len(words) and (_NAME.match(words[at]) or (wrapper.any_name and "=" in words[at])):
+    while (
+        wrapper.assigns
+        and at < len(words)
+        and (_NAME.match(words[at]) or (wrapper.any_name and "=" in words[at]))
+    ):
         settings.append(words[at])
         at += 1
     if wrapper.operands:
         behind = _own_options(wrapper, words, at + wrapper.operands)
-        at, script, cwd = behind.at, script if behind.script is None else behind.script, behind.cwd or cwd
+        at, script, cwd = (
+            behind.at,
+            script if behind.script is None else behind.script,
+            behind.cwd or cwd,
+        )
     rest = tuple(words[at:])
     if script is not None:
         return Unwrapped(text=script, settings=tuple(settings))
@@ -195,14 +220,20 @@ def shell_script(words: Sequence[str]) -> tuple[str | None, str | None]:
 
 
 def places_of(words: Sequence[str]) -> tuple[str, ...]:
-    """What a find finds: where it starts and all that is in there, if it does not look for something."""
-    first = next((at for at, word in enumerate(words) if at and word.startswith(("-", "(", "!"))), len(words))
+    """What a find finds: where it starts and all that is in there, if it does not look for
+    something.
+    """
+    first = next(
+        (at for at, word in enumerate(words) if at and word.startswith(("-", "(", "!"))), len(words)
+    )
     narrowed = any(
         word in _TESTS and not set(words[at + 1 : at + 2] or ("x",)) <= {"*", "?*", "*?", ".*"}
         for at, word in enumerate(words)
     )
     return (
-        (SOMETHING,) if narrowed else tuple(one for start in words[1:first] or (".",) for one in (start, f"{start}/*"))
+        (SOMETHING,)
+        if narrowed
+        else tuple(one for start in words[1:first] or (".",) for one in (start, f"{start}/*"))
     )
 
 
@@ -215,12 +246,18 @@ def found_by(command: Command) -> Iterator[Command]:
     for at, word in enumerate(words):
         if word in ("-exec", "-execdir", "-ok", "-okdir"):
             end = next((i for i in range(at + 1, len(words)) if words[i] in (";", "+")), len(words))
-            body = [one for item in words[at + 1 : end] for one in (what if item == "{}" else (item,))]
+            body = [
+                one for item in words[at + 1 : end] for one in (what if item == "{}" else (item,))
+            ]
             yield replace(inner, words=tuple(body), bare=False)
 
 
-def appended(rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | None) -> Iterator[tuple[str, ...]]:
-    """xargs and parallel: what they read becomes words. Where a mark stands for it, each line is a command."""
+def appended(
+    rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | None
+) -> Iterator[tuple[str, ...]]:
+    """xargs and parallel: what they read becomes words. Where a mark stands for it, each line is a
+    command.
+    """
     known = stdin.text if stdin is not None else None
     given: tuple[str, ...]
     lines: tuple[str, ...]
@@ -229,14 +266,19 @@ def appended(rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | N
         rest, given = rest[:at], rest[at + 1 :]
         lines = given
     elif known is not None:
-        given, lines = (tuple(map(_read, pieces)) for pieces in (parted(known), known.removesuffix("\n").split("\n")))
+        given, lines = (
+            tuple(map(_read, pieces))
+            for pieces in (parted(known), known.removesuffix("\n").split("\n"))
+        )
     else:
         given = lines = (stdin.places if stdin is not None else ()) or (SOMETHING,)
     mark = next(filter(None, map(_mark, words[1:], (*words[2:], ""))), "")
     program, *arguments = rest
     if mark or any("{}" in word for word in arguments):  # parallel needs no option
         lines = lines if len(lines) <= MAX_EXPANSIONS else (SOMETHING,)
-        yield from ((program, *(word.replace(mark or "{}", line) for word in arguments)) for line in lines)
+        yield from (
+            (program, *(word.replace(mark or "{}", line) for word in arguments)) for line in lines
+        )
         return
     yield (*rest, *given)
     if any(_BATCH.match(word) for word in words[1:]) or os.path.basename(words[0]) == "parallel":
@@ -270,7 +312,10 @@ def reads_its_program(words: Sequence[str]) -> bool:
 
 
 def decodes(words: Sequence[str]) -> bool:
-    return any(word in ("-d", "-D", "--decode") or (word.startswith("-") and "d" in word[1:3]) for word in words[1:])
+    return any(
+        word in ("-d", "-D", "--decode") or (word.startswith("-") and "d" in word[1:3])
+        for word in words[1:]
+    )
 
 
 def written_by(words: Sequence[str]) -> Iterator[str]:
@@ -288,7 +333,11 @@ def written_by(words: Sequence[str]) -> Iterator[str]:
             yield word.partition("=")[2]
         elif word.startswith(f"-{option}") and len(word) > 2:
             yield word[2:]
-        elif at and not word.startswith("-") and (program == "wget" or any(re.match("-[a-zA-Z]*O", w) for w in words)):
+        elif (
+            at
+            and not word.startswith("-")
+            and (program == "wget" or any(re.match("-[a-zA-Z]*O", w) for w in words))
+        ):
             yield word.rpartition("/")[2]
 
 

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class ShellState:
-    """``names``: what stands for other text (alias, ``hash -p``); ``copies``: programs under other names, by place;
-    ``stdin``: what ``exec <`` put there."""
+    """``names``: what stands for other text (alias, ``hash -p``); ``copies``: programs under other
+    names, by place; ``stdin``: what ``exec <`` put there.
+    """
 
     cwd: str
     home: str
@@ -29,12 +30,16 @@ class ShellState:
     stdin: ShellStream | None = None
 
     def copy(self) -> ShellState:
-        """For a shell of its own. What it writes and defines still counts: nobody knows in which order things run."""
+        """For a shell of its own. What it writes and defines still counts: nobody knows in which
+        order things run.
+        """
         return replace(self, variables=dict(self.variables))
 
     def place(self, written: str) -> str:
         if written.startswith(("/", UNKNOWN, SOMETHING)) or UNKNOWN in self.cwd:
-            return written if UNKNOWN in written else os.path.normpath(written) if written else written
+            return (
+                written if UNKNOWN in written else os.path.normpath(written) if written else written
+            )
         return os.path.normpath(os.path.join(self.cwd, written))
 
     def cd(self, target: str) -> None:

@@ -1,8 +1,9 @@
 """Whether the tree of a shell text accounts for every byte of it.
 
-The grammar skips what it takes for blanks and comments, and parts words by rules that are not always those of a shell.
-To a shell ``\\ #; reboot`` is a word and a second command; the grammar sees a comment. So the text between the nodes of
-a tree, the places of comments and the edges of reserved words are compared with what a shell would accept there.
+The grammar skips what it takes for blanks and comments, and parts words by rules that are not
+always those of a shell. To a shell ``\\ #; reboot`` is a word and a second command; the grammar
+sees a comment. So the text between the nodes of a tree, the places of comments and the edges of
+reserved words are compared with what a shell would accept there.
 """
 
 from __future__ import annotations
@@ -37,9 +38,16 @@ _EXPRESSIONS = frozenset(
         "ternary_expression", "arithmetic_expansion", "subscript",
     )
 )  # fmt: skip
-_COMMENTED = _STATEMENTS | {"command", "redirected_statement", "heredoc_redirect", "declaration_command"}
+_COMMENTED = _STATEMENTS | {
+    "command",
+    "redirected_statement",
+    "heredoc_redirect",
+    "declaration_command",
+}
 # One word: the grammar sometimes skips blanks in the middle of it.
-_TIGHT = frozenset(("simple_expansion", "concatenation", "brace_expression", "variable_assignment", "command_name"))
+_TIGHT = frozenset(
+    ("simple_expansion", "concatenation", "brace_expression", "variable_assignment", "command_name")
+)
 # Lists of words, which the judge joins itself where they touch.
 _WORDS = frozenset(("case_item", "case_statement", "for_statement", "array"))
 _RESERVED = frozenset(
@@ -53,15 +61,22 @@ _EDGES = b" \t\n;&|()<>"
 _ENDS = frozenset((";", "&", "|", "|&", "&&", "||", ")", "))", ";;", ";&", ";;&", "`", "\n", ","))
 
 
-def unaccounted(data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node], bool]) -> str | None:
-    """Why a shell may read ``data`` otherwise than the tree says; None: it does not. ``found``: all nodes of the tree,
-    the root first."""
+def unaccounted(
+    data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node], bool]
+) -> str | None:
+    """Why a shell may read ``data`` otherwise than the tree says; None: it does not. ``found``: all
+    nodes of the tree, the root first.
+    """
     for node in found:
         if node.type == "comment" and not _is_comment(data, node):
             return "a # in it begins a comment for the grammar and belongs to a word for a shell"
         if node.type == "heredoc_redirect" and not _ends_at_its_mark(data, node):
             return "a here-document in it ends elsewhere for a shell than for the grammar"
-        if not node.is_named and node.child_count == 0 and (node.text or b"").decode("latin-1") != node.type:
+        if (
+            not node.is_named
+            and node.child_count == 0
+            and (node.text or b"").decode("latin-1") != node.type
+        ):
             return "the grammar takes more letters for an operator than a shell does"
         if "`" in node.type and node.type != "`":
             return "it has an empty pair of backticks"
@@ -71,10 +86,14 @@ def unaccounted(data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node]
             data[: node.start_byte][-1:] in _EDGES and _DESCRIPTOR.fullmatch(node.text or b"")
         ):
             return "a number belongs to a redirection for the grammar and to a word for a shell"
-        if node.type.endswith("_redirect") and _NUMBERED.search(data[max(0, node.start_byte - 80) : node.start_byte]):
+        if node.type.endswith("_redirect") and _NUMBERED.search(
+            data[max(0, node.start_byte - 80) : node.start_byte]
+        ):
             return "a number belongs to a word for the grammar and to a redirection for a shell"
         if _takes_a_word(data, node):
-            return "a word behind <&- or >&- is a target for the grammar and an argument for a shell"
+            return (
+                "a word behind <&- or >&- is a target for the grammar and an argument for a shell"
+            )
         if node.child_count and not _fits(data, node, is_verbatim):
             return "a part of it is lost to the grammar"
     return None
@@ -91,7 +110,9 @@ def _is_comment(data: bytes, node: Node) -> bool:
     around = node.parent
     if around is None or around.type not in _COMMENTED:
         return False
-    while around is not None and b"`" in (node.text or b""):  # a backtick ends a comment inside of backticks
+    while around is not None and b"`" in (
+        node.text or b""
+    ):  # a backtick ends a comment inside of backticks
         if around.type == "command_substitution" and (around.text or b"").startswith(b"`"):
             return False
         around = around.parent
@@ -101,7 +122,9 @@ def _is_comment(data: bytes, node: Node) -> bool:
 def _is_arithmetic(node: Node | None) -> bool:
     if node is None:
         return False
-    return node.type == "c_style_for_statement" or any(child.type in ("((", "$((", "$[") for child in node.children[:1])
+    return node.type == "c_style_for_statement" or any(
+        child.type in ("((", "$((", "$[") for child in node.children[:1]
+    )
 
 
 def _takes_a_word(data: bytes, node: Node) -> bool:
@@ -112,9 +135,18 @@ def _takes_a_word(data: bytes, node: Node) -> bool:
 
 def _stands_alone(data: bytes, node: Node) -> bool:
     parent = node.parent
-    if parent is None or parent.type in ("subscript", "brace_expression", "expansion", "arithmetic_expansion"):
+    if parent is None or parent.type in (
+        "subscript",
+        "brace_expression",
+        "expansion",
+        "arithmetic_expansion",
+    ):
         return True
-    if node.type in ("!", "[", "]") and parent.type != "negated_command" and parent.type != "test_command":
+    if (
+        node.type in ("!", "[", "]")
+        and parent.type != "negated_command"
+        and parent.type != "test_command"
+    ):
         return True  # an operator of an expression, a letter of a word
     if node.type == "!" and parent.type == "test_command" and _is_arithmetic(parent):
         return True
@@ -160,11 +192,15 @@ def _fits(data: bytes, node: Node, is_verbatim: Callable[[Node], bool]) -> bool:
     return True
 
 
-def _may_be_skipped(node: Node, gap: bytes, last: Node | None, is_verbatim: Callable[[Node], bool]) -> bool:
+def _may_be_skipped(
+    node: Node, gap: bytes, last: Node | None, is_verbatim: Callable[[Node], bool]
+) -> bool:
     match node.type:
         case "heredoc_body":
             return is_verbatim(node) or _EXPANDED.search(_ESCAPED.sub(b"", gap)) is None
-        case "redirected_statement" if last is not None and last.type == "command" and _DASH.fullmatch(gap):
+        case "redirected_statement" if (
+            last is not None and last.type == "command" and _DASH.fullmatch(gap)
+        ):
             return True
         case "string":
             return _LINES.fullmatch(gap) is not None
@@ -178,7 +214,9 @@ def _may_be_skipped(node: Node, gap: bytes, last: Node | None, is_verbatim: Call
             return False
         case "heredoc_redirect" if last is not None and last.type in ("<<", "<<-"):
             return _BLANKS.fullmatch(gap) is not None
-        case kind if kind in _STATEMENTS or kind in _EXPRESSIONS or kind in ("heredoc_redirect", "expansion"):
+        case kind if (
+            kind in _STATEMENTS or kind in _EXPRESSIONS or kind in ("heredoc_redirect", "expansion")
+        ):
             return _LINES.fullmatch(gap) is not None
         case _:
             return _BLANKS.fullmatch(gap) is not None
@@ -186,7 +224,11 @@ def _may_be_skipped(node: Node, gap: bytes, last: Node | None, is_verbatim: Call
 
 def _may_touch(node: Node, one: Node, other: Node) -> bool:
     redirects = one.type.endswith("_redirect") or other.type.endswith("_redirect")
-    if one.type == "variable_assignment" and not _is_arithmetic(node) and node.type not in _EXPRESSIONS:
+    if (
+        one.type == "variable_assignment"
+        and not _is_arithmetic(node)
+        and node.type not in _EXPRESSIONS
+    ):
         return redirects or other.type in _ENDS
     if node.type not in _STATEMENTS or node.type in _WORDS or _is_arithmetic(node):
         return True
@@ -199,4 +241,7 @@ def lost_dash(redirect: Node) -> bool:
     if before is None or parent is None:
         return False
     begin = parent.start_byte
-    return _DASH.fullmatch((parent.text or b"")[before.end_byte - begin : redirect.start_byte - begin]) is not None
+    return (
+        _DASH.fullmatch((parent.text or b"")[before.end_byte - begin : redirect.start_byte - begin])
+        is not None
+    )

@@ -1,9 +1,10 @@
 """Shell text → the commands it would start, as far as the text alone tells.
 
-The text is walked as a shell runs it, without running anything: words are expanded, ``cd`` and assignments remembered,
-what is piped, substituted, written to a file and run again is followed, wrappers (``sudo``, ``env``, ``sh -c``,
-``xargs`` …: wrappers.toml) are taken off. Every branch counts, also one that would not be taken. What the text does
-not tell is ``UNKNOWN``; a shell that is given text nobody can see is a doubt.
+The text is walked as a shell runs it, without running anything: words are expanded, ``cd`` and
+assignments remembered, what is piped, substituted, written to a file and run again is followed,
+wrappers (``sudo``, ``env``, ``sh -c``, ``xargs`` …: wrappers.toml) are taken off. Every branch
+counts, also one that would not be taken. What the text does not tell is ``UNKNOWN``; a shell that
+is given text nobody can see is a doubt.
 
 Nothing here decides. ``denied_commands.py`` has the rules.
 """
@@ -66,21 +67,32 @@ _DECLARING = ("", "declare", "export", "local", "readonly", "typeset")
 
 @dataclass(slots=True, kw_only=True)
 class ShellLine:
-    """What was found in a text: commands in the order they would start, and why not all of it can be told."""
+    """What was found in a text: commands in the order they would start, and why not all of it can
+    be told.
+    """
 
     commands: list[Command] = field(default_factory=list)
     doubts: list[str] = field(default_factory=list)
     bombs: list[str] = field(default_factory=list)  # functions that start themselves twice
-    texts: list[str] = field(default_factory=list)  # code of other languages, which may start anything
+    texts: list[str] = field(
+        default_factory=list
+    )  # code of other languages, which may start anything
     assigns: bool = False  # a variable, or a name's meaning: see assignments.py
 
 
 def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> ShellLine:
-    """Unparsed if the text is no shell command. Text inside it (``sh -c``) that is none is a doubt."""
+    """Unparsed if the text is no shell command. Text inside it (``sh -c``) that is none is a
+    doubt.
+    """
     root = parse(text, dialect)
     line = ShellLine()
-    variables: dict[str, tuple[Piece, ...]] = {"HOME": (Piece(home),), "IFS": (Piece(" \t\n", splits=True),)}
-    _Walk(line, ShellState(cwd=cwd, home=home, variables=variables), 0, dialect=dialect).all_of(root, None)
+    variables: dict[str, tuple[Piece, ...]] = {
+        "HOME": (Piece(home),),
+        "IFS": (Piece(" \t\n", splits=True),),
+    }
+    _Walk(line, ShellState(cwd=cwd, home=home, variables=variables), 0, dialect=dialect).all_of(
+        root, None
+    )
     if line.assigns:
         line.commands = [replace(command, bare=False) for command in line.commands]
     return line
@@ -91,15 +103,21 @@ class _Walk(Expansion):
     line: ShellLine
     state: ShellState
     layer: int
-    seen: set[int] = field(default_factory=set)  # where the commands of this text begin that were walked
+    seen: set[int] = field(
+        default_factory=set
+    )  # where the commands of this text begin that were walked
     dialect: Dialect = Dialect.BASH  # of the shell that runs this text
 
     def all_of(self, root: Node, stdin: ShellStream | None) -> ShellStream:
         self.line.assigns = self.line.assigns or text_assigns(root)
         if self.dialect is Dialect.BASH and evaluates_literals(root):
-            self.line.doubts.append("arithmetic and array subscripts run a command that stands quoted in the text")
+            self.line.doubts.append(
+                "arithmetic and array subscripts run a command that stands quoted in the text"
+            )
         elif self.dialect is Dialect.BASH and may_run_values(root, inner=self.layer > 0):
-            self.line.doubts.append("arithmetic and array subscripts may run what stands in a variable")
+            self.line.doubts.append(
+                "arithmetic and array subscripts may run what stands in a variable"
+            )
         if transforms(root):
             self.line.doubts.append("an expansion with @ may run what stands in a variable")
         out = self.run(root, stdin)
@@ -126,14 +144,20 @@ class _Walk(Expansion):
             case "function_definition":
                 return self._function(node)
             case "variable_assignment":
-                self._emit(Command(words=(), cwd=self.state.cwd, bare=False, assigned=(self._assign(node),)))
+                self._emit(
+                    Command(
+                        words=(), cwd=self.state.cwd, bare=False, assigned=(self._assign(node),)
+                    )
+                )
                 return ShellStream(text="")
             case "declaration_command" | "unset_command":
                 return self._declaration(node)
             case "for_statement":
                 return self._for(node, stdin)
             case "while_statement" | "c_style_for_statement" if runs_on(node):
-                self.line.doubts.append("it starts something in the background, again and again without end")
+                self.line.doubts.append(
+                    "it starts something in the background, again and again without end"
+                )
                 return self._each(node.named_children, stdin)
             case "comment" | "heredoc_body":
                 self.inside(node)
@@ -161,16 +185,22 @@ class _Walk(Expansion):
             self.state.stdin = self.state.stdin if stream is None else None
             out = self.run(stage, stream)
             self.state = outer
-            stream = out if stream is None else replace(out, programs=out.programs | stream.programs)
+            stream = (
+                out if stream is None else replace(out, programs=out.programs | stream.programs)
+            )
         return stream or ShellStream(text="")
 
     def _for(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         names = [child for child in node.named_children if child.type == "variable_name"]
         body = [child for child in node.named_children if child.type == "do_group"]
-        values = [child for child in node.named_children if child not in names and child not in body]
+        values = [
+            child for child in node.named_children if child not in names and child not in body
+        ]
         words = self.words(values)
         for name in names:
-            known = tuple(Piece(word, splits=True) for word in words) or (Piece(UNKNOWN, splits=True),)
+            known = tuple(Piece(word, splits=True) for word in words) or (
+                Piece(UNKNOWN, splits=True),
+            )
             self.state.variables[text_of(name)] = known
         return self._each(body, stdin)
 
@@ -201,7 +231,11 @@ class _Walk(Expansion):
 
     def _declaration(self, node: Node) -> ShellStream:
         """export, local, declare, readonly, unset: commands of the grammar's own kind."""
-        assigned = tuple(self._assign(child) for child in node.named_children if child.type == "variable_assignment")
+        assigned = tuple(
+            self._assign(child)
+            for child in node.named_children
+            if child.type == "variable_assignment"
+        )
         others = [child for child in node.named_children if child.type != "variable_assignment"]
         words = (node.children[0].type, *(word for child in others for word in self.words([child])))
         self._emit(Command(words=words, cwd=self.state.cwd, bare=not assigned, assigned=assigned))
@@ -219,7 +253,10 @@ class _Walk(Expansion):
             self.line.doubts.append(f"a word after a redirection: {written}")
         self._emit(
             Command(
-                words=("{",), cwd=self.state.cwd, bare=all(one.changes_nothing for one in given), redirects=tuple(given)
+                words=("{",),
+                cwd=self.state.cwd,
+                bare=all(one.changes_nothing for one in given),
+                redirects=tuple(given),
             )
         )
         outer, self.state.stdin = self.state.stdin, None if taken is not None else self.state.stdin
@@ -227,9 +264,12 @@ class _Walk(Expansion):
         self.state.stdin = outer if taken is not None else self.state.stdin
         return self._ended(out, given, rest)
 
-    def _redirects(self, nodes: Sequence[Node]) -> tuple[ShellStream | None, list[Redirect], list[Node], list[str]]:
-        """→ what is read, what is named, what follows a here-document's first line, words that the grammar took for a
-        second target."""
+    def _redirects(
+        self, nodes: Sequence[Node]
+    ) -> tuple[ShellStream | None, list[Redirect], list[Node], list[str]]:
+        """→ what is read, what is named, what follows a here-document's first line, words that the
+        grammar took for a second target.
+        """
         taken: ShellStream | None = None
         given: list[Redirect] = []
         rest: list[Node] = []
@@ -264,7 +304,9 @@ class _Walk(Expansion):
 
     def _heredoc(self, node: Node) -> ShellStream:
         body = next((child for child in node.children if child.type == "heredoc_body"), None)
-        start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
+        start = next(
+            (text_of(child) for child in node.children if child.type == "heredoc_start"), ""
+        )
         if body is None:
             return ShellStream(text="")
         text = text_of(body)
@@ -287,34 +329,48 @@ class _Walk(Expansion):
         if operator == "<" and len(words) == 1:
             stream = self.state.files.get(self.state.place(words[0]))
         given = [
-            Redirect(operator=operator, target=self.state.place(word), copies=copies_descriptor(operator, word))
+            Redirect(
+                operator=operator,
+                target=self.state.place(word),
+                copies=copies_descriptor(operator, word),
+            )
             for word in words
         ]
         return stream, given, self.words(others)
 
-    def _ended(self, out: ShellStream, given: Sequence[Redirect], rest: Sequence[Node]) -> ShellStream:
+    def _ended(
+        self, out: ShellStream, given: Sequence[Redirect], rest: Sequence[Node]
+    ) -> ShellStream:
         for redirect in given:
             if redirect.writes:
                 before = self.state.files.get(redirect.target, ShellStream(text=""))
-                self.state.files[redirect.target] = joined([before, out]) if ">>" in redirect.operator else out
+                self.state.files[redirect.target] = (
+                    joined([before, out]) if ">>" in redirect.operator else out
+                )
         for node in rest:  # "cat <<X | sh": the grammar has what follows inside the here-document
             out = self.run(node, out if node.type == "pipeline" else None)
         return out
 
     # Commands.
 
-    def _command(self, node: Node, stdin: ShellStream | None, redirects: Sequence[Node]) -> ShellStream:
+    def _command(
+        self, node: Node, stdin: ShellStream | None, redirects: Sequence[Node]
+    ) -> ShellStream:
         self.seen.add(node.start_byte)
         own = [child for child in node.children if child.type.endswith("_redirect")]
         assigned = [child for child in node.named_children if child.type == "variable_assignment"]
         others = [
-            child for child in node.children if child not in own and child not in assigned and child.type != "comment"
+            child
+            for child in node.children
+            if child not in own and child not in assigned and child.type != "comment"
         ]
         taken, given, rest, spilled = self._redirects([*own, *redirects])
         outer = dict(self.state.variables)
         settings = tuple(self._assign(child) for child in assigned)
         if others:
-            self.state.variables = outer  # NAME=value in front of a command is for that command alone
+            self.state.variables = (
+                outer  # NAME=value in front of a command is for that command alone
+            )
         read, substituted = self._program(others)
         words = (*read, *spilled)
         known = not any(map(unknown, words))
@@ -331,8 +387,9 @@ class _Walk(Expansion):
         return self._ended(out, given, rest)
 
     def _program(self, nodes: Sequence[Node]) -> tuple[list[str], frozenset[str]]:
-        """→ all words, and the programs whose output is somewhere in them. A program that may be one of several is
-        unknown."""
+        """→ all words, and the programs whose output is somewhere in them. A program that may be
+        one of several is unknown.
+        """
         read = [self.ways(group) for group in groups_of(nodes)]
         words = [word for ways in read[1:] for way in ways for word in fields_of(way)]
         first = [list(fields_of(way)) for way in read[0]] if read else [[]]
@@ -363,7 +420,11 @@ class _Walk(Expansion):
             else self._again(inner, given, Dialect.SH)
             for inner, given in unwrapped(command, stdin)
         ]
-        out = effect_of(self.state, command, stdin) if not started or command.program == "find" else joined(started)
+        out = (
+            effect_of(self.state, command, stdin)
+            if not started or command.program == "find"
+            else joined(started)
+        )
         return replace(out, programs=out.programs | {command.program}) if started else out
 
     def _meant(self, command: Command, stdin: ShellStream | None) -> ShellStream | None:
@@ -390,7 +451,9 @@ class _Walk(Expansion):
         if command.words or command.redirects or command.assigned:
             self.line.commands.append(command)
             self.line.assigns = self.line.assigns or command_assigns(command)
-        if command.program in ("declare", "local", "typeset") and any(map(_REFERS.match, command.words[1:])):
+        if command.program in ("declare", "local", "typeset") and any(
+            map(_REFERS.match, command.words[1:])
+        ):
             self.line.doubts.append("a variable stands for another one")
         for name, _, value in (one.partition("=") for one in command.assigned):
             if name in _OBEYED and value:

@@ -1,7 +1,8 @@
 """Words of a shell, as letters: quoting, escapes, braces, and what stays unknown.
 
-While a word is put together, letters that have lost their meaning (quoted blanks and braces) are moved out of the way,
-to code points that no text holds: ``hidden`` does it, ``shown`` takes it back.
+While a word is put together, letters that have lost their meaning (quoted blanks and braces) are
+moved out of the way, to code points that no text holds: ``hidden`` does it, ``shown`` takes it
+back.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ def shown(text: str) -> str:
 
 
 def guarded(piece: Piece) -> str:
-    return piece.text if piece.splits else re.sub(r"[ \t\n]", lambda blank: chr(_HIDE[ord(blank[0])]), piece.text)
+    return (
+        piece.text
+        if piece.splits
+        else re.sub(r"[ \t\n]", lambda blank: chr(_HIDE[ord(blank[0])]), piece.text)
+    )
 
 
 def fields_of(way: Piece) -> Iterator[str]:
@@ -104,7 +109,9 @@ def fields_of(way: Piece) -> Iterator[str]:
 
 
 def parted(text: str) -> list[str]:
-    """By the blanks of a shell. ``str.split`` parts by those of Unicode too, which are letters to a shell."""
+    """By the blanks of a shell. ``str.split`` parts by those of Unicode too, which are letters to a
+    shell.
+    """
     return [word for word in _BLANKS.split(text) if word]
 
 
@@ -123,12 +130,16 @@ def braces(text: str) -> list[str]:
             return [UNKNOWN]
         else:
             options = found[1].split(_COMMA)
-            waiting += [one[: found.start()] + option + one[found.end() :] for option in reversed(options)]
+            waiting += [
+                one[: found.start()] + option + one[found.end() :] for option in reversed(options)
+            ]
     return done
 
 
 def unescaped(text: str) -> str:
-    """An unquoted word: a backslash takes the meaning from what follows, and a line break goes away with it."""
+    """An unquoted word: a backslash takes the meaning from what follows, and a line break goes away
+    with it.
+    """
     out: list[str] = []
     at = 0
     while at < len(text):
@@ -144,12 +155,26 @@ def unescaped(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """Inside double quotes a backslash means something before ``$ ` " \\`` and a line break only."""
+    """Inside double quotes a backslash means something before ``$ ` " \\`` and a line break
+    only.
+    """
     return re.sub(r'\\([$`"\\\n])', lambda found: "" if found[1] == "\n" else found[1], text)
 
 
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,4}|c.|.)", re.DOTALL)
+_ESCAPES = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "a": "\a",
+    "b": "\b",
+    "e": "\x1b",
+    "E": "\x1b",
+    "f": "\f",
+    "v": "\v",
+}
+_ESCAPE = re.compile(
+    r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,4}|c.|.)", re.DOTALL
+)
 
 
 def ansi(text: str) -> str:

@@ -51,5 +51,7 @@ def wrapper_of(program: str) -> Wrapper | None:
 
 
 def _wrapper(entry: dict[str, Any]) -> Wrapper:
-    keys: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    keys: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
     return Wrapper(**keys)

@@ -2,8 +2,9 @@
 
     python -m paddock.testing.executor mymodule:make
 
-``make()`` is an async context manager that gives a :class:`Place`. Each check is told in one line; the exit status is 0
-when all hold. What is ended is seen to end from outside: commands leave their mark in a file that the host reads.
+``make()`` is an async context manager that gives a :class:`Place`. Each check is told in one line;
+the exit status is 0 when all hold. What is ended is seen to end from outside: commands leave their
+mark in a file that the host reads.
 """
 
 from __future__ import annotations
@@ -31,12 +32,19 @@ async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names:
                 await asyncio.wait_for(CHECKS[name](place.below(str(number))), 3 * PATIENCE_S)
             except Exception as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
-                print(f"not ok {name}: {type(error).__name__}: {error} ({where.name}:{where.lineno})", flush=True)
+                print(
+                    f"not ok {name}: {type(error).__name__}: {error} ({where.name}:{where.lineno})",
+                    flush=True,
+                )
                 return False
             print(f"ok {name}", flush=True)
             return True
 
-    last = names[-1:] if CHECKS[names[-1]] is checks.endings.disposing_ends_everything_and_can_be_repeated else []
+    last = (
+        names[-1:]
+        if CHECKS[names[-1]] is checks.endings.disposing_ends_everything_and_can_be_repeated
+        else []
+    )
     async with make() as place:
         turn = asyncio.Semaphore(place.at_a_time)
         others = names[: len(names) - len(last)]

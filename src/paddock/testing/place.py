@@ -1,4 +1,6 @@
-"""A place under test, the list of checks, and how these see what happens: by marks in files that the host reads."""
+"""A place under test, the list of checks, and how these see what happens: by marks in files that
+the host reads.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,10 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """``workspace`` is where files of the host and of commands are the same; ``inside`` is what commands call it, and
-    where they run unless told otherwise. ``tells_failures``: a command that can not be started is told from one that
-    was."""
+    """``workspace`` is where files of the host and of commands are the same; ``inside`` is what
+    commands call it, and where they run unless told otherwise. ``tells_failures``: a command that
+    can not be started is told from one that was.
+    """
 
     executor: CommandExecutor
     workspace: Path

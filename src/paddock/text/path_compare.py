@@ -1,9 +1,11 @@
-"""Paths as tools are given them → what they are compared by. The one place where that is worked out.
+"""Paths as tools are given them → what they are compared by. The one place where that is worked
+out.
 
-A path has several spellings that all have to pass: as its letters say, with ``.`` and ``..`` taken out, and where the
-kernel would really end up, links followed. ``/etc/./shadow``, ``link/shadow`` and ``/proc/self/root/etc/shadow`` are
-one file. Paths of Windows (drive letters, UNC) are understood on every system, so that one policy means the same
-everywhere; nothing is opened by them elsewhere.
+A path has several spellings that all have to pass: as its letters say, with ``.`` and ``..`` taken
+out, and where the kernel would really end up, links followed. ``/etc/./shadow``, ``link/shadow``
+and ``/proc/self/root/etc/shadow`` are one file. Paths of Windows (drive letters, UNC) are
+understood on every system, so that one policy means the same everywhere; nothing is opened by them
+elsewhere.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ class PathKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedPath:
-    """``spellings``: each is to be judged, all have to pass. ``real``: what to open, through no link at all; None where
-    this system has no such path."""
+    """``spellings``: each is to be judged, all have to pass. ``real``: what to open, through no
+    link at all; None where this system has no such path.
+    """
 
     written: str
     kind: PathKind
@@ -58,7 +61,9 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
         raise PathError("the path can not be looked up: it is longer than any file system takes")
     kind, path = normal(written, cwd=cwd, home=home, platform=platform)
     if kind is not PathKind.POSIX or platform == "win32":
-        return LocatedPath(written=written, kind=kind, spellings=(folded(path, platform),), real=None)
+        return LocatedPath(
+            written=written, kind=kind, spellings=(folded(path, platform),), real=None
+        )
     whole = _whole(written, cwd, home)
     try:
         real = follow(whole).end.path
@@ -66,13 +71,18 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
         raise PathError(error.message) from None
     except OSError as error:  # a name longer than any
         raise PathError(f"the path can not be looked up: {error.strerror}") from None
-    spellings = dict.fromkeys(folded(one, platform) for one in (os.path.normpath(whole).replace("//", "/"), path, real))
+    spellings = dict.fromkeys(
+        folded(one, platform) for one in (os.path.normpath(whole).replace("//", "/"), path, real)
+    )
     return LocatedPath(written=written, kind=kind, spellings=tuple(spellings), real=real)
 
 
-def normal(written: str, *, cwd: str, home: str, platform: str = sys.platform) -> tuple[PathKind, str]:
-    """By the letters alone: absolute, forward slashes, no ``.`` and ``..``. A drive is ``/c:/…``, a share
-    ``/\\\\server/share/…``, so that patterns see one root."""
+def normal(
+    written: str, *, cwd: str, home: str, platform: str = sys.platform
+) -> tuple[PathKind, str]:
+    """By the letters alone: absolute, forward slashes, no ``.`` and ``..``. A drive is ``/c:/…``, a
+    share ``/\\\\server/share/…``, so that patterns see one root.
+    """
     text = written.replace("\\", "/")
     for long in ("//?/UNC/", "//?/unc/"):
         if text.startswith(long) and "\\" in written:
@@ -81,7 +91,9 @@ def normal(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
         text = text[4:]
     drive = _DRIVE.match(text) or (re.match(r"([A-Za-z]):", text) if platform == "win32" else None)
     if drive:
-        return PathKind.DRIVE, f"/{drive[1].lower()}:" + _collapsed(_windows_names(text[drive.end() :]))
+        return PathKind.DRIVE, f"/{drive[1].lower()}:" + _collapsed(
+            _windows_names(text[drive.end() :])
+        )
     if re.match(r"//[^/]", text) and (written.startswith("\\\\") or platform == "win32"):
         return PathKind.UNC, _share(text[2:])
     return PathKind.POSIX, _collapsed(_whole(written, cwd, home).replace("\\", "/").split("/"))
@@ -106,7 +118,9 @@ def _share(rest: str) -> str:
 
 
 def _windows_names(path: str) -> list[str]:
-    """Windows drops dots and blanks at the end of a name, and what follows a colon is a stream of the same file."""
+    """Windows drops dots and blanks at the end of a name, and what follows a colon is a stream of
+    the same file.
+    """
     names = []
     for name in path.split("/"):
         plain = name if name in (".", "..") else name.partition(":")[0].rstrip(". ")

@@ -1,9 +1,11 @@
-"""A path as the kernel walks it, one name at a time, to see every link that leads it and where it ends.
+"""A path as the kernel walks it, one name at a time, to see every link that leads it and where it
+ends.
 
-A link counts by the directory it stands in: who can write there, chooses where it leads. Only what does not exist has
-no links: a directory that can not be entered may hold one. If it belongs to somebody else, no command of this user has
-shut it and none gets through it, so it is as good as empty. One's own is an error, because Landlock does not judge
-chmod. (``core/src/kernel/resolved_path.rs`` walks by the same rules.)
+A link counts by the directory it stands in: who can write there, chooses where it leads. Only what
+does not exist has no links: a directory that can not be entered may hold one. If it belongs to
+somebody else, no command of this user has shut it and none gets through it, so it is as good as
+empty. One's own is an error, because Landlock does not judge chmod.
+(``core/src/kernel/resolved_path.rs`` walks by the same rules.)
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPath:
-    """A name that no link leads to. ``object``: what has it, if something does; ``above``: the directories it is in."""
+    """A name that no link leads to. ``object``: what has it, if something does; ``above``: the
+    directories it is in.
+    """
 
     path: str
     object: Identity | None
@@ -41,7 +45,9 @@ class ResolvedPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """A place and all below it, known by name and, if it was a directory, by inode: it may have been renamed since."""
+    """A place and all below it, known by name and, if it was a directory, by inode: it may have
+    been renamed since.
+    """
 
     path: str
     identity: Identity | None = None
@@ -92,7 +98,9 @@ def follow(path: str) -> PathWalk:
             continue
         if len(links) == MAX_LINKS:
             raise _wrong(written, OSError(errno.ELOOP, "too many symbolic links"))
-        links.append(ResolvedPath(path=here, object=Identity.of(found), above=tuple(reversed(chain))))
+        links.append(
+            ResolvedPath(path=here, object=Identity.of(found), above=tuple(reversed(chain)))
+        )
         target = _read(here)
         if target.startswith("/"):
             here, chain = "", chain[:1]
@@ -105,7 +113,9 @@ def follow(path: str) -> PathWalk:
         end = ResolvedPath(path=here or "/", object=None, above=above_end)
     else:
         directory = stat.S_ISDIR(found.st_mode)
-        end = ResolvedPath(path=here or "/", object=above_end[0], above=above_end[1:], directory=directory)
+        end = ResolvedPath(
+            path=here or "/", object=above_end[0], above=above_end[1:], directory=directory
+        )
     return PathWalk(written=os.path.normpath(written), links=tuple(links), end=end)
 
 

@@ -1,9 +1,10 @@
 """Take secrets out of text before it is written or shown: journal, prompts, logs.
 
-Best effort: what looks like a secret goes, and what a session knows to be one goes wherever it stands. A secret that
-looks like nothing stays. ``secrets.tsv`` has the rules; the core reads the same (core/src/journal/redact/), for what it
-journals itself. The expressions are RE2's, because commands choose the text they work on: time is linear in it. They
-work on bytes, so text that is not UTF-8 comes out as it went in.
+Best effort: what looks like a secret goes, and what a session knows to be one goes wherever it
+stands. A secret that looks like nothing stays. ``secrets.tsv`` has the rules; the core reads the
+same (core/src/journal/redact/), for what it journals itself. The expressions are RE2's, because
+commands choose the text they work on: time is linear in it. They work on bytes, so text that is not
+UTF-8 comes out as it went in.
 """
 
 from __future__ import annotations
@@ -33,14 +34,21 @@ _NEARLY = 1e-9  # two languages add up in two orders
 
 
 class Redactor:
-    """``values``: secrets that are known, each gone wherever it stands, also encoded as in an address or as base64.
+    """``values``: secrets that are known, each gone wherever it stands, also encoded as in an
+    address or as base64.
 
-    ``redact`` is for text that nobody runs. In a command, what looks like a secret goes only as far as a shell would
-    read it as a part of one word: whoever reads it sees everything that is executed. A part of one has its quotes
-    elsewhere."""
+    ``redact`` is for text that nobody runs. In a command, what looks like a secret goes only as far
+    as a shell would read it as a part of one word: whoever reads it sees everything that is
+    executed. A part of one has its quotes elsewhere.
+    """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        spellings = {spelling for value in values if len(value) >= _MIN_VALUE_CHARS for spelling in _spellings(value)}
+        spellings = {
+            spelling
+            for value in values
+            if len(value) >= _MIN_VALUE_CHARS
+            for spelling in _spellings(value)
+        }
         self._values = sorted(spellings, key=len, reverse=True)
 
     def redact(self, text: str) -> str:
@@ -75,14 +83,19 @@ class Redactor:
             case str():
                 return self.redact(value)
             case dict():
-                return {key: MARK if _names_a_secret(key, each) else self.all_of(each) for key, each in value.items()}
+                return {
+                    key: MARK if _names_a_secret(key, each) else self.all_of(each)
+                    for key, each in value.items()
+                }
             case list() | tuple():
                 return type(value)(self._words(value))
             case _:
                 return value
 
     def _words(self, words: Iterable[Any]) -> Iterable[Any]:
-        """A list may be a command's arguments: there the flag and its value are two texts, and one may be a script."""
+        """A list may be a command's arguments: there the flag and its value are two texts, and one
+        may be a script.
+        """
         hidden = False
         for word in words:
             if not isinstance(word, str):
@@ -124,7 +137,9 @@ def _names_a_secret(key: object, value: object) -> bool:
 
 @dataclass(frozen=True)
 class _Rule:
-    """``triggers``: a text without any of these is not looked at; nor one without any character of ``besides``."""
+    """``triggers``: a text without any of these is not looked at; nor one without any character of
+    ``besides``.
+    """
 
     how: str
     triggers: tuple[str, ...]
@@ -147,7 +162,9 @@ class _Rule:
             case "flag":
                 return not value.startswith("-") and _counts(value)
             case "header":
-                return len(value) >= MIN_OPAQUE_CHARS or not (value.isalpha() and (value.islower() or value.istitle()))
+                return len(value) >= MIN_OPAQUE_CHARS or not (
+                    value.isalpha() and (value.islower() or value.istitle())
+                )
             case _:
                 return True
 
@@ -173,7 +190,9 @@ def _table() -> _Table:
         return (row[1:] for row in rows if row[0] == kind)
 
     flags = next(of("flag"))[0].split()
-    parts = {row[0]: row[1] for row in of("part")} | {"flags": f"-(?:{'|'.join(map(_once_or_twice, flags))})"}
+    parts = {row[0]: row[1] for row in of("part")} | {
+        "flags": f"-(?:{'|'.join(map(_once_or_twice, flags))})"
+    }
 
     def whole(pattern: str) -> str:
         for name, part in parts.items():
@@ -185,7 +204,12 @@ def _table() -> _Table:
         harmless=frozenset(next(of("harmless"))[0].split()),
         parts=parts,
         rules=tuple(
-            _Rule(how, tuple(triggers.split()), besides.replace("_", " \t\n\r\f\v").removeprefix("-"), whole(pattern))
+            _Rule(
+                how,
+                tuple(triggers.split()),
+                besides.replace("_", " \t\n\r\f\v").removeprefix("-"),
+                whole(pattern),
+            )
             for how, triggers, besides, pattern in of("rule")
         ),
     )
@@ -241,7 +265,10 @@ def _opaque(found: Any) -> str:
     text = str(found[0])
     if "/" not in text or _looks_random(text):
         return MARK if _looks_random(text) else text
-    return "/".join(MARK if len(part) >= MIN_OPAQUE_CHARS and _looks_random(part) else part for part in text.split("/"))
+    return "/".join(
+        MARK if len(part) >= MIN_OPAQUE_CHARS and _looks_random(part) else part
+        for part in text.split("/")
+    )
 
 
 def _looks_random(text: str) -> bool:

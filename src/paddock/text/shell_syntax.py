@@ -1,8 +1,9 @@
-"""Where the syntax of a shell stands in a text, so that no secret that is taken out takes a command along.
+"""Where the syntax of a shell stands in a text, so that no secret that is taken out takes a command
+along.
 
-One look from left to right, by the quotes. From the first place on where that does not tell any more what is quoted
-(substitutions, here-documents, arithmetic, patterns), quotes count for nothing: every letter that could be syntax is.
-core/src/journal/redact/shell_syntax.rs is the same.
+One look from left to right, by the quotes. From the first place on where that does not tell any
+more what is quoted (substitutions, here-documents, arithmetic, patterns), quotes count for nothing:
+every letter that could be syntax is. core/src/journal/redact/shell_syntax.rs is the same.
 """
 
 from __future__ import annotations
@@ -48,7 +49,11 @@ class Syntax:
             elif letter in "'\"" or text.startswith("$'", at):
                 quote = letter if letter != "$" else "$'"
                 at += len(quote)
-                while (end := _ENDS[quote].search(text, at)) and len(end[0]) == 2 and end[0][0] == "\\":
+                while (
+                    (end := _ENDS[quote].search(text, at))
+                    and len(end[0]) == 2
+                    and end[0][0] == "\\"
+                ):
                     at = end.end()
                 if end is None:
                     return len(text)  # never closed: no shell runs it

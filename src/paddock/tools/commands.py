@@ -13,10 +13,11 @@ from paddock.shell.dialect import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandResult:
-    """How a command ended. ``exit_code``: its own, or as on the command line (125 Paddock refused, 126 denied or not
-    executable, 127 not found, 128+N killed by signal N); 124 with ``timed_out``. What it said before it was stopped is
-    kept. ``truncated``: beginning and end are there, and a line between them says how much is not.
-    ``notes``: what the place does not hold."""
+    """How a command ended. ``exit_code``: its own, or as on the command line (125 Paddock refused,
+    126 denied or not executable, 127 not found, 128+N killed by signal N); 124 with ``timed_out``.
+    What it said before it was stopped is kept. ``truncated``: beginning and end are there, and a
+    line between them says how much is not. ``notes``: what the place does not hold.
+    """
 
     exit_code: int
     stdout: bytes
@@ -29,13 +30,16 @@ class CommandResult:
 class CommandRunner(Protocol):
     @property
     def confines_writes(self) -> bool:
-        """The kernel keeps commands from writing outside their workspace: measured, not assumed. A runner that also has
-        ``measure`` (``paddock.executors.interface.Measured``) is started by it before this is asked."""
+        """The kernel keeps commands from writing outside their workspace: measured, not assumed. A
+        runner that also has ``measure`` (``paddock.executors.interface.Measured``) is started by it
+        before this is asked.
+        """
         ...
 
     async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
-        """Run a line of shell. When the time is over, or the caller is cancelled, everything the line started is ended
-        before this returns. ExecutorError: nothing was started."""
+        """Run a line of shell. When the time is over, or the caller is cancelled, everything the
+        line started is ended before this returns. ExecutorError: nothing was started.
+        """
         ...
 
 

@@ -2,8 +2,9 @@
 
     ToolCall ─► policy.check ─► prepare ─► (ask: desk) ─► journal: tool ─► do ─► journal: tool.end ─► ToolResult
 
-What is denied is never prepared. What can not be done is never asked about. What can not be journaled, where a journal
-was asked for, is not done. No call raises, but for the cancellation of its task: then whatever it started has ended.
+What is denied is never prepared. What can not be done is never asked about. What can not be
+journaled, where a journal was asked for, is not done. No call raises, but for the cancellation of
+its task: then whatever it started has ended.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ ASK_TIMEOUT_S = 300
 
 
 class Tools:
-    """``desk`` None: what would be asked is denied. ``executor`` None: there is no ``bash``. ``handlers``: tools of the
-    caller's own, by name; the policy judges them like any other. ``only``: there are no others than these.
-    ``fence`` judges a path by the policy; ``inside`` asks the sandbox about the object that was opened by it.
-    ``log_all_commands``: the journal also holds the text of commands that nobody asked about."""
+    """``desk`` None: what would be asked is denied. ``executor`` None: there is no ``bash``.
+    ``handlers``: tools of the caller's own, by name; the policy judges them like any other.
+    ``only``: there are no others than these. ``fence`` judges a path by the policy; ``inside`` asks
+    the sandbox about the object that was opened by it. ``log_all_commands``: the journal also holds
+    the text of commands that nobody asked about.
+    """
 
     def __init__(
         self,
@@ -78,16 +81,21 @@ class Tools:
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
-        # The executor says whether commands are confined, and is asked for each call: the policy can not know it.
+        # The executor says whether commands are confined, and is asked for each call: the policy
+        # can not know it.
         self._policy = policy.confined(False)
         self._desk = desk
         self._executor: CommandRunner | None = (
-            Commands(executor) if executor is not None and _spawns(executor) else cast("CommandRunner | None", executor)
+            Commands(executor)
+            if executor is not None and _spawns(executor)
+            else cast("CommandRunner | None", executor)
         )
         self._recorder = recorder
         self._redactor = redactor or Redactor()
         self._handlers = dict(handlers or {})
-        self._annotated = {name: annotated_paths(handler) for name, handler in self._handlers.items()}
+        self._annotated = {
+            name: annotated_paths(handler) for name, handler in self._handlers.items()
+        }
         self._limits = limits or Limits()
         self._fence = fence
         self._inside = inside
@@ -109,43 +117,63 @@ class Tools:
         try:
             if most is not None and one.number > most:
                 why = f"{most} calls were made"
-                one.decision = replace(one.decision, action=Action.DENY, rule_id="limit", reason=why)
+                one.decision = replace(
+                    one.decision, action=Action.DENY, rule_id="limit", reason=why
+                )
                 await self._decided(one, Action.DENY)
-                return one.result(ToolOutcome.LIMIT, f"limit: {one.decision.reason}, and no more are to be")
+                return one.result(
+                    ToolOutcome.LIMIT, f"limit: {one.decision.reason}, and no more are to be"
+                )
             if one.decision.action is Action.DENY:
-                outcome = ToolOutcome.INVALID_ARGUMENTS if one.decision.step is Step.ARGUMENTS else ToolOutcome.BLOCKED
+                outcome = (
+                    ToolOutcome.INVALID_ARGUMENTS
+                    if one.decision.step is Step.ARGUMENTS
+                    else ToolOutcome.BLOCKED
+                )
                 await self._decided(one, Action.DENY)
-                return one.result(outcome, f"{outcome.value}: {one.decision.reason} ({one.decision.rule_id})")
+                return one.result(
+                    outcome, f"{outcome.value}: {one.decision.reason} ({one.decision.rule_id})"
+                )
             return await self._judged(one)
         except JournalError as error:
             return one.result(ToolOutcome.UNAVAILABLE, f"nothing was done: {error.message}")
 
     async def specs(self) -> tuple[ToolSpec, ...]:
-        """What to tell a model of its tools. ``bash`` says which shell really runs its lines, so the place that it runs
-        in is started first."""
+        """What to tell a model of its tools. ``bash`` says which shell really runs its lines, so
+        the place that it runs in is started first.
+        """
         policy = self._policy if self._executor is None else await self._measured(self._executor)
         return tuple(policy.spec(name) for name in self.names)
 
     async def _decision(self, call: ToolCall) -> Decision:
         decision = self._policy.check(call, annotated=self._annotated.get(str(call.name), ()))
-        if decision.action is not Action.DENY and call.name == "bash" and self._executor is not None:
+        if (
+            decision.action is not Action.DENY
+            and call.name == "bash"
+            and self._executor is not None
+        ):
             # Not before: a denied command starts nothing.
             decision = (await self._measured(self._executor)).check(call)
         return self._fenced(call, decision)
 
     async def _measured(self, executor: CommandRunner) -> ToolPolicy:
-        """The policy for what this executor holds now. One that can not be started holds nothing, and says why when
-        the command is run."""
+        """The policy for what this executor holds now. One that can not be started holds nothing,
+        and says why when the command is run.
+        """
         if isinstance(executor, Measured):
             with contextlib.suppress(PaddockError):
                 await executor.measure()
         return self._policy.confined(executor.confines_writes, dialect_in(executor))
 
     def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
-        """What commands may not touch, file tools may not either: they work outside of the fence."""
+        """What commands may not touch, file tools may not either: they work outside of the
+        fence.
+        """
         if self._fence is None or decision.action is Action.DENY:
             return decision
-        for located, operation in itertools.product(decision.paths, self._operations(decision.scope.tool)):
+        for located, operation in itertools.product(
+            decision.paths, self._operations(decision.scope.tool)
+        ):
             why = self._fence(located.real or located.written, operation)
             if why is not None:
                 return replace(decision, action=Action.DENY, rule_id="fence", reason=why)
@@ -173,7 +201,9 @@ class Tools:
                 action = await self._asked(one, act)
             await self._decided(one, action)
             if action is Action.DENY:
-                return one.result(ToolOutcome.DENIED, f"denied: {one.decision.reason} ({one.decision.rule_id})")
+                return one.result(
+                    ToolOutcome.DENIED, f"denied: {one.decision.reason} ({one.decision.rule_id})"
+                )
             return await self._done(one, act)
 
     async def _done(self, one: _Call, act: Act) -> ToolResult:
@@ -199,18 +229,26 @@ class Tools:
             case "read_file" if located:
                 return ReadFile(call, located, limits, closed)
             case "write_file" if located:
-                return WriteFile(call, located, limits, closed, self._may("write_file", {"content": ""}))
+                return WriteFile(
+                    call, located, limits, closed, self._may("write_file", {"content": ""})
+                )
             case "edit_file" if located:
-                return EditFile(call, located, limits, closed, self._may("write_file", {"content": ""}))
+                return EditFile(
+                    call, located, limits, closed, self._may("write_file", {"content": ""})
+                )
             case "list_directory" if located:
                 return ListDirectory(call, located, limits, closed, self._may("list_directory", {}))
             case "bash":
                 return _Command(call, decision, self._executor, limits)
         checks = [
             (real_path(located), self._closed_to(operation))
-            for located, operation in itertools.product(decision.paths, self._operations(decision.scope.tool))
+            for located, operation in itertools.product(
+                decision.paths, self._operations(decision.scope.tool)
+            )
         ]
-        return _OwnTool(call, self._handlers[call.name], limits.own_timeout_s, checks if self._inside else [])
+        return _OwnTool(
+            call, self._handlers[call.name], limits.own_timeout_s, checks if self._inside else []
+        )
 
     def _closed_to(self, operation: Operation) -> PlaceDenial:
         """For a thread: the sandbox is asked by the loop that this was made in."""
@@ -219,7 +257,9 @@ class Tools:
         def closed(path: str, facts: os.stat_result) -> str | None:
             if self._inside is None:
                 return None
-            asking = asyncio.run_coroutine_threadsafe(_asking(self._inside(path, operation, facts)), loop)
+            asking = asyncio.run_coroutine_threadsafe(
+                _asking(self._inside(path, operation, facts)), loop
+            )
             try:
                 return asking.result()
             except PaddockError as error:
@@ -230,7 +270,9 @@ class Tools:
         return closed
 
     def _may(self, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
-        """Whether the policy would let a path through; what it asks about was asked with the call itself."""
+        """Whether the policy would let a path through; what it asks about was asked with the call
+        itself.
+        """
 
         def may(path: str) -> bool:
             call = ToolCall(name=name, arguments={"path": path, **arguments})
@@ -292,7 +334,9 @@ class Tools:
             subject=subject,
         )
 
-    async def _ended(self, one: _Call, outcome: ToolOutcome, message: str, content: object | None) -> ToolResult:
+    async def _ended(
+        self, one: _Call, outcome: ToolOutcome, message: str, content: object | None
+    ) -> ToolResult:
         result = one.result(outcome, message, content)
         try:
             await self._record(one.end(outcome, content))
@@ -325,9 +369,13 @@ class _Call:
     def is_command(self) -> bool:
         return self.call.name == "bash" and self.decision.step is not Step.ARGUMENTS
 
-    def result(self, outcome: ToolOutcome, message: str, content: object | None = None) -> ToolResult:
+    def result(
+        self, outcome: ToolOutcome, message: str, content: object | None = None
+    ) -> ToolResult:
         notes = content.notes if isinstance(content, CommandResult) else ()
-        return ToolResult(outcome=outcome, message=message, decision=self.decision, content=content, notes=notes)
+        return ToolResult(
+            outcome=outcome, message=message, decision=self.decision, content=content, notes=notes
+        )
 
     def end(self, outcome: ToolOutcome, content: object | None) -> dict[str, Any]:
         ran = content if isinstance(content, CommandResult) else None
@@ -364,7 +412,9 @@ class _Waiting(ABC):
 
 
 class _Command(_Waiting):
-    def __init__(self, call: ToolCall, decision: Decision, executor: CommandRunner | None, limits: Limits) -> None:
+    def __init__(
+        self, call: ToolCall, decision: Decision, executor: CommandRunner | None, limits: Limits
+    ) -> None:
         self._command, self._cwd = str(call.arguments["command"]), decision.scope.cwd
         self._timeout_s = float(call.arguments.get("timeout_s", limits.timeout_s))
         self._longest_s = limits.longest_timeout_s
@@ -375,30 +425,46 @@ class _Command(_Waiting):
         if self._executor is None:
             raise ToolFailure(ToolOutcome.UNAVAILABLE, "there is nothing to run commands with")
         if not (math.isfinite(self._timeout_s) and 0 < self._timeout_s <= self._longest_s):
-            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"timeout_s is between 0 and {self._longest_s:g}")
+            raise ToolFailure(
+                ToolOutcome.INVALID_ARGUMENTS, f"timeout_s is between 0 and {self._longest_s:g}"
+            )
         if not os.path.isdir(self._cwd):
             raise ToolFailure(ToolOutcome.NOT_FOUND, f"{self._cwd}: no such directory")
 
     async def run(self) -> CommandResult:
         assert self._executor is not None
         try:
-            result = await self._executor.run(self._command, cwd=self._cwd, timeout_s=self._timeout_s)
+            result = await self._executor.run(
+                self._command, cwd=self._cwd, timeout_s=self._timeout_s
+            )
         except PaddockError as error:
-            raise ToolFailure(ToolOutcome.UNAVAILABLE, f"the command was not run: {error.message}") from error
+            raise ToolFailure(
+                ToolOutcome.UNAVAILABLE, f"the command was not run: {error.message}"
+            ) from error
         if result.timed_out:
-            raise ToolFailure(ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended", result)
+            raise ToolFailure(
+                ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended", result
+            )
         return result
 
 
 class _OwnTool(_Waiting):
-    """``checks``: paths that the handler will open itself. What has such a path now is looked at; what has it when the
-    handler opens it, only the handler knows."""
+    """``checks``: paths that the handler will open itself. What has such a path now is looked at;
+    what has it when the handler opens it, only the handler knows.
+    """
 
     def __init__(
-        self, call: ToolCall, handler: Handler, timeout_s: float | None, checks: list[tuple[str, PlaceDenial]]
+        self,
+        call: ToolCall,
+        handler: Handler,
+        timeout_s: float | None,
+        checks: list[tuple[str, PlaceDenial]],
     ) -> None:
         self._call, self._handler, self._timeout_s, self._checks = call, handler, timeout_s, checks
-        self.summary = (call.name, *(f"{name} = {value!r}" for name, value in call.arguments.items()))
+        self.summary = (
+            call.name,
+            *(f"{name} = {value!r}" for name, value in call.arguments.items()),
+        )
 
     def prepare(self) -> None:
         for path, closed in self._checks:
@@ -414,7 +480,9 @@ class _OwnTool(_Waiting):
                 return await self._handler(**self._call.arguments)
         except Exception as error:
             if waiting.expired():
-                raise ToolFailure(ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended") from error
+                raise ToolFailure(
+                    ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended"
+                ) from error
             raise ToolFailure(ToolOutcome.FAILED, f"{type(error).__name__}: {error}") from error
 
 

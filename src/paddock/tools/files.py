@@ -1,7 +1,7 @@
 """``read_file``, ``write_file``, ``edit_file``, ``list_directory``: each prepared, then done.
 
-Preparing opens what was judged and works out what would happen, so that a person can be shown it, and a call that can
-not succeed is never asked about. Doing writes exactly that, or nothing.
+Preparing opens what was judged and works out what would happen, so that a person can be shown it,
+and a call that can not succeed is never asked about. Doing writes exactly that, or nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ May = Callable[[str], bool]
 
 
 class Act(Protocol):
-    """``prepare``, then perhaps ``summary`` and ``diff`` for a person, then ``do``; ``close`` in any case."""
+    """``prepare``, then perhaps ``summary`` and ``diff`` for a person, then ``do``; ``close`` in
+    any case.
+    """
 
     summary: tuple[str, ...]
 
@@ -52,8 +54,15 @@ class Act(Protocol):
 
 
 class ReadFile:
-    def __init__(self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial) -> None:
-        self._arguments, self._located, self._limits, self._closed = call.arguments, located, limits, closed
+    def __init__(
+        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial
+    ) -> None:
+        self._arguments, self._located, self._limits, self._closed = (
+            call.arguments,
+            located,
+            limits,
+            closed,
+        )
         self._place: OpenedName | None = None
         self.summary: tuple[str, ...] = (f"read {located.written}",)
 
@@ -74,7 +83,9 @@ class ReadFile:
         lines = document.text.split("\n")
         lines = [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
         if first > max(1, len(lines)):
-            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{shown}: it has {len(lines)} lines, not {first}")
+            raise ToolFailure(
+                ToolOutcome.INVALID_ARGUMENTS, f"{shown}: it has {len(lines)} lines, not {first}"
+            )
         end = first - 1 + self._arguments.get("limit", len(lines))
         return FileText(
             path=real_path(self._located),
@@ -95,7 +106,12 @@ class _Change:
     """A file that gets another content."""
 
     def __init__(
-        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial, may_make: May
+        self,
+        call: ToolCall,
+        located: LocatedPath,
+        limits: Limits,
+        closed: PlaceDenial,
+        may_make: May,
     ) -> None:
         self._arguments, self._located, self._limits = call.arguments, located, limits
         self._closed, self._may_make = closed, may_make
@@ -113,7 +129,8 @@ class _Change:
     def _planned(self, data: bytes, old: Document | None, new: str, *summary: str) -> None:
         if len(data) > self._limits.write_bytes:
             raise ToolFailure(
-                ToolOutcome.TOO_LARGE, f"{len(data)} bytes, and {self._limits.write_bytes} are the most that is written"
+                ToolOutcome.TOO_LARGE,
+                f"{len(data)} bytes, and {self._limits.write_bytes} are the most that is written",
             )
         self._data = data
         self._texts = ("", new) if old is None else (old.text, old.as_here(new))
@@ -122,7 +139,10 @@ class _Change:
     def diff(self) -> str:
         old, new = (text.encode("utf-8", "surrogatepass") for text in self._texts)
         lines = unified(old, new)
-        return "".join(f"{line.text if line.tag is Tag.HUNK else line.tag.value + line.text}\n" for line in lines)
+        return "".join(
+            f"{line.text if line.tag is Tag.HUNK else line.tag.value + line.text}\n"
+            for line in lines
+        )
 
     def _write(self) -> None:
         assert self._place is not None
@@ -131,7 +151,11 @@ class _Change:
 
 class WriteFile(_Change):
     def prepare(self) -> None:
-        content, encoding, shown = self._arguments["content"], self._arguments.get("encoding"), self._located.written
+        content, encoding, shown = (
+            self._arguments["content"],
+            self._arguments.get("encoding"),
+            self._located.written,
+        )
         chosen = None if encoding is None else named(encoding)
         self._place = OpenedName.of(self._located, self._closed, self._may_make)
         self._before = self._place.regular()
@@ -144,18 +168,26 @@ class WriteFile(_Change):
                 self._old, self._before = self._place.read(self._limits.read_bytes)
                 old = Document.read(self._old, shown)
             except ToolFailure as failed:
-                if failed.outcome not in (ToolOutcome.BINARY, ToolOutcome.ENCODING, ToolOutcome.TOO_LARGE):
+                if failed.outcome not in (
+                    ToolOutcome.BINARY,
+                    ToolOutcome.ENCODING,
+                    ToolOutcome.TOO_LARGE,
+                ):
                     raise
                 replaced += " that are not shown: " + failed.message.removeprefix(f"{shown}: ")
         new = old or Document(text="", encoding=DEFAULT)
         if chosen is not None and chosen != new.encoding:
             new = Document(text="", encoding=chosen, newline=new.newline)
         written = new.written(content)
-        self._planned(written, old, content, f"write {shown}: {len(written)} bytes ({new.encoding}){replaced}")
+        self._planned(
+            written, old, content, f"write {shown}: {len(written)} bytes ({new.encoding}){replaced}"
+        )
 
     def do(self) -> FileWritten:
         self._write()
-        return FileWritten(path=real_path(self._located), size=len(self._data), created=self._before is None)
+        return FileWritten(
+            path=real_path(self._located), size=len(self._data), created=self._before is None
+        )
 
 
 class EditFile(_Change):
@@ -168,11 +200,14 @@ class EditFile(_Change):
         self._place.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
-            raise ToolFailure(ToolOutcome.ENCODING, f"{shown}: it could not be written back as it is")
+            raise ToolFailure(
+                ToolOutcome.ENCODING, f"{shown}: it could not be written back as it is"
+            )
         old, new = document.as_here(arguments["old_text"]), document.as_here(arguments["new_text"])
         if not old or old == new:
             raise ToolFailure(
-                ToolOutcome.INVALID_ARGUMENTS, "the new text is the old one" if old else "the old text is empty"
+                ToolOutcome.INVALID_ARGUMENTS,
+                "the new text is the old one" if old else "the old text is empty",
             )
         self._count = document.text.count(old)
         self._require_count(document.text, old)
@@ -182,7 +217,12 @@ class EditFile(_Change):
 
     def do(self) -> FileWritten:
         self._write()
-        return FileWritten(path=real_path(self._located), size=len(self._data), created=False, replacements=self._count)
+        return FileWritten(
+            path=real_path(self._located),
+            size=len(self._data),
+            created=False,
+            replacements=self._count,
+        )
 
     def _require_count(self, text: str, old: str) -> None:
         shown, count = self._located.written, self._count
@@ -202,20 +242,33 @@ class EditFile(_Change):
 
 
 class ListDirectory:
-    """Links are named, never followed, so there is no way in a circle; a directory that a mount shows twice is looked
-    into once. What the policy would not list is not looked into either."""
+    """Links are named, never followed, so there is no way in a circle; a directory that a mount
+    shows twice is looked into once. What the policy would not list is not looked into either.
+    """
 
     def __init__(
-        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial, may_list: May
+        self,
+        call: ToolCall,
+        located: LocatedPath,
+        limits: Limits,
+        closed: PlaceDenial,
+        may_list: May,
     ) -> None:
         self._depth = call.arguments.get("depth", 1)
-        self._located, self._limits, self._closed, self._may_list = located, limits, closed, may_list
+        self._located, self._limits, self._closed, self._may_list = (
+            located,
+            limits,
+            closed,
+            may_list,
+        )
         self._directory: int | None = None
         self.summary: tuple[str, ...] = (f"list {located.written}",)
 
     def prepare(self) -> None:
         if not 1 <= self._depth <= self._limits.depth:
-            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}")
+            raise ToolFailure(
+                ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}"
+            )
         with told(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
             facts = os.fstat(self._directory)

@@ -1,12 +1,13 @@
 """A name in a directory that is held open.
 
-The directory is opened by the path that was judged, through no link (policy/open_judged.py), before anybody is asked;
-all that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory
-that is read and written, and a link in the place of the file is never followed.
+The directory is opened by the path that was judged, through no link (policy/open_judged.py), before
+anybody is asked; all that follows is done by its descriptor. Whatever happens to the names above
+meanwhile, it is the judged directory that is read and written, and a link in the place of the file
+is never followed.
 
-Names change between the judgement and the opening: a command renames a directory on the way, a program of the host
-links a denied file to another name. So the sandbox is asked for what the path leads to inside, and only the same object
-is read or replaced.
+Names change between the judgement and the opening: a command renames a directory on the way, a
+program of the host links a denied file to another name. So the sandbox is asked for what the path
+leads to inside, and only the same object is read or replaced.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def kind_of(facts: os.stat_result) -> Kind:
 
 def real_path(located: LocatedPath) -> str:
     if located.real is None:
-        raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{located.written}: this system has no such path")
+        raise ToolFailure(
+            ToolOutcome.INVALID_ARGUMENTS, f"{located.written}: this system has no such path"
+        )
     return located.real
 
 
@@ -70,7 +73,13 @@ class OpenedName:
     """``missing``: directories that have to be made before the name can be."""
 
     def __init__(
-        self, directory: int, path: str, missing: tuple[str, ...], name: str, shown: str, closed: PlaceDenial
+        self,
+        directory: int,
+        path: str,
+        missing: tuple[str, ...],
+        name: str,
+        shown: str,
+        closed: PlaceDenial,
     ) -> None:
         self._closed = closed
         self._directory = directory
@@ -81,7 +90,10 @@ class OpenedName:
 
     @classmethod
     def of(
-        cls, located: LocatedPath, closed: PlaceDenial, may_make: Callable[[str], bool] = lambda path: False
+        cls,
+        located: LocatedPath,
+        closed: PlaceDenial,
+        may_make: Callable[[str], bool] = lambda path: False,
     ) -> OpenedName:
         """``may_make``: whether a directory that is not there could be made."""
         path, shown = real_path(located), located.written
@@ -117,7 +129,9 @@ class OpenedName:
         """The same; a failure if it is anything but a file."""
         facts = self.facts()
         if facts is not None and not stat.S_ISREG(facts.st_mode):
-            raise ToolFailure(ToolOutcome.NOT_A_FILE, f"{self.shown}: not a file but a {kind_of(facts)}")
+            raise ToolFailure(
+                ToolOutcome.NOT_A_FILE, f"{self.shown}: not a file but a {kind_of(facts)}"
+            )
         return facts
 
     def read(self, most: int) -> tuple[bytes, os.stat_result]:
@@ -129,7 +143,9 @@ class OpenedName:
             try:
                 facts = os.fstat(fd)
                 if not stat.S_ISREG(facts.st_mode):
-                    raise ToolFailure(ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago")
+                    raise ToolFailure(
+                        ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago"
+                    )
                 require_open(self._named(), facts, self._closed, self.shown)
                 if facts.st_size > most:
                     raise _too_large(self.shown, facts.st_size, most)
@@ -138,9 +154,10 @@ class OpenedName:
                 os.close(fd)
 
     def replace(self, data: bytes, before: os.stat_result | None, old: bytes | None) -> None:
-        """The name gets another file at once, or stays as it is. ``before``: the file that was there when this was
-        decided, ``old`` what was in it; None: there was none, or it was not read. If there is another one by now, it
-        stays, and that is a failure."""
+        """The name gets another file at once, or stays as it is. ``before``: the file that was
+        there when this was decided, ``old`` what was in it; None: there was none, or it was not
+        read. If there is another one by now, it stays, and that is a failure.
+        """
         with told(self.shown):
             self.require_writable(before)
             self._make_missing()
@@ -164,8 +181,9 @@ class OpenedName:
             self._sync()
 
     def require_writable(self, before: os.stat_result | None) -> None:
-        """The directory, and the file that will be replaced. Asked for again before the act: a person may have taken
-        long to answer."""
+        """The directory, and the file that will be replaced. Asked for again before the act: a
+        person may have taken long to answer.
+        """
         require_open(self._path, os.fstat(self._directory), self._closed, self.shown)
         if before is not None:
             require_open(self._named(), before, self._closed, self.shown)
@@ -178,14 +196,19 @@ class OpenedName:
         found = os.stat(temporary, dir_fd=self._directory, follow_symlinks=False)
         if _state(found) != _state(before) and not self._holds(temporary, old):
             exchange(temporary, self._name, self._directory)
-            raise ToolFailure(ToolOutcome.CHANGED, f"{self.shown}: somebody changed it meanwhile; it was left as it is")
+            raise ToolFailure(
+                ToolOutcome.CHANGED,
+                f"{self.shown}: somebody changed it meanwhile; it was left as it is",
+            )
 
     def _holds(self, name: str, old: bytes | None) -> bool:
         """An overlay may number a file anew when it is moved: then its content tells."""
         if old is None:
             return False
         # Read before under its own name: here it is only compared.
-        other = OpenedName(os.dup(self._directory), self._path, (), name, self.shown, lambda path, facts: None)
+        other = OpenedName(
+            os.dup(self._directory), self._path, (), name, self.shown, lambda path, facts: None
+        )
         try:
             return other.read(len(old))[0] == old
         except ToolFailure:
@@ -194,7 +217,9 @@ class OpenedName:
             other.close()
 
     def _dress(self, fd: int, before: os.stat_result) -> None:
-        """Owner, mode and attributes of the file that goes. Rights that a write would take away are not kept."""
+        """Owner, mode and attributes of the file that goes. Rights that a write would take away are
+        not kept.
+        """
         if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=True):
             raise ToolFailure(ToolOutcome.NO_PERMISSION, f"{self.shown}: it is not writable")
         ours = os.fstat(fd)
@@ -203,7 +228,8 @@ class OpenedName:
                 os.fchown(fd, before.st_uid, before.st_gid)
             except PermissionError:
                 raise ToolFailure(
-                    ToolOutcome.NO_PERMISSION, f"{self.shown}: it belongs to somebody else, and would not any more"
+                    ToolOutcome.NO_PERMISSION,
+                    f"{self.shown}: it belongs to somebody else, and would not any more",
                 ) from None
         self._copy_attributes(fd)
         os.fchmod(fd, before.st_mode & 0o1777)
@@ -244,7 +270,9 @@ def _state(facts: os.stat_result) -> tuple[int, ...]:
 
 
 def _too_large(shown: str, size: int, most: int) -> ToolFailure:
-    return ToolFailure(ToolOutcome.TOO_LARGE, f"{shown}: {size} bytes, and {most} are the most that is read")
+    return ToolFailure(
+        ToolOutcome.TOO_LARGE, f"{shown}: {size} bytes, and {most} are the most that is read"
+    )
 
 
 def _content(fd: int, most: int, shown: str) -> bytes:

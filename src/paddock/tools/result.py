@@ -35,8 +35,9 @@ class ToolOutcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileText:
-    """``text``: the lines asked for. ``newline``: what ends them in the file; they end in ``\\n`` here unless the file
-    mixes. ``more``: lines follow."""
+    """``text``: the lines asked for. ``newline``: what ends them in the file; they end in ``\\n``
+    here unless the file mixes. ``more``: lines follow.
+    """
 
     path: str
     text: str
@@ -71,7 +72,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """``closed``: directories below that were not looked into, because the policy or the system does not let."""
+    """``closed``: directories below that were not looked into, because the policy or the system
+    does not let.
+    """
 
     path: str
     entries: tuple[Entry, ...]
@@ -81,7 +84,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """``content``: what the tool gave, if anything. ``notes``: what the caller should know besides."""
+    """``content``: what the tool gave, if anything. ``notes``: what the caller should know
+    besides.
+    """
 
     outcome: ToolOutcome
     message: str
@@ -118,6 +123,8 @@ _OUTCOMES = {
 
 def failure(error: OSError, shown: str) -> ToolFailure:
     if error.errno == errno.ELOOP:
-        return ToolFailure(ToolOutcome.CHANGED, f"{shown}: there is a link on the way that was not there before")
+        return ToolFailure(
+            ToolOutcome.CHANGED, f"{shown}: there is a link on the way that was not there before"
+        )
     outcome = _OUTCOMES.get(error.errno or 0, ToolOutcome.FAILED)
     return ToolFailure(outcome, f"{shown}: {error.strerror or error}")

@@ -26,7 +26,9 @@ ENCODINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """``newline`` is CRLF if every line of the file ends so: then ``text`` has plain ``\\n`` in its place."""
+    """``newline`` is CRLF if every line of the file ends so: then ``text`` has plain ``\\n`` in its
+    place.
+    """
 
     text: str
     encoding: str = DEFAULT
@@ -35,19 +37,29 @@ class Document:
 
     @classmethod
     def read(cls, data: bytes, shown: str, encoding: str | None = None) -> Document:
-        mark, marked = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", None))
+        mark, marked = next(
+            ((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", None)
+        )
         chosen = named(encoding) if encoding is not None else marked or DEFAULT
         if chosen != marked:
             mark = b""
         rest = data[len(mark) :]
         if b"\0" in rest and not chosen.startswith(("utf-16", "utf-32")):
-            raise ToolFailure(ToolOutcome.BINARY, f"{shown}: not text: it holds NUL bytes ({len(data)} bytes in all)")
+            raise ToolFailure(
+                ToolOutcome.BINARY,
+                f"{shown}: not text: it holds NUL bytes ({len(data)} bytes in all)",
+            )
         try:
             text = rest.decode(chosen)
         except UnicodeDecodeError as error:
-            hint = "" if encoding is not None else '; if it is text, say in which encoding, as "cp1252"'
+            hint = (
+                ""
+                if encoding is not None
+                else '; if it is text, say in which encoding, as "cp1252"'
+            )
             raise ToolFailure(
-                ToolOutcome.ENCODING, f"{shown}: not {chosen} at byte {len(mark) + error.start}{hint}"
+                ToolOutcome.ENCODING,
+                f"{shown}: not {chosen} at byte {len(mark) + error.start}{hint}",
             ) from None
         lines = text.count("\n")
         windows = lines > 0 and text.count("\r\n") == lines and "\r\r\n" not in text
@@ -64,7 +76,8 @@ class Document:
         except UnicodeEncodeError as error:
             letter = f"U+{ord(error.object[error.start]):04X}"
             raise ToolFailure(
-                ToolOutcome.ENCODING, f"{letter} (character {error.start}) can not be written in {self.encoding}"
+                ToolOutcome.ENCODING,
+                f"{letter} (character {error.start}) can not be written in {self.encoding}",
             ) from None
         return self.mark + data
 
@@ -75,5 +88,8 @@ def named(encoding: str) -> str:
     except (LookupError, ValueError, TypeError):
         name = ""
     if name not in ENCODINGS:
-        raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}")
+        raise ToolFailure(
+            ToolOutcome.INVALID_ARGUMENTS,
+            f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}",
+        )
     return name

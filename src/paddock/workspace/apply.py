@@ -7,10 +7,10 @@
     5. modes     of directories, deepest first: one without write permission can be filled first
     6. sync      and record the end: from here on the session can be discarded
 
-Each step of 4 is atomic, and none trusts what was judged before: a new name is taken only if it is free, an existing
-file is exchanged with its new version, and what comes out of the exchange has to be the very file that was judged. If
-it is not, the host changed it in the last moment, and it goes back. ``recover`` does the same for an apply that was
-killed.
+Each step of 4 is atomic, and none trusts what was judged before: a new name is taken only if it is
+free, an existing file is exchanged with its new version, and what comes out of the exchange has to
+be the very file that was judged. If it is not, the host changed it in the last moment, and it goes
+back. ``recover`` does the same for an apply that was killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ from dataclasses import dataclass, field, replace
 from paddock.workspace import kernel
 from paddock.workspace.conflicts import Terms, is_clean
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import ROOT, Change, ChangeKind, FileVersion, Obstacle, TreeEntry, Type, above, inside
+from paddock.workspace.model import (
+    ROOT,
+    Change,
+    ChangeKind,
+    FileVersion,
+    Obstacle,
+    TreeEntry,
+    Type,
+    above,
+    inside,
+)
 from paddock.workspace.record import TEMPORARY, ApplyStep, Intent, Record
 from paddock.workspace.replace_file import LeftError, Roots, recover, settle
 from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode
@@ -51,7 +61,9 @@ def choose(changes: list[Change], terms: Terms) -> ApplyOutcome:
     filled = {one for change in free for one in above(change.path)}
     named = terms.selection.paths or (ROOT,)
     applied = [c for c in free if c.path in filled or any(inside(c.path, one) for one in named)]
-    return ApplyOutcome(applied=tuple(applied), left=tuple(change for change in wanted if change.obstacle))
+    return ApplyOutcome(
+        applied=tuple(applied), left=tuple(change for change in wanted if change.obstacle)
+    )
 
 
 def apply(roots: Roots, changes: list[Change], terms: Terms, record: Record) -> ApplyOutcome:
@@ -95,7 +107,11 @@ class _Application:
     def carry_out(self, changes: list[Change]) -> dict[str, Change]:
         early, late = self._plan(changes)
         places = [one for one in (*early, *late) if isinstance(one, _Placement)]
-        removals = {change.path: self._step(change, places=False) for change in late if isinstance(change, Change)}
+        removals = {
+            change.path: self._step(change, places=False)
+            for change in late
+            if isinstance(change, Change)
+        }
         modes = [change for change in changes if change.in_place or change.makes_directory]
         steps = (*(place.step for place in places), *removals.values())
         directories = self._touched_directories(changes)
@@ -105,7 +121,9 @@ class _Application:
                 self._stage(place)
             for change in modes:
                 if change.old and change.new and change.new.type is Type.FILE:
-                    self.staged[change.path] = replace(change.old.identity, mode=change.new.permissions)
+                    self.staged[change.path] = replace(
+                        change.old.identity, mode=change.new.permissions
+                    )
             kernel.sync(self.roots.lower)
             self.record.stage(self.token, self.staged)
             for one in (*early, *late):
@@ -126,7 +144,9 @@ class _Application:
         return self.left
 
     def _plan(self, changes: list[Change]) -> tuple[list[_Placement], list[_Placement | Change]]:
-        """What is put in place first, and what goes, or takes the place of a directory that has to be emptied first."""
+        """What is put in place first, and what goes, or takes the place of a directory that has to
+        be emptied first.
+        """
         early: list[_Placement] = []
         late: list[_Placement | Change] = []
         tops: dict[str, _Placement] = {}
@@ -156,10 +176,16 @@ class _Application:
         )
 
     def _touched_directories(self, changes: list[Change]) -> dict[str, tuple[int, ...]]:
-        """Those that nobody else touched so far, with the modes they have, and may have from now on."""
+        """Those that nobody else touched so far, with the modes they have, and may have from now
+        on.
+        """
         touched: dict[str, tuple[int, ...]] = {}
         for change in changes:
-            both = [one.permissions for one in (change.old, change.new) if one and one.type is Type.DIRECTORY]
+            both = [
+                one.permissions
+                for one in (change.old, change.new)
+                if one and one.type is Type.DIRECTORY
+            ]
             if both:
                 touched[change.path] = (*both, _OWNER)
         for path in {next(above(change.path), ROOT) for change in changes} - touched.keys():
@@ -170,7 +196,10 @@ class _Application:
 
     def _directory(self, path: str) -> TreeEntry | None:
         try:
-            with parent_of(self.roots.lower, path) as (parent, name), opened_directory(name, parent) as fd:
+            with (
+                parent_of(self.roots.lower, path) as (parent, name),
+                opened_directory(name, parent) as fd,
+            ):
                 return TreeEntry.of(os.fstat(fd))
         except OSError:
             return None
@@ -253,15 +282,24 @@ class _Application:
         if change.path in self.left:
             return
         try:
-            with parent_of(self.roots.lower, change.path) as (parent, name), handle(name, parent) as fd:
+            with (
+                parent_of(self.roots.lower, change.path) as (parent, name),
+                handle(name, parent) as fd,
+            ):
                 facts = os.fstat(fd)
-                expected = change.old.identity if change.kind is ChangeKind.MODE and change.old else None
+                expected = (
+                    change.old.identity if change.kind is ChangeKind.MODE and change.old else None
+                )
                 if expected is None:
                     expected = self.staged[change.path]
                 if not expected.same(TreeEntry.of(facts).identity):
                     raise LeftError
                 # Never set-user-id. A directory keeps what hands its group on to new files.
-                special = facts.st_mode & (stat.S_ISGID | stat.S_ISVTX) if stat.S_ISDIR(facts.st_mode) else 0
+                special = (
+                    facts.st_mode & (stat.S_ISGID | stat.S_ISVTX)
+                    if stat.S_ISDIR(facts.st_mode)
+                    else 0
+                )
                 set_mode(fd, change.new.permissions | special)
         except (OSError, LeftError) as error:
             self._leave(change, error)
@@ -280,7 +318,9 @@ class _Application:
             )
             obstacle = Obstacle.CONFLICT if raced else Obstacle.FAILED
             reason = (
-                f"the host changed it, or its directory, meanwhile ({error.strerror})" if raced else str(error.strerror)
+                f"the host changed it, or its directory, meanwhile ({error.strerror})"
+                if raced
+                else str(error.strerror)
             )
         else:
             obstacle, reason = Obstacle.CONFLICT, error.reason

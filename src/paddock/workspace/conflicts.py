@@ -1,10 +1,12 @@
-"""What stands in the way of each change: the host's own changes, masks, protected names, and other changes.
+"""What stands in the way of each change: the host's own changes, masks, protected names, and other
+changes.
 
-The host changed a file if its ctime is later than the session's start, unless an apply of this very session knows it
-as it is. ctime can not be set by anybody, and moves with content, mode, link and rename alike. But a file below a
-directory that is moved keeps its own: so each directory on the way has to be the one that was there at the start, by
-its number, or, where that was not noted, be unchanged itself. A change that is none (``touch``) costs a person a
-question; one that is overlooked costs their work.
+The host changed a file if its ctime is later than the session's start, unless an apply of this very
+session knows it as it is. ctime can not be set by anybody, and moves with content, mode, link and
+rename alike. But a file below a directory that is moved keeps its own: so each directory on the way
+has to be the one that was there at the start, by its number, or, where that was not noted, be
+unchanged itself. A change that is none (``touch``) costs a person a question; one that is
+overlooked costs their work.
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from paddock.workspace.masked_names import Hidden
-from paddock.workspace.model import ROOT, Change, ChangeKind, Obstacle, TreeEntry, Type, above, inside
+from paddock.workspace.model import (
+    ROOT,
+    Change,
+    ChangeKind,
+    Obstacle,
+    TreeEntry,
+    Type,
+    above,
+    inside,
+)
 from paddock.workspace.record import Record
 from paddock.workspace.repositories import Repositories
 
@@ -28,13 +39,17 @@ class Selection:
     paths: tuple[str, ...] = ()
 
     def holds(self, change: Change) -> bool:
-        """Also a new directory that a named path lies in: without it there is no place for the path."""
+        """Also a new directory that a named path lies in: without it there is no place for the
+        path.
+        """
         return not self.paths or self.names(change)
 
     def names(self, change: Change, among: Callable[[str], bool] = lambda path: True) -> bool:
         needed = change.kind is ChangeKind.ADDED and change.makes_directory
         return any(
-            inside(change.path, one) or (needed and inside(one, change.path)) for one in self.paths if among(one)
+            inside(change.path, one) or (needed and inside(one, change.path))
+            for one in self.paths
+            if among(one)
         )
 
 
@@ -48,11 +63,17 @@ class Terms:
 
     started_ns: int
     is_protected: IsProtected
-    directories: Mapping[str, int] = field(default_factory=dict)  # of the workspace at the start, with their numbers
+    directories: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of the workspace at the start, with their numbers
     obeyed: frozenset[str] = frozenset()  # outside, whatever their names
-    repositories: Repositories = field(default_factory=Repositories)  # that the session has a part in
+    repositories: Repositories = field(
+        default_factory=Repositories
+    )  # that the session has a part in
     hidden: Hidden = field(default_factory=Hidden)
-    mounted: frozenset[str] = frozenset()  # where another file system covers the workspace: the session did not see it
+    mounted: frozenset[str] = (
+        frozenset()
+    )  # where another file system covers the workspace: the session did not see it
     selection: Selection = Selection()
     overwrite: bool = False  # in the selection, the session wins over the host
 
@@ -67,8 +88,12 @@ def judge(changes: list[Change], terms: Terms, record: Record) -> list[Change]:
 
 
 def is_clean(path: str, directory: TreeEntry, started_ns: int, record: Record) -> bool:
-    """Nobody but this session touched the directory since the start. After an apply only its mode can tell."""
-    return directory.ctime_ns <= started_ns or directory.permissions in record.directories.get(path, ())
+    """Nobody but this session touched the directory since the start. After an apply only its mode
+    can tell.
+    """
+    return directory.ctime_ns <= started_ns or directory.permissions in record.directories.get(
+        path, ()
+    )
 
 
 def _alone(change: Change, terms: Terms, record: Record) -> Change:
@@ -107,8 +132,9 @@ def _protected(change: Change, terms: Terms) -> bool:
 
 
 def _written_through(link: str, terms: Terms) -> bool:
-    """Git writes to names in its own directory without a look at what they are: its configuration, or a file elsewhere,
-    would get what it says there."""
+    """Git writes to names in its own directory without a look at what they are: its configuration,
+    or a file elsewhere, would get what it says there.
+    """
     directory = link.rpartition("/")[0] or ROOT
     names = directory.split("/")
     if ".git" not in names:
@@ -120,10 +146,14 @@ def _written_through(link: str, terms: Terms) -> bool:
 def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
     if change.old is None:
         return _deleted_meanwhile(change, terms, record)
-    if other := next((path for path, one in change.old_way if not _is_same(path, one, terms, record)), None):
+    if other := next(
+        (path for path, one in change.old_way if not _is_same(path, one, terms, record)), None
+    ):
         return f"{other} is not the directory that the session began with, or may be another one"
     if change.old.type is Type.DIRECTORY:
-        return None if is_clean(change.path, change.old, terms.started_ns, record) else _HOST_CHANGED
+        return (
+            None if is_clean(change.path, change.old, terms.started_ns, record) else _HOST_CHANGED
+        )
     if change.old.ctime_ns <= terms.started_ns or change.old.identity in record.known:
         return None
     return _HOST_CHANGED
@@ -137,8 +167,9 @@ def _is_same(path: str, directory: TreeEntry, terms: Terms, record: Record) -> b
 
 
 def _deleted_meanwhile(change: Change, terms: Terms, record: Record) -> str | None:
-    """The session has a copy of a file that the host no longer has. If the command did not just rename another one
-    to this name, the host removed it, and that shows on the directory it was in."""
+    """The session has a copy of a file that the host no longer has. If the command did not just
+    rename another one to this name, the host removed it, and that shows on the directory it was in.
+    """
     if not change.copied_up or change.renamed_from or change.old_parent is None:
         return None
     parent = next(above(change.path), ROOT)
@@ -148,8 +179,9 @@ def _deleted_meanwhile(change: Change, terms: Terms, record: Record) -> str | No
 
 
 def _hold_back_children(judged: dict[str, Change], selection: Selection) -> None:
-    """Nothing can be put into a directory that is not made, and a directory is replaced with all that was in it or not
-    at all."""
+    """Nothing can be put into a directory that is not made, and a directory is replaced with all
+    that was in it or not at all.
+    """
     for path, change in judged.items():
         if change.obstacle:
             continue

@@ -1,4 +1,6 @@
-"""One file or symlink, from one tree to another: content, permissions, times, the user's own attributes."""
+"""One file or symlink, from one tree to another: content, permissions, times, the user's own
+attributes.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
 
 
 def _copy_attributes(source: int, target: int) -> None:
-    """The user's own extended attributes, not the overlay's. Where they can not be kept, the content still counts."""
+    """The user's own extended attributes, not the overlay's. Where they can not be kept, the
+    content still counts.
+    """
     with contextlib.suppress(OSError):
         for name in os.listxattr(source):
             if name.startswith("user.") and not name.startswith("user.overlay."):

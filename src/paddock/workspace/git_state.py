@@ -15,7 +15,9 @@ from paddock.workspace.repositories import Repositories
 from paddock.workspace.tree import parent_of
 
 
-def harmful_state(changes: Iterable[Change], upper: int, repositories: Repositories) -> Iterator[str]:
+def harmful_state(
+    changes: Iterable[Change], upper: int, repositories: Repositories
+) -> Iterator[str]:
     """The paths that the host's git would obey to the harm of its user."""
     directories = repositories.known | repositories.made
     for change in changes:
@@ -41,6 +43,8 @@ def _part(path: str, directories: Iterable[str]) -> str | None:
 
 def _content(upper: int, path: str) -> bytes:
     with parent_of(upper, path) as (directory, name):
-        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        file = os.open(
+            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
+        )
         with open(file, "rb") as opened:
             return opened.read()

@@ -1,7 +1,9 @@
-"""System calls that Python does not have: rename without replacing, exchange, sync of one file system, user namespace.
+"""System calls that Python does not have: rename without replacing, exchange, sync of one file
+system, user namespace.
 
-Where a file system knows no flags of ``renameat2`` (NFS, FAT, some FUSE: EINVAL), both renames are made of smaller
-steps. A crash between them leaves the old version under ``spare_of(…)``; ``mend`` puts that right.
+Where a file system knows no flags of ``renameat2`` (NFS, FAT, some FUSE: EINVAL), both renames are
+made of smaller steps. A crash between them leaves the old version under ``spare_of(…)``; ``mend``
+puts that right.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def rename_new(old: str, new: str, dir_fd: int) -> None:
     except OSError as error:
         if error.errno not in _UNKNOWN:
             raise
-        if _exists(new, dir_fd):  # for a moment somebody else may take it: these file systems can do no better
+        if _exists(
+            new, dir_fd
+        ):  # for a moment somebody else may take it: these file systems can do no better
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from None
         os.rename(old, new, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
@@ -85,11 +89,13 @@ _entered: bool | None = None
 
 
 def override_modes() -> bool:
-    """Let this process pass by the file modes of its own user's files, as root passes by everybody's.
+    """Let this process pass by the file modes of its own user's files, as root passes by
+    everybody's.
 
-    A command may leave directories it can not read itself (``chmod 000``). Changing their modes to look inside would
-    change what is looked at; in a user namespace of one's own there is no need to. Once, and for the whole process;
-    False where the machine does not let it (also: more than one thread).
+    A command may leave directories it can not read itself (``chmod 000``). Changing their modes to
+    look inside would change what is looked at; in a user namespace of one's own there is no need
+    to. Once, and for the whole process; False where the machine does not let it (also: more than
+    one thread).
     """
     global _entered
     if _entered is None:
@@ -102,7 +108,11 @@ def override_modes() -> bool:
 def _enter_namespace() -> bool:
     uid, gid = os.geteuid(), os.getegid()
     _check(_libc.unshare(_NEWUSER))
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
         with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
             file.write(text)
     return True

@@ -1,7 +1,9 @@
-"""Change: one name whose state in the session differs from the workspace's, and what stands in its way.
+"""Change: one name whose state in the session differs from the workspace's, and what stands in its
+way.
 
-A change is the smallest thing that can be applied alone: a deleted directory is one change, and so is each name that
-was in it. Paths are relative to the workspace, ``.`` is its root; names that are not UTF-8 travel as surrogate escapes.
+A change is the smallest thing that can be applied alone: a deleted directory is one change, and so
+is each name that was in it. Paths are relative to the workspace, ``.`` is its root; names that are
+not UTF-8 travel as surrogate escapes.
 """
 
 from __future__ import annotations
@@ -64,12 +66,16 @@ class TreeEntry:
 
     @property
     def identity(self) -> FileVersion:
-        return FileVersion(type=self.type, inode=self.inode, mode=self.mode, size=self.size, mtime_ns=self.mtime_ns)
+        return FileVersion(
+            type=self.type, inode=self.inode, mode=self.mode, size=self.size, mtime_ns=self.mtime_ns
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileVersion:
-    """What stays the same when a file is renamed, and does not when somebody writes or replaces it."""
+    """What stays the same when a file is renamed, and does not when somebody writes or replaces
+    it.
+    """
 
     type: Type
     inode: int
@@ -134,8 +140,12 @@ class Change:
 
     @property
     def in_place(self) -> bool:
-        """A mode that is changed where it is. A file with another name is replaced: the other name keeps its mode."""
-        return self.kind is ChangeKind.MODE and not (self.old and self.old.type is Type.FILE and self.old.links > 1)
+        """A mode that is changed where it is. A file with another name is replaced: the other name
+        keeps its mode.
+        """
+        return self.kind is ChangeKind.MODE and not (
+            self.old and self.old.type is Type.FILE and self.old.links > 1
+        )
 
     @property
     def makes_directory(self) -> bool:

@@ -1,7 +1,8 @@
 """Which names are protected, asked for each of many thousand changes.
 
-The patterns are those the session was run with (``files.protect`` and ``files.opened`` of its plan). They are looked up
-by the name they end in: most paths hold no such name, and are told without trying one pattern.
+The patterns are those the session was run with (``files.protect`` and ``files.opened`` of its
+plan). They are looked up by the name they end in: most paths hold no such name, and are told
+without trying one pattern.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ class Protection:
             return True
         for end in range(self.workspace.count("/") + 1, len(names)):
             last = end + 1 == len(names)
-            # A repository itself is not protected, what counts in it is; a file or link of that name leads elsewhere.
+            # A repository itself is not protected, what counts in it is; a file or link of that
+            # name leads elsewhere.
             whole = names[end] == _GIT or names[end - 1 : end + 1] == [".jj", "repo"]
             if whole and not (last and not directory):
                 continue
             place = "/".join(names[: end + 1])
-            if self.protect.match(place, names[end]) and not (is_branch(place) or self._opened(names, end)):
+            if self.protect.match(place, names[end]) and not (
+                is_branch(place) or self._opened(names, end)
+            ):
                 return True
         return False
 
@@ -79,13 +83,19 @@ class NameGlobs:
                 others.append(glob)
             else:
                 by_name[last].append(glob)
-        return cls(by_name={name: tuple(globs) for name, globs in by_name.items()}, others=tuple(others))
+        return cls(
+            by_name={name: tuple(globs) for name, globs in by_name.items()}, others=tuple(others)
+        )
 
     def match(self, path: str, name: str) -> bool:
         if any(glob.matches(path) for glob in self.by_name.get(name, ())):
             return True
         return any(
-            (not glob.parts or glob.parts[-1] == ANY_DEPTH or component_matches(glob.parts[-1], name))
+            (
+                not glob.parts
+                or glob.parts[-1] == ANY_DEPTH
+                or component_matches(glob.parts[-1], name)
+            )
             and glob.matches(path)
             for glob in self.others
         )

@@ -1,4 +1,5 @@
-"""The record of a session's applies: what each one was going to do, written before it does anything.
+"""The record of a session's applies: what each one was going to do, written before it does
+anything.
 
 One file, ``applied.jsonl``, three lines for each apply:
 
@@ -6,8 +7,9 @@ One file, ``applied.jsonl``, three lines for each apply:
     staged   what was made ready beside its place; from here on the workspace changes
     end      everything is in place and on the disk
 
-An apply without its end was interrupted, and this is all that is needed to tell its own files from the host's. The
-same lines tell later on which files of the workspace are as this session left them, and so no change of the host's.
+An apply without its end was interrupted, and this is all that is needed to tell its own files from
+the host's. The same lines tell later on which files of the workspace are as this session left them,
+and so no change of the host's.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class ApplyStep:
     """Put something at a path, or take away what is there."""
 
     path: str
-    temporary: str  # where the new version waits, and the host's old one until it is known to be the one judged
+    # where the new version waits, and the host's old one until it is known to be the one judged
+    temporary: str
     places: bool
     old: FileVersion | None
     keep: bool = False  # the host's version is not thrown away
@@ -41,23 +44,27 @@ class ApplyStep:
 class Intent:
     token: str
     steps: tuple[ApplyStep, ...]
-    directories: Mapping[str, tuple[int, ...]]  # permissions they have and will have: not the host's doing
+    directories: Mapping[
+        str, tuple[int, ...]
+    ]  # permissions they have and will have: not the host's doing
 
 
 @dataclass(slots=True)
 class Record:
     """Of all applies so far. Reading and writing go by the descriptor of the session's directory.
 
-    ``known`` are files that an apply made, or found unchanged by the host. Their ctime tells nothing any more: to move
-    one aside and back changes it, or to remove another name of it. ``directories`` are those it found unchanged, with
-    the permissions they may have since.
+    ``known`` are files that an apply made, or found unchanged by the host. Their ctime tells
+    nothing any more: to move one aside and back changes it, or to remove another name of it.
+    ``directories`` are those it found unchanged, with the permissions they may have since.
     """
 
     directory: int
     known: set[FileVersion] = field(default_factory=set)
     directories: dict[str, set[int]] = field(default_factory=dict)
     unfinished: Intent | None = None
-    staged: dict[str, FileVersion] | None = None  # of the unfinished one, by path; None: it did not come that far
+    staged: dict[str, FileVersion] | None = (
+        None  # of the unfinished one, by path; None: it did not come that far
+    )
     length: int = 0  # of the whole lines
 
     @classmethod
@@ -85,7 +92,9 @@ class Record:
         return frozenset(name for step in steps for name in (step.temporary, f"{step.temporary}~"))
 
     def made(self, directory: TreeEntry) -> bool:
-        return any(one.type is Type.DIRECTORY and one.inode == directory.inode for one in self.known)
+        return any(
+            one.type is Type.DIRECTORY and one.inode == directory.inode for one in self.known
+        )
 
     def intend(self, intent: Intent) -> None:
         steps = [
@@ -102,7 +111,9 @@ class Record:
         self._append({"apply": intent.token, "steps": steps, "directories": directories})
 
     def stage(self, token: str, files: Mapping[str, FileVersion]) -> None:
-        self._append({"staged": token, "files": {path: _identity_out(one) for path, one in files.items()}})
+        self._append(
+            {"staged": token, "files": {path: _identity_out(one) for path, one in files.items()}}
+        )
 
     def end(self, token: str) -> None:
         self._append({"end": token})
@@ -112,7 +123,9 @@ class Record:
         fd = os.open(NAME, flags, 0o600, dir_fd=self.directory)
         with open(fd, "wb", buffering=0) as file:
             data = json.dumps(line).encode("ascii") + b"\n"
-            os.ftruncate(fd, self.length)  # half a line in the middle would make the rest unreadable
+            os.ftruncate(
+                fd, self.length
+            )  # half a line in the middle would make the rest unreadable
             if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), NAME)
             os.fsync(fd)
@@ -138,7 +151,9 @@ class Record:
                 ),
                 directories={path: tuple(modes) for path, modes in line["directories"].items()},
             )
-            self.known.update(step.old for step in self.unfinished.steps if step.old and not step.keep)
+            self.known.update(
+                step.old for step in self.unfinished.steps if step.old and not step.keep
+            )
             for path, modes in self.unfinished.directories.items():
                 self.directories.setdefault(path, set()).update(modes)
         elif "staged" in line:

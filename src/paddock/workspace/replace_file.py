@@ -32,14 +32,18 @@ class Roots:
 class LeftError(Exception):
     """The host was faster."""
 
-    def __init__(self, reason: str = "changed on the host while it was applied", *, stranded: bool = False) -> None:
+    def __init__(
+        self, reason: str = "changed on the host while it was applied", *, stranded: bool = False
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.stranded = stranded  # a version of the host's had to stay under a temporary name
 
 
 def recover(roots: Roots, record: Record) -> list[str]:
-    """Settle what an interrupted apply left, so that nothing of it lies about; says what could not be."""
+    """Settle what an interrupted apply left, so that nothing of it lies about; says what could not
+    be.
+    """
     if record.unfinished is None:
         return []
     staged = record.staged or {}
@@ -60,9 +64,12 @@ def recover(roots: Roots, record: Record) -> list[str]:
     return problems
 
 
-def settle(roots: Roots, token: str, step: ApplyStep, staged: FileVersion | None, parent: int, name: str) -> None:
-    """Decide over what lies under the temporary name: our own file goes, the host's judged one too, any other goes
-    back."""
+def settle(
+    roots: Roots, token: str, step: ApplyStep, staged: FileVersion | None, parent: int, name: str
+) -> None:
+    """Decide over what lies under the temporary name: our own file goes, the host's judged one too,
+    any other goes back.
+    """
     aside = entry(step.temporary, parent)
     if aside is None:
         return

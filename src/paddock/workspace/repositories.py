@@ -1,5 +1,6 @@
-"""Directories that git would take for a repository, whatever their name: it looks for HEAD, objects and refs in every
-directory it is started in, and obeys the configuration beside them."""
+"""Directories that git would take for a repository, whatever their name: it looks for HEAD, objects
+and refs in every directory it is started in, and obeys the configuration beside them.
+"""
 
 from __future__ import annotations
 

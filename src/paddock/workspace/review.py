@@ -39,7 +39,11 @@ class Review:
 
 @contextmanager
 def reviewed(
-    session: Session, *, selection: Selection | None = None, overwrite: bool = False, renames: bool = True
+    session: Session,
+    *,
+    selection: Selection | None = None,
+    overwrite: bool = False,
+    renames: bool = True,
 ) -> Iterator[Review]:
     with session.roots() as roots:
         record = Record.read(roots.state)
@@ -66,7 +70,11 @@ def reviewed(
             overwrite=overwrite,
         )
         yield Review(
-            session=session, roots=roots, terms=terms, record=record, changes=tuple(judge(changes, terms, record))
+            session=session,
+            roots=roots,
+            terms=terms,
+            record=record,
+            changes=tuple(judge(changes, terms, record)),
         )
 
 
@@ -77,7 +85,9 @@ def recovered(session: Session) -> list[str]:
 
 
 def _mounted_in(workspace: str) -> Iterator[str]:
-    """Where something is mounted inside the workspace. An overlay does not show it: the session knew nothing of it."""
+    """Where something is mounted inside the workspace. An overlay does not show it: the session
+    knew nothing of it.
+    """
     below = f"{workspace.rstrip('/')}/"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:

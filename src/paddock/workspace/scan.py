@@ -1,14 +1,15 @@
 """upper + lower → changes.
 
-An upper directory of an overlay mounted with ``userxattr`` knows three forms only, because the kernel refuses
-``redirect_dir`` and ``metacopy`` there:
+An upper directory of an overlay mounted with ``userxattr`` knows three forms only, because the
+kernel refuses ``redirect_dir`` and ``metacopy`` there:
 
     character device 0:0                      this name is deleted
     directory with user.overlay.opaque = y    the lower directory was replaced, not merged
     anything else                             the new content, complete
 
-``user.overlay.origin`` (empty in a user namespace) marks what was copied up from lower; it moves along when the command
-renames the file. Whatever is copied up and unchanged is no change: content and permissions are compared.
+``user.overlay.origin`` (empty in a user namespace) marks what was copied up from lower; it moves
+along when the command renames the file. Whatever is copied up and unchanged is no change: content
+and permissions are compared.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ _UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # a kernel that follows ot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One directory in both trees. ``lower`` is None where the workspace has none: new, or it was something else."""
+    """One directory in both trees. ``lower`` is None where the workspace has none: new, or it was
+    something else.
+    """
 
     upper: int
     lower: int | None
     lower_entry: TreeEntry | None
     way: EntryPath = ()  # of lower, this directory the last
     prefix: str = ""
-    hidden: bool = False  # an ancestor is opaque: what lower has here is not part of the session's view
+    hidden: bool = (
+        False  # an ancestor is opaque: what lower has here is not part of the session's view
+    )
     depth: int = 0
 
     def below(self, name: str, upper: int, lower: int | None, *, opaque: bool) -> Layer:
@@ -94,9 +99,16 @@ def _compare(
     if new.type is Type.OTHER:
         kind = ChangeKind.TYPE if old and old.type is not Type.OTHER else ChangeKind.ADDED
         reason = "a fifo, socket or device is not applied"
-        yield Change(path=path, kind=kind, old=old, new=new, obstacle=Obstacle.SPECIAL, reason=reason)
+        yield Change(
+            path=path, kind=kind, old=old, new=new, obstacle=Obstacle.SPECIAL, reason=reason
+        )
         return
-    if old and old.type is Type.DIRECTORY and new.type is not Type.DIRECTORY and layer.lower is not None:
+    if (
+        old
+        and old.type is Type.DIRECTORY
+        and new.type is not Type.DIRECTORY
+        and layer.lower is not None
+    ):
         yield from _gone_below(layer.lower, name, path, layer.way, layer.depth, unseen)
     if new.type is Type.DIRECTORY:
         yield from _compare_directory(layer, name, old, new, unseen)
@@ -116,7 +128,9 @@ def _compare_directory(
         lower = stack.enter_context(opened_directory(name, layer.lower)) if merged else None
         marks = _marks_of(upper)
         if not merged:
-            yield _change(layer, path, ChangeKind.TYPE if old else ChangeKind.ADDED, old, new, marks)
+            yield _change(
+                layer, path, ChangeKind.TYPE if old else ChangeKind.ADDED, old, new, marks
+            )
         elif marks & _UNKNOWN_FORMS or (old and old.permissions != new.permissions):
             yield _change(layer, path, ChangeKind.MODE, old, new, marks)
         if layer.depth >= MAX_DEPTH:
@@ -126,7 +140,9 @@ def _compare_directory(
             yield from _walk(layer.below(name, upper, lower, opaque=opaque), unseen)
 
 
-def _difference(layer: Layer, name: str, old: TreeEntry | None, new: TreeEntry) -> ChangeKind | None:
+def _difference(
+    layer: Layer, name: str, old: TreeEntry | None, new: TreeEntry
+) -> ChangeKind | None:
     if old is None:
         return ChangeKind.ADDED
     if old.type is not new.type:
@@ -147,12 +163,19 @@ def _same_content(name: str, upper: int, lower: int) -> bool:
                     if block != os.read(old, BLOCK_BYTES):
                         return False
                 return not os.read(old, 1)
-        except PermissionError:  # not to be compared, so it is taken for changed: nothing has to read it to replace it
+        except (
+            PermissionError
+        ):  # not to be compared, so it is taken for changed: nothing has to read it to replace it
             return False
 
 
 def _change(
-    layer: Layer, path: str, kind: ChangeKind, old: TreeEntry | None, new: TreeEntry, marks: frozenset[str]
+    layer: Layer,
+    path: str,
+    kind: ChangeKind,
+    old: TreeEntry | None,
+    new: TreeEntry,
+    marks: frozenset[str],
 ) -> Change:
     unknown = sorted(marks & _UNKNOWN_FORMS)
     return Change(
@@ -164,11 +187,15 @@ def _change(
         old_parent=layer.lower_entry,
         old_way=layer.way,
         obstacle=Obstacle.UNREADABLE if unknown else None,
-        reason=f"this kernel's overlay has a form ({unknown[0]}) that is not understood" if unknown else "",
+        reason=f"this kernel's overlay has a form ({unknown[0]}) that is not understood"
+        if unknown
+        else "",
     )
 
 
-def _gone(lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
+def _gone(
+    lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
+) -> Iterator[Change]:
     """A name of lower that the session removed, and all that was in it."""
     old: TreeEntry | None = None
     try:
@@ -210,7 +237,9 @@ def _marks(upper: int, name: str, new: TreeEntry) -> frozenset[str]:
 
 def _marks_of(fd: int) -> frozenset[str]:
     try:
-        return frozenset(name.removeprefix(_PREFIX) for name in os.listxattr(fd) if name.startswith(_PREFIX))
+        return frozenset(
+            name.removeprefix(_PREFIX) for name in os.listxattr(fd) if name.startswith(_PREFIX)
+        )
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
             raise
@@ -220,7 +249,9 @@ def _marks_of(fd: int) -> frozenset[str]:
 def _unreadable(path: str, old: TreeEntry | None, new: TreeEntry | None, error: OSError) -> Change:
     kind = ChangeKind.DELETED if new is None else ChangeKind.CHANGED if old else ChangeKind.ADDED
     reason = f"can not be looked at: {error.strerror}"
-    return Change(path=path, kind=kind, old=old, new=new, obstacle=Obstacle.UNREADABLE, reason=reason)
+    return Change(
+        path=path, kind=kind, old=old, new=new, obstacle=Obstacle.UNREADABLE, reason=reason
+    )
 
 
 def _too_deep(path: str, old: TreeEntry | None, new: TreeEntry | None) -> Change:

@@ -1,8 +1,8 @@
 """Copy-on-write sessions on the disk: find, list, lock, open, remove.
 
-The core makes ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock on it while the
-command runs; the kernel drops the lock with the process, whatever ended that. So a session without a lock has ended,
-also after a crash or a reboot, and all it holds is on the disk.
+The core makes ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock
+on it while the command runs; the kernel drops the lock with the process, whatever ended that. So a
+session without a lock has ended, also after a crash or a reboot, and all it holds is on the disk.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class Session(Kept):
 
     @contextlib.contextmanager
     def roots(self) -> Iterator[Roots]:
-        """The workspace must be the directory the session began with: a name can be given to another one. Its device
-        number may be another one after a reboot."""
+        """The workspace must be the directory the session began with: a name can be given to
+        another one. Its device number may be another one after a reboot.
+        """
         with contextlib.ExitStack() as stack:
             state = stack.enter_context(_opened(self.place))
             try:  # the command may have taken its owner's rights away
@@ -125,7 +126,9 @@ def listed(store: str) -> list[Session | Taken | Broken]:
     except FileNotFoundError:
         return []
     found = [_read(store, name) for name in names]
-    whole = sorted((one for one in found if isinstance(one, Session)), key=lambda one: -one.started_ns)
+    whole = sorted(
+        (one for one in found if isinstance(one, Session)), key=lambda one: -one.started_ns
+    )
     return [*whole, *(one for one in found if not isinstance(one, Session))]
 
 
@@ -144,7 +147,8 @@ def find(store: str, name: str) -> Session:
     found = look(store, name)
     if not isinstance(found, Session):
         raise SessionError(
-            f"session {name}: {found.reason}", hint=f"look at {found.place}; `paddock discard {name}` removes it"
+            f"session {name}: {found.reason}",
+            hint=f"look at {found.place}; `paddock discard {name}` removes it",
         )
     return found
 
@@ -155,8 +159,10 @@ def of_directory(store: str, directory: str) -> list[Session]:
 
 
 def discard(store: str, one: Kept) -> str | None:
-    """The caller holds its lock. Renamed first, so that an interrupted removal leaves no half session; the next one
-    sweeps what it left. The person's own versions, which an apply kept, are moved out before: the answer says where."""
+    """The caller holds its lock. Renamed first, so that an interrupted removal leaves no half
+    session; the next one sweeps what it left. The person's own versions, which an apply kept, are
+    moved out before: the answer says where.
+    """
     saved = _save_kept(store, one)
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
@@ -190,9 +196,15 @@ def _read(store: str, name: str) -> Session | Taken | Broken:
     try:
         with _opened(place) as fd:
             session = _parsed(_content("session.json", fd), name)
-            return replace(session, place=place, hidden=_hidden(_content("hidden.jsonl", fd), session.workspace))
+            return replace(
+                session,
+                place=place,
+                hidden=_hidden(_content("hidden.jsonl", fd), session.workspace),
+            )
     except FileNotFoundError:
-        if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(os.path.join(place, "upper")):
+        if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(
+            os.path.join(place, "upper")
+        ):
             return Taken(id=name, place=place)
         reason = "has no session.json"
     except OSError as error:
@@ -227,12 +239,16 @@ def _parsed(content: bytes, name: str) -> Session:
         started_ns=_number(fields["started_ns"]),
         command=tuple(_text(word) for word in fields["command"]),
         hidden=Hidden(),
-        is_protected=Protection.of(workspace, map(_text, files["protect"]), map(_text, files["opened"])),
+        is_protected=Protection.of(
+            workspace, map(_text, files["protect"]), map(_text, files["opened"])
+        ),
     )
 
 
 def directories_of(state: int) -> dict[str, int]:
-    """Those of the workspace when the session began, with their numbers; none where nobody watched them."""
+    """Those of the workspace when the session began, with their numbers; none where nobody watched
+    them.
+    """
     try:
         content = _content("directories", state, _MAX_DIRECTORIES_BYTES)
         lines = (line.split(b" ", 1) for line in content.split(b"\0")[:-1])
@@ -240,7 +256,9 @@ def directories_of(state: int) -> dict[str, int]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise SessionError(f"the session's list of directories is not understood: {error}") from None
+        raise SessionError(
+            f"the session's list of directories is not understood: {error}"
+        ) from None
 
 
 def _hidden(content: bytes, workspace: str) -> Hidden:

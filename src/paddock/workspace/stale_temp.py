@@ -1,6 +1,7 @@
 """Private temporary directories whose run was killed before it could remove them.
 
-A living run holds a lock on its directory; the kernel drops it with the process, whatever ended that.
+A living run holds a lock on its directory; the kernel drops it with the process, whatever ended
+that.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Two texts → the lines a person reads. Pure, and bounded: both texts come from an untrusted program.
+"""Two texts → the lines a person reads. Pure, and bounded: both texts come from an untrusted
+program.
 
-Myers' algorithm (O(ND), "An O(ND) Difference Algorithm and Its Variations", 1986) with a limit on D: texts that differ
-in more places are shown as one replaced by the other. Python's difflib takes minutes for texts made to be slow.
+Myers' algorithm (O(ND), "An O(ND) Difference Algorithm and Its Variations", 1986) with a limit on
+D: texts that differ in more places are shown as one replaced by the other. Python's difflib takes
+minutes for texts made to be slow.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ def _edits(old: list[str], new: list[str]) -> Iterator[DiffLine]:
 def _middle(old: list[str], new: list[str]) -> list[DiffLine]:
     trace = _search(old, new) if old and new else None
     if trace is None:
-        return [*(DiffLine(Tag.REMOVED, text) for text in old), *(DiffLine(Tag.ADDED, text) for text in new)]
+        return [
+            *(DiffLine(Tag.REMOVED, text) for text in old),
+            *(DiffLine(Tag.ADDED, text) for text in new),
+        ]
     lines: list[DiffLine] = []
     x, y = len(old), len(new)
     for edits in range(len(trace) - 1, -1, -1):
@@ -95,7 +100,9 @@ def _middle(old: list[str], new: list[str]) -> list[DiffLine]:
 
 
 def _search(old: list[str], new: list[str]) -> list[dict[int, int]] | None:
-    """For each number of edits, how far each diagonal had come before them; None if it takes too many."""
+    """For each number of edits, how far each diagonal had come before them; None if it takes too
+    many.
+    """
     furthest = {1: 0}
     trace: list[dict[int, int]] = []
     for edits in range(min(len(old) + len(new), MAX_EDITS) + 1):
@@ -120,7 +127,10 @@ def _hunks(lines: list[DiffLine]) -> Iterator[DiffLine]:
     done = 0
     for first, last in _groups(changed):
         start, end = max(first - CONTEXT_LINES, done), min(last + CONTEXT_LINES + 1, len(lines))
-        old_at, new_at = old_at + start - done, new_at + start - done  # nothing but unchanged lines between them
+        old_at, new_at = (
+            old_at + start - done,
+            new_at + start - done,
+        )  # nothing but unchanged lines between them
         shown = lines[start:end]
         old_count = sum(line.tag is not Tag.ADDED for line in shown)
         new_count = sum(line.tag is not Tag.REMOVED for line in shown)

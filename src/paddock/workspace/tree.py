@@ -1,4 +1,6 @@
-"""A directory tree reached only by descriptors: one component at a time, never through a symlink."""
+"""A directory tree reached only by descriptors: one component at a time, never through a
+symlink.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def opened(name: str, flags: int, dir_fd: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened_directory(name: str, dir_fd: int | None = None) -> Iterator[int]:
-    """To look names up in it, and to change it, too: a mode that does not let its owner is passed by."""
+    """To look names up in it, and to change it, too: a mode that does not let its owner is passed
+    by.
+    """
     with opened(name, DIRECTORY, dir_fd) as fd:
         facts = os.fstat(fd)
         if facts.st_mode & stat.S_IRWXU != stat.S_IRWXU and facts.st_uid == os.geteuid():
@@ -44,7 +48,9 @@ def opened_directory(name: str, dir_fd: int | None = None) -> Iterator[int]:
 
 @contextlib.contextmanager
 def opened_file(name: str, dir_fd: int) -> Iterator[int]:
-    """A regular file, or an OSError: nothing that blocks, and nothing that was put in its place meanwhile."""
+    """A regular file, or an OSError: nothing that blocks, and nothing that was put in its place
+    meanwhile.
+    """
     with opened(name, FILE, dir_fd) as fd:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.ESTALE, "is no longer a regular file", name)
@@ -93,7 +99,8 @@ def remove(name: str, dir_fd: int) -> None:
 
 
 def remove_all(name: str, parent: int) -> None:
-    """A whole tree of any depth and any modes, with three descriptors: directories are emptied and moved up first.
+    """A whole tree of any depth and any modes, with three descriptors: directories are emptied and
+    moved up first.
 
     A tree that a hostile program made can be deeper than any recursion or path name.
     """

@@ -1,6 +1,7 @@
-"""Paths of a workspace that are obeyed outside though their names say nothing: what a protected name leads to, if it is
-a symlink, and what the configuration of a repository names. A live run finds them by its survey; for a copy they are
-looked for when it is reviewed, in what the host has."""
+"""Paths of a workspace that are obeyed outside though their names say nothing: what a protected
+name leads to, if it is a symlink, and what the configuration of a repository names. A live run
+finds them by its survey; for a copy they are looked for when it is reviewed, in what the host has.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[s
                 yield from _below(workspace, trust.path)
         for name in (*directories, *files):
             link = os.path.join(at, name)
-            if os.path.islink(link) and is_protected(os.path.relpath(link, workspace), directory=False, link=True):
+            if os.path.islink(link) and is_protected(
+                os.path.relpath(link, workspace), directory=False, link=True
+            ):
                 yield from _below(workspace, link)
     for error in shut:  # what lies in such a directory can not be known: it is closed as a whole
         if not isinstance(error, FileNotFoundError) and error.filename:
@@ -49,8 +52,9 @@ def _repository(at: str, names: set[str]) -> Repository | None:
 
 
 def _of_home(workspace: str, home: str) -> Iterator[str]:
-    """Where the names of the home directory lead that programs outside obey, and the links in those that are
-    directories (``core/src/files/linked_dirs.rs`` lists them)."""
+    """Where the names of the home directory lead that programs outside obey, and the links in those
+    that are directories (``core/src/files/linked_dirs.rs`` lists them).
+    """
     names = [f"{home}/{name}" for group in protected().groups for name in group.home]
     names += [path for _, path in protected().named_by(os.environ, home, workspace)]
     names = [name for name in names if "*" not in name]

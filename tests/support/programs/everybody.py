@@ -1,6 +1,7 @@
-"""Every server there is, in a network namespace in which nobody else is: names at port 53 (UDP and TCP), the web at
-port 80, and who hears datagrams at port 443, at every address that leads here. Each is answered, and told in a line of
-JSON. It begins when a line comes in, and ends with its input.
+"""Every server there is, in a network namespace in which nobody else is: names at port 53 (UDP and
+TCP), the web at port 80, and who hears datagrams at port 443, at every address that leads here.
+Each is answered, and told in a line of JSON. It begins when a line comes in, and ends with its
+input.
 
     everybody.py PLACE ZONE
 
@@ -20,7 +21,8 @@ from collections.abc import Callable
 
 A, CNAME, AAAA = 1, 5, 28
 IP_TRANSPARENT, IPV6_TRANSPARENT = 19, 75
-# The answer to a datagram has to come from where it was sent: who is bound to every address only hears.
+# The answer to a datagram has to come from where it was sent: who is bound to every address only
+# hears.
 ANSWERING = {
     socket.AF_INET: ["93.184.216.53", "93.184.216.66"],
     socket.AF_INET6: ["2a00:9::53", "2a00:9::66"],
@@ -50,15 +52,25 @@ def answer(message: bytes, over: str) -> bytes:
     owner, records = b"\xc0\x0c", []
     for one in found:
         if one.startswith("="):
-            target = b"".join(bytes([len(label)]) + label.encode() for label in one[1:].split(".")) + b"\0"
+            target = (
+                b"".join(bytes([len(label)]) + label.encode() for label in one[1:].split("."))
+                + b"\0"
+            )
             records.append(struct.pack(">2sHHIH", owner, CNAME, 1, 0, len(target)) + target)
             owner, found = target, ZONE.get(one[1:], PUBLIC)
     for one in found:
         if not one.startswith("="):
             address = ipaddress.ip_address(one)
             if kind == (A if address.version == 4 else AAAA):
-                records.append(owner + struct.pack(">HHIH", kind, 1, 0, len(address.packed)) + address.packed)
-    return message[:2] + struct.pack(">HHHHH", 0x8180, 1, len(records), 0, 0) + question + b"".join(records)
+                records.append(
+                    owner + struct.pack(">HHIH", kind, 1, 0, len(address.packed)) + address.packed
+                )
+    return (
+        message[:2]
+        + struct.pack(">HHHHH", 0x8180, 1, len(records), 0, 0)
+        + question
+        + b"".join(records)
+    )
 
 
 def names(server: socket.socket) -> None:
@@ -107,7 +119,11 @@ def accept(server: socket.socket, serve: Callable[[socket.socket], None]) -> Non
 
 def bound(kind: int, family: int, port: int, address: str = "") -> socket.socket:
     server = socket.socket(family, kind)
-    option = (socket.SOL_IP, IP_TRANSPARENT) if family == socket.AF_INET else (socket.IPPROTO_IPV6, IPV6_TRANSPARENT)
+    option = (
+        (socket.SOL_IP, IP_TRANSPARENT)
+        if family == socket.AF_INET
+        else (socket.IPPROTO_IPV6, IPV6_TRANSPARENT)
+    )
     server.setsockopt(*option, 1)  # to answer from an address that nobody has
     server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if family == socket.AF_INET6:

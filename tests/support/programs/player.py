@@ -2,8 +2,8 @@
 
 player.py FILE
 
-``{"host": …, "port": …, "pieces": […]}``: the pieces are sent one after the other, in Latin-1. A line is printed for
-each: how many answers came, and the status of each.
+``{"host": …, "port": …, "pieces": […]}``: the pieces are sent one after the other, in Latin-1. A
+line is printed for each: how many answers came, and the status of each.
 """
 
 from __future__ import annotations
@@ -32,11 +32,17 @@ def play(line: str) -> str:
     except OSError as error:
         received += f"\n{error}".encode()
     return json.dumps(
-        {"statuses": [int(status) for status in _STATUS.findall(received)], "said": received.decode("latin-1")}
+        {
+            "statuses": [int(status) for status in _STATUS.findall(received)],
+            "said": received.decode("latin-1"),
+        }
     )
 
 
 print("started", flush=True)
-with concurrent.futures.ThreadPoolExecutor(16) as threads, open(sys.argv[1], encoding="ascii") as file:
+with (
+    concurrent.futures.ThreadPoolExecutor(16) as threads,
+    open(sys.argv[1], encoding="ascii") as file,
+):
     for told in threads.map(play, file):
         print(told, flush=True)

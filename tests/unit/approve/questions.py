@@ -73,7 +73,9 @@ class Core:
 
     def ask(self, *questions: Asked) -> None:
         for one in questions:
-            said = json.dumps(asked(one)).encode() if isinstance(one, Question) else messages.ask(one)
+            said = (
+                json.dumps(asked(one)).encode() if isinstance(one, Question) else messages.ask(one)
+            )
             assert said is not None
             self.line.send(said)
 

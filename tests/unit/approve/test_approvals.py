@@ -41,7 +41,9 @@ def answers(desk: Desk, *questions: ToolQuestion) -> list[tuple[Verdict, str]]:
 
 
 def test_once_is_for_once_and_a_no_is_a_no() -> None:
-    decide = Recorded(lambda question: Verdict.ONCE if question.subject[1] == "status" else Verdict.DENY)
+    decide = Recorded(
+        lambda question: Verdict.ONCE if question.subject[1] == "status" else Verdict.DENY
+    )
     with Desk(Callback(decide)) as desk:
         said = answers(desk, tool(), tool(), tool(subject=("git", "push")))
     assert said == [(Verdict.ONCE, "callback")] * 2 + [(Verdict.DENY, "callback")]
@@ -58,7 +60,11 @@ def test_an_answer_for_the_session_is_about_the_subject() -> None:
     ]
     with Desk(Callback(decide)) as desk:
         said = answers(desk, tool(), tool(lines=("git  status",)), *other)
-    assert said == [(Verdict.SESSION, "callback"), (Verdict.SESSION, REMEMBERED), *[(Verdict.SESSION, "callback")] * 4]
+    assert said == [
+        (Verdict.SESSION, "callback"),
+        (Verdict.SESSION, REMEMBERED),
+        *[(Verdict.SESSION, "callback")] * 4,
+    ]
 
 
 def test_a_call_without_a_subject_is_asked_about_every_time() -> None:
@@ -165,9 +171,13 @@ def test_many_at_once_get_each_their_own_answer() -> None:
             return Verdict.ONCE if int(question.subject[1]) % 2 else Verdict.DENY
 
         with Desk(Callback(decide)) as desk:
-            return await asyncio.gather(*(desk.ask(tool(subject=("n", str(n)))) for n in range(200)))
+            return await asyncio.gather(
+                *(desk.ask(tool(subject=("n", str(n)))) for n in range(200))
+            )
 
-    assert [verdict is Verdict.ONCE for verdict, _ in asyncio.run(asked())] == [bool(n % 2) for n in range(200)]
+    assert [verdict is Verdict.ONCE for verdict, _ in asyncio.run(asked())] == [
+        bool(n % 2) for n in range(200)
+    ]
 
 
 def test_what_would_be_executed_is_shown_whatever_stands_around_it() -> None:
@@ -179,7 +189,11 @@ def test_what_would_be_executed_is_shown_whatever_stands_around_it() -> None:
             tool(lines=(f": '-----{key[0]}-----'; evil; : '-----{key[1]}-----'",)),
             tool(lines=("echo \\", "--token", "evil")),
             tool(lines=("exec -a token: ./evil1",)),
-            tool(tool="write_file", subject=("/w/x",), diff=f"+-----{key[0]}-----\n+evil|sh\n+-----{key[1]}-----"),
+            tool(
+                tool="write_file",
+                subject=("/w/x",),
+                diff=f"+-----{key[0]}-----\n+evil|sh\n+-----{key[1]}-----",
+            ),
         )
     assert all("evil" in "\n".join((*one.lines, one.diff or "")) for one in decide.seen)
 
@@ -206,7 +220,12 @@ def test_what_was_answered_for_good_is_not_asked_and_nothing_else_is_covered(wor
     keep(tool_for(tool(), world.origin), world.origin)
     with Desk(DenyAll(), origin=world.origin) as desk:
         assert answers(desk, tool()) == [(Verdict.SESSION, ALWAYS)]
-        others = [tool(subject=("git", "status", ";", "rm")), tool(cwd="/v"), tool(tool="zsh"), tool(subject=())]
+        others = [
+            tool(subject=("git", "status", ";", "rm")),
+            tool(cwd="/v"),
+            tool(tool="zsh"),
+            tool(subject=()),
+        ]
         assert answers(desk, *others) == [(Verdict.DENY, "deny-all")] * 4
     world.user("approved.toml", "nonsense")
     with Desk(DenyAll(), origin=world.origin) as desk:
@@ -236,7 +255,10 @@ def test_an_approver_in_another_process_gets_the_same_questions() -> None:
         other.start()
         asked = tool(lines=("a\nb", "\udcff"), diff="+x\n-y", rule=None)
         with Desk(Forwarding(ours)) as desk:
-            others = [tool(tool="write_file", subject=("/w/x",)), tool(cwd="/v", lines=("x" * 70_000,))]
+            others = [
+                tool(tool="write_file", subject=("/w/x",)),
+                tool(cwd="/v", lines=("x" * 70_000,)),
+            ]
             said = answers(desk, asked, asked, *others)
         ours.shutdown(socket.SHUT_RDWR)
         other.join()
@@ -273,7 +295,9 @@ def test_the_end_of_the_other_process_denies() -> None:
         other.join()
 
 
-def test_where_nobody_is_elsewhere_everything_is_denied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_nobody_is_elsewhere_everything_is_denied(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("paddock.approve.server_socket.place", lambda uid: str(tmp_path))
     with Desk(Server()) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
@@ -285,5 +309,7 @@ def test_where_nobody_is_elsewhere_everything_is_denied(monkeypatch: pytest.Monk
         "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', rule=None, reason=None)\n"
         "    print(asyncio.run(desk.ask(question)))"
     )
-    said = subprocess.run([sys.executable, "-c", script], start_new_session=True, capture_output=True, text=True)
+    said = subprocess.run(
+        [sys.executable, "-c", script], start_new_session=True, capture_output=True, text=True
+    )
     assert said.stdout == "(<Verdict.DENY: 'deny'>, 'nobody')\n", said

@@ -37,7 +37,9 @@ def test_the_examples_are_what_the_schema_describes() -> None:
 
 
 def test_questions_and_withdrawals_are_understood() -> None:
-    first, second, host, unknown, last = [messages.read(json.dumps(one).encode()) for one in EXAMPLES["to_companion"]]
+    first, second, host, unknown, last = [
+        messages.read(json.dumps(one).encode()) for one in EXAMPLES["to_companion"]
+    ]
     assert isinstance(first, Question)
     assert first.argv == ("git", "push", "a b", "\x1b[2J", "café", "\udcff")
     assert first.parent == Parent(exe="/usr/bin/bash", argv=("bash", "-c", "git push"))
@@ -58,7 +60,10 @@ def test_questions_and_withdrawals_are_understood() -> None:
 
 
 def test_a_desk_asks_as_the_schema_has_it_and_is_understood() -> None:
-    for one in (tool(id=3, diff="+x", timeout_s=0.5), tool(id=4, rule=None, reason=None, lines=("\udcff",))):
+    for one in (
+        tool(id=3, diff="+x", timeout_s=0.5),
+        tool(id=4, rule=None, reason=None, lines=("\udcff",)),
+    ):
         said = messages.ask(one)
         assert said is not None
         assert conforms(json.loads(said), "from_desk")
@@ -74,14 +79,26 @@ def test_answers_are_said_as_the_examples_have_them() -> None:
     for message in EXAMPLES["to_core"]:
         said = messages.answer(message["answer"], Verdict(message["verdict"]), message["by"])
         assert json.loads(said) == message
-        assert messages.read_answer(said) == Answered(message["answer"], Verdict(message["verdict"]), message["by"])
+        assert messages.read_answer(said) == Answered(
+            message["answer"], Verdict(message["verdict"]), message["by"]
+        )
         assert said.isascii()
 
 
 def test_nothing_but_a_message_is_understood() -> None:
     dice = random.Random(4)
     seeds = [json.dumps(one).encode() for one in EXAMPLES["to_companion"]]
-    for datagram in (b"", b"x", b"[]", b"7", b"null", b'"ask"', b"{}", b'{"withdrawn":-1}', b'{"withdrawn":1,"ask":2}'):
+    for datagram in (
+        b"",
+        b"x",
+        b"[]",
+        b"7",
+        b"null",
+        b'"ask"',
+        b"{}",
+        b'{"withdrawn":-1}',
+        b'{"withdrawn":1,"ask":2}',
+    ):
         with pytest.raises(CoreError):
             messages.read(datagram)
     for _ in range(3000):

@@ -78,7 +78,8 @@ WORDS = [
 
 
 @pytest.mark.parametrize(
-    "unseen", "\u00a0\u034f\u115f\u1160\u17b4\u2003\u2800\u3000\u3164\ufe0f\uffa0\U00016fe4\U000e0100"
+    "unseen",
+    "\u00a0\u034f\u115f\u1160\u17b4\u2003\u2800\u3000\u3164\ufe0f\uffa0\U00016fe4\U000e0100",
 )
 def test_what_can_not_be_seen_is_written_out(unseen: str) -> None:
     assert quoted(f"a{unseen}b").isascii()
@@ -122,7 +123,9 @@ def test_what_does_not_fit_is_counted_and_can_be_seen_whole() -> None:
     assert all(len(line) < 80 for line in some.splitlines())
     (hidden,) = [line for line in some.splitlines() if "not shown" in line]
     count = int(hidden.split()[1])
-    assert count + sum(some.count(letter) for letter in "ABZ") == len("".join(argv)) - len("sh-c") + some.count("Alwa")
+    assert count + sum(some.count(letter) for letter in "ABZ") == len("".join(argv)) - len(
+        "sh-c"
+    ) + some.count("Alwa")
     whole = shown(question(argv=argv), 0, columns=80, rows=None)
     assert (whole.count("A"), whole.count("B"), "not shown" in whole) == (3000, 3000, False)
     wide = shown(question(argv=("\u4e2d" * 100,)), 0, columns=40, rows=24)
@@ -130,7 +133,11 @@ def test_what_does_not_fit_is_counted_and_can_be_seen_whole() -> None:
 
 
 def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
-    asked = tool(lines=("git status\n  because   rule harmless", "\x1b[2J"), diff="-old\n+new\n same", reason="r\n")
+    asked = tool(
+        lines=("git status\n  because   rule harmless", "\x1b[2J"),
+        diff="-old\n+new\n same",
+        reason="r\n",
+    )
     assert shown(asked, 0, columns=WIDE, rows=40).splitlines() == [
         "paddock: may bash do this?",
         "  │ git status",
@@ -141,7 +148,11 @@ def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
         "  but       │ session and always would let bash write anything to this file, not only this",
     ]
     lines = changed(asked, columns=WIDE, rows=40)
-    assert [(line.text, line.colour) for line in lines] == [("  │ -old", "31"), ("  │ +new", "32"), ("  │  same", "")]
+    assert [(line.text, line.colour) for line in lines] == [
+        ("  │ -old", "31"),
+        ("  │ +new", "32"),
+        ("  │  same", ""),
+    ]
     assert changed(question(), columns=WIDE, rows=40) == []
 
 
@@ -166,9 +177,15 @@ def test_no_letter_is_wider_on_a_terminal_than_it_is_counted() -> None:
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     try:
         libc = ctypes.CDLL(None)
-        seen = [chr(code) for code in range(0x20, sys.maxunicode + 1) if printable(chr(code)) == chr(code)]
+        seen = [
+            chr(code)
+            for code in range(0x20, sys.maxunicode + 1)
+            if printable(chr(code)) == chr(code)
+        ]
         assert len(seen) > 100_000
-        assert [letter for letter in seen if _width(letter) < max(1, libc.wcwidth(ord(letter)))] == []
+        assert [
+            letter for letter in seen if _width(letter) < max(1, libc.wcwidth(ord(letter)))
+        ] == []
     finally:
         locale.setlocale(locale.LC_CTYPE, before)
 

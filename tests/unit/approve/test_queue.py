@@ -29,7 +29,9 @@ def served(queue: Queue, asker: str = "") -> Iterator[Core]:
 
 
 def pending(queue: Queue, count: int) -> list[Pending]:
-    return wait_for(lambda: found if len(found := queue.pending()) == count else None, f"{count} wait")
+    return wait_for(
+        lambda: found if len(found := queue.pending()) == count else None, f"{count} wait"
+    )
 
 
 def test_questions_of_several_runs_wait_together_and_get_their_own_answers() -> None:
@@ -47,11 +49,18 @@ def test_questions_of_several_runs_wait_together_and_get_their_own_answers() -> 
         assert queue.answer(one.id, Verdict.DENY, "me")
         assert first.heard()["verdict"] == "deny"
         assert not queue.answer(99, Verdict.ONCE, "me")
-    assert [(one.verdict, one.by) for one in queue.history()] == [(Verdict.ONCE, "me"), (Verdict.DENY, "me")]
+    assert [(one.verdict, one.by) for one in queue.history()] == [
+        (Verdict.ONCE, "me"),
+        (Verdict.DENY, "me"),
+    ]
 
 
-@pytest.mark.parametrize(("verdict", "by"), [("once", "me"), (True, "me"), (None, "me"), (Verdict.ONCE, None)])
-def test_what_is_no_verdict_is_told_to_who_says_it_and_answers_nothing(verdict: Any, by: Any) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "by"), [("once", "me"), (True, "me"), (None, "me"), (Verdict.ONCE, None)]
+)
+def test_what_is_no_verdict_is_told_to_who_says_it_and_answers_nothing(
+    verdict: Any, by: Any
+) -> None:
     queue = Queue()
     with served(queue) as core:
         core.ask(question(id=1))

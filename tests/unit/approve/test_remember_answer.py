@@ -64,7 +64,14 @@ def test_what_a_person_wrote_stays(world: World) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"cwd": "/w/*"}, {"cwd": "/w/a?"}, {"cwd": ""}, {"cwd": "/w\udcff"}, {"exe": "/b*n"}, {"argv": ("x" * 40_000,)}],
+    [
+        {"cwd": "/w/*"},
+        {"cwd": "/w/a?"},
+        {"cwd": ""},
+        {"cwd": "/w\udcff"},
+        {"exe": "/b*n"},
+        {"argv": ("x" * 40_000,)},
+    ],
 )
 def test_what_no_rule_can_say_exactly_is_not_kept(world: World, changed: dict[str, object]) -> None:
     with pytest.raises(PolicyError):

@@ -1,6 +1,7 @@
 """Whatever flags were given, `explain --toml` writes a file that compiles to the same plan.
 
-What a file can not say is named in its first line; with those flags beside the file the plan is the same again.
+What a file can not say is named in its first line; with those flags beside the file the plan is the
+same again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from paddock.policy.render import FLAGS_NOTE, to_toml
 from tests.unit.plan.worlds import FULL, HOST
 from tests.unit.policy.world import World
 
-# One line for each flag, by the name argparse keeps it under; a flag without a line fails the first test.
+# One line for each flag, by the name argparse keeps it under; a flag without a line fails the first
+# test.
 CASES: dict[str, list[str]] = {
     "profile": ["--profile strict", "--profile read-only --profile dev"],
     "policy": ["--policy {policy}"],
@@ -35,9 +37,16 @@ CASES: dict[str, list[str]] = {
     "deny": ["--deny '~/private/**' --deny /srv/a/key", "-r /srv/** --deny /srv/a/**"],
     "block": ["--block mlock --block mincore"],
     "socket": ["--socket unix"],
-    "allow_domain": ["--allow-domain A.example --allow-domain '*.b.example:8443' --allow-domain '[2001:db8::1]:443'"],
-    "deny_domain": ["--deny-domain a.example", "--deny-domain '*.a.example' --allow-domain a.example"],
-    "allow_endpoint": ["--policy {policy} --allow-endpoint 'api:get:/v1/*' --allow-endpoint api:POST:/a:b"],
+    "allow_domain": [
+        "--allow-domain A.example --allow-domain '*.b.example:8443' --allow-domain '[2001:db8::1]:443'"
+    ],
+    "deny_domain": [
+        "--deny-domain a.example",
+        "--deny-domain '*.a.example' --allow-domain a.example",
+    ],
+    "allow_endpoint": [
+        "--policy {policy} --allow-endpoint 'api:get:/v1/*' --allow-endpoint api:POST:/a:b"
+    ],
     "block_net": ["--block-net"],
     "env_pass": [
         "--env-pass GITHUB_TOKEN --env-pass FOO",
@@ -98,7 +107,9 @@ def essence(plan: Plan) -> dict[str, Any]:
     for key in ("profiles", "notices"):
         del values[key]
     if values["files"]:
-        values["files"]["grants"] = [grant | {"source": ""} for grant in ungrouped(values["files"]["grants"])]
+        values["files"]["grants"] = [
+            grant | {"source": ""} for grant in ungrouped(values["files"]["grants"])
+        ]
     return values
 
 
@@ -107,10 +118,13 @@ def network(plan: Plan) -> object:
     if plan.network is None:
         return None
     hosts = [
-        sorted((one.host, one.port or 0) for one in rules) for rules in (plan.network.denied, plan.network.allowed)
+        sorted((one.host, one.port or 0) for one in rules)
+        for rules in (plan.network.denied, plan.network.allowed)
     ]
     routes = plan.network.http.routes if plan.network.http else ()
-    endpoints = [(route.name, [(one.method, one.path) for one in route.endpoints or ()]) for route in routes]
+    endpoints = [
+        (route.name, [(one.method, one.path) for one in route.endpoints or ()]) for route in routes
+    ]
     return plan.network.mode, plan.network.default, plan.network.local_ports, hosts, endpoints
 
 
@@ -130,7 +144,11 @@ def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) ->
     if plan.tier is Tier.LANDLOCK:
         assert essence(again) == essence(plan)
     else:  # which takes built-in lines back where it holds the same in another way, and a written line is a person's
-        assert (again.tier, again.workspace, network(again)) == (plan.tier, plan.workspace, network(plan))
+        assert (again.tier, again.workspace, network(again)) == (
+            plan.tier,
+            plan.workspace,
+            network(plan),
+        )
     assert text_again == text
 
 

@@ -80,7 +80,14 @@ def test_distributions_are_listed_imported_used_and_removed(fake: FakeWsl, tmp_p
     assert list_distros() == ("two",)
     with pytest.raises(ExecutorError, match="no distribution"):
         unregister_distro("one")
-    assert ["--import", "one", str(tmp_path / "kept" / "one"), str(archive), "--version", "2"] in fake.argv
+    assert [
+        "--import",
+        "one",
+        str(tmp_path / "kept" / "one"),
+        str(archive),
+        "--version",
+        "2",
+    ] in fake.argv
 
 
 def test_what_was_meant_is_fetched(tmp_path: Path, authority: TestAuthority, url: str) -> None:
@@ -162,18 +169,38 @@ def _config(url: str, tmp_path: Path) -> WslSandboxConfig:
     )
 
 
-def test_set_up_goes_step_by_step(fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str) -> None:
+def test_set_up_goes_step_by_step(
+    fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str
+) -> None:
     """A-142, A-167"""
     said: list[str] = []
     assert set_up(_config(url, tmp_path), context=authority.trust(), say=said.append)
-    assert [argv[0] for argv in fake.argv] == ["--list", "--import", "-d", "-d", "-d", "--terminate"]
-    assert fake.argv[1][1:3] == ["paddock-sandbox", f"{tmp_path}/local\\paddock\\wsl-distros\\paddock-sandbox"]
+    assert [argv[0] for argv in fake.argv] == [
+        "--list",
+        "--import",
+        "-d",
+        "-d",
+        "-d",
+        "--terminate",
+    ]
+    assert fake.argv[1][1:3] == [
+        "paddock-sandbox",
+        f"{tmp_path}/local\\paddock\\wsl-distros\\paddock-sandbox",
+    ]
     assert fake.argv[2][:6] == ["-d", "paddock-sandbox", "-u", "root", "--", "sh"]
     assert (tmp_path / "log").read_text() == "first\nsecond\ngit libstdc++6\n"
-    assert [line.split()[0] for line in said] == ["fetching", "importing", "running", "running", "running"]
+    assert [line.split()[0] for line in said] == [
+        "fetching",
+        "importing",
+        "running",
+        "running",
+        "running",
+    ]
 
 
-def test_what_is_there_is_kept_unless_forced(fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str) -> None:
+def test_what_is_there_is_kept_unless_forced(
+    fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str
+) -> None:
     """A-144"""
     config = _config(url, tmp_path)
     (fake.directory / "distros" / "paddock-sandbox").touch()
@@ -205,7 +232,11 @@ def test_a_distribution_whose_set_up_failed_is_not_left(
 
 
 def test_windows_can_be_left_out_of_it(
-    fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str, monkeypatch: pytest.MonkeyPatch
+    fake: FakeWsl,
+    tmp_path: Path,
+    authority: TestAuthority,
+    url: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A-134"""
     etc, mounts = tmp_path / "etc", tmp_path / "mnt"
@@ -216,6 +247,10 @@ def test_windows_can_be_left_out_of_it(
     config = replace(_config(url, tmp_path), automount=False, user=whoami)
     assert set_up(config, context=authority.trust())
     wanted = f"[user]\ndefault = {whoami}\n[automount]\nenabled = false\nmountFsTab = true\n"
-    assert (etc / "wsl.conf").read_text() == wanted + "[interop]\nenabled = false\nappendWindowsPath = false\n"
-    assert (etc / "fstab").read_text() == rf"C:\134A\040b {mounts}/c/A\040b drvfs rw,noatime 0 0" + "\n"
+    assert (
+        etc / "wsl.conf"
+    ).read_text() == wanted + "[interop]\nenabled = false\nappendWindowsPath = false\n"
+    assert (
+        etc / "fstab"
+    ).read_text() == rf"C:\134A\040b {mounts}/c/A\040b drvfs rw,noatime 0 0" + "\n"
     assert (mounts / "c" / "A b").is_dir()

@@ -50,7 +50,9 @@ class Memory:
     name = "memory"
     confines_writes = True
 
-    def __init__(self, words: bytes = b"", code: int | None = 0, failure: Failure | None = None) -> None:
+    def __init__(
+        self, words: bytes = b"", code: int | None = 0, failure: Failure | None = None
+    ) -> None:
         self._words, self._code, self._failure = words, code, failure
         self.asked: list[tuple[CommandLine, str | None, dict[str, str], bool]] = []
         self.children: list[Child] = []
@@ -91,7 +93,9 @@ def test_the_bash_tool_takes_it(tmp_path: Any) -> None:
 
     async def scene() -> None:
         place = Memory(b"words", 0)
-        tools = Tools(ToolPolicy(cwd=str(tmp_path), require_approval_for_execute=False), executor=place)
+        tools = Tools(
+            ToolPolicy(cwd=str(tmp_path), require_approval_for_execute=False), executor=place
+        )
         result = await tools.call(ToolCall(name="bash", arguments={"command": "echo words"}))
         assert result.decision.action is Action.ALLOW, result
         assert getattr(result.content, "stdout", None) == b"words"
@@ -124,7 +128,11 @@ def test_who_is_cancelled_ends_its_child_and_who_was_before_starts_none() -> Non
 def test_what_was_said_before_the_time_was_over_is_kept() -> None:
     async def scene() -> None:
         result = await run(Memory(b"so far", None), "serve", timeout_s=0.05)
-        assert (result.outcome, result.exit_code, result.stdout) == (Outcome.TIMED_OUT, 124, "so far")
+        assert (result.outcome, result.exit_code, result.stdout) == (
+            Outcome.TIMED_OUT,
+            124,
+            "so far",
+        )
 
     asyncio.run(scene())
 

@@ -1,4 +1,6 @@
-"""Which place a mode is, and that no other is taken for it. What linux mode holds is in tests/cli/test_sandbox.py."""
+"""Which place a mode is, and that no other is taken for it. What linux mode holds is in
+tests/cli/test_sandbox.py.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,12 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.ssh import SshExecutor
 from paddock.executors.windows import WindowsExecutor
 from paddock.executors.wsl import WslExecutor
-from paddock.policy.formats.executor_modes import ContainerSandboxConfig, Mode, SandboxConfig, SshSandboxConfig
+from paddock.policy.formats.executor_modes import (
+    ContainerSandboxConfig,
+    Mode,
+    SandboxConfig,
+    SshSandboxConfig,
+)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,14 @@ def test_a_mode_is_a_place(mode: str, platform: str, resolved: Mode) -> None:
 
 @pytest.mark.parametrize(
     ("mode", "platform"),
-    [("windows", "linux"), ("wsl", "linux"), ("linux", "win32"), ("linux", "darwin"), ("wsl", "darwin"), ("ssh", "nt")],
+    [
+        ("windows", "linux"),
+        ("wsl", "linux"),
+        ("linux", "win32"),
+        ("linux", "darwin"),
+        ("wsl", "darwin"),
+        ("ssh", "nt"),
+    ],
 )
 def test_a_place_that_is_not_here_is_an_error(mode: str, platform: str) -> None:
     """A-101"""
@@ -96,7 +110,9 @@ def test_the_executor_is_made_as_it_is_told(tmp_path: Path) -> None:
 
     assert isinstance(made(), SandboxExecutor)
     assert isinstance(made(mode=Mode.LOCAL), HostExecutor)
-    container = made(mode=Mode.CONTAINER, container=ContainerSandboxConfig(image="x", engine="podman"))
+    container = made(
+        mode=Mode.CONTAINER, container=ContainerSandboxConfig(image="x", engine="podman")
+    )
     assert isinstance(container, ContainerExecutor)
     for mode in (Mode.CONTAINER, Mode.SSH):
         with pytest.raises(UsageError, match=f"mode {mode} needs"):
@@ -110,7 +126,9 @@ def test_the_executor_is_made_as_it_is_told(tmp_path: Path) -> None:
     asyncio.run(over_ssh())
 
 
-def test_local_is_a_shell_with_all_that_the_caller_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_local_is_a_shell_with_all_that_the_caller_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """A-109, A-160"""
     monkeypatch.setenv("MINE", "here")
     monkeypatch.chdir(tmp_path)
@@ -118,7 +136,10 @@ def test_local_is_a_shell_with_all_that_the_caller_has(monkeypatch: pytest.Monke
     async def look() -> None:
         sandbox = LocalSandbox()
         told = await sandbox.execute('echo "$0 $MINE $(pwd -P)"; exit 3')
-        assert (told.exit_code, told.stdout) == (3, f"/bin/bash here {os.path.realpath(tmp_path)}\n")
+        assert (told.exit_code, told.stdout) == (
+            3,
+            f"/bin/bash here {os.path.realpath(tmp_path)}\n",
+        )
         assert not sandbox.executor.confines_writes
         assert await sandbox.dispose() == ()
 

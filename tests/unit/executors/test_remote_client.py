@@ -12,7 +12,8 @@ from paddock import Outcome, SshExecutor
 from paddock.executors.remote_client import ClientProcess, new_last_word
 from paddock.executors.run import Result, run
 
-# Stands for ssh and for the other machine: the master waits, a check succeeds, and a line runs here.
+# Stands for ssh and for the other machine: the master waits, a check succeeds, and a line runs
+# here.
 SSH = """#!/bin/sh
 for word; do
     case $word in
@@ -86,6 +87,8 @@ def test_the_last_word_is_taken_out_wherever_it_is_cut(size: int) -> None:
         stderr.feed_eof()
         assert process.stderr is not None
         heard = await process.stderr.read()
-        return await process.wait(), heard.replace(word[:9] + b"b", b"[part]").replace(word, b"[word]")
+        return await process.wait(), heard.replace(word[:9] + b"b", b"[part]").replace(
+            word, b"[word]"
+        )
 
     assert asyncio.run(scene()) == (42, b"a\0[part][word]x\n[word]1234\nrest")

@@ -1,5 +1,7 @@
-"""Commands on Windows: every call in its order and every structure by its bytes, against libraries that write down how
-they are called; the same structures by the headers of Windows, and the same calls under Wine, where there are any."""
+"""Commands on Windows: every call in its order and every structure by its bytes, against libraries
+that write down how they are called; the same structures by the headers of Windows, and the same
+calls under Wine, where there are any.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ import pytest
 
 from paddock.errors import HostError
 from paddock.executors.run import Outcome, Result, run
-from paddock.executors.win32 import Accounting, MandatoryLabel, ProcessInformation, StartupInfo, job_limits
+from paddock.executors.win32 import (
+    Accounting,
+    MandatoryLabel,
+    ProcessInformation,
+    StartupInfo,
+    job_limits,
+)
 from paddock.executors.windows import WindowsExecutor
 from paddock.testing.executor import CHECKS, Place, perform
 from tests.support.features import need, need_program
@@ -52,7 +60,9 @@ class Machine:
 
     def executor(self, **options: Any) -> WindowsExecutor:
         given = {"shell": ("/bin/sh", "-c"), "workspace": self.workspace, **options}
-        return WindowsExecutor(libraries=self.fake.libraries, pipes=self.fake, call=self.call, **given)
+        return WindowsExecutor(
+            libraries=self.fake.libraries, pipes=self.fake, call=self.call, **given
+        )
 
     def run(self, command: str | list[str], **options: Any) -> Result:
         async def once() -> Result:
@@ -79,7 +89,11 @@ def test_the_calls_are_these_in_this_order(machine: Machine) -> None:
     assert machine.fake.calls[: len(PREPARED)] == PREPARED
     assert machine.fake.open_handles == 0
     (created,) = machine.fake.created
-    assert (created.flags, created.token is not None, created.job is not None) == (0x8080404, True, True)
+    assert (created.flags, created.token is not None, created.job is not None) == (
+        0x8080404,
+        True,
+        True,
+    )
     assert created.inherited == created.standard
 
 
@@ -100,7 +114,9 @@ def test_the_token_is_told_exactly_this(machine: Machine) -> None:
     assert machine.fake.labels == [LABEL]
 
 
-def test_the_workspace_is_labelled_and_afterwards_is_not(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_workspace_is_labelled_and_afterwards_is_not(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A-125"""
     monkeypatch.setenv("SYSTEMROOT", r"D:\Win")
     machine.run("true")
@@ -155,7 +171,9 @@ def test_what_can_not_be_had_is_refused_or_told(tmp_path: Path, how: dict[str, A
     assert less.fake.open_handles == 0
 
 
-@pytest.mark.parametrize("call", ["CreateJobObjectW", "SetInformationJobObject", "AssignProcessToJobObject"])
+@pytest.mark.parametrize(
+    "call", ["CreateJobObjectW", "SetInformationJobObject", "AssignProcessToJobObject"]
+)
 def test_a_command_that_is_in_no_job_does_not_run(machine: Machine, call: str) -> None:
     machine.fake.failing[call] = 5
     result = machine.run(f"touch {machine.workspace}/ran")
@@ -168,9 +186,13 @@ def test_a_command_that_is_in_no_job_does_not_run(machine: Machine, call: str) -
     assert (machine.workspace / "ran").exists()
 
 
-def test_a_line_is_for_cmd_and_a_batch_file_for_nobody_else(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_is_for_cmd_and_a_batch_file_for_nobody_else(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SYSTEMROOT", r"C:\Windows")
-    assert machine.run('echo "a b" & exit 1', shell=None).outcome is Outcome.FAILED  # there is none here
+    assert (
+        machine.run('echo "a b" & exit 1', shell=None).outcome is Outcome.FAILED
+    )  # there is none here
     assert machine.fake.lines == [r'"C:\Windows\System32\cmd.exe" /d /s /c "echo "a b" & exit 1"']
     for name in ("x.bat", r"C:\ws\X.CMD", "x.bat. ."):
         refused = machine.run([name, "&calc"])
@@ -178,7 +200,9 @@ def test_a_line_is_for_cmd_and_a_batch_file_for_nobody_else(machine: Machine, mo
     assert len(machine.fake.lines) == 1
 
 
-def test_the_environment_is_made_and_not_taken_over(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_made_and_not_taken_over(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("API_TOKEN", "s3cret")
     monkeypatch.setenv("LOCALAPPDATA", str(machine.workspace / "Local"))
     machine.run("true", env={"GIVEN": "ü"})
@@ -192,7 +216,12 @@ def test_the_environment_is_made_and_not_taken_over(machine: Machine, monkeypatc
 async def _place(machine: Machine) -> AsyncIterator[Place]:
     executor = machine.executor(max_processes=1000)
     try:
-        yield Place(executor=executor, workspace=machine.workspace, inside=str(machine.workspace), has_terminals=False)
+        yield Place(
+            executor=executor,
+            workspace=machine.workspace,
+            inside=str(machine.workspace),
+            has_terminals=False,
+        )
     finally:
         assert await executor.dispose() == ()
 
@@ -233,7 +262,16 @@ def test_elsewhere_there_is_no_such_place(tmp_path: Path) -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = need_program("x86_64-w64-mingw32-gcc")
     program = tmp_path_factory.mktemp("windows") / "job.exe"
-    command = [compiler, "-Wall", "-Werror", "-D_WIN32_WINNT=0x0A00", "-o", str(program), str(SOURCE), "-ladvapi32"]
+    command = [
+        compiler,
+        "-Wall",
+        "-Werror",
+        "-D_WIN32_WINNT=0x0A00",
+        "-o",
+        str(program),
+        str(SOURCE),
+        "-ladvapi32",
+    ]
     subprocess.run(command, check=True)
     return program
 
@@ -244,7 +282,12 @@ def answers(built: Path) -> Iterator[list[list[str]]]:
     need("wine", wine.exists(), "no wine on this machine")
     with _prefix(built.parent) as environment:
         said = subprocess.run(
-            [wine, built], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
+            [wine, built],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         yield [line.split() for line in said.stdout.splitlines()]
 
@@ -252,17 +295,26 @@ def answers(built: Path) -> Iterator[list[list[str]]]:
 @contextmanager
 def _prefix(directory: Path) -> Iterator[dict[str, str]]:
     quiet = {"WINEDEBUG": "-all", "WINEARCH": "win64", "WINEDLLOVERRIDES": "mscoree=;mshtml="}
-    environment = {"HOME": str(directory), "PATH": os.environ["PATH"], "WINEPREFIX": f"{directory}/prefix", **quiet}
+    environment = {
+        "HOME": str(directory),
+        "PATH": os.environ["PATH"],
+        "WINEPREFIX": f"{directory}/prefix",
+        **quiet,
+    }
     try:
         yield environment
     finally:
-        subprocess.run(["/usr/lib/wine/wineserver64", "--kill", "--wait"], env=environment, timeout=60)
+        subprocess.run(
+            ["/usr/lib/wine/wineserver64", "--kill", "--wait"], env=environment, timeout=60
+        )
 
 
 def test_the_structures_are_those_of_windows_headers(answers: list[list[str]]) -> None:
     """A-121, A-124: by the bytes."""
     theirs = {words[1]: words[2] for words in answers if words[0] == "bytes"}
-    startup = StartupInfo(cb=112, dwFlags=0x100, hStdInput=1, hStdOutput=2, hStdError=3, lpAttributeList=4)
+    startup = StartupInfo(
+        cb=112, dwFlags=0x100, hStdInput=1, hStdOutput=2, hStdError=3, lpAttributeList=4
+    )
     ours = {
         "limits": bytes(job_limits(memory_mb=512, processes=10)).hex(),
         "startup": bytes(startup).hex(),

@@ -1,4 +1,6 @@
-"""Commands by wsl.exe: what crosses over to it, and what does not begin at all. The contract is in tests/contract."""
+"""Commands by wsl.exe: what crosses over to it, and what does not begin at all. The contract is in
+tests/contract.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def fake(tmp_path: Path) -> FakeWsl:
     return FakeWsl(tmp_path / "windows", "paddock-sandbox", "paddock-ubuntu")
 
 
-def perform(fake: FakeWsl, command: str | list[str], *, distro: str = "paddock-sandbox", **options: Any) -> Result:
+def perform(
+    fake: FakeWsl, command: str | list[str], *, distro: str = "paddock-sandbox", **options: Any
+) -> Result:
     shell = options.pop("shell", "sh")
 
     async def once() -> Result:
@@ -51,18 +55,25 @@ def test_it_is_wsl_with_the_distribution_and_the_shell(fake: FakeWsl) -> None:
 def test_nothing_of_a_command_can_be_read_in_the_line_or_is_read_twice(fake: FakeWsl) -> None:
     """What follows ``--`` is read by the distribution's shell before ours (microsoft/WSL#41598)."""
     secret = "s3cret"
-    result = perform(fake, 'x=1; echo "[$x]" `echo 2` "\\"$SECRET\\"" \\$y \'!\'', env={"SECRET": secret})
+    result = perform(
+        fake, 'x=1; echo "[$x]" `echo 2` "\\"$SECRET\\"" \\$y \'!\'', env={"SECRET": secret}
+    )
     assert result.stdout == f'[1] 2 "{secret}" $y !\n', result
     lines = [argv[-1] for argv in fake.argv if "--" in argv]
     assert lines
     assert not any(secret in line or set(line) & set('$`\\"!') for line in lines)
 
 
-def test_the_variables_of_windows_stay_there(fake: FakeWsl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_of_windows_stay_there(
+    fake: FakeWsl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WSLENV", "TOKEN/u")
     monkeypatch.setenv("TOKEN", "s3cret")
     assert perform(fake, 'echo "[$TOKEN]"').stdout == "[]\n"
-    assert all("TOKEN" not in call["environment"] and "WSLENV" not in call["environment"] for call in fake.calls)
+    assert all(
+        "TOKEN" not in call["environment"] and "WSLENV" not in call["environment"]
+        for call in fake.calls
+    )
 
 
 def test_a_distribution_that_is_not_there_is_no_failed_command(fake: FakeWsl) -> None:
@@ -89,7 +100,9 @@ def test_a_directory_of_windows_is_below_mnt(windows: str, linux: str) -> None:
     assert WslWorkspace(windows).linux == linux
 
 
-@pytest.mark.parametrize("windows", [r"\\server\share", r"\\wsl$\x\home", "/home/ada", "work", "", "C:\\PROGRA~1"])
+@pytest.mark.parametrize(
+    "windows", [r"\\server\share", r"\\wsl$\x\home", "/home/ada", "work", "", "C:\\PROGRA~1"]
+)
 def test_a_workspace_lies_on_a_drive(windows: str) -> None:
     with pytest.raises(UsageError):
         WslWorkspace(windows)
@@ -148,11 +161,15 @@ def test_a_directory_outside_is_an_error_and_nothing_runs(fake: FakeWsl, cwd: st
 
 def test_what_can_not_be_ended_is_said(fake: FakeWsl) -> None:
     async def look() -> None:
-        executor = WslExecutor(workspace=r"C:\ws", automount=str(fake.directory / "mnt"), program=str(fake.program))
+        executor = WslExecutor(
+            workspace=r"C:\ws", automount=str(fake.directory / "mnt"), program=str(fake.program)
+        )
         (fake.directory / "mnt" / "c" / "ws").mkdir(parents=True)
         assert (await run(executor, "true", timeout_s=60)).ok
         fake.program.unlink()
-        assert await executor.dispose() == ("wsl: paddock-sandbox: nobody could be told to end what still runs there",)
+        assert await executor.dispose() == (
+            "wsl: paddock-sandbox: nobody could be told to end what still runs there",
+        )
         assert await executor.dispose() == ()
 
     asyncio.run(look())

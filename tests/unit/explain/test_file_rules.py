@@ -1,4 +1,6 @@
-"""The reasoning behind `paddock why`, on real files; the kernel is asked the same in tests/escape."""
+"""The reasoning behind `paddock why`, on real files; the kernel is asked the same in
+tests/escape.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ from tests.unit.plan.worlds import FULL, HOST, builtin, deny, files, grant, poli
 @pytest.fixture(name="ws")
 def _ws(tmp_path: Path) -> Path:
     workspace = tmp_path / "ws"
-    for name in (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", "app/.env", "main.py", "secret/key"):
+    for name in (
+        ".git/hooks/pre-commit",
+        ".git/config",
+        ".vscode/tasks.json",
+        "app/.env",
+        "main.py",
+        "secret/key",
+    ):
         (workspace / name).parent.mkdir(parents=True, exist_ok=True)
         (workspace / name).write_text("")
     return workspace
@@ -38,7 +47,9 @@ def asked(plan: Plan, path: Path | str, operation: Operation = Operation.WRITE) 
     return Judge(plan)(str(path), operation)
 
 
-@pytest.mark.parametrize("name", [".vscode/tasks.json", ".git/hooks/new", ".git/config", ".envrc", "sub/.mcp.json"])
+@pytest.mark.parametrize(
+    "name", [".vscode/tasks.json", ".git/hooks/new", ".git/config", ".envrc", "sub/.mcp.json"]
+)
 def test_a_protected_name_can_be_read_and_not_written(ws: Path, name: str) -> None:
     plan = plan_for(ws, FULL)
     refused = asked(plan, ws / name)
@@ -47,7 +58,9 @@ def test_a_protected_name_can_be_read_and_not_written(ws: Path, name: str) -> No
     assert asked(plan, ws / ".vscode" / "tasks.json", Operation.READ).allowed
 
 
-@pytest.mark.parametrize("name", ["main.py", ".git/index", ".git/objects/ab/cd", "new.txt", ".claude/worktrees/one/x"])
+@pytest.mark.parametrize(
+    "name", ["main.py", ".git/index", ".git/objects/ab/cd", "new.txt", ".claude/worktrees/one/x"]
+)
 def test_the_work_can_be_written(ws: Path, name: str) -> None:
     assert asked(plan_for(ws, FULL), ws / name).allowed
 
@@ -58,7 +71,10 @@ def test_a_denied_name_is_closed_for_every_act(ws: Path) -> None:
         refused = asked(plan, ws / "app" / ".env", operation)
         assert (refused.allowed, refused.closed) == (False, True)
         assert f"the deny {ws}/**/.env stays closed" in refused.reason
-    assert asked(plan, ws / "secret" / "key", Operation.READ).reason == f"{ws}/secret stays closed, whatever is granted"
+    assert (
+        asked(plan, ws / "secret" / "key", Operation.READ).reason
+        == f"{ws}/secret stays closed, whatever is granted"
+    )
 
 
 def test_an_opened_name_can_be_written(ws: Path) -> None:
@@ -68,7 +84,10 @@ def test_an_opened_name_can_be_written(ws: Path) -> None:
 
 def test_what_is_outside_every_grant_is_outside_in_both_tiers(ws: Path) -> None:
     for host in (FULL, HOST):
-        assert asked(plan_for(ws, host), "/etc/hostname", Operation.READ).reason == "outside every grant"
+        assert (
+            asked(plan_for(ws, host), "/etc/hostname", Operation.READ).reason
+            == "outside every grant"
+        )
 
 
 def test_the_private_tmp_is_the_runs_own(ws: Path) -> None:
@@ -85,11 +104,16 @@ def test_in_the_landlock_tier_names_are_not_judged(ws: Path) -> None:
 
 def test_without_landlock_mounts_tell_only_reading_from_writing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    relaxed = files(grant(Access.WRITE, f"{tmp_path}/**"), require_enforced=Sourced(False, source()))
+    relaxed = files(
+        grant(Access.WRITE, f"{tmp_path}/**"), require_enforced=Sourced(False, source())
+    )
     plan = compile_plan(policy(relaxed), replace(FULL, landlock_abi=0))
     assert asked(plan, tmp_path / "file", Operation.READ).allowed
 
 
 def test_files_that_are_not_fenced_are_open(ws: Path) -> None:
     open_ = replace(policy(files(grant(Access.READ, "/usr/**"))), off=(Switch.LANDLOCK,))
-    assert asked(compile_plan(open_, FULL), "/etc/shadow").reason == "files are not fenced: every path is open"
+    assert (
+        asked(compile_plan(open_, FULL), "/etc/shadow").reason
+        == "files are not fenced: every path is open"
+    )

@@ -57,9 +57,18 @@ def _judge(request: pytest.FixtureRequest, tmp_path: Path) -> Judge:
     ],
 )
 def test_only_what_the_fence_itself_refuses_is_told(
-    judge: Judge, tmp_path: Path, op: str, create: bool, name: str, expected: tuple[str, str | None] | None
+    judge: Judge,
+    tmp_path: Path,
+    op: str,
+    create: bool,
+    name: str,
+    expected: tuple[str, str | None] | None,
 ) -> None:
-    told = refusal(judge, Observed(op=op, create=create, path=f"{tmp_path}/{name}", program="/p"), home="/home/ada")
+    told = refusal(
+        judge,
+        Observed(op=op, create=create, path=f"{tmp_path}/{name}", program="/p"),
+        home="/home/ada",
+    )
     wanted = expected and (expected[0], expected[1] and expected[1].format(tmp_path))
     assert (told and (told.op, told.allow)) == wanted
 
@@ -67,7 +76,9 @@ def test_only_what_the_fence_itself_refuses_is_told(
 def test_nobody_is_led_to_open_the_whole_home(judge: Judge, tmp_path: Path) -> None:
     for home in (tmp_path / "shut", tmp_path / "shut" / "ada"):
         told = refusal(
-            judge, Observed(op="make", create=False, path=f"{tmp_path}/shut/x", program="/p"), home=str(home)
+            judge,
+            Observed(op="make", create=False, path=f"{tmp_path}/shut/x", program="/p"),
+            home=str(home),
         )
         assert told
         assert told.allow is None
@@ -75,12 +86,17 @@ def test_nobody_is_led_to_open_the_whole_home(judge: Judge, tmp_path: Path) -> N
 
 def test_names_of_descriptors_are_the_callers_own(judge: Judge) -> None:
     for path in ("/proc/self/fd/3", "/dev/fd/3", "/dev/stdin"):
-        assert refusal(judge, Observed(op="write", create=False, path=path, program="/p"), home="/h") is None
+        assert (
+            refusal(judge, Observed(op="write", create=False, path=path, program="/p"), home="/h")
+            is None
+        )
 
 
 def test_the_messages_are_those_of_the_examples(judge: Judge, tmp_path: Path) -> None:
     first, second = [read(json.dumps(one).encode()) for one in EXAMPLES["to_observer"]]
-    assert first == Observed(op="read", create=False, path="/home/ada/.ssh/id_rsa", program="/usr/bin/cat")
+    assert first == Observed(
+        op="read", create=False, path="/home/ada/.ssh/id_rsa", program="/usr/bin/cat"
+    )
     assert second.path == "/w/café/\udcff"
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -97,7 +113,15 @@ def test_the_messages_are_those_of_the_examples(judge: Judge, tmp_path: Path) ->
 def test_nothing_but_a_message_is_understood() -> None:
     dice = random.Random(7)
     seeds = [json.dumps(one).encode() for one in EXAMPLES["to_observer"]]
-    for datagram in (b"x", b"[]", b"7", b"{}", b'{"observed":7}', b'{"observed":{}}', b'{"observed":{"path":1}}'):
+    for datagram in (
+        b"x",
+        b"[]",
+        b"7",
+        b"{}",
+        b'{"observed":7}',
+        b'{"observed":{}}',
+        b'{"observed":{"path":1}}',
+    ):
         with pytest.raises(CoreError):
             read(datagram)
     for _ in range(2000):

@@ -1,4 +1,6 @@
-"""A closed place takes the listing of the directories above it away, and that is said in one line."""
+"""A closed place takes the listing of the directories above it away, and that is said in one
+line.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +23,31 @@ def test_the_line_names_the_deny_and_every_directory(access: Access) -> None:
 
 def test_a_plan_says_it_of_reads_and_a_warning_says_it_of_writes() -> None:
     denied = (deny("/srv/a/**"), deny("/opt/a/**"))
-    asked = files(grant(Access.READ, "/srv/**", line=2), grant(Access.ALLOW, "/opt/**", line=3), denies=denied)
+    asked = files(
+        grant(Access.READ, "/srv/**", line=2), grant(Access.ALLOW, "/opt/**", line=3), denies=denied
+    )
     plan = compile_plan(policy(asked), HOST)
     assert plan.files
-    assert list(lost_as_held(plan.files)) == ["p.toml:2: /srv/a stays closed inside /srv; so /srv can not be listed"]
+    assert list(lost_as_held(plan.files)) == [
+        "p.toml:2: /srv/a stays closed inside /srv; so /srv can not be listed"
+    ]
     warned = [notice.text for notice in plan.notices if notice.text.startswith("p.toml:3: ")]
     assert len(warned) == 1
     assert warned[0].endswith("nothing new can be created directly in /opt, nor can it be listed")
 
 
 def test_a_grant_that_came_to_nothing_has_lost_nothing() -> None:
-    plan = compile_plan(policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), HOST)
+    plan = compile_plan(
+        policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), HOST
+    )
     assert plan.files
     assert list(lost_as_held(plan.files, absent=["/srv"])) == []
 
 
 def test_masks_take_no_listing_away() -> None:
-    plan = compile_plan(policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), FULL)
+    plan = compile_plan(
+        policy(files(grant(Access.READ, "/srv/**"), denies=(deny("/srv/a/**"),))), FULL
+    )
     assert plan.files
     assert list(lost_as_held(plan.files)) == []
 
@@ -48,9 +58,13 @@ def test_many_closed_places_are_counted() -> None:
     assert "/srv/c (p.toml:9) and 2 more stays closed" in line
 
 
-@pytest.mark.parametrize("pattern", ["/srv/**", "/srv-other/key", "/opt/key", "**/.env", "/srv/*/key"])
+@pytest.mark.parametrize(
+    "pattern", ["/srv/**", "/srv-other/key", "/opt/key", "**/.env", "/srv/*/key"]
+)
 def test_a_deny_that_carves_nothing_takes_no_listing(pattern: str) -> None:
-    assert list(lost_as_written(files(grant(Access.READ, "/srv/**"), denies=(deny(pattern),)))) == []
+    assert (
+        list(lost_as_written(files(grant(Access.READ, "/srv/**"), denies=(deny(pattern),)))) == []
+    )
 
 
 @pytest.mark.parametrize("access", [Access.WRITE, Access.EXEC])

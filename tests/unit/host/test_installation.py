@@ -20,11 +20,19 @@ def covered(path: str | Path, paths: tuple[str, ...]) -> bool:
 
 def test_everything_this_very_process_was_started_from_is_listed(tmp_path: Path) -> None:
     paths = own_paths("/home/ada", "")
-    assert {"/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/etc/paddock"} <= set(paths)
-    loaded = [module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)]
+    assert {"/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/etc/paddock"} <= set(
+        paths
+    )
+    loaded = [
+        module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)
+    ]
     started = [core.program(), sys.executable, *filter(None, loaded)]
     ours = [path for path in started if os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)]
-    assert not [path for path in ours if not covered(path, paths) and not path.startswith(str(Path.cwd() / "tests"))]
+    assert not [
+        path
+        for path in ours
+        if not covered(path, paths) and not path.startswith(str(Path.cwd() / "tests"))
+    ]
 
 
 def test_links_are_listed_with_what_they_lead_to(tmp_path: Path) -> None:
@@ -39,11 +47,18 @@ def test_links_are_listed_with_what_they_lead_to(tmp_path: Path) -> None:
 
 def test_no_name_lies_below_another() -> None:
     paths = own_paths("/home/ada", os.environ["PATH"])
-    assert not [(one, other) for one in paths for other in paths if one != other and Tree(path=one).names(other)]
+    assert not [
+        (one, other)
+        for one in paths
+        for other in paths
+        if one != other and Tree(path=one).names(other)
+    ]
     assert list(paths) == sorted(paths)
 
 
-def test_what_this_user_can_not_change_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_this_user_can_not_change_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(installation, "_is_ours", lambda path: False)
     monkeypatch.setattr(os, "access", lambda path, mode, **more: False)
     monkeypatch.setattr(core, "program", lambda: "/usr/bin/paddock-core")
@@ -52,5 +67,9 @@ def test_what_this_user_can_not_change_is_left_out(tmp_path: Path, monkeypatch: 
     )  # fmt: skip
 
 
-def test_only_whole_directories_of_the_search_path_where_something_could_be_put(tmp_path: Path) -> None:
-    assert list(entries_of(f"relative::{tmp_path}/:{tmp_path}/:/proc/absent")) == [f"{tmp_path}/paddock"]
+def test_only_whole_directories_of_the_search_path_where_something_could_be_put(
+    tmp_path: Path,
+) -> None:
+    assert list(entries_of(f"relative::{tmp_path}/:{tmp_path}/:/proc/absent")) == [
+        f"{tmp_path}/paddock"
+    ]

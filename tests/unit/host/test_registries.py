@@ -1,4 +1,6 @@
-"""Which hosts packages come from: read from the clients' own files, and only what no command could have planted."""
+"""Which hosts packages come from: read from the clients' own files, and only what no command could
+have planted.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def found(world: World, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
 
 def hosts(world: World, group: str) -> list[str]:
     """Each with the file it comes from, without the way there."""
-    return [f"{one.value} {str(one.source).removeprefix(f'{world.root}/')}" for one in found(world, group).hosts]
+    return [
+        f"{one.value} {str(one.source).removeprefix(f'{world.root}/')}"
+        for one in found(world, group).hosts
+    ]
 
 
 def program(world: World, name: str, real: str) -> None:
@@ -45,7 +50,9 @@ def program(world: World, name: str, real: str) -> None:
 
 
 def test_pips_settings_and_variables_replace_its_default(world: World) -> None:
-    world.environ["PIP_EXTRA_INDEX_URL"] = "https://me:secret@extra.example/simple http://b.example:8080/x"
+    world.environ["PIP_EXTRA_INDEX_URL"] = (
+        "https://me:secret@extra.example/simple http://b.example:8080/x"
+    )
     world.write(
         world.home / ".config/pip/pip.conf",
         "[global]\nindex-url = https://mirror.example/simple\n# index-url = https://not.example\n"
@@ -83,16 +90,23 @@ def test_npms_default_is_what_it_was_installed_with(world: World) -> None:
     own = "opt/node/lib/node_modules/npm/node_modules/@npmcli/config/lib/definitions/definitions.js"
     world.write(world.root / own, NPM_OWN)
     assert hosts(world, "npm") == [f"default.example {own}:4"]
-    world.write(world.home / ".npmrc", "@corp:registry=https://corp.example/npm/\n//corp.example/npm/:_authToken=x\n")
+    world.write(
+        world.home / ".npmrc",
+        "@corp:registry=https://corp.example/npm/\n//corp.example/npm/:_authToken=x\n",
+    )
     assert hosts(world, "npm") == ["corp.example home/.npmrc:1", f"default.example {own}:4"]
     world.write(world.root / "opt/node/etc/npmrc", "registry = https://mirror.example/\n")
-    assert set(hosts(world, "npm")) == {"corp.example home/.npmrc:1", "mirror.example opt/node/etc/npmrc:1"}
+    assert set(hosts(world, "npm")) == {
+        "corp.example home/.npmrc:1",
+        "mirror.example opt/node/etc/npmrc:1",
+    }
 
 
 def test_go_takes_the_first_place_that_says_it(world: World) -> None:
     program(world, "go", "opt/go/bin/go")
     world.write(
-        world.root / "opt/go/go.env", "# x\nGOPROXY=https://a.example|https://b.example/m,direct\nGOSUMDB=sum.example\n"
+        world.root / "opt/go/go.env",
+        "# x\nGOPROXY=https://a.example|https://b.example/m,direct\nGOSUMDB=sum.example\n",
     )
     assert hosts(world, "go") == [
         "a.example opt/go/go.env:2",
@@ -101,14 +115,22 @@ def test_go_takes_the_first_place_that_says_it(world: World) -> None:
     ]
     world.write(world.home / ".config/go/env", "GOPROXY=https://mirror.example\nGOSUMDB=off\n")
     assert hosts(world, "go") == ["mirror.example home/.config/go/env:1"]
-    world.environ.update(GOPROXY="https://now.example", GOSUMDB="key.example+abc https://sums.example")
+    world.environ.update(
+        GOPROXY="https://now.example", GOSUMDB="key.example+abc https://sums.example"
+    )
     assert hosts(world, "go") == ["now.example $GOPROXY", "sums.example $GOSUMDB"]
 
 
 def test_cargo_fetched_from_somewhere_before(world: World) -> None:
     index = world.home / ".cargo/registry/index/index.example-6f17d22bba15001f"
-    world.write(index / "config.json", '{"dl": "https://files.example/crates", "api": "https://index.example:443"}')
-    world.write(world.home / ".cargo/config.toml", '[registries.corp]\nindex = "sparse+https://corp.example/i/"\n')
+    world.write(
+        index / "config.json",
+        '{"dl": "https://files.example/crates", "api": "https://index.example:443"}',
+    )
+    world.write(
+        world.home / ".cargo/config.toml",
+        '[registries.corp]\nindex = "sparse+https://corp.example/i/"\n',
+    )
     named = "home/.cargo/registry/index/index.example-6f17d22bba15001f"
     assert hosts(world, "crates") == [
         "corp.example home/.cargo/config.toml:2",
@@ -120,7 +142,8 @@ def test_cargo_fetched_from_somewhere_before(world: World) -> None:
 
 def test_apts_sources_in_both_of_its_formats(world: World) -> None:
     world.etc(
-        "apt/sources.list", "deb [arch=amd64 signed-by=/k] http://a.example/debian x main\n#deb http://no.example y z\n"
+        "apt/sources.list",
+        "deb [arch=amd64 signed-by=/k] http://a.example/debian x main\n#deb http://no.example y z\n",
     )
     world.etc(
         "apt/sources.list.d/b.sources",
@@ -145,7 +168,12 @@ LOCKS = [
     ("npm", "pnpm-lock.yaml", "a:\n  resolution: {}\n  tarball: https://lock.example/a.tgz\n", 3),
     ("npm", ".npmrc", "registry=https://lock.example/\n", 1),
     ("pypi", "uv.lock", '[[package]]\nsource = { registry = "https://lock.example/simple" }\n', 2),
-    ("pypi", "poetry.lock", '[package.source]\ntype = "legacy"\nurl = "https://lock.example/simple"\n', 3),
+    (
+        "pypi",
+        "poetry.lock",
+        '[package.source]\ntype = "legacy"\nurl = "https://lock.example/simple"\n',
+        3,
+    ),
     ("pypi", "requirements.txt", "--index-url https://lock.example/simple\nx==1\n", 1),
     ("crates", "Cargo.lock", '[[package]]\nsource = "registry+https://lock.example/index"\n', 2),
     ("crates", ".cargo/config.toml", '[registries.x]\nindex = "sparse+https://lock.example/"\n', 2),
@@ -174,7 +202,9 @@ def agree(world: World, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world.trusted = Trusted.read(world.origin.state_dir, world.origin.uid)
 
 
-def test_a_host_that_is_added_later_has_to_be_agreed_to_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_is_added_later_has_to_be_agreed_to_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n')
     agree(world, lock, monkeypatch)
     world.write(lock, '  resolved "https://a.example/y"\n  resolved "https://evil.example/x"\n')
@@ -184,7 +214,11 @@ def test_a_host_that_is_added_later_has_to_be_agreed_to_again(world: World, monk
 
 
 def test_an_agreement_is_for_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    agree(world, world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n'), monkeypatch)
+    agree(
+        world,
+        world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n'),
+        monkeypatch,
+    )
     world.write(world.work / "package-lock.json", '"resolved": "https://a.example/x"\n')
     (world.work / "yarn.lock").unlink()
     assert found(world, "npm").hosts == ()
@@ -226,11 +260,17 @@ def test_all_that_was_looked_at_is_told_so_that_a_plan_ends_with_it(world: World
     looked = looked_at()
     discover(["npm", "debian"], world.origin, WritableHistory(), looked, etc=str(world.system))
     assert looked.files[str(world.home / ".npmrc")] is not None
-    for absent in (world.work / "package-lock.json", world.work / ".npmrc", world.system / "apt/sources.list.d"):
+    for absent in (
+        world.work / "package-lock.json",
+        world.work / ".npmrc",
+        world.system / "apt/sources.list.d",
+    ):
         assert looked.files[str(absent)] is None
 
 
 def test_a_file_that_can_not_be_read_is_an_error(world: World) -> None:
     os.mkfifo(world.work / "yarn.lock")
-    with pytest.raises(PolicyError, match="not a regular file, and a package manager would read it"):
+    with pytest.raises(
+        PolicyError, match="not a regular file, and a package manager would read it"
+    ):
         found(world, "npm")

@@ -29,7 +29,9 @@ def _world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def surveyed(world: World, *allow: Path, cwd: Path | None = None, reach: tuple[Path, ...] = ()) -> Terrain:
+def surveyed(
+    world: World, *allow: Path, cwd: Path | None = None, reach: tuple[Path, ...] = ()
+) -> Terrain:
     origin: Origin = replace(
         world.origin,
         cwd=str(cwd or world.work),
@@ -45,10 +47,17 @@ def paths(terrain: Terrain) -> set[str]:
 
 def test_a_bare_workspace_has_no_terrain(world: World) -> None:
     terrain = surveyed(world)
-    assert (terrain.openings, terrain.trusted, terrain.remarks, dict(terrain.leads)) == ((), (), (), {})
+    assert (terrain.openings, terrain.trusted, terrain.remarks, dict(terrain.leads)) == (
+        (),
+        (),
+        (),
+        {},
+    )
 
 
-def test_a_worktree_opens_its_part_of_the_repository_elsewhere(world: World, tmp_path: Path) -> None:
+def test_a_worktree_opens_its_part_of_the_repository_elsewhere(
+    world: World, tmp_path: Path
+) -> None:
     main = repository(tmp_path / "main")
     top = worktree(main, tmp_path / "topic")
     terrain = surveyed(world, cwd=top)
@@ -58,13 +67,17 @@ def test_a_worktree_opens_its_part_of_the_repository_elsewhere(world: World, tmp
     assert paths(terrain) == {f"{top}/.git"}, "the file that leads there stays as it is"
 
 
-def test_a_worktree_whose_repository_is_granted_anyway_needs_nothing(world: World, tmp_path: Path) -> None:
+def test_a_worktree_whose_repository_is_granted_anyway_needs_nothing(
+    world: World, tmp_path: Path
+) -> None:
     main = repository(tmp_path / "main")
     top = worktree(main, main / ".claude" / "worktrees" / "topic")
     assert surveyed(world, main, cwd=top).openings == ()
 
 
-def test_two_places_that_earlier_runs_could_write_do_not_vouch_for_each_other(world: World, tmp_path: Path) -> None:
+def test_two_places_that_earlier_runs_could_write_do_not_vouch_for_each_other(
+    world: World, tmp_path: Path
+) -> None:
     main = repository(tmp_path / "main")
     top = worktree(main, tmp_path / "topic")
     assert surveyed(world, cwd=top, reach=(main,)).openings, "the file was written outside"
@@ -88,7 +101,9 @@ def test_a_planted_pointer_opens_nothing_and_is_said(world: World, tmp_path: Pat
 def test_what_git_obeys_in_a_writable_place_is_found(world: World) -> None:
     repository(world.work / "inner")
     (world.work / ".git").mkdir()
-    (world.work / ".git" / "config").write_text("[core]\nhooksPath = .husky/_\nattributesFile = /srv/attributes\n")
+    (world.work / ".git" / "config").write_text(
+        "[core]\nhooksPath = .husky/_\nattributesFile = /srv/attributes\n"
+    )
     (world.home / ".gitconfig").write_text("[include]\npath = ~/work.inc\n")
     assert paths(surveyed(world)) == {f"{world.work}/.husky/_"}
     assert f"{world.home}/work.inc" in paths(surveyed(world, world.home / "work.inc", world.work))

@@ -20,13 +20,20 @@ def test_who_dials_while_the_line_is_full_waits_for_room() -> None:
         with ours, relays:
             relays.setblocking(False)
             channel = Channel(ours, lambda _handed, _end: None)
-            waiting = [asyncio.create_task(channel.dial("127.0.0.1", 1 + number)) for number in range(MANY)]
+            waiting = [
+                asyncio.create_task(channel.dial("127.0.0.1", 1 + number)) for number in range(MANY)
+            ]
             await asyncio.sleep(0)
             with pytest.raises(BlockingIOError):
                 ours.send(b"x")  # the control: nothing more goes in
-            asked = [json.loads(await asyncio.get_running_loop().sock_recv(relays, 65536)) for _ in range(MANY)]
+            asked = [
+                json.loads(await asyncio.get_running_loop().sock_recv(relays, 65536))
+                for _ in range(MANY)
+            ]
             for question in asked:
-                answer = json.dumps({"id": question["id"], "reason": str(question["port"])}).encode()
+                answer = json.dumps(
+                    {"id": question["id"], "reason": str(question["port"])}
+                ).encode()
                 await asyncio.get_running_loop().sock_sendall(relays, answer)
             for number, task in enumerate(waiting):
                 with pytest.raises(NotDialled, match=f"^{1 + number}$"):
@@ -39,7 +46,9 @@ def test_who_dials_while_the_line_is_full_waits_for_room() -> None:
 def test_who_waits_for_room_hears_that_the_relay_is_gone() -> None:
     async def scenario() -> None:
         complaints: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _loop, context: complaints.append(context)
+        )
         ours, relays = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             channel = Channel(ours, lambda _handed, _end: None)

@@ -57,7 +57,8 @@ def test_a_variable_of_the_parent_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "secret", ["short", "x" * 5000, "two\nlines are no secret", "tab\tin the middle", "käse und brot"]
+    "secret",
+    ["short", "x" * 5000, "two\nlines are no secret", "tab\tin the middle", "käse und brot"],
 )
 def test_what_can_not_be_put_into_a_header_is_refused(secret: str) -> None:
     with pytest.raises(PolicyError) as refused:
@@ -93,7 +94,10 @@ def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_command_says_the_secret_without_a_shell() -> None:
-    assert read(credential(CredentialKind.COMMAND, "printf '%s;$HOME`id`' abcdefgh"), {}) == b"abcdefgh;$HOME`id`"
+    assert (
+        read(credential(CredentialKind.COMMAND, "printf '%s;$HOME`id`' abcdefgh"), {})
+        == b"abcdefgh;$HOME`id`"
+    )
     with pytest.raises(PolicyError, match="exit code 1"):
         read(credential(CredentialKind.COMMAND, "false"), {})
     with pytest.raises(PolicyError, match="there is no such program"):

@@ -72,7 +72,9 @@ def test_the_query_is_kept_as_it_came() -> None:
         ("GET /*/name", ["GET /x/name"], ["GET /@scope%2fname", "GET /x%2fname"]),
     ],
 )  # fmt: skip
-def test_a_rule_is_about_these_and_not_about_those(rule: str, allowed: list[str], denied: list[str]) -> None:
+def test_a_rule_is_about_these_and_not_about_those(
+    rule: str, allowed: list[str], denied: list[str]
+) -> None:
     for expected, requests in ((True, allowed), (False, denied)):
         for request in requests:
             method, target = request.split(" ")

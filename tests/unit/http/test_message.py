@@ -187,7 +187,11 @@ def test_trailers_are_kept_apart() -> None:
         (b"HTTP/1.1 204 No\r\nTransfer-Encoding: chunked\r\n\r\n", "GET", 0),
         (b"HTTP/1.1 100 Continue\r\n\r\n", "GET", 0),
         (b"HTTP/1.0 200 OK\r\n\r\n", "GET", UNTIL_CLOSE),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n", "GET", CHUNKED),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET",
+            CHUNKED,
+        ),
     ],
 )
 def test_the_end_of_an_answer_is_where_its_head_says(data: bytes, method: str, extent: int) -> None:
@@ -240,8 +244,13 @@ def test_a_connection_lasts_unless_somebody_says_otherwise() -> None:
         ("GET", "/", [(b"content-length", b"1"), (b"transfer-encoding", b"chunked")]),
     ],
 )
-def test_nothing_is_written_that_would_be_read_as_something_else(method: str, target: str, headers: Headers) -> None:
-    assert request_bytes("GET", "/", [(b"x", b"a\tb \xff")]) == (b"GET / HTTP/1.1\r\nx: a\tb \xff\r\n\r\n", 0)
+def test_nothing_is_written_that_would_be_read_as_something_else(
+    method: str, target: str, headers: Headers
+) -> None:
+    assert request_bytes("GET", "/", [(b"x", b"a\tb \xff")]) == (
+        b"GET / HTTP/1.1\r\nx: a\tb \xff\r\n\r\n",
+        0,
+    )
     with pytest.raises(Unsayable):
         request_bytes(method, target, headers)
     with pytest.raises(Unsayable):
@@ -270,7 +279,9 @@ def test_a_body_is_as_long_as_was_announced() -> None:
         (304, "GET", True, (b"", 0)),
     ],
 )
-def test_an_answer_of_unknown_length(status: int, method: str, modern: bool, expected: tuple[bytes, int]) -> None:
+def test_an_answer_of_unknown_length(
+    status: int, method: str, modern: bool, expected: tuple[bytes, int]
+) -> None:
     head, extent = answer_bytes(Answer(status, b"", []), method, modern=modern, last=False)
     assert (head, extent) == (b"HTTP/1.1 %d \r\n%s\r\n" % (status, expected[0]), expected[1])
 
@@ -284,10 +295,17 @@ def test_what_is_written_is_read_again(pieces: list[bytes], chunked: bool, size:
     writer.begin(extent)
     trailers: Headers = [(b"t", b"1")] if chunked else []
     data = b"".join([head, *map(writer.body, pieces), writer.end(trailers)])
-    assert request(data) == (RequestHead("PUT", "/x", [(b"host", b"a"), how]), b"".join(pieces), trailers)
+    assert request(data) == (
+        RequestHead("PUT", "/x", [(b"host", b"a"), how]),
+        b"".join(pieces),
+        trailers,
+    )
 
 
-@given(st.binary(max_size=60), st.sampled_from([GET, post(CHUNKS), post(CHUNKS, body=b"3\r\nabc\r\n0\r\n"), b""]))
+@given(
+    st.binary(max_size=60),
+    st.sampled_from([GET, post(CHUNKS), post(CHUNKS, body=b"3\r\nabc\r\n0\r\n"), b""]),
+)
 def test_noise_is_refused_or_read(noise: bytes, before: bytes) -> None:
     for data in (before + noise, noise + before):
         try:

@@ -11,29 +11,53 @@ from paddock.http.credentials import injection
 from paddock.http.headers import BadAnswer, Denied, backward, onward, request_of, target_of
 from paddock.http.message import Answer, Reader, RequestHead
 from paddock.http.route_table import ConnectionKind, NoSite, Settings, judge
-from paddock.policy.model import Credential, CredentialKind, EndpointRule, InjectMode, Route, Source, Sourced, Upstream
+from paddock.policy.model import (
+    Credential,
+    CredentialKind,
+    EndpointRule,
+    InjectMode,
+    Route,
+    Source,
+    Sourced,
+    Upstream,
+)
 
 LINE = Source(file="p.toml", line=5)
 OPENAI = Route(
     name="openai",
     upstream=Upstream(scheme="https", host="api.openai.com", port=443),
     credential=Credential(kind=CredentialKind.ENV, place="KEY", source=LINE),
-    endpoint_rules=(EndpointRule(method="POST", path="/v1/*", source=Source(file="p.toml", line=9)),),
+    endpoint_rules=(
+        EndpointRule(method="POST", path="/v1/*", source=Source(file="p.toml", line=9)),
+    ),
     env=(("OPENAI_BASE_URL", "<route>/v1"), ("OPENAI_API_KEY", "<placeholder>")),
     inspect=True,
     source=LINE,
 )
-PLAIN = Route(name="plain", upstream=Upstream(scheme="http", host="10.0.0.1", port=8080, base="/b"), source=LINE)
-SETTINGS = Settings(routes=(OPENAI, PLAIN), inspect=(Sourced("looked.at", Source(file="p.toml", line=3)),))
+PLAIN = Route(
+    name="plain",
+    upstream=Upstream(scheme="http", host="10.0.0.1", port=8080, base="/b"),
+    source=LINE,
+)
+SETTINGS = Settings(
+    routes=(OPENAI, PLAIN), inspect=(Sourced("looked.at", Source(file="p.toml", line=3)),)
+)
 
 
 def test_a_route_has_a_name_inside_and_may_be_its_upstream_too() -> None:
     own = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     real = SETTINGS.site(ConnectionKind.INSPECT, "api.openai.com", 443, tls=True)
     assert (own.upstream, own.rules, own.route) == (real.upstream, real.rules, real.route)
-    assert (own.here("/x"), real.here("/x")) == ("http://openai.paddock.internal/x", "https://api.openai.com/x")
+    assert (own.here("/x"), real.here("/x")) == (
+        "http://openai.paddock.internal/x",
+        "https://api.openai.com/x",
+    )
     looked_at = SETTINGS.site(ConnectionKind.INSPECT, "looked.at", 8443, tls=True)
-    assert (str(looked_at.upstream), looked_at.rules, looked_at.source) == ("https://looked.at:8443", None, "p.toml:3")
+    assert (str(looked_at.upstream), looked_at.rules, looked_at.source) == (
+        "https://looked.at:8443",
+        None,
+        "p.toml:3",
+    )
     assert SETTINGS.inspected_hosts() == ("api.openai.com", "looked.at")
 
 
@@ -50,7 +74,9 @@ def test_a_route_has_a_name_inside_and_may_be_its_upstream_too() -> None:
         (ConnectionKind.INSPECT, "else.where", 443, True),
     ],
 )
-def test_everything_else_leads_nowhere(kind: ConnectionKind, host: str, port: int, tls: bool) -> None:
+def test_everything_else_leads_nowhere(
+    kind: ConnectionKind, host: str, port: int, tls: bool
+) -> None:
     with pytest.raises(NoSite):
         SETTINGS.site(kind, host, port, tls=tls)
 
@@ -66,7 +92,11 @@ def test_a_verdict_names_its_line() -> None:
     ("method", "path", "hint"),
     [
         ("GET", "/v1/x", "--allow-endpoint openai:GET:/v1/x"),
-        ("GET", "/a$(touch$IFS'PWNED')", """--allow-endpoint 'openai:GET:/a$(touch$IFS'"'"'PWNED'"'"')'"""),
+        (
+            "GET",
+            "/a$(touch$IFS'PWNED')",
+            """--allow-endpoint 'openai:GET:/a$(touch$IFS'"'"'PWNED'"'"')'""",
+        ),
         ("GET", "/a&b", "--allow-endpoint 'openai:GET:/a&b'"),
         ("GET", "/**", None),
         ("GET", "/v2/*", None),
@@ -75,7 +105,9 @@ def test_a_verdict_names_its_line() -> None:
         ("GET", "/a%20b", None),
     ],
 )
-def test_a_hint_is_words_of_a_shell_and_allows_no_more_than_was_asked(method: str, path: str, hint: str | None) -> None:
+def test_a_hint_is_words_of_a_shell_and_allows_no_more_than_was_asked(
+    method: str, path: str, hint: str | None
+) -> None:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     denied = judge(site, method, path)
     assert (denied.allowed, denied.hint) == (False, hint)
@@ -84,7 +116,9 @@ def test_a_hint_is_words_of_a_shell_and_allows_no_more_than_was_asked(method: st
 
 
 def head_of(method: str, target: str, headers: list[tuple[str, str]]) -> RequestHead:
-    return RequestHead(method, target, [(name.lower().encode(), value.encode()) for name, value in headers])
+    return RequestHead(
+        method, target, [(name.lower().encode(), value.encode()) for name, value in headers]
+    )
 
 
 def read(sent: tuple[bytes, int]) -> RequestHead:
@@ -95,10 +129,16 @@ def read(sent: tuple[bytes, int]) -> RequestHead:
     return head
 
 
-def sent_on(headers: list[tuple[str, str]], method: str = "POST", target: str = "/v1/x") -> RequestHead:
+def sent_on(
+    headers: list[tuple[str, str]], method: str = "POST", target: str = "/v1/x"
+) -> RequestHead:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
-    request, _ = request_of(head_of(method, target, [("Host", "openai.paddock.internal"), *headers]))
-    return read(onward(site, request, target_of(site, request), injection(OPENAI, b"sk-0123456789")))
+    request, _ = request_of(
+        head_of(method, target, [("Host", "openai.paddock.internal"), *headers])
+    )
+    return read(
+        onward(site, request, target_of(site, request), injection(OPENAI, b"sk-0123456789"))
+    )
 
 
 def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> None:
@@ -112,7 +152,9 @@ def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> 
     given = [("Host", "openai.paddock.internal"), ("X_Api_Key", "mine"), ("X-Api_Key", "mine")]
     request, _ = request_of(head_of("POST", "/v1/x", given))
     head = read(onward(site, request, target_of(site, request), injection(keyed, b"sk-0123456789")))
-    assert [value for name, value in head.headers if name.replace(b"_", b"-") == b"x-api-key"] == [b"sk-0123456789"]
+    assert [value for name, value in head.headers if name.replace(b"_", b"-") == b"x-api-key"] == [
+        b"sk-0123456789"
+    ]
 
 
 def test_what_is_for_one_connection_ends_here_and_the_secret_takes_its_place() -> None:
@@ -133,10 +175,14 @@ def test_what_is_for_one_connection_ends_here_and_the_secret_takes_its_place() -
 def test_a_websocket_is_asked_for_again() -> None:
     request = sent_on([("Connection", "Upgrade"), ("Upgrade", "WebSocket")], method="GET")
     assert dict(request.headers)[b"upgrade"] == b"websocket"
-    assert b"upgrade" not in dict(sent_on([("Upgrade", "websocket")], method="GET").headers), "nobody asked to switch"
+    assert b"upgrade" not in dict(sent_on([("Upgrade", "websocket")], method="GET").headers), (
+        "nobody asked to switch"
+    )
 
 
-@pytest.mark.parametrize("host", ["", "api.openai.com", "openai.paddock.internal.", "OpenAI.Paddock.Internal:80"])
+@pytest.mark.parametrize(
+    "host", ["", "api.openai.com", "openai.paddock.internal.", "OpenAI.Paddock.Internal:80"]
+)
 def test_the_host_has_to_be_the_one_that_was_handed_over(host: str) -> None:
     site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     request, _ = request_of(head_of("GET", "/", [("Host", host)]))

@@ -1,4 +1,6 @@
-"""The secret is found in whatever comes back, and the search tells nothing about it to a client that guesses."""
+"""The secret is found in whatever comes back, and the search tells nothing about it to a client
+that guesses.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from paddock.http.secret_scrubber import Scrubber, SecretSearch
 ODD = "sk-a/b+c\"d:0123456789 <&>'\\}"
 ORDINARY = "q8V+zR3/Xy7!kLm2Pw"
 TOKEN = "ghp_O9cGE5SIzgHqLRYq1bDDG1e5XnrwlNaENFV4"
-PRINTABLE = some.text(some.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=60)
+PRINTABLE = some.text(
+    some.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=8, max_size=60
+)
 _ALNUM = string.ascii_letters + string.digits
 
 
@@ -29,12 +33,26 @@ def each(form: str, safe: str = "") -> Callable[[str], str]:
 
 
 def named(text: str) -> str:
-    names = {"+": "&plus;", "/": "&sol;", "!": "&excl;", '"': "&quot;", "&": "&amp;", "<": "&lt;", ">": "&gt;"}
+    names = {
+        "+": "&plus;",
+        "/": "&sol;",
+        "!": "&excl;",
+        '"': "&quot;",
+        "&": "&amp;",
+        "<": "&lt;",
+        ">": "&gt;",
+    }
     return "".join(names.get(one, one) for one in text)
 
 
 def mixed(text: str) -> str:
-    ways: list[Callable[[str], str]] = [str, each("%{:02X}"), each("\\u{:04x}"), each("&#{};"), each("&#x{:X};")]
+    ways: list[Callable[[str], str]] = [
+        str,
+        each("%{:02X}"),
+        each("\\u{:04x}"),
+        each("&#{};"),
+        each("&#x{:X};"),
+    ]
     return "".join(ways[at % len(ways)](one) for at, one in enumerate(text))
 
 
@@ -75,7 +93,9 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 @pytest.mark.parametrize("secret", [ODD, ORDINARY, TOKEN])
-def test_the_secret_is_found_in_each_spelling_wherever_the_stream_is_cut(secret: str, spelling: str) -> None:
+def test_the_secret_is_found_in_each_spelling_wherever_the_stream_is_cut(
+    secret: str, spelling: str
+) -> None:
     form = SPELLINGS[spelling](secret).encode()
     search = SecretSearch(secret.encode())
     text = b"before\n" + form + b"\nafter"
@@ -102,7 +122,9 @@ BEHIND: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 @pytest.mark.parametrize("spelling", BEHIND)
-@pytest.mark.parametrize("secret", ["abcd/ef+ghi", "12/34+567890", "xab/cd+efghi", "u00ab/cd+efghi"])
+@pytest.mark.parametrize(
+    "secret", ["abcd/ef+ghi", "12/34+567890", "xab/cd+efghi", "u00ab/cd+efghi"]
+)
 def test_the_secret_is_found_behind_the_beginning_of_an_escape(secret: str, spelling: str) -> None:
     before, spell = BEHIND[spelling]
     form = spell(secret).encode()
@@ -112,7 +134,9 @@ def test_the_secret_is_found_behind_the_beginning_of_an_escape(secret: str, spel
 
 @pytest.mark.parametrize("secret", ["a\\<b&c>'d\"e\\&f", "a\\b\\c\\d\\e&lt;f", "%3Ca\\<b%&c\\%41"])
 @pytest.mark.parametrize("spell", [html.escape, quote, lambda text: json.dumps(text)[1:-1], named])
-def test_a_secret_that_looks_escaped_is_found_once_and_twice_over(secret: str, spell: Callable[[str], str]) -> None:
+def test_a_secret_that_looks_escaped_is_found_once_and_twice_over(
+    secret: str, spell: Callable[[str], str]
+) -> None:
     for form in (spell(secret).encode(), spell(spell(secret)).encode()):
         out = SecretSearch(secret.encode()).masked(b"<" + form + b">")
         assert out == b"<" + b"*" * len(form) + b">"
@@ -139,21 +163,34 @@ def test_an_event_passes_at_once(secret: str) -> None:
     """A reader may wait for it."""
     scrubber = Scrubber(SecretSearch(secret.encode()))
     ordinary = [b'{"a": 1}', b'["a"]', b'"a"', b"data: ends in s", b"k-a"] if secret != ODD else []
-    for event in (b"data: one\n\n", b"data: " + secret[:9].encode() + b"\n\n", b"\0\0\x05\xff", *ordinary):
+    for event in (
+        b"data: one\n\n",
+        b"data: " + secret[:9].encode() + b"\n\n",
+        b"\0\0\x05\xff",
+        *ordinary,
+    ):
         assert scrubber.feed(event) == event
 
 
-def guesses(secret: str, spellings: Iterable[Callable[[str], str]] = SPELLINGS.values()) -> list[tuple[bytes, bytes]]:
-    """Right and wrong, at each length and in each spelling: both end in letters of the same kind."""
+def guesses(
+    secret: str, spellings: Iterable[Callable[[str], str]] = SPELLINGS.values()
+) -> list[tuple[bytes, bytes]]:
+    """Right and wrong, at each length and in each spelling: both end in letters of the same
+    kind.
+    """
     search, found = SecretSearch(secret.encode()), []
     for spell in spellings:
         form = spell(secret)
         for size in range(1, len(form)):
             last = form[size - 1]
-            kind = next((kind for kind in ("0123456789", "abcdef", "ABCDEF", _ALNUM) if last in kind), None)
+            kind = next(
+                (kind for kind in ("0123456789", "abcdef", "ABCDEF", _ALNUM) if last in kind), None
+            )
             if kind is not None:
                 wrong = next(one for one in kind if one != last)
-                if search.masked(form[:size].encode()) == form[:size].encode():  # the whole may be seen
+                if (
+                    search.masked(form[:size].encode()) == form[:size].encode()
+                ):  # the whole may be seen
                     found.append((form[:size].encode(), (form[: size - 1] + wrong).encode()))
     return found
 
@@ -164,8 +201,14 @@ def test_pieces_have_the_same_sizes_for_a_right_and_a_wrong_guess(secret: str) -
 
     def sizes(guess: bytes) -> tuple[int, ...]:
         scrubber = Scrubber(search)
-        pieces = [scrubber.feed(b"no such item: " + guess), scrubber.feed(b"?"), scrubber.last(b" at all")]
-        assert b"".join(pieces) == b"no such item: " + guess + b"? at all", "a part of the secret changes nothing"
+        pieces = [
+            scrubber.feed(b"no such item: " + guess),
+            scrubber.feed(b"?"),
+            scrubber.last(b" at all"),
+        ]
+        assert b"".join(pieces) == b"no such item: " + guess + b"? at all", (
+            "a part of the secret changes nothing"
+        )
         return tuple(map(len, pieces))
 
     both = guesses(secret)

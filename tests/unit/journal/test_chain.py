@@ -42,7 +42,11 @@ def journal(tmp_path: Path) -> Journal:
 def edit(journal: Journal, name: str, change: dict[int, str | None]) -> None:
     path = journal.dir / name
     lines = path.read_text().splitlines()
-    path.write_text("".join(f"{line}\n" for at, old in enumerate(lines) if (line := change.get(at, old)) is not None))
+    path.write_text(
+        "".join(
+            f"{line}\n" for at, old in enumerate(lines) if (line := change.get(at, old)) is not None
+        )
+    )
 
 
 def test_an_untouched_chain_over_two_days_is_whole(journal: Journal) -> None:
@@ -54,7 +58,9 @@ def test_an_untouched_chain_over_two_days_is_whole(journal: Journal) -> None:
 def test_an_edited_line_is_found(journal: Journal) -> None:
     old = (journal.dir / "2026-11-15.jsonl").read_text().splitlines()[1]
     edit(journal, "2026-11-15.jsonl", {1: old.replace("05:00", "06:00")})
-    assert verify(journal).problems == ("2026-11-15.jsonl:3: the line before (2026-11-15.jsonl:2) was changed",)
+    assert verify(journal).problems == (
+        "2026-11-15.jsonl:3: the line before (2026-11-15.jsonl:2) was changed",
+    )
 
 
 def test_an_edited_last_line_is_found(journal: Journal) -> None:
@@ -87,7 +93,9 @@ def test_reordered_lines_are_found(journal: Journal) -> None:
 def test_an_edit_at_the_end_of_a_day_is_found_from_the_next(journal: Journal) -> None:
     old = (journal.dir / "2026-11-14.jsonl").read_text().splitlines()[2]
     edit(journal, "2026-11-14.jsonl", {2: old.replace("05:00", "06:00")})
-    assert verify(journal).problems == ("2026-11-15.jsonl:1: the line before (2026-11-14.jsonl:3) was changed",)
+    assert verify(journal).problems == (
+        "2026-11-15.jsonl:1: the line before (2026-11-14.jsonl:3) was changed",
+    )
 
 
 def test_old_days_may_be_cleaned_up_and_that_is_visible(journal: Journal) -> None:
@@ -158,7 +166,9 @@ def test_what_could_not_be_written_is_named_although_the_chain_is_whole(tmp_path
     journal = write(tmp_path, {"2026-11-14.jsonl": 3, "2026-11-15.jsonl": 4}, lost)
     verdict = verify(journal)
     assert (verdict.problems, verdict.sound) == ((), False)
-    assert [*map(str, verdict.losses)] == ["2026-11-15.jsonl:4: 12 events of session 00ff are missing: ENOSPC"]
+    assert [*map(str, verdict.losses)] == [
+        "2026-11-15.jsonl:4: 12 events of session 00ff are missing: ENOSPC"
+    ]
 
 
 def test_what_is_not_told_in_the_journal_yet_is_told_by_the_head(journal: Journal) -> None:
@@ -181,4 +191,6 @@ def test_a_head_that_says_something_else_is_no_head(journal: Journal, odd: str) 
 @pytest.mark.parametrize("count", [None, "12", [], 1.5])
 def test_a_loss_without_a_number_is_a_problem(tmp_path: Path, count: object) -> None:
     journal = write(tmp_path, {"2026-11-15.jsonl": 2}, {"event": "journal.lost", "count": count})
-    assert verify(journal).problems == ("2026-11-15.jsonl:2: it does not say how many events are missing",)
+    assert verify(journal).problems == (
+        "2026-11-15.jsonl:2: it does not say how many events are missing",
+    )

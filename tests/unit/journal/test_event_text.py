@@ -1,4 +1,6 @@
-"""The text view carries the same values as the stored event, and no value can forge a field or a line."""
+"""The text view carries the same values as the stored event, and no value can forge a field or a
+line.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def test_an_exceeded_limit_shows_which_one_and_what_held_it() -> None:
 
 
 def test_means_of_two_words_stay_one_value() -> None:
-    assert line(event(event="limit.exceeded", means="cgroup v1")).endswith('event=limit.exceeded means="cgroup v1"')
+    assert line(event(event="limit.exceeded", means="cgroup v1")).endswith(
+        'event=limit.exceeded means="cgroup v1"'
+    )
 
 
 def test_a_value_can_not_forge_a_field() -> None:
@@ -60,8 +64,19 @@ def test_names_show_where_they_were_and_where_they_are_kept() -> None:
         shown[fields["event"]] = line(Event(file="f", line=1, raw=raw.encode(), fields=fields))
     stamp = "[2026-11-15 05:00:00] session=9f86d081884c7d65"
     kept = "/home/ada/.local/state/paddock/sessions/9f86d081884c7d65/taken/1/.vscode"
-    assert shown["name.taken"] == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
-    assert shown["name.removed"] == f"{stamp} event=name.removed path=/home/ada/project/.idea errno=ENOSPC"
-    assert shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
+    assert (
+        shown["name.taken"]
+        == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
+    )
+    assert (
+        shown["name.removed"]
+        == f"{stamp} event=name.removed path=/home/ada/project/.idea errno=ENOSPC"
+    )
+    assert (
+        shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
+    )
     assert shown["name.flagged"] == f"{stamp} event=name.flagged path=/home/ada/project/Makefile"
-    assert shown["name.masked"] == f"{stamp} event=name.masked path=/home/ada/project/.env window_us=900"
+    assert (
+        shown["name.masked"]
+        == f"{stamp} event=name.masked path=/home/ada/project/.env window_us=900"
+    )

@@ -67,7 +67,9 @@ def test_odd_fields_are_no_error() -> None:
         assert not Query(actions=("deny",), rules=("r",), since=NOW).fits(strange)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-13-01", "5", "5y", "-1h", "999999999d", "2026-11-16T25:00"])
+@pytest.mark.parametrize(
+    "text", ["", "yesterday", "2026-13-01", "5", "5y", "-1h", "999999999d", "2026-11-16T25:00"]
+)
 def test_what_is_no_time_is_said(text: str) -> None:
     with pytest.raises(UsageError):
         moment(text, NOW)

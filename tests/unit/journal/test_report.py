@@ -37,9 +37,34 @@ def everything(**changed: Any) -> list[Any]:
     text = changed.get("text", "x")
     return [
         event("session.start", cwd=text, profile=text, command=["sh", text]),
-        event("exec", exe=f"/bin/{text}", argv=["git", text], action="allow", rule_id=text, by=text, reason=text),
-        event("exec", exe="/usr/bin/curl", argv=["curl"], action="deny", rule_id="no-curl", by=None, reason="never"),
-        event("network", host=text, port=443, action="allow", rule=text, sent=10, received=20, address=None),
+        event(
+            "exec",
+            exe=f"/bin/{text}",
+            argv=["git", text],
+            action="allow",
+            rule_id=text,
+            by=text,
+            reason=text,
+        ),
+        event(
+            "exec",
+            exe="/usr/bin/curl",
+            argv=["curl"],
+            action="deny",
+            rule_id="no-curl",
+            by=None,
+            reason="never",
+        ),
+        event(
+            "network",
+            host=text,
+            port=443,
+            action="allow",
+            rule=text,
+            sent=10,
+            received=20,
+            address=None,
+        ),
         event("network", host=None, address=text, port=None, action="deny", rule=None),
         event("name.taken", path=text, kept=text),
         event("name.flagged", path=text),
@@ -61,16 +86,40 @@ def test_it_tells_what_was_asked_allowed_and_denied() -> None:
         "taken away",
     ):
         assert words in page.words, words
-    for heading in ("Timeline", "Sessions", "Asked", "Denied", "Hosts", "Programs", "Files", "Everything"):
+    for heading in (
+        "Timeline",
+        "Sessions",
+        "Asked",
+        "Denied",
+        "Hosts",
+        "Programs",
+        "Files",
+        "Everything",
+    ):
         assert f"\n{heading}\n" in page.words
     assert sum(tag == "svg" for tag, _ in page.tags) == 3
 
 
 def test_nothing_an_event_says_is_markup_or_steers() -> None:
-    text = report(everything(text=EVIL), chain=ChainReport(events=1, first_seq=1, problems=(EVIL,)), what=EVIL)
+    text = report(
+        everything(text=EVIL), chain=ChainReport(events=1, first_seq=1, problems=(EVIL,)), what=EVIL
+    )
     page = Page(text)
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
-    allowed = {"class", "viewbox", "role", "aria-label", "x", "y", "x1", "x2", "y1", "y2", "width", "height"}
+    allowed = {
+        "class",
+        "viewbox",
+        "role",
+        "aria-label",
+        "x",
+        "y",
+        "x1",
+        "x2",
+        "y1",
+        "y2",
+        "width",
+        "height",
+    }
     allowed |= {"text-anchor", "lang", "charset", "http-equiv", "content", "name"}
     assert {name for _, attributes in page.tags for name in attributes} <= allowed
     assert "default-src 'none'" in text
@@ -83,12 +132,20 @@ def test_nothing_an_event_says_is_markup_or_steers() -> None:
 def test_what_is_missing_is_said_first() -> None:
     losses = (Loss(where="head", session="00ff", count=12, reason=EVIL),)
     lost = event("journal.lost", count=12, reason="ENOSPC")
-    page = Page(report([lost], chain=ChainReport(events=1, first_seq=1, problems=(), losses=losses), what="x"))
+    page = Page(
+        report(
+            [lost], chain=ChainReport(events=1, first_seq=1, problems=(), losses=losses), what="x"
+        )
+    )
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
     assert "The chain of the journal is whole. Events are missing" in page.words
     assert "head: 12 events of session 00ff are missing: " in page.words
     assert "12 events are missing: ENOSPC" in page.words
-    both = Page(report([], chain=ChainReport(events=1, first_seq=1, problems=("x",), losses=losses), what="x")).words
+    both = Page(
+        report(
+            [], chain=ChainReport(events=1, first_seq=1, problems=("x",), losses=losses), what="x"
+        )
+    ).words
     assert "has been altered" in both
     assert "12 events of session" in both
     assert "is whole" not in both
@@ -96,7 +153,11 @@ def test_what_is_missing_is_said_first() -> None:
 
 def test_an_altered_journal_is_said_first() -> None:
     problems = tuple(f"2026-11-16.jsonl:{n}: changed" for n in range(30))
-    words = Page(report([], chain=ChainReport(events=1, first_seq=1, problems=problems), what="x", unreadable=2)).words
+    words = Page(
+        report(
+            [], chain=ChainReport(events=1, first_seq=1, problems=problems), what="x", unreadable=2
+        )
+    ).words
     assert "The journal has been altered" in words
     assert "and 10 more" in words
     assert "2 lines of the journal are no events" in words
@@ -105,7 +166,12 @@ def test_an_altered_journal_is_said_first() -> None:
 
 def test_secrets_are_left_out() -> None:
     known = [
-        event("exec", argv=["curl", "--token", "hunter2", "https://u:pw123456@h/"], exe="/bin/curl", action="allow")
+        event(
+            "exec",
+            argv=["curl", "--token", "hunter2", "https://u:pw123456@h/"],
+            exe="/bin/curl",
+            action="allow",
+        )
     ]
     text = report(known, chain=SOUND, what="x")
     assert "hunter2" not in text
@@ -114,7 +180,8 @@ def test_secrets_are_left_out() -> None:
 
 def test_many_events_stay_a_page() -> None:
     many = [
-        event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny") for n in range(MAX_TABLE_ROWS + 200)
+        event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny")
+        for n in range(MAX_TABLE_ROWS + 200)
     ]
     text = report(many, chain=SOUND, what="x")
     assert len(text) < 4_000_000

@@ -58,7 +58,9 @@ def reached(found: Prepared) -> list[str]:
     return [tree.path for tree in found.host.reached]
 
 
-def test_nothing_is_recorded_unless_it_is_to_run(world: World, compiled: list[Callable[[int], None]]) -> None:
+def test_nothing_is_recorded_unless_it_is_to_run(
+    world: World, compiled: list[Callable[[int], None]]
+) -> None:
     count: list[int] = []
     compiled.append(count.append)
     assert str(world.work) in reached(prepared(world, to_run=False))
@@ -66,7 +68,9 @@ def test_nothing_is_recorded_unless_it_is_to_run(world: World, compiled: list[Ca
     assert WritableHistory.read(world.origin.state_dir).trees == ()
 
 
-def test_a_plan_is_compiled_once_where_nothing_changes(world: World, compiled: list[Callable[[int], None]]) -> None:
+def test_a_plan_is_compiled_once_where_nothing_changes(
+    world: World, compiled: list[Callable[[int], None]]
+) -> None:
     count: list[int] = []
     compiled.append(count.append)
     found = prepared(world)
@@ -75,7 +79,9 @@ def test_a_plan_is_compiled_once_where_nothing_changes(world: World, compiled: l
     assert found.reach.trees == found.host.reached
 
 
-def test_what_another_run_records_meanwhile_is_in_the_plan(world: World, compiled: list[Callable[[int], None]]) -> None:
+def test_what_another_run_records_meanwhile_is_in_the_plan(
+    world: World, compiled: list[Callable[[int], None]]
+) -> None:
     other = world.root / "other"
     other.mkdir()
     state, count = world.origin.state_dir, list[int]()
@@ -104,7 +110,9 @@ def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None
     assert found.reach.trees == found.host.reached
 
 
-def test_lists_that_never_come_to_rest_refuse_the_run(world: World, compiled: list[Callable[[int], None]]) -> None:
+def test_lists_that_never_come_to_rest_refuse_the_run(
+    world: World, compiled: list[Callable[[int], None]]
+) -> None:
     count: list[int] = []
 
     def meanwhile(number: int) -> None:

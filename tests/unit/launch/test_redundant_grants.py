@@ -15,8 +15,12 @@ from tests.unit.plan.worlds import HOST, files, grant
 from tests.unit.plan.worlds import policy as world_policy
 
 
-def granted(path: Path | str, access: str, *, optional: bool = False, kept_out: tuple[str, ...] = ()) -> PathGrant:
-    return PathGrant(path=str(path), access=access, except_=kept_out, optional=optional, source="test:1")
+def granted(
+    path: Path | str, access: str, *, optional: bool = False, kept_out: tuple[str, ...] = ()
+) -> PathGrant:
+    return PathGrant(
+        path=str(path), access=access, except_=kept_out, optional=optional, source="test:1"
+    )
 
 
 @pytest.fixture
@@ -29,7 +33,9 @@ def tree(tmp_path: Path) -> Path:
 
 
 def plan_with(*grants: PathGrant, unwritable: tuple[str, ...] = ()) -> Plan:
-    plan = compile_plan(world_policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "/srv/**"))), HOST)
+    plan = compile_plan(
+        world_policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "/srv/**"))), HOST
+    )
     assert plan.files is not None
     assert plan.landlock is not None
     every = {**plan.landlock.access, "exec": ("execute", "read_file")}
@@ -47,18 +53,24 @@ def kept(plan: Plan) -> list[tuple[str, str]]:
 
 
 def test_a_link_into_another_grant_is_covered(tree: Path) -> None:
-    assert kept(plan_with(granted(tree / "bin", "read"), granted(tree / "usr", "read"))) == [("usr", "read")]
+    assert kept(plan_with(granted(tree / "bin", "read"), granted(tree / "usr", "read"))) == [
+        ("usr", "read")
+    ]
 
 
 def test_what_lies_in_another_grant_is_covered(tree: Path) -> None:
-    assert kept(plan_with(granted(tree / "own", "allow"), granted(tree / "own/sub", "read"))) == [("own", "allow")]
-    assert kept(plan_with(granted(tree / "own", "allow"), granted(tree / "own", "read"))) == [("own", "allow")]
+    assert kept(plan_with(granted(tree / "own", "allow"), granted(tree / "own/sub", "read"))) == [
+        ("own", "allow")
+    ]
+    assert kept(plan_with(granted(tree / "own", "allow"), granted(tree / "own", "read"))) == [
+        ("own", "allow")
+    ]
 
 
 def test_of_two_that_cover_each_other_one_stays(tree: Path) -> None:
-    assert kept(plan_with(granted(tree / "usr", "read"), granted(tree / "usr", "read", optional=True))) == [
-        ("usr", "read")
-    ]
+    assert kept(
+        plan_with(granted(tree / "usr", "read"), granted(tree / "usr", "read", optional=True))
+    ) == [("usr", "read")]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,9 @@ def test_a_path_that_is_not_utf8_survives_in_ascii() -> None:
     ("abi", "right", "kernel"),
     [(1, "refer", "5.19"), (2, "truncate", "6.2"), (4, "ioctl_dev", "6.10"), (5, "signal", "6.12")],
 )
-def test_an_older_landlock_is_refused_and_the_missing_right_named(abi: int, right: str, kernel: str) -> None:
+def test_an_older_landlock_is_refused_and_the_missing_right_named(
+    abi: int, right: str, kernel: str
+) -> None:
     """F-107"""
     with pytest.raises(HostError, match=f"lacks .*{right}.*Linux {kernel}"):
         compile_plan(SIMPLE, replace(HOST, landlock_abi=abi))
@@ -76,14 +78,22 @@ def test_no_seccomp_is_refused() -> None:
 @pytest.mark.parametrize(
     ("host", "remedy"),
     [
-        (replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EPERM"), "--security-opt seccomp="),
+        (
+            replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EPERM"),
+            "--security-opt seccomp=",
+        ),
         (replace(HOST, filtered=True, seccomp=False), "--security-opt seccomp="),
         (replace(HOST, filtered=False, landlock_abi=0, landlock_errno="ENOSYS"), "paddock doctor"),
-        (replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EOPNOTSUPP"), "paddock doctor"),
+        (
+            replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EOPNOTSUPP"),
+            "paddock doctor",
+        ),
         (replace(HOST, filtered=True, landlock_abi=5), "paddock doctor"),
     ],
 )
-def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(host: Host, remedy: str) -> None:
+def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(
+    host: Host, remedy: str
+) -> None:
     """F-019"""
     with pytest.raises(HostError) as refusal:
         compile_plan(SIMPLE, host)
@@ -93,7 +103,9 @@ def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(host: Hos
 
 def test_without_require_enforced_what_is_lacking_is_said_and_the_rest_held() -> None:
     """F-108"""
-    relaxed = replace(SIMPLE, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source())))
+    relaxed = replace(
+        SIMPLE, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source()))
+    )
     plan = compile_plan(relaxed, replace(HOST, landlock_abi=3))
     assert plan.landlock
     assert plan.landlock.scoped == ()
@@ -133,13 +145,18 @@ def test_no_new_privs_can_not_be_off_alone() -> None:
     with pytest.raises(PolicyError, match="while seccomp is on"):
         compile_plan(replace(SIMPLE, off=(Switch.NO_NEW_PRIVS, Switch.LANDLOCK)), HOST)
     assert (
-        compile_plan(replace(SIMPLE, off=(Switch.NO_NEW_PRIVS,)), replace(HOST, uid=0, home="/root")).no_new_privs
+        compile_plan(
+            replace(SIMPLE, off=(Switch.NO_NEW_PRIVS,)), replace(HOST, uid=0, home="/root")
+        ).no_new_privs
         is False
     )
 
 
 def test_each_layer_turned_off_is_said() -> None:
-    plan = compile_plan(replace(SIMPLE, off=(Switch.LANDLOCK, Switch.SECCOMP, Switch.ENV_SANITIZE, Switch.AUDIT)), HOST)
+    plan = compile_plan(
+        replace(SIMPLE, off=(Switch.LANDLOCK, Switch.SECCOMP, Switch.ENV_SANITIZE, Switch.AUDIT)),
+        HOST,
+    )
     assert (plan.landlock, plan.seccomp, plan.environment, plan.journal) == (None, None, None, None)
     said = [notice.text for notice in plan.notices if notice.level is Level.WARNING]
     assert [text.split(" ")[0] for text in said] == ["landlock", "seccomp", "env-sanitize", "audit"]
@@ -152,11 +169,19 @@ def test_the_layers_are_independent() -> None:
             for audit in (False, True):
                 off = tuple(
                     switch
-                    for switch, keep in ((Switch.LANDLOCK, landlock), (Switch.SECCOMP, seccomp), (Switch.AUDIT, audit))
+                    for switch, keep in (
+                        (Switch.LANDLOCK, landlock),
+                        (Switch.SECCOMP, seccomp),
+                        (Switch.AUDIT, audit),
+                    )
                     if not keep
                 )
                 plan = compile_plan(replace(SIMPLE, off=off), HOST)
-                assert (plan.landlock is not None, plan.seccomp is not None, plan.journal is not None) == (
+                assert (
+                    plan.landlock is not None,
+                    plan.seccomp is not None,
+                    plan.journal is not None,
+                ) == (
                     landlock,
                     seccomp,
                     audit,
@@ -172,9 +197,13 @@ def test_blocking_unshare_closes_namespaces_by_every_call() -> None:
     assert compile_plan(SIMPLE, HOST).seccomp.namespaces is True  # type: ignore[union-attr]
 
 
-def test_debuggers_may_make_their_calls_where_the_policy_says_so_but_what_a_person_blocks_stays_blocked() -> None:
+def test_debuggers_may_make_their_calls_where_the_policy_says_so_but_what_a_person_blocks_stays_blocked() -> (
+    None
+):
     def blocked(file: str, *, trace: bool) -> set[str]:
-        calls = tuple(Sourced(name, source(file=file)) for name in ("ptrace", "process_vm_readv", "mount"))
+        calls = tuple(
+            Sourced(name, source(file=file)) for name in ("ptrace", "process_vm_readv", "mount")
+        )
         syscalls = Syscalls(block=calls, trace=Sourced(trace, source()))
         plan = compile_plan(replace(SIMPLE, syscalls=syscalls), HOST)
         assert plan.seccomp
@@ -202,7 +231,10 @@ def test_a_variable_in_the_private_temp_needs_the_private_temp() -> None:
 
 def test_a_chosen_working_directory_has_to_be_granted() -> None:
     """C-071"""
-    assert compile_plan(replace(SIMPLE, workdir=Sourced("/usr/share", source())), HOST).workdir == "/usr/share"
+    assert (
+        compile_plan(replace(SIMPLE, workdir=Sourced("/usr/share", source())), HOST).workdir
+        == "/usr/share"
+    )
     with pytest.raises(PolicyError, match="the working directory /srv is outside every grant"):
         compile_plan(replace(SIMPLE, workdir=Sourced("/srv", source())), HOST)
 
@@ -211,6 +243,8 @@ def test_a_journal_file_is_split_from_its_directory() -> None:
     """F-027"""
     from paddock.policy.model import Audit
 
-    plan = compile_plan(replace(SIMPLE, audit=Audit(dir=Sourced("/srv/log/a.jsonl", source()))), HOST)
+    plan = compile_plan(
+        replace(SIMPLE, audit=Audit(dir=Sourced("/srv/log/a.jsonl", source()))), HOST
+    )
     assert plan.journal
     assert (plan.journal.dir, plan.journal.file) == ("/srv/log", "a.jsonl")

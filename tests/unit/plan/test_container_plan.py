@@ -45,11 +45,17 @@ def asked(**settings: Any) -> tuple[Setting, ...]:
     )
 
 
-def policy(filesystem: Filesystem = NO_FILES, *, settings: dict[str, Any] | None = None, **more: Any) -> Policy:
-    return Policy(profiles=("web",), filesystem=filesystem, container=asked(**(settings or {})), **more)
+def policy(
+    filesystem: Filesystem = NO_FILES, *, settings: dict[str, Any] | None = None, **more: Any
+) -> Policy:
+    return Policy(
+        profiles=("web",), filesystem=filesystem, container=asked(**(settings or {})), **more
+    )
 
 
-def compiled(filesystem: Filesystem = NO_FILES, *, settings: dict[str, Any] | None = None, **more: Any) -> Plan:
+def compiled(
+    filesystem: Filesystem = NO_FILES, *, settings: dict[str, Any] | None = None, **more: Any
+) -> Plan:
     return compile_container(policy(filesystem, settings=settings, **more), ROOT, ALONE)
 
 
@@ -61,7 +67,9 @@ def container(**settings: Any) -> Container:
 
 def test_it_fits_the_schema() -> None:
     schema = json.loads((SCHEMA / "plan.schema.json").read_text())
-    jsonschema.validate(json.loads((SCHEMA / "examples" / "plan-container.json").read_text()), schema)
+    jsonschema.validate(
+        json.loads((SCHEMA / "examples" / "plan-container.json").read_text()), schema
+    )
     grants = Filesystem(grants=(grant(Access.READ, "/usr/**"),))
     for host, accounts in ((ROOT, ALONE), (FULL, ALONE), (FULL, GIVEN)):
         plan = compile_container(policy(grants), host, accounts)
@@ -99,15 +107,27 @@ def test_without_grants_there_is_no_landlock_and_with_them_nothing_else_is_open(
 
 
 def test_what_the_built_in_profiles_grant_need_not_be_there() -> None:
-    plan = compiled(Filesystem(grants=(builtin_grant(Access.READ, "/etc/**"), grant(Access.READ, "/opt"))))
+    plan = compiled(
+        Filesystem(grants=(builtin_grant(Access.READ, "/etc/**"), grant(Access.READ, "/opt")))
+    )
     assert plan.files
-    assert {one.path for one in plan.files.grants if not one.optional} == {"/opt", "/dev", "/dev/shm"}
+    assert {one.path for one in plan.files.grants if not one.optional} == {
+        "/opt",
+        "/dev",
+        "/dev/shm",
+    }
 
 
 def test_denies_of_a_person_are_masks_and_those_of_the_built_in_profiles_are_about_a_home() -> None:
     """C-152"""
-    denies = (deny("/etc/secret/**"), builtin("/root/.ssh/**", optional=False), builtin("**/.env", optional=True))
-    plan = compiled(Filesystem(denies=denies), settings={"mount_mask": ("/proc/cpuinfo", "/etc/secret")})
+    denies = (
+        deny("/etc/secret/**"),
+        builtin("/root/.ssh/**", optional=False),
+        builtin("**/.env", optional=True),
+    )
+    plan = compiled(
+        Filesystem(denies=denies), settings={"mount_mask": ("/proc/cpuinfo", "/etc/secret")}
+    )
     assert plan.container
     assert [(mask.path, mask.optional) for mask in plan.container.masks] == [
         ("/etc/secret", False),
@@ -117,15 +137,23 @@ def test_denies_of_a_person_are_masks_and_those_of_the_built_in_profiles_are_abo
 
 UNHELD: list[tuple[dict[str, Any], str]] = [
     ({"filesystem": Filesystem(denies=(deny("**/.env"),))}, "pattern of names"),
-    ({"filesystem": Filesystem(workspace=Sourced(Workspace.COW, source(3)))}, "filesystem.workspace"),
+    (
+        {"filesystem": Filesystem(workspace=Sourced(Workspace.COW, source(3)))},
+        "filesystem.workspace",
+    ),
     ({"network": Network()}, "network"),
-    ({"rules": (Rule(id="r", action=Action.DENY, matches=(), reason=None, source=source(3)),)}, "rule"),
+    (
+        {"rules": (Rule(id="r", action=Action.DENY, matches=(), reason=None, source=source(3)),)},
+        "rule",
+    ),
     ({"limits": (Limit(name="tmp_mb", value=1, source=source(3)),)}, "limits.tmp_mb"),
 ]
 
 
 @pytest.mark.parametrize(("part", "named"), UNHELD, ids=[named for _, named in UNHELD])
-def test_what_a_container_does_not_hold_is_refused_by_name(part: dict[str, Any], named: str) -> None:
+def test_what_a_container_does_not_hold_is_refused_by_name(
+    part: dict[str, Any], named: str
+) -> None:
     with pytest.raises(PolicyError, match=f"{named}.* is not enforced in a container"):
         compiled(**part)
 
@@ -135,7 +163,9 @@ def test_the_network_is_its_own_or_one_that_exists() -> None:
     assert container().netns is None
     assert container(netns="blue").netns == "/run/netns/blue"
     assert container(netns="/proc/7/ns/net").netns == "/proc/7/ns/net"
-    with pytest.raises(PolicyError, match="loopback is for a network namespace of the container's own"):
+    with pytest.raises(
+        PolicyError, match="loopback is for a network namespace of the container's own"
+    ):
         container(netns="blue", loopback=True)
 
 
@@ -160,7 +190,11 @@ def test_paddocks_own_places_are_never_in_a_container() -> None:
 
 def test_the_environment_is_the_users_not_the_callers() -> None:
     """C-136"""
-    plan = compiled(env=Environment(set=(("USER", Sourced("me", source())), ("T", Sourced("<tmp>/x", source())))))
+    plan = compiled(
+        env=Environment(
+            set=(("USER", Sourced("me", source())), ("T", Sourced("<tmp>/x", source())))
+        )
+    )
     assert plan.environment
     assert plan.environment.set["HOME"] == "/var/www"
     assert plan.environment.set["USER"] == "me"
@@ -178,7 +212,10 @@ def test_groups_that_can_not_be_given_up_and_equal_users_are_said() -> None:
     grouped = replace(ALONE, caller_groups=(4, 27))
     said = [notice.text for notice in compile_container(policy(), FULL, grouped).notices]
     assert any("your groups (4, 27) stay with the command" in text for text in said)
-    assert not any("your groups" in notice.text for notice in compile_container(policy(), ROOT, grouped).notices)
+    assert not any(
+        "your groups" in notice.text
+        for notice in compile_container(policy(), ROOT, grouped).notices
+    )
     same = compiled(settings={"id_map": "identity"})
     assert any("users inside are the same users outside" in notice.text for notice in same.notices)
 
@@ -189,11 +226,15 @@ def test_a_limit_that_is_held_by_a_group_does_not_take_the_command_out_of_anothe
         compiled(settings=groups, limits=(Limit(name="processes", value=9, source=source(3)),))
     held = compiled(settings=groups, limits=(Limit(name="open_files", value=9, source=source(3)),))
     assert held.limits.open_files == 9
-    assert compiled(limits=(Limit(name="processes", value=9, source=source(3)),)).limits.processes == 9
+    assert (
+        compiled(limits=(Limit(name="processes", value=9, source=source(3)),)).limits.processes == 9
+    )
 
 
 def test_capabilities_and_control_groups_come_as_they_were_written() -> None:
     """C-150, C-151"""
-    found = container(cap_allow=("CAP_NET_RAW", "CAP_CHOWN"), cgroup=("/sys/fs/cgroup/b", "/sys/fs/cgroup/a"))
+    found = container(
+        cap_allow=("CAP_NET_RAW", "CAP_CHOWN"), cgroup=("/sys/fs/cgroup/b", "/sys/fs/cgroup/a")
+    )
     assert found.capabilities == ("CAP_CHOWN", "CAP_NET_RAW")
     assert found.cgroups == ("/sys/fs/cgroup/b", "/sys/fs/cgroup/a")

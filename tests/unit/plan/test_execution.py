@@ -39,7 +39,10 @@ def test_a_grant_without_execution_has_all_rights_but_that(access: Access) -> No
 def test_the_full_tier_has_the_same_names_for_it(access: Access) -> None:
     plan = compile_plan(policy(files(off(access, "/srv/**"), off(Access.ALLOW, "<tmp>/**"))), FULL)
     assert plan.landlock
-    assert accesses(plan).items() >= {"/srv": {f"{access.value}-noexec"}, "/tmp": {"allow-noexec"}}.items()
+    assert (
+        accesses(plan).items()
+        >= {"/srv": {f"{access.value}-noexec"}, "/tmp": {"allow-noexec"}}.items()
+    )
     assert "execute" not in plan.landlock.access[f"{access.value}-noexec"]
 
 
@@ -53,7 +56,11 @@ def test_at_the_same_path_the_tighter_word_counts_whoever_wrote_the_other() -> N
 
 
 def test_a_grant_below_says_for_itself() -> None:
-    asked = files(off(Access.ALLOW, "/srv/**"), grant(Access.READ, "/srv/bin/**"), grant(Access.EXEC, "/srv/tool"))
+    asked = files(
+        off(Access.ALLOW, "/srv/**"),
+        grant(Access.READ, "/srv/bin/**"),
+        grant(Access.EXEC, "/srv/tool"),
+    )
     assert accesses(compile_plan(policy(asked), HOST)) == {
         "/srv": {"allow-noexec"},
         "/srv/bin": {"read"},
@@ -62,31 +69,51 @@ def test_a_grant_below_says_for_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [grant(Access.READ, "/srv/**"), grant(Access.ALLOW, "/srv/**"), grant(Access.EXEC, "/srv/data/**")]
+    "other",
+    [
+        grant(Access.READ, "/srv/**"),
+        grant(Access.ALLOW, "/srv/**"),
+        grant(Access.EXEC, "/srv/data/**"),
+    ],
 )
 def test_a_grant_that_would_give_it_back_is_an_error_with_both_lines(other: Grant) -> None:
     asked = files(other, off(Access.READ, "/srv/data/**", line=7))
-    with pytest.raises(PolicyError, match=r"p\.toml:7: execute = false can not be held for /srv/data: .*\(p\.toml:1\)"):
+    with pytest.raises(
+        PolicyError,
+        match=r"p\.toml:7: execute = false can not be held for /srv/data: .*\(p\.toml:1\)",
+    ):
         compile_plan(policy(asked), HOST)
 
 
 def test_without_require_enforced_it_is_said() -> None:
     asked = files(
-        grant(Access.READ, "/srv/**"), off(Access.READ, "/srv/data/**"), require_enforced=Sourced(False, source())
+        grant(Access.READ, "/srv/**"),
+        off(Access.READ, "/srv/data/**"),
+        require_enforced=Sourced(False, source()),
     )
-    said = [notice.text for notice in compile_plan(policy(asked), HOST).notices if notice.level is Level.UNENFORCED]
+    said = [
+        notice.text
+        for notice in compile_plan(policy(asked), HOST).notices
+        if notice.level is Level.UNENFORCED
+    ]
     assert len(said) == 1
     assert "execute = false can not be held for /srv/data" in said[0]
 
 
 def test_the_loader_is_not_turned_off_by_accident() -> None:
-    asked = replace(files(grant(Access.READ, "/usr/**"), off(Access.READ, "/usr/**")), no_bootstrap_reads=None)
-    with pytest.raises(PolicyError, match=r"can not be held for /usr: /usr is granted with execution \(loader\)"):
+    asked = replace(
+        files(grant(Access.READ, "/usr/**"), off(Access.READ, "/usr/**")), no_bootstrap_reads=None
+    )
+    with pytest.raises(
+        PolicyError, match=r"can not be held for /usr: /usr is granted with execution \(loader\)"
+    ):
         compile_plan(policy(asked), HOST)
 
 
 def test_the_private_temp_without_execution() -> None:
-    plan = compile_plan(policy(files(grant(Access.ALLOW, "<tmp>/**"), off(Access.ALLOW, "<tmp>/**"))), HOST)
+    plan = compile_plan(
+        policy(files(grant(Access.ALLOW, "<tmp>/**"), off(Access.ALLOW, "<tmp>/**"))), HOST
+    )
     assert plan.temp
     assert plan.landlock
     assert plan.temp.access == "allow-noexec"
@@ -94,10 +121,15 @@ def test_the_private_temp_without_execution() -> None:
 
 
 def test_devices_never_carry_it() -> None:
-    assert accesses(compile_plan(policy(files(off(Access.ALLOW, "/dev/ptmx"))), HOST)) == {"/dev/ptmx": {"device"}}
+    assert accesses(compile_plan(policy(files(off(Access.ALLOW, "/dev/ptmx"))), HOST)) == {
+        "/dev/ptmx": {"device"}
+    }
 
 
 def test_a_writable_grant_without_execution_is_still_kept_out_of_our_places() -> None:
     plan = compile_plan(policy(files(off(Access.ALLOW, "/home/ada/**"))), HOST)
     assert plan.files
-    assert plan.files.grants[0].except_ == ("/home/ada/.config/paddock", "/home/ada/.local/state/paddock")
+    assert plan.files.grants[0].except_ == (
+        "/home/ada/.config/paddock",
+        "/home/ada/.local/state/paddock",
+    )

@@ -31,7 +31,11 @@ def warnings(plan: Plan) -> list[str]:
 
 @pytest.mark.parametrize(
     ("pattern", "path"),
-    [("/tmp/**", "/tmp"), ("/home/ada/repo/**", "/home/ada/repo"), ("/etc/ssl/cert.pem", "/etc/ssl/cert.pem")],
+    [
+        ("/tmp/**", "/tmp"),
+        ("/home/ada/repo/**", "/home/ada/repo"),
+        ("/etc/ssl/cert.pem", "/etc/ssl/cert.pem"),
+    ],
 )
 def test_a_subtree_and_a_single_file_are_held_exactly(pattern: str, path: str) -> None:
     """F-097, F-098"""
@@ -40,7 +44,9 @@ def test_a_subtree_and_a_single_file_are_held_exactly(pattern: str, path: str) -
     assert warnings(plan) == []
 
 
-@pytest.mark.parametrize(("pattern", "path"), [("/srv/src/**/*.py", "/srv/src"), ("/etc/*.conf", "/etc")])
+@pytest.mark.parametrize(
+    ("pattern", "path"), [("/srv/src/**/*.py", "/srv/src"), ("/etc/*.conf", "/etc")]
+)
 def test_a_widened_read_names_both_the_pattern_and_what_is_held(pattern: str, path: str) -> None:
     """F-099, F-100"""
     plan = compile_plan(policy(files(grant(Access.READ, pattern, line=4))), HOST)
@@ -51,7 +57,9 @@ def test_a_widened_read_names_both_the_pattern_and_what_is_held(pattern: str, pa
 @pytest.mark.parametrize("access", [Access.WRITE, Access.ALLOW])
 def test_a_widened_write_is_an_error(access: Access) -> None:
     """F-102"""
-    with pytest.raises(PolicyError, match=r"p\.toml:1: the grant /etc/\*\.conf can only be held as all of /etc"):
+    with pytest.raises(
+        PolicyError, match=r"p\.toml:1: the grant /etc/\*\.conf can only be held as all of /etc"
+    ):
         compile_plan(policy(files(grant(access, "/etc/*.conf"))), HOST)
 
 
@@ -74,7 +82,9 @@ def test_a_pattern_without_static_prefix_is_never_widened_to_the_root() -> None:
 
 
 def test_a_denied_directory_inside_a_grant_is_carved_out() -> None:
-    asked = files(grant(Access.READ, "/home/ada/**"), denies=(deny("/home/ada/.ssh/**"), deny("/srv/x/**")))
+    asked = files(
+        grant(Access.READ, "/home/ada/**"), denies=(deny("/home/ada/.ssh/**"), deny("/srv/x/**"))
+    )
     plan = compile_plan(policy(asked), HOST)
     assert set(held(plan, "/home/ada").except_) == {"/home/ada/.ssh"}
 
@@ -85,10 +95,15 @@ def test_nested_denies_leave_the_outermost() -> None:
 
 
 def test_a_grant_inside_a_denied_directory_is_dropped_with_a_word() -> None:
-    asked = files(grant(Access.READ, "/home/ada/.ssh/known_hosts", line=3), denies=(deny("/home/ada/.ssh/**"),))
+    asked = files(
+        grant(Access.READ, "/home/ada/.ssh/known_hosts", line=3),
+        denies=(deny("/home/ada/.ssh/**"),),
+    )
     plan = compile_plan(policy(asked), HOST)
     assert paths(plan) == []
-    assert warnings(plan) == ["p.toml:3: /home/ada/.ssh/known_hosts is not granted: /home/ada/.ssh stays closed"]
+    assert warnings(plan) == [
+        "p.toml:3: /home/ada/.ssh/known_hosts is not granted: /home/ada/.ssh stays closed"
+    ]
 
 
 def test_a_sibling_with_the_same_beginning_is_not_inside() -> None:
@@ -98,13 +113,17 @@ def test_a_sibling_with_the_same_beginning_is_not_inside() -> None:
 
 def test_a_deny_that_landlock_can_not_hold_stops_the_run_with_its_line() -> None:
     asked = files(grant(Access.ALLOW, "/srv/tree/**"), denies=(deny("**/.env", line=12),))
-    with pytest.raises(PolicyError, match=r"p\.toml:12: deny \*\*/\.env can not be held inside the grant /srv/tree"):
+    with pytest.raises(
+        PolicyError, match=r"p\.toml:12: deny \*\*/\.env can not be held inside the grant /srv/tree"
+    ):
         compile_plan(policy(asked), HOST)
 
 
 def test_without_require_enforced_the_unheld_deny_is_said_and_not_dropped_in_silence() -> None:
     asked = files(
-        grant(Access.ALLOW, "/srv/tree/**"), denies=(deny("**/.env"),), require_enforced=Sourced(False, source())
+        grant(Access.ALLOW, "/srv/tree/**"),
+        denies=(deny("**/.env"),),
+        require_enforced=Sourced(False, source()),
     )
     plan = compile_plan(policy(asked), HOST)
     assert [n.text for n in plan.notices if n.level is Level.UNENFORCED] == [
@@ -121,7 +140,10 @@ def test_a_wildcard_deny_that_no_grant_meets_is_held_by_granting_nothing() -> No
 def test_own_places_are_kept_out_of_every_writable_grant(access: Access) -> None:
     """C-057"""
     plan = compile_plan(policy(files(grant(access, "/home/ada/**"))), HOST)
-    assert set(held(plan, "/home/ada").except_) == {"/home/ada/.config/paddock", "/home/ada/.local/state/paddock"}
+    assert set(held(plan, "/home/ada").except_) == {
+        "/home/ada/.config/paddock",
+        "/home/ada/.local/state/paddock",
+    }
     assert any("nothing new can be created directly in" in text for text in warnings(plan))
 
 
@@ -134,14 +156,19 @@ def test_a_grant_of_everything_is_refused(access: Access) -> None:
 
 def test_reading_our_configuration_is_harmless_and_the_journal_is_not_readable() -> None:
     """C-084"""
-    plan = compile_plan(policy(files(grant(Access.READ, "/home/**"), grant(Access.READ, "/var/**"))), HOST)
+    plan = compile_plan(
+        policy(files(grant(Access.READ, "/home/**"), grant(Access.READ, "/var/**"))), HOST
+    )
     assert held(plan, "/home").except_ == ()
     assert held(plan, "/var").except_ == ("/var/tmp/paddock-audit-1000",)
 
 
 def test_a_journal_placed_inside_a_writable_grant_is_refused() -> None:
     """C-085"""
-    asked = policy(files(grant(Access.ALLOW, "/srv/**", line=2)), audit=Audit(dir=Sourced("/srv/log", source())))
+    asked = policy(
+        files(grant(Access.ALLOW, "/srv/**", line=2)),
+        audit=Audit(dir=Sourced("/srv/log", source())),
+    )
     with pytest.raises(PolicyError, match=r"p\.toml:2: the journal /srv/log lies inside /srv"):
         compile_plan(asked, HOST)
 

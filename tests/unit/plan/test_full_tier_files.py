@@ -36,7 +36,9 @@ def test_nothing_is_carved_and_nothing_lost_by_it() -> None:
     plan = compile_plan(policy(asked), FULL)
     assert all(one.except_ == () for one in laid(plan).grants)
     assert "/home/ada/.ssh" in laid(plan).closed
-    assert {"/home/ada/.config/paddock", "/home/ada/.local/state/paddock"} <= set(laid(plan).unwritable)
+    assert {"/home/ada/.config/paddock", "/home/ada/.local/state/paddock"} <= set(
+        laid(plan).unwritable
+    )
     assert not any("nothing new can be created" in text for text in warnings(plan))
 
 
@@ -69,11 +71,15 @@ def test_a_grant_inside_a_denied_place_is_dropped_with_a_word() -> None:
 
 
 def test_a_workspace_inside_a_denied_place_is_an_error() -> None:
-    with pytest.raises(PolicyError, match=r"the workspace /home/ada/project is denied by \*\*/project"):
+    with pytest.raises(
+        PolicyError, match=r"the workspace /home/ada/project is denied by \*\*/project"
+    ):
         compile_plan(policy(files(WORK, denies=(deny("**/project"),))), FULL)
 
 
-def test_a_workspace_that_holds_paddock_itself_is_locked_there_and_one_inside_of_it_refused() -> None:
+def test_a_workspace_that_holds_paddock_itself_is_locked_there_and_one_inside_of_it_refused() -> (
+    None
+):
     holds = grant(Access.ALLOW, "/opt/**", workspace=True, line=2)
     plan = compile_plan(policy(files(holds)), FULL)
     assert "p.toml:2: /opt/paddock stays read-only: paddock itself relies on it" in warnings(plan)
@@ -89,7 +95,10 @@ def test_the_home_is_no_workspace_in_this_tier_either() -> None:
 
 def test_a_journal_in_a_writable_grant_is_refused_in_this_tier_too() -> None:
     """C-085"""
-    asked = policy(files(grant(Access.ALLOW, "/srv/**", line=2)), audit=Audit(dir=Sourced("/srv/log", source())))
+    asked = policy(
+        files(grant(Access.ALLOW, "/srv/**", line=2)),
+        audit=Audit(dir=Sourced("/srv/log", source())),
+    )
     with pytest.raises(PolicyError, match=r"p\.toml:2: the journal /srv/log lies inside /srv"):
         compile_plan(asked, FULL)
 
@@ -123,7 +132,11 @@ def test_a_worktree_gets_its_part_of_the_repository() -> None:
         locked=(f"{main}/worktrees/project/gitdir",),
     )
     plan = compile_plan(policy(files(WORK)), FULL, Terrain(openings=(opening,)))
-    held = {one.path: (one.access, one.optional) for one in laid(plan).grants if one.source.endswith("/.git")}
+    held = {
+        one.path: (one.access, one.optional)
+        for one in laid(plan).grants
+        if one.source.endswith("/.git")
+    }
     assert held == {
         main: ("read", False),
         f"{main}/objects": ("allow", True),

@@ -67,10 +67,17 @@ def test_what_is_written_wins_over_the_defaults() -> None:
     )
     gate = compile_plan(replace(RULED, meta=meta), HOST).gate
     assert gate
-    assert (gate.default, gate.on_error, gate.timeout_ms, gate.ask_timeout_s) == (Action.ASK, Action.ASK, 7, 8)
+    assert (gate.default, gate.on_error, gate.timeout_ms, gate.ask_timeout_s) == (
+        Action.ASK,
+        Action.ASK,
+        7,
+        8,
+    )
 
 
-@pytest.mark.parametrize("meta", [Meta(), default(Action.ALLOW), Meta(ask_timeout_s=Sourced(8, source()))])
+@pytest.mark.parametrize(
+    "meta", [Meta(), default(Action.ALLOW), Meta(ask_timeout_s=Sourced(8, source()))]
+)
 def test_without_rules_a_default_that_allows_is_no_gate(meta: Meta) -> None:
     asked = replace(SIMPLE, meta=meta)
     assert compile_plan(asked, HOST).gate is None
@@ -94,14 +101,20 @@ def test_tracing_is_said_on_every_run_if_there_is_a_gate_to_walk_around() -> Non
     traced = Syscalls(trace=Sourced(True, source(5)))
     for asked, said in ((RULED, 1), (SIMPLE, 0)):
         plan = compile_plan(replace(asked, syscalls=traced), HOST)
-        warnings = [one.text for one in plan.notices if one.level is Level.WARNING and "trace each other" in one.text]
+        warnings = [
+            one.text
+            for one in plan.notices
+            if one.level is Level.WARNING and "trace each other" in one.text
+        ]
         assert len(warnings) == said
         assert plan.gate is None or plan.gate.trace
 
 
 def test_rules_are_not_held_where_memory_of_processes_can_be_written() -> None:
     for access, path in ((Access.ALLOW, "/proc/**"), (Access.WRITE, "/proc/self/**")):
-        writing = replace(policy(files(grant(Access.READ, "/usr/**"), grant(access, path))), rules=(GIT,))
+        writing = replace(
+            policy(files(grant(Access.READ, "/usr/**"), grant(access, path))), rules=(GIT,)
+        )
         for host in (HOST, FULL):
             with pytest.raises(PolicyError, match="after it was judged"):
                 compile_plan(writing, host)

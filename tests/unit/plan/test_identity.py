@@ -29,7 +29,9 @@ GIVEN = replace(
 )
 
 
-def of(accounts: Accounts, *, caller: int, uid: int = 33, gid: int = 34, same: bool = False) -> IdMaps:
+def of(
+    accounts: Accounts, *, caller: int, uid: int = 33, gid: int = 34, same: bool = False
+) -> IdMaps:
     return identity_of(accounts, caller=caller, uid=uid, gid=gid, same=same, where="p.conf:1")
 
 
@@ -73,7 +75,9 @@ def test_subordinate_numbers_fill_up_the_rest() -> None:
         span(34, 100033, 17),
         span(51, 200000, IDS - 51),
     )
-    inside = [number for one in found.uid_map for number in range(one.inside, one.inside + one.count)]
+    inside = [
+        number for one in found.uid_map for number in range(one.inside, one.inside + one.count)
+    ]
     assert inside == list(range(IDS))
 
 
@@ -81,12 +85,18 @@ def test_subordinate_numbers_fill_up_the_rest() -> None:
 def test_the_callers_number_may_lie_anywhere(uid: int) -> None:
     found = of(GIVEN, caller=1000, uid=uid)
     assert found.outside(uid) == 1000
-    outside = [number for one in found.uid_map for number in range(one.outside, one.outside + one.count)]
+    outside = [
+        number for one in found.uid_map for number in range(one.outside, one.outside + one.count)
+    ]
     assert len(outside) == len(set(outside))
 
 
 def test_programs_without_numbers_or_numbers_without_programs_map_nothing() -> None:
-    for lacking in (replace(GIVEN, mapper_gid=None), replace(GIVEN, sub_gids=()), replace(GIVEN, sub_uids=())):
+    for lacking in (
+        replace(GIVEN, mapper_gid=None),
+        replace(GIVEN, sub_gids=()),
+        replace(GIVEN, sub_uids=()),
+    ):
         found = of(lacking, caller=1000)
         assert found.mappers is None
         assert found.uid_map == (span(33, 1000, 1),)

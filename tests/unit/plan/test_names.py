@@ -40,19 +40,30 @@ def warnings(plan: Plan) -> list[str]:
 
 def test_a_deny_of_the_profiles_is_looked_for_in_projects_and_not_in_tools() -> None:
     env = builtin("**/.env", optional=True)
-    asked = files(WORK, TOOLS, grant(Access.READ, "/srv/app/**"), grant(Access.READ, "/etc/ssl/**"), denies=(env,))
+    asked = files(
+        WORK,
+        TOOLS,
+        grant(Access.READ, "/srv/app/**"),
+        grant(Access.READ, "/etc/ssl/**"),
+        denies=(env,),
+    )
     assert laid(asked).denied == (f"{WS}/**/.env", "/srv/app/**/.env")
 
 
 def test_what_profiles_grant_of_the_home_is_searched_but_for_toolchains_and_caches() -> None:
-    read = [builtin_grant(Access.READ, f"/home/ada/{name}") for name in (".config/nvim/**", ".bashrc", ".pyenv/**")]
+    read = [
+        builtin_grant(Access.READ, f"/home/ada/{name}")
+        for name in (".config/nvim/**", ".bashrc", ".pyenv/**")
+    ]
     held = laid(files(*read, denies=(builtin("**/.env", optional=True),)))
     assert held.denied == ("/home/ada/.config/nvim/**/.env",)
 
 
 @pytest.mark.parametrize("tree", ["/opt", "/home/ada/.local/share/pipx"])
 def test_installed_programs_are_searched_three_levels_deep(tree: str) -> None:
-    held = laid(files(builtin_grant(Access.READ, f"{tree}/**"), denies=(builtin("**/.env", optional=True),)))
+    held = laid(
+        files(builtin_grant(Access.READ, f"{tree}/**"), denies=(builtin("**/.env", optional=True),))
+    )
     assert held.denied == (f"{tree}/*/*/.env", f"{tree}/*/.env", f"{tree}/.env")
 
 
@@ -62,7 +73,9 @@ def test_a_deny_of_a_person_is_looked_for_everywhere() -> None:
 
 
 def test_a_place_behind_a_link_counts_by_both_its_names() -> None:
-    asked = files(grant(Access.ALLOW, "/home/ada/link/**"), denies=(builtin("**/.env", optional=True),))
+    asked = files(
+        grant(Access.ALLOW, "/home/ada/link/**"), denies=(builtin("**/.env", optional=True),)
+    )
     held = laid(asked, Terrain(leads={"/home/ada/link": "/data/real"}))
     assert held.denied == ("/data/real/**/.env", "/home/ada/link/**/.env")
     for top in ("/home/ada/link", "/data/real"):
@@ -70,7 +83,9 @@ def test_a_place_behind_a_link_counts_by_both_its_names() -> None:
         assert protects(held, f"{top}/.bashrc")
 
 
-@pytest.mark.parametrize("path", [".vscode", "a/b/c/.envrc", ".git/hooks", "sub/.git/config", "x/.mcp.json", ".zshrc"])
+@pytest.mark.parametrize(
+    "path", [".vscode", "a/b/c/.envrc", ".git/hooks", "sub/.git/config", "x/.mcp.json", ".zshrc"]
+)
 def test_a_protected_name_in_the_workspace_is_protected(path: str) -> None:
     assert protects(laid(files(WORK)), f"{WS}/{path}")
 
@@ -114,7 +129,14 @@ def test_names_of_the_home_are_told_also_where_it_can_not_be_written() -> None:
     """A link among them may lead to what can be: the core follows it."""
     assert protects(laid(files(WORK)), "/home/ada/.bashrc")
     held = laid(files(grant(Access.ALLOW, "/home/ada/**")))
-    for path in (".bashrc", ".local/bin", "bin", ".config/systemd/user", ".zcompdump-x", ".config/nvim"):
+    for path in (
+        ".bashrc",
+        ".local/bin",
+        "bin",
+        ".config/systemd/user",
+        ".zcompdump-x",
+        ".config/nvim",
+    ):
         assert protects(held, f"/home/ada/{path}"), path
     part = laid(files(grant(Access.ALLOW, "/home/ada/.config/**")))
     assert protects(part, "/home/ada/.config/autostart")
@@ -123,7 +145,9 @@ def test_names_of_the_home_are_told_also_where_it_can_not_be_written() -> None:
     assert not protects(part, "/home/ada/.config/nvim"), "a part of it was granted"
 
 
-@pytest.mark.parametrize("part", sorted({name.rpartition("/")[0] for name in HOME_NAMES if "/" in name}))
+@pytest.mark.parametrize(
+    "part", sorted({name.rpartition("/")[0] for name in HOME_NAMES if "/" in name})
+)
 def test_a_name_of_the_home_is_protected_wherever_the_workspace_begins(part: str) -> None:
     tree = f"/home/ada/{part}"
     held = laid(files(grant(Access.ALLOW, f"{tree}/**", workspace=True)))
@@ -135,7 +159,10 @@ def test_a_name_of_the_home_is_protected_wherever_the_workspace_begins(part: str
 
 
 def test_a_grant_inside_a_protected_place_opens_only_itself_where_more_can_be_written() -> None:
-    config, lua = grant(Access.ALLOW, "/home/ada/.config/**"), grant(Access.ALLOW, "/home/ada/.config/nvim/lua/**")
+    config, lua = (
+        grant(Access.ALLOW, "/home/ada/.config/**"),
+        grant(Access.ALLOW, "/home/ada/.config/nvim/lua/**"),
+    )
     held = laid(files(config, lua))
     assert protects(held, "/home/ada/.config/nvim")
     assert "/home/ada/.config/nvim/lua" in held.excepted
@@ -144,16 +171,35 @@ def test_a_grant_inside_a_protected_place_opens_only_itself_where_more_can_be_wr
 
 
 def test_a_workspace_of_settings_is_warned_about() -> None:
-    plan = compile_plan(policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL)
+    plan = compile_plan(
+        policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL
+    )
     said = "/home/ada/.config can be written: known names in it stay read-only, programs may run others"
     assert said in warnings(plan)
 
 
 def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its_settings() -> None:
-    held = laid(files(WORK, grant(Access.ALLOW, "/home/ada/.codex/**"), grant(Access.ALLOW, "/home/ada/.claude/**")))
-    for path in (".codex/sessions/1", ".codex/auth.json", ".claude/projects", ".claude/history.jsonl", ".codex"):
+    held = laid(
+        files(
+            WORK,
+            grant(Access.ALLOW, "/home/ada/.codex/**"),
+            grant(Access.ALLOW, "/home/ada/.claude/**"),
+        )
+    )
+    for path in (
+        ".codex/sessions/1",
+        ".codex/auth.json",
+        ".claude/projects",
+        ".claude/history.jsonl",
+        ".codex",
+    ):
         assert not protects(held, f"/home/ada/{path}"), path
-    for path in (".codex/config.toml", ".codex/AGENTS.md", ".claude/settings.json", ".claude/hooks"):
+    for path in (
+        ".codex/config.toml",
+        ".codex/AGENTS.md",
+        ".claude/settings.json",
+        ".claude/hooks",
+    ):
         assert protects(held, f"/home/ada/{path}"), path
     assert protects(held, f"{WS}/.codex")
     assert protects(held, f"{WS}/.claude/settings.json")
@@ -177,7 +223,9 @@ def test_a_worktree_of_an_agent_is_a_plain_workspace() -> None:
 
 
 def opening(*patterns: str) -> Filesystem:
-    return replace(files(WORK), open_protected=tuple(Sourced(pattern, source(5)) for pattern in patterns))
+    return replace(
+        files(WORK), open_protected=tuple(Sourced(pattern, source(5)) for pattern in patterns)
+    )
 
 
 def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
@@ -194,7 +242,10 @@ def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
 
 
 def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not() -> None:
-    ours = replace(opening("**/.env"), denies=(builtin("**/.env", optional=True), builtin("**/id_rsa", optional=True)))
+    ours = replace(
+        opening("**/.env"),
+        denies=(builtin("**/.env", optional=True), builtin("**/id_rsa", optional=True)),
+    )
     assert laid(ours).denied == (f"{WS}/**/id_rsa",)
     assert warnings(compile_plan(policy(ours), FULL)) == [
         "p.toml:5: **/.env is not kept closed: a profile closes it because it may hold secrets"
@@ -215,7 +266,9 @@ def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
 
 def test_a_grant_of_everything_is_looked_through_but_for_the_system() -> None:
     held = laid(files(grant(Access.ALLOW, "/**"), denies=(builtin("**/.env", optional=True),)))
-    assert held.denied == ("**/.env",), "a pattern without a beginning leaves the system's own trees out"
+    assert held.denied == ("**/.env",), (
+        "a pattern without a beginning leaves the system's own trees out"
+    )
     assert protects(held, "/srv/a/.vscode")
 
 

@@ -66,7 +66,9 @@ def rules(network: NetworkPlan) -> tuple[list[str], list[str]]:
         ("[network]\ndefault = 'allow'\nallowed_hosts = ['10.0.0.1']\n", Action.ALLOW),
     ],
 )
-def test_a_list_of_hosts_means_no_others_unless_the_default_says_so(world: World, text: str, default: Action) -> None:
+def test_a_list_of_hosts_means_no_others_unless_the_default_says_so(
+    world: World, text: str, default: Action
+) -> None:
     """F-125 F-126 F-127"""
     assert network(world, text).default is default
 
@@ -74,7 +76,12 @@ def test_a_list_of_hosts_means_no_others_unless_the_default_says_so(world: World
 def test_an_empty_list_reaches_nothing_at_all(world: World) -> None:
     """F-125"""
     empty = network(world, "[network]\nallowed_hosts = []\n")
-    assert (empty.mode, empty.default, empty.allowed, empty.local_ports) == (NetworkReach.FILTERED, Action.DENY, (), ())
+    assert (empty.mode, empty.default, empty.allowed, empty.local_ports) == (
+        NetworkReach.FILTERED,
+        Action.DENY,
+        (),
+        (),
+    )
 
 
 def test_without_a_network_section_it_is_open_and_said(world: World) -> None:
@@ -95,24 +102,36 @@ def test_a_flag_alone_reaches_that_host_only(world: World) -> None:
 def test_a_denied_host_stays_denied_whatever_a_flag_allows(world: World) -> None:
     """F-124"""
     both = network(world, "[network]\ndenied_hosts = ['a.example']\n", allow_domains=("a.example",))
-    assert rules(both) == (["a.example p.toml:2"], ["a.example --allow-domain"]), "the denied ones are looked at first"
+    assert rules(both) == (["a.example p.toml:2"], ["a.example --allow-domain"]), (
+        "the denied ones are looked at first"
+    )
 
 
 def test_rules_keep_their_ports_and_lines_and_stand_once(world: World) -> None:
     """F-117 F-128"""
     text = "[network]\nallowed_hosts = [\n 'A.example',\n 'a.example:22',\n '*.a.example',\n 'a.example.',\n]\n"
-    assert rules(network(world, text))[1] == ["a.example p.toml:3", "a.example:22 p.toml:4", "*.a.example p.toml:5"]
+    assert rules(network(world, text))[1] == [
+        "a.example p.toml:3",
+        "a.example:22 p.toml:4",
+        "*.a.example p.toml:5",
+    ]
 
 
 def test_a_group_is_its_hosts_by_the_line_that_names_it(world: World) -> None:
-    named = rules(network(world, "[network]\nallowed_hosts = ['@github']\ndenied_hosts = ['@openai']\n"))
+    named = rules(
+        network(world, "[network]\nallowed_hosts = ['@github']\ndenied_hosts = ['@openai']\n")
+    )
     assert "github.com:22 p.toml:2" in named[1]
     assert "*.openai.com p.toml:3" in named[0]
     assert not any("@" in rule for rule in (*named[0], *named[1]))
 
 
-MIRROR = Sourced(Destination(host="mirror.example", port=8443), Source(file="/home/ada/.npmrc", line=2))
-PLANTED = Sourced(Destination(host="evil.example"), Source(file="/home/ada/project/package-lock.json", line=7))
+MIRROR = Sourced(
+    Destination(host="mirror.example", port=8443), Source(file="/home/ada/.npmrc", line=2)
+)
+PLANTED = Sourced(
+    Destination(host="evil.example"), Source(file="/home/ada/project/package-lock.json", line=7)
+)
 
 
 def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> None:
@@ -130,12 +149,19 @@ def test_a_found_group_is_named_by_the_file_it_was_found_in(world: World) -> Non
     [
         ({}, "one by one"),
         ({"npm": Registry(hosts=(), remedy="install npm")}, "install npm"),
-        ({"npm": Registry(hosts=(), doubted=(PLANTED,))}, "paddock trust /home/ada/project/package-lock.json"),
+        (
+            {"npm": Registry(hosts=(), doubted=(PLANTED,))},
+            "paddock trust /home/ada/project/package-lock.json",
+        ),
     ],
 )
-def test_a_group_that_nothing_tells_of_is_an_error(world: World, registries: dict[str, Registry], hint: str) -> None:
+def test_a_group_that_nothing_tells_of_is_an_error(
+    world: World, registries: dict[str, Registry], hint: str
+) -> None:
     asked = written(world, "[network]\nallowed_hosts = [\n'@npm']\n")
-    with pytest.raises(PolicyError, match=r"p\.toml:3: @npm: nothing on this machine says") as refused:
+    with pytest.raises(
+        PolicyError, match=r"p\.toml:3: @npm: nothing on this machine says"
+    ) as refused:
         compile_plan(asked, FULL, Terrain(registries=registries))
     assert hint in (refused.value.hint or "")
 
@@ -162,9 +188,13 @@ def test_the_hosts_network_is_not_fenced_and_said(world: World) -> None:
     assert any("the network is not fenced" in notice.text for notice in plan.notices)
 
 
-@pytest.mark.parametrize("more", ["allowed_hosts = ['x']", "denied_hosts = ['x']", "allowed_local_ports = [80]"])
+@pytest.mark.parametrize(
+    "more", ["allowed_hosts = ['x']", "denied_hosts = ['x']", "allowed_local_ports = [80]"]
+)
 def test_what_an_open_network_does_not_hold_is_refused(world: World, more: str) -> None:
-    with pytest.raises(PolicyError, match=r'p\.toml:3: hosts are not filtered where network\.mode is "host"'):
+    with pytest.raises(
+        PolicyError, match=r'p\.toml:3: hosts are not filtered where network\.mode is "host"'
+    ):
         compiled(world, f"[network]\nmode = 'host'\n{more}\n")
 
 
@@ -179,10 +209,15 @@ PINNABLE = replace(HOST, user_notification=True)
         ("allowed_hosts = ['x']\nkernel_pin = true", "network: 1 host, by proxy alone"),
     ],
 )
-def test_without_namespaces_a_network_is_pinned_and_said(world: World, text: str, said: str) -> None:
+def test_without_namespaces_a_network_is_pinned_and_said(
+    world: World, text: str, said: str
+) -> None:
     """F-151"""
     asked = written(world, f"[network]\n{text}\n")
-    for plan in (compile_plan(asked, PINNABLE), compile_plan(replace(asked, tier=Tier.LANDLOCK), FULL)):
+    for plan in (
+        compile_plan(asked, PINNABLE),
+        compile_plan(replace(asked, tier=Tier.LANDLOCK), FULL),
+    ):
         assert plan.network == compile_plan(asked, FULL).network
         assert plan.notices[0].text.partition("; ")[0].endswith(f", {said}")
 
@@ -201,12 +236,16 @@ def test_a_network_is_not_pinned_by_a_layer_that_is_off(world: World, switch: Sw
         ("default = 'ask'", "p.toml:3: nobody is asked about hosts in the landlock tier"),
     ],
 )
-def test_what_pinning_does_not_hold_is_refused_by_its_line(world: World, line: str, said: str) -> None:
+def test_what_pinning_does_not_hold_is_refused_by_its_line(
+    world: World, line: str, said: str
+) -> None:
     asked = written(world, f"[network]\nallowed_hosts = ['x']\n{line}\n")
     with pytest.raises(PolicyError) as refused:
         compile_plan(asked, PINNABLE)
     assert said in str(refused.value)
-    assert compile_plan(asked, FULL).network is not None, "the full tier has it, or does not need it"
+    assert compile_plan(asked, FULL).network is not None, (
+        "the full tier has it, or does not need it"
+    )
 
 
 def test_without_notifications_there_is_only_no_network_at_all(world: World) -> None:
@@ -239,7 +278,9 @@ def test_the_start_line_counts_the_hosts(world: World, text: str, said: str) -> 
 
 def test_the_persons_proxies_do_not_pass_into_a_fenced_network(world: World) -> None:
     """F-112"""
-    file = world.file("e.toml", "[env]\npass = ['*_proxy', 'HTTP_PROXY']\n[network]\nallowed_hosts = []\n")
+    file = world.file(
+        "e.toml", "[env]\npass = ['*_proxy', 'HTTP_PROXY']\n[network]\nallowed_hosts = []\n"
+    )
     loaded = world.load(Request(policies=(str(file),), env_pass=("NO_PROXY",)))
     plan = compile_plan(policy(FILES, env=loaded.env, network=loaded.network), FULL)
     rules, bare = plan.environment, compile_plan(policy(FILES, env=loaded.env), FULL).environment
@@ -256,7 +297,10 @@ def test_explain_shows_each_rule_with_its_source_in_the_order_of_judgement(world
         "[network]\nallowed_hosts = ['a.example', 'b.example:22']\ndenied_hosts = ['*.a.example']\n"
         "allowed_local_ports = [5432]\n"
     )
-    lines = [line.replace(f"{world.root}/policies/", "") for line in shown(network(world, text), Tier.FULL)]
+    lines = [
+        line.replace(f"{world.root}/policies/", "")
+        for line in shown(network(world, text), Tier.FULL)
+    ]
     assert lines == [
         "deny  *.a.example, every port  p.toml:3",
         "allow a.example, ports 80 and 443  p.toml:2",
@@ -280,7 +324,12 @@ def test_the_golden_network_is_what_is_compiled(world: World) -> None:
     plan = compile_plan(asked, FULL, found).as_json()
     jsonschema.validate(plan, json.loads((SCHEMA / "plan.schema.json").read_text()))
     golden = json.loads((SCHEMA / "examples" / "network.json").read_text())
-    assert json.loads(json.dumps(plan["network"]).replace(f"{world.root}/policies/p.toml", "network.toml")) == golden
+    assert (
+        json.loads(
+            json.dumps(plan["network"]).replace(f"{world.root}/policies/p.toml", "network.toml")
+        )
+        == golden
+    )
 
 
 def test_the_sample_compiles_where_npm_and_pip_tell_their_hosts(world: World) -> None:
@@ -289,5 +338,7 @@ def test_the_sample_compiles_where_npm_and_pip_tell_their_hosts(world: World) ->
     found = Terrain(registries={"npm": Registry(hosts=(MIRROR,)), "pypi": Registry(hosts=(index,))})
     plan = compile_plan(written(world, sample), FULL, found)
     assert plan.network is not None
-    assert {"mirror.example:8443 .npmrc:2", "index.example pip.conf:2"} < set(rules(plan.network)[1])
+    assert {"mirror.example:8443 .npmrc:2", "index.example pip.conf:2"} < set(
+        rules(plan.network)[1]
+    )
     assert (plan.network.default, plan.network.local_ports) == (Action.DENY, (5432,))

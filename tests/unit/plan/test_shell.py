@@ -54,7 +54,9 @@ def layer(whole: Policy) -> dict[str, Any]:
 
 def grants(*own: Grant, **values: Any) -> list[tuple[str, str, list[str]]]:
     written = layer(with_shell(grants=own, **values))["files"]["grants"]
-    return sorted((path, one["access"], one["except"]) for one in written for path, _ in one["paths"])
+    return sorted(
+        (path, one["access"], one["except"]) for one in written for path, _ in one["paths"]
+    )
 
 
 def test_shells_are_as_any_other_program_where_nobody_speaks_of_them() -> None:
@@ -84,8 +86,14 @@ EVERYWHERE: list[tuple[str, str, list[str]]] = [("/dev", "device", []), ("/dev/s
 def test_what_nobody_speaks_of_stays_as_the_fence_has_it() -> None:
     assert grants() == sorted([("/", "read", []), ("/", "write", []), *EVERYWHERE])
     written = grants(grant(Access.WRITE, "<tmp>/**"), grant(Access.ALLOW, "/w/**"))
-    assert written == sorted([("/", "read", []), ("/tmp", "write", []), ("/w", "allow", []), *EVERYWHERE])
-    read = [one for one in grants(grant(Access.READ, "/r/**")) if not one[0].startswith(("/dev", "/lib"))]
+    assert written == sorted(
+        [("/", "read", []), ("/tmp", "write", []), ("/w", "allow", []), *EVERYWHERE]
+    )
+    read = [
+        one
+        for one in grants(grant(Access.READ, "/r/**"))
+        if not one[0].startswith(("/dev", "/lib"))
+    ]
     assert ("/", "write", []) in read
     assert {path for path, access, _ in read if access == "read"} >= {"/r", "/usr"}
     assert ("/", "read", []) not in read
@@ -104,11 +112,21 @@ def test_a_deny_is_carved_out_of_every_grant() -> None:
         ({"denies": (deny("**/.env", line=4),)}, "p.toml:4", "no deny by name"),
         ({"block": (Sourced("prctl", source(5)),)}, "p.toml:5", "can not be blocked"),
         ({"block": (Sourced("execve", source(5)),)}, "p.toml:5", "can not be blocked"),
-        ({"grants": (grant(Access.READ, "/etc/*.conf", line=8),)}, "p.toml:8", "can only be held as all of /etc"),
-        ({"grants": (grant(Access.WRITE, "/w/*.log", line=8),)}, "p.toml:8", "can only be held as all of /w"),
+        (
+            {"grants": (grant(Access.READ, "/etc/*.conf", line=8),)},
+            "p.toml:8",
+            "can only be held as all of /etc",
+        ),
+        (
+            {"grants": (grant(Access.WRITE, "/w/*.log", line=8),)},
+            "p.toml:8",
+            "can only be held as all of /w",
+        ),
     ],
 )
-def test_what_no_shell_can_hold_is_an_error_with_its_line(values: dict[str, Any], where: str, text: str) -> None:
+def test_what_no_shell_can_hold_is_an_error_with_its_line(
+    values: dict[str, Any], where: str, text: str
+) -> None:
     with pytest.raises(PolicyError) as error:
         compile_plan(with_shell(**values), FULL)
     assert str(error.value).startswith(f"{where}: "), error.value
@@ -120,7 +138,10 @@ def test_an_optional_deny_by_name_is_left_out() -> None:
 
 
 def test_without_namespaces_or_layers_they_can_not_be_intercepted() -> None:
-    for whole, where in ((with_shell(), "p.toml:6"), (replace(SIMPLE, intercept=True), "--intercept-shells")):
+    for whole, where in (
+        (with_shell(), "p.toml:6"),
+        (replace(SIMPLE, intercept=True), "--intercept-shells"),
+    ):
         with pytest.raises(PolicyError, match="landlock tier") as error:
             compile_plan(whole, HOST)
         assert str(error.value).startswith(f"{where}: ")
@@ -134,10 +155,16 @@ def test_without_namespaces_or_layers_they_can_not_be_intercepted() -> None:
     "syscalls",
     [
         Syscalls(block=(Sourced("seccomp", source()),)),
-        Syscalls(allow=tuple(Sourced(name, source()) for name in ("execve", "exit_group", "prctl", "seccomp"))),
+        Syscalls(
+            allow=tuple(
+                Sourced(name, source()) for name in ("execve", "exit_group", "prctl", "seccomp")
+            )
+        ),
     ],
 )
-def test_a_fence_that_keeps_shells_from_closing_themselves_in_is_refused(syscalls: Syscalls) -> None:
+def test_a_fence_that_keeps_shells_from_closing_themselves_in_is_refused(
+    syscalls: Syscalls,
+) -> None:
     with pytest.raises(PolicyError, match="which a shell needs"):
         compile_plan(replace(with_shell(), syscalls=syscalls), FULL)
 
@@ -158,7 +185,10 @@ def test_calls_variables_and_what_becomes_of_a_failure() -> None:
 
 def test_found_by_path_they_have_what_the_policy_closes_to_everybody() -> None:
     whole = policy(
-        files(grant(Access.READ, "/srv/**"), denies=(deny("/home/ada/.ssh/**"), deny("**/.env", optional=True))),
+        files(
+            grant(Access.READ, "/srv/**"),
+            denies=(deny("/home/ada/.ssh/**"), deny("**/.env", optional=True)),
+        ),
         shell=shell(network=NO_NETWORK),
     )
     plan = outside(whole, HOST, own=("/links",), journals=("/var/tmp/journal",))

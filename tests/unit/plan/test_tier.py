@@ -10,7 +10,16 @@ from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host, Usable
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Level
-from paddock.policy.model import Access, Environment, Limit, Sourced, Switch, Syscalls, Tier, Workspace
+from paddock.policy.model import (
+    Access,
+    Environment,
+    Limit,
+    Sourced,
+    Switch,
+    Syscalls,
+    Tier,
+    Workspace,
+)
 
 from .worlds import FULL, HOST, builtin, deny, files, grant, policy, source
 
@@ -41,7 +50,12 @@ def test_a_tier_that_can_not_be_had_is_an_error_with_the_step_that_failed() -> N
 def test_without_a_file_layer_there_is_no_full_tier() -> None:
     open_ = replace(SIMPLE, off=(Switch.LANDLOCK,))
     plan = compile_plan(open_, FULL)
-    assert (plan.tier, plan.files, plan.landlock, plan.namespaces) == (Tier.LANDLOCK, None, None, None)
+    assert (plan.tier, plan.files, plan.landlock, plan.namespaces) == (
+        Tier.LANDLOCK,
+        None,
+        None,
+        None,
+    )
     with pytest.raises(PolicyError, match="--tier full"):
         compile_plan(replace(open_, tier=Tier.FULL), FULL)
 
@@ -78,7 +92,9 @@ def test_a_deny_that_is_needed_still_stops_the_landlock_tier_also_beside_an_opti
 def test_mounts_hold_what_an_older_landlock_leaves_open(abi: int) -> None:
     plan = compile_plan(SIMPLE, replace(FULL, landlock_abi=abi, landlock_errno=None))
     assert plan.files
-    assert (plan.landlock is not None) == (abi >= 2), "with ABI 1 nothing could be moved between directories"
+    assert (plan.landlock is not None) == (abi >= 2), (
+        "with ABI 1 nothing could be moved between directories"
+    )
     assert said(plan, Level.UNENFORCED) == []
     assert plan.seccomp
     assert "unix" not in plan.seccomp.sockets, "abstract sockets outside could be reached"
@@ -92,7 +108,9 @@ def test_but_they_can_not_tell_writing_from_reading() -> None:
 
 
 def test_the_temporary_directory_is_slash_tmp_in_the_full_tier() -> None:
-    env = Environment(set=(("TMPDIR", Sourced("<tmp>", source())), ("X", Sourced("<tmp>/x", source()))))
+    env = Environment(
+        set=(("TMPDIR", Sourced("<tmp>", source())), ("X", Sourced("<tmp>/x", source())))
+    )
     plan = compile_plan(replace(SIMPLE, env=env), FULL)
     assert plan.temp is None
     assert plan.environment
@@ -114,10 +132,16 @@ def blocked(plan: Plan) -> set[str]:
     return set(plan.seccomp.syscalls)
 
 
-def test_ipc_calls_are_let_go_where_there_is_an_ipc_namespace_but_not_what_a_person_blocks() -> None:
+def test_ipc_calls_are_let_go_where_there_is_an_ipc_namespace_but_not_what_a_person_blocks() -> (
+    None
+):
     ours = Syscalls(block=blocks("shmget", "mq_open", "ptrace", builtin_=True))
     assert blocked(compile_plan(replace(SIMPLE, syscalls=ours), FULL)) == {"ptrace"}
-    assert blocked(compile_plan(replace(SIMPLE, syscalls=ours), HOST)) == {"shmget", "mq_open", "ptrace"}
+    assert blocked(compile_plan(replace(SIMPLE, syscalls=ours), HOST)) == {
+        "shmget",
+        "mq_open",
+        "ptrace",
+    }
     theirs = Syscalls(block=(*ours.block, *blocks("shmget", builtin_=False)))
     assert blocked(compile_plan(replace(SIMPLE, syscalls=theirs), FULL)) == {"ptrace", "shmget"}
 
@@ -128,7 +152,9 @@ def test_unix_sockets_lead_nowhere_in_the_full_tier() -> None:
     assert plain.seccomp
     assert full.seccomp
     assert ("unix" in plain.seccomp.sockets, "unix" in full.seccomp.sockets) == (False, True)
-    assert any("unix sockets are open" in text for text in said(compile_plan(opened, HOST), Level.WARNING))
+    assert any(
+        "unix sockets are open" in text for text in said(compile_plan(opened, HOST), Level.WARNING)
+    )
     assert said(compile_plan(opened, FULL), Level.WARNING) == []
 
 
@@ -143,7 +169,10 @@ def test_nested_namespaces_are_lifted_by_one_switch_which_is_said(host: Host) ->
     assert plan.seccomp
     assert (blocked(plan), plan.seccomp.namespaces) == ({"mount"}, True)
     assert plan.namespaces is None or plan.namespaces.nested
-    assert any(text.startswith("p.toml:5: the command may make user namespaces") for text in said(plan, Level.WARNING))
+    assert any(
+        text.startswith("p.toml:5: the command may make user namespaces")
+        for text in said(plan, Level.WARNING)
+    )
     kept = replace(switched, block=(*calls.block, *blocks("unshare", builtin_=False)))
     assert "unshare" in blocked(compile_plan(replace(SIMPLE, syscalls=kept), host))
 
@@ -153,7 +182,9 @@ def limit(name: str, value: int, line: int = 3) -> Limit:
 
 
 def test_limits_go_into_the_plan_and_the_size_of_tmp_to_the_namespaces() -> None:
-    limited = replace(SIMPLE, limits=(limit("memory_mb", 4096), limit("wall_s", 60), limit("tmp_mb", 512)))
+    limited = replace(
+        SIMPLE, limits=(limit("memory_mb", 4096), limit("wall_s", 60), limit("tmp_mb", 512))
+    )
     plan = compile_plan(limited, FULL)
     assert (plan.limits.memory_mb, plan.limits.wall_s, plan.limits.processes) == (4096, 60, None)
     assert plan.namespaces
@@ -165,11 +196,17 @@ def test_a_size_of_tmp_that_can_not_be_held_is_refused_with_its_line() -> None:
     limited = replace(SIMPLE, limits=(limit("tmp_mb", 512, line=8),))
     with pytest.raises(HostError, match=r"limits\.tmp_mb \(p\.toml:8\)"):
         compile_plan(limited, HOST)
-    relaxed = replace(limited, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source())))
-    assert any("limits.tmp_mb" in text for text in said(compile_plan(relaxed, HOST), Level.UNENFORCED))
+    relaxed = replace(
+        limited, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source()))
+    )
+    assert any(
+        "limits.tmp_mb" in text for text in said(compile_plan(relaxed, HOST), Level.UNENFORCED)
+    )
 
 
-COW = replace(SIMPLE, filesystem=replace(SIMPLE.filesystem, workspace=Sourced(Workspace.COW, source(6))))
+COW = replace(
+    SIMPLE, filesystem=replace(SIMPLE.filesystem, workspace=Sourced(Workspace.COW, source(6)))
+)
 
 
 def test_a_copy_on_write_workspace_lies_on_the_current_directory() -> None:
@@ -184,10 +221,15 @@ def test_a_copy_on_write_workspace_lies_on_the_current_directory() -> None:
 
 
 def test_a_copy_needs_the_full_tier_an_overlay_and_something_to_copy() -> None:
-    with pytest.raises(PolicyError, match=r"p\.toml:6: a copy-on-write workspace needs the full tier"):
+    with pytest.raises(
+        PolicyError, match=r"p\.toml:6: a copy-on-write workspace needs the full tier"
+    ):
         compile_plan(COW, HOST)
     with pytest.raises(PolicyError, match=r"p\.toml:6: .* overlayfs.*\(EINVAL\)"):
         compile_plan(COW, replace(FULL, overlay=Usable(usable=False, errno="EINVAL")))
-    reading = replace(COW, filesystem=replace(COW.filesystem, grants=(grant(Access.READ, "/home/ada/project/**"),)))
+    reading = replace(
+        COW,
+        filesystem=replace(COW.filesystem, grants=(grant(Access.READ, "/home/ada/project/**"),)),
+    )
     with pytest.raises(PolicyError, match=r"p\.toml:6: there is no writable workspace"):
         compile_plan(reading, FULL)

@@ -25,7 +25,12 @@ HOST = Host(
     cwd="/home/ada/project",
     reached=(),
     journals=(),
-    own_paths=("/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/opt/paddock"),
+    own_paths=(
+        "/etc/paddock",
+        "/home/ada/.config/paddock",
+        "/home/ada/.local/state/paddock",
+        "/opt/paddock",
+    ),
 )
 
 # The same machine where namespaces can be made.
@@ -36,8 +41,12 @@ def source(line: int = 1, file: str = "p.toml") -> Source:
     return Source(file=file, line=line)
 
 
-def grant(access: Access, pattern: str, *, line: int = 1, optional: bool = False, workspace: bool = False) -> Grant:
-    return Grant(access=access, pattern=pattern, optional=optional, workspace=workspace, source=source(line))
+def grant(
+    access: Access, pattern: str, *, line: int = 1, optional: bool = False, workspace: bool = False
+) -> Grant:
+    return Grant(
+        access=access, pattern=pattern, optional=optional, workspace=workspace, source=source(line)
+    )
 
 
 def deny(pattern: str, *, line: int = 9, optional: bool = False) -> Deny:
@@ -51,7 +60,10 @@ def files(*grants: Grant, denies: tuple[Deny, ...] = (), **more: Any) -> Filesys
 
 def policy(filesystem: Filesystem, **more: Any) -> Policy:
     return Policy(
-        profiles=("test",), filesystem=filesystem, syscalls=Syscalls(block=(Sourced("ptrace", source()),)), **more
+        profiles=("test",),
+        filesystem=filesystem,
+        syscalls=Syscalls(block=(Sourced("ptrace", source()),)),
+        **more,
     )
 
 
@@ -62,4 +74,10 @@ def builtin(pattern: str, *, optional: bool) -> Deny:
 
 def builtin_grant(access: Access, pattern: str) -> Grant:
     """A place of a tool, which a built-in profile names."""
-    return Grant(access=access, pattern=pattern, optional=True, workspace=False, source=source(file="built-in dev"))
+    return Grant(
+        access=access,
+        pattern=pattern,
+        optional=True,
+        workspace=False,
+        source=source(file="built-in dev"),
+    )

@@ -19,28 +19,58 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
             "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nargv_regex = ['^git', 'log']\n",
             "anywhere in the arguments: 'log'",
         ),
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nargv_contains = 'log'\n", "about the others"),
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/curl'\nargv_host_in = 'a.example'\n", "stays unseen"),
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/cat'\nparent_argv = '^git'\n", "can rewrite"),
-        ("[[rule]]\nid = 'a'\naction = 'deny'\nexe = '/usr/bin/curl'\n", "no program can be started"),
-        (f"{ALLOWING}[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = 'curl'\n", "by what it is called"),
-        (f"{ALLOWING}[[rule]]\nid = 'a'\naction = 'ask'\nargv_contains = '--force'\n", "said otherwise"),
+        (
+            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nargv_contains = 'log'\n",
+            "about the others",
+        ),
+        (
+            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/curl'\nargv_host_in = 'a.example'\n",
+            "stays unseen",
+        ),
+        (
+            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/cat'\nparent_argv = '^git'\n",
+            "can rewrite",
+        ),
+        (
+            "[[rule]]\nid = 'a'\naction = 'deny'\nexe = '/usr/bin/curl'\n",
+            "no program can be started",
+        ),
+        (
+            f"{ALLOWING}[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = 'curl'\n",
+            "by what it is called",
+        ),
+        (
+            f"{ALLOWING}[[rule]]\nid = 'a'\naction = 'ask'\nargv_contains = '--force'\n",
+            "said otherwise",
+        ),
         (
             "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_not = ['/usr/bin/git', '/x']\n",
             "can never match",
         ),
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_basename = 'curl'\n", "can never match"),
-        ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_glob = '/opt/**'\n", "can never match"),
+        (
+            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_basename = 'curl'\n",
+            "can never match",
+        ),
+        (
+            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_glob = '/opt/**'\n",
+            "can never match",
+        ),
         (
             "[tools]\ncommand_rules = [{ action = 'allow', exe = 'git', argv_regex = '^git (log|diff)( |$)' }]\n",
             "--output=FILE",
         ),
-        ("[tools]\ncommand_rules = [{ action = 'allow', command_regex = 'git log$' }]\n", "begin with ^"),
+        (
+            "[tools]\ncommand_rules = [{ action = 'allow', command_regex = 'git log$' }]\n",
+            "begin with ^",
+        ),
         ("[syscalls]\ntrace = true\n", "trace each other"),
         ("[filesystem]\nwrite_globs = ['/a/**']\n", "can be written but not read"),
         ("[network.routes.x]\nupstream = 'https://x'\n", "every method and path"),
         ("[env]\npass = ['X_API_KEY']\n", "--env-pass X_API_KEY"),
-        ("[filesystem]\nopen_protected = ['**/.husky/**']\n", "an installed git hook runs it at the next commit"),
+        (
+            "[filesystem]\nopen_protected = ['**/.husky/**']\n",
+            "an installed git hook runs it at the next commit",
+        ),
         ("[filesystem]\nopen_protected = ['**/README']\n", "matches no protected name"),
         ("[syscalls]\nnamespaces = true\n", "user namespaces"),
     ],
@@ -76,14 +106,22 @@ GIT = "exe = '/usr/bin/git'\n"
         (("allow", GIT), ("deny", GIT + "argv_contains = 'push'\n"), True),
         (("allow", "exe_glob = '/usr/**'\n"), ("deny", GIT), True),
         (("deny", "exe_basename = 'git'\n"), ("allow", GIT), True),
-        (("deny", "exe_basename = ['ls', 'git']\n"), ("deny", "exe_basename = 'git'\nuid = 0\n"), True),
+        (
+            ("deny", "exe_basename = ['ls', 'git']\n"),
+            ("deny", "exe_basename = 'git'\nuid = 0\n"),
+            True,
+        ),
         (("deny", "exe_not = '/a'\n"), ("allow", "exe_not = ['/a', '/b']\nexe = '/c'\n"), True),
         # Not: the second matches what the first does not.
         (("deny", GIT + "argv_contains = 'push'\n"), ("allow", GIT), False),
         (("deny", "exe_not = ['/a', '/b']\n"), ("allow", "exe_not = '/a'\nexe = '/c'\n"), False),
         (("deny", "exe_basename = 'git'\n"), ("allow", "exe_glob = '/usr/**'\n"), False),
         # What a command could have made is left to the rule that names its place.
-        (("allow", "exe_basename = 'git'\nargv_regex = '^git'\n"), ("allow", GIT + "argv_regex = '^git'\n"), False),
+        (
+            ("allow", "exe_basename = 'git'\nargv_regex = '^git'\n"),
+            ("allow", GIT + "argv_regex = '^git'\n"),
+            False,
+        ),
     ],
 )
 def test_a_rule_that_an_earlier_one_covers_is_shadowed(
@@ -94,6 +132,6 @@ def test_a_rule_that_an_earlier_one_covers_is_shadowed(
         for name, (action, keys) in zip(("one", "two"), (first, second), strict=True)
     )
     points = [point for point in weak_points(world.load_text(text)) if "shadowed" in point]
-    assert [("rule 'two' is shadowed by 'one' (" in point and "p.toml:1)" in point) for point in points] == [
-        True
-    ] * shadowed
+    assert [
+        ("rule 'two' is shadowed by 'one' (" in point and "p.toml:1)" in point) for point in points
+    ] == [True] * shadowed

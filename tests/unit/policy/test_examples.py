@@ -37,7 +37,11 @@ FILES = sorted(path.name for path in EXAMPLES.iterdir())
 
 
 def load(world: World, name: str) -> Policy:
-    return world.load(Request(policies=(str(world.file(name, (EXAMPLES / name).read_bytes())),), trust_required=False))
+    return world.load(
+        Request(
+            policies=(str(world.file(name, (EXAMPLES / name).read_bytes())),), trust_required=False
+        )
+    )
 
 
 def test_the_samples_are_there() -> None:
@@ -69,15 +73,24 @@ def test_example_shows_every_key_of_the_schema() -> None:
     document = tomllib.loads((EXAMPLES / "example.toml").read_text())
     for section, keys in KEYS.items():
         assert set(document[section]) == set(keys), section
-    grants = [grant for key in GRANT_KEYS for grant in document["filesystem"][key] if not isinstance(grant, str)]
+    grants = [
+        grant
+        for key in GRANT_KEYS
+        for grant in document["filesystem"][key]
+        if not isinstance(grant, str)
+    ]
     assert {key for grant in grants for key in grant} == set(GRANT_TABLE_KEYS)
     assert {key for rule in document["rule"] for key in rule} == set(RULE_KEYS)
-    assert all(key in document["rule"][0] and key + NOT in document["rule"][1] for key in MATCH_KEYS)
+    assert all(
+        key in document["rule"][0] and key + NOT in document["rule"][1] for key in MATCH_KEYS
+    )
     routes = document["network"]["routes"]
     assert {key for route in routes.values() for key in route} == set(ROUTE_KEYS)
     assert set(routes["openai"]["endpoint_rules"][0]) == set(ENDPOINT_KEYS)
     assert set(document["tools"]["path_rules"][0]) == set(PATH_RULE_KEYS)
-    assert {key for rule in document["tools"]["command_rules"] for key in rule} == set(COMMAND_RULE_KEYS)
+    assert {key for rule in document["tools"]["command_rules"] for key in rule} == set(
+        COMMAND_RULE_KEYS
+    )
 
 
 def verdict(policy: Policy, exe: str, argv: str) -> Action:
@@ -116,7 +129,9 @@ def verdict(policy: Policy, exe: str, argv: str) -> Action:
         ("git show --textc HEAD", Action.DENY),
     ],
 )
-def test_read_only_git_knows_the_options_that_write_or_run(world: World, argv: str, expected: Action) -> None:
+def test_read_only_git_knows_the_options_that_write_or_run(
+    world: World, argv: str, expected: Action
+) -> None:
     """F-168, F-172."""
     assert verdict(load(world, "read-only-git.toml"), "/usr/bin/git", argv) is expected
 
@@ -126,7 +141,9 @@ def test_read_only_git_denies_other_programs_and_writes(world: World, tmp_path: 
     copied = str(shutil.copy("/usr/bin/git", tmp_path))
     assert verdict(policy, "/usr/bin/ls", "ls x") is Action.DENY
     assert verdict(policy, copied, "git log") is Action.DENY
-    assert not any(grant.workspace and grant.access.value == "allow" for grant in policy.filesystem.grants)
+    assert not any(
+        grant.workspace and grant.access.value == "allow" for grant in policy.filesystem.grants
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,5 +173,9 @@ def test_curl_deny_denies_curl_only(world: World, tmp_path: Path) -> None:
 
 def test_seal_writes_one_file_and_tmp(world: World) -> None:
     """F-169."""
-    grants = {grant.pattern for grant in load(world, "seal.toml").filesystem.grants if grant.access.value == "allow"}
+    grants = {
+        grant.pattern
+        for grant in load(world, "seal.toml").filesystem.grants
+        if grant.access.value == "allow"
+    }
     assert grants == {f"{world.work}/src/hello.py", "/tmp/**"}

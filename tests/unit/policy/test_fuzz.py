@@ -29,10 +29,30 @@ SEEDS = [
 ]
 SPLINTERS = [
     *(bytes([letter]) for letter in b"[]{}=.,\"'\\#\n\0\xff*?$~/(\x85\x0c"),
-    *(b"[[", b"]]", b'"""', b"'''", b"\r\n", b"\xef\xbb\xbf", b"\xf0\x9f\x90\x8e", b"\xe2\x80\xa8", b"\x1b[2K"),
+    *(
+        b"[[",
+        b"]]",
+        b'"""',
+        b"'''",
+        b"\r\n",
+        b"\xef\xbb\xbf",
+        b"\xf0\x9f\x90\x8e",
+        b"\xe2\x80\xa8",
+        b"\x1b[2K",
+    ),
     *(b"..", b"**", b"${", b"$$", b"$HOME", b"<cwd>", b"<tmp>", b"//", b" " * 50),
     *(b"-1", b"1e9", b"nan", b"inf", b"true", b"9" * 30, b"1979-05-27", b"07:32:00"),
-    *(b"\\u0000", b"\\ud800", b"\\U0010ffff", b"(?=", b"\\1", b"inherit", b"version", b"off", b"on"),
+    *(
+        b"\\u0000",
+        b"\\ud800",
+        b"\\U0010ffff",
+        b"(?=",
+        b"\\1",
+        b"inherit",
+        b"version",
+        b"off",
+        b"on",
+    ),
 ]
 
 
@@ -58,7 +78,9 @@ def mutate(dice: random.Random, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "data"), SEEDS, ids=[name for name, _ in SEEDS])
-def test_a_damaged_file_gives_a_policy_or_a_policy_error(world: World, name: str, data: bytes) -> None:
+def test_a_damaged_file_gives_a_policy_or_a_policy_error(
+    world: World, name: str, data: bytes
+) -> None:
     dice = random.Random(name)
     read = read_conf if name.endswith(".conf") else read_toml
     told: list[str] = []
@@ -89,7 +111,24 @@ def test_noise_gives_a_policy_or_a_policy_error(world: World) -> None:
 
 def test_whatever_pattern_is_accepted_is_absolute_and_goes_nowhere_up(world: World) -> None:
     dice = random.Random(5)
-    pieces = ["/", "a", "..", ".", "*", "**", "?", "$HOME", "${X}", "~", "<cwd>", "<tmp>", "$$", " ", "\n", "\udcff"]
+    pieces = [
+        "/",
+        "a",
+        "..",
+        ".",
+        "*",
+        "**",
+        "?",
+        "$HOME",
+        "${X}",
+        "~",
+        "<cwd>",
+        "<tmp>",
+        "$$",
+        " ",
+        "\n",
+        "\udcff",
+    ]
     world.environ["X"] = "/x/../y"
     values, source = Values(Expander(world.origin)), Source(file="f", line=1, key="k")
     accepted = 0

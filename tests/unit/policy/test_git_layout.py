@@ -19,7 +19,9 @@ _TELLING = re.compile(
 
 def test_every_key_of_the_installed_git_that_may_name_a_program_is_in_the_table() -> None:
     need_program("git")
-    listed = subprocess.run(["git", "help", "--config"], capture_output=True, text=True, check=True).stdout.split("\n")
+    listed = subprocess.run(
+        ["git", "help", "--config"], capture_output=True, text=True, check=True
+    ).stdout.split("\n")
     keys = [line.lower().split(".") for line in listed if re.fullmatch(r"[\w-]+(\.[^ ]+)+", line)]
     assert len(keys) > 500, "git lists its keys"
     telling = [(parts[0], parts[-1]) for parts in keys if _TELLING.search(parts[-1])]
@@ -41,11 +43,29 @@ def test_a_key_that_runs_a_program_is_known(name: str) -> None:
 
 
 def test_parts_of_a_git_directory() -> None:
-    for inside in ("config", "hooks/pre-commit", "objects/info/alternates", "worktrees/n/commondir", "info/attributes"):
+    for inside in (
+        "config",
+        "hooks/pre-commit",
+        "objects/info/alternates",
+        "worktrees/n/commondir",
+        "info/attributes",
+    ):
         assert is_part(inside), inside
-    for inside in ("modules/a/b/hooks/x", "worktrees/n/modules/m/config", "svn/x", "modules/m/objects/info/alternates"):
+    for inside in (
+        "modules/a/b/hooks/x",
+        "worktrees/n/modules/m/config",
+        "svn/x",
+        "modules/m/objects/info/alternates",
+    ):
         assert is_part(inside), inside
-    for inside in ("HEAD", "objects/00/1", "refs/heads/config", "logs/HEAD", "modules/svn/HEAD", "worktrees/n/index"):
+    for inside in (
+        "HEAD",
+        "objects/00/1",
+        "refs/heads/config",
+        "logs/HEAD",
+        "modules/svn/HEAD",
+        "worktrees/n/index",
+    ):
         assert not is_part(inside), inside
     assert {"HEAD", "objects", "refs", "commondir", "worktrees", "logs"} <= layout().parts
 
@@ -71,7 +91,9 @@ def test_a_repository_is_told_by_its_parts() -> None:
         (".git/refs/heads/config", False),
     ],
 )
-def test_a_branch_of_a_submodule_may_be_called_like_a_part_of_git(path: str, expected: bool) -> None:
+def test_a_branch_of_a_submodule_may_be_called_like_a_part_of_git(
+    path: str, expected: bool
+) -> None:
     assert is_branch(path) is expected
 
 

@@ -51,7 +51,9 @@ MATCHES = [
 SHARED = json.loads((Path(__file__).parents[3] / "schema" / "examples" / "globs.json").read_text())
 
 
-@pytest.mark.parametrize("case", SHARED["cases"], ids=lambda case: f"{case['pattern']!a}-{case['path']!a}")
+@pytest.mark.parametrize(
+    "case", SHARED["cases"], ids=lambda case: f"{case['pattern']!a}-{case['path']!a}"
+)
 def test_a_pattern_means_what_the_table_of_both_languages_says(case: dict[str, object]) -> None:
     glob, path = Glob.parse(str(case["pattern"])), str(case["path"])
     assert (glob.matches(path), glob.covers(path)) == (case["matches"], case["covers"])
@@ -86,13 +88,16 @@ def test_a_pattern_matches_what_the_table_says(pattern: str, path: str, expected
         ("**/.env", "", False),
     ],
 )
-def test_the_static_prefix_is_exact_for_a_subtree_or_one_path_only(pattern: str, prefix: str, exact: bool) -> None:
+def test_the_static_prefix_is_exact_for_a_subtree_or_one_path_only(
+    pattern: str, prefix: str, exact: bool
+) -> None:
     glob = Glob.parse(pattern)
     assert (glob.prefix, glob.exact) == (prefix, exact)
 
 
 @pytest.mark.parametrize(
-    "pattern", ["", "a", "a/b", "**", "*", "/a/../b", "..", "/..", "/a\0b", "/a**", "/a/b**/c", "***/x"]
+    "pattern",
+    ["", "a", "a/b", "**", "*", "/a/../b", "..", "/..", "/a\0b", "/a**", "/a/b**/c", "***/x"],
 )
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(GlobError):
@@ -114,7 +119,9 @@ def test_dots_inside_a_name_are_not_a_way_up() -> None:
         ("/a", "/ab", False),
     ],
 )
-def test_a_pattern_covers_what_lies_below_its_matches(pattern: str, path: str, expected: bool) -> None:
+def test_a_pattern_covers_what_lies_below_its_matches(
+    pattern: str, path: str, expected: bool
+) -> None:
     assert Glob.parse(pattern).covers(path) is expected
 
 
@@ -132,7 +139,9 @@ def test_a_pattern_covers_what_lies_below_its_matches(pattern: str, path: str, e
         ("<tmp>/x", "/tmp", False),
     ],
 )
-def test_may_contain_says_whether_anything_below_could_match(pattern: str, prefix: str, expected: bool) -> None:
+def test_may_contain_says_whether_anything_below_could_match(
+    pattern: str, prefix: str, expected: bool
+) -> None:
     assert Glob.parse(pattern).may_contain(prefix) is expected
 
 
@@ -188,5 +197,7 @@ def test_normalising_is_idempotent() -> None:
 
 def test_a_hostile_pattern_takes_no_time() -> None:
     started = time.process_time()
-    assert not Glob.parse("/" + "/".join(["**", "a*a*a*a*a*b"] * 10)).matches("/" + "/".join(["a" * 200] * 40))
+    assert not Glob.parse("/" + "/".join(["**", "a*a*a*a*a*b"] * 10)).matches(
+        "/" + "/".join(["a" * 200] * 40)
+    )
     assert time.process_time() - started < 2

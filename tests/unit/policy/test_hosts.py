@@ -53,7 +53,11 @@ ODD = [
     ("a\0.com", "not a host", None),
     ("a\r\nb.com", "not a host", None),
     ("https://example.com/x", "not a host but an address of a page", "write 'example.com'"),
-    ("http://me:pw@example.com:8080/x", "not a host but an address of a page", "write 'example.com:8080'"),
+    (
+        "http://me:pw@example.com:8080/x",
+        "not a host but an address of a page",
+        "write 'example.com:8080'",
+    ),
     ("example.com/x", "no path belongs to a host", "write 'example.com'"),
     ("example.com:443/x", "not a port", "no path belongs to a host"),
     ("me@example.com", "no user belongs to a host", "write 'example.com'"),
@@ -98,7 +102,9 @@ ODD = [
 
 
 @pytest.mark.parametrize(("written", "said", "hint"), ODD)
-def test_an_odd_host_is_refused_with_its_line_and_what_to_write(written: str, said: str, hint: str | None) -> None:
+def test_an_odd_host_is_refused_with_its_line_and_what_to_write(
+    written: str, said: str, hint: str | None
+) -> None:
     with pytest.raises(PolicyError) as refused:
         read_host(written, LINE)
     assert refused.value.message.startswith("p.toml:3: network.allowed_hosts[0]: ")
@@ -143,8 +149,14 @@ def written(world: World, request: Request) -> tuple[list[str] | None, list[str]
 
 def test_flags_are_laid_over_the_file_and_keep_their_names(world: World) -> None:
     """F-129 F-130"""
-    file = world.file("n.toml", "[network]\nallowed_hosts = ['a.example']\ndenied_hosts = ['b.example']\n")
-    request = Request(policies=(str(file),), allow_domains=("C.example", "a.example"), deny_domains=("*.c.example",))
+    file = world.file(
+        "n.toml", "[network]\nallowed_hosts = ['a.example']\ndenied_hosts = ['b.example']\n"
+    )
+    request = Request(
+        policies=(str(file),),
+        allow_domains=("C.example", "a.example"),
+        deny_domains=("*.c.example",),
+    )
     assert written(world, request) == (
         [f"a.example {file}:2", "c.example --allow-domain"],
         [f"b.example {file}:3", "*.c.example --deny-domain"],
@@ -154,8 +166,14 @@ def test_flags_are_laid_over_the_file_and_keep_their_names(world: World) -> None
 def test_flags_alone_are_a_network(world: World) -> None:
     """F-109 F-110"""
     assert world.load(Request()).network is None
-    assert written(world, Request(allow_domains=("a.example",))) == (["a.example --allow-domain"], [])
-    assert written(world, Request(deny_domains=("a.example",))) == (None, ["a.example --deny-domain"])
+    assert written(world, Request(allow_domains=("a.example",))) == (
+        ["a.example --allow-domain"],
+        [],
+    )
+    assert written(world, Request(deny_domains=("a.example",))) == (
+        None,
+        ["a.example --deny-domain"],
+    )
 
 
 def test_no_network_at_all_beats_what_the_file_says(world: World) -> None:
@@ -167,8 +185,12 @@ def test_no_network_at_all_beats_what_the_file_says(world: World) -> None:
     assert (network.mode.value, str(network.mode.source)) == (NetworkMode.NONE, "--block-net")
 
 
-@pytest.mark.parametrize("more", [{"allow_domains": ("a.example",)}, {"deny_domains": ("a.example",)}])
-def test_no_network_and_hosts_contradict_each_other(world: World, more: dict[str, tuple[str, ...]]) -> None:
+@pytest.mark.parametrize(
+    "more", [{"allow_domains": ("a.example",)}, {"deny_domains": ("a.example",)}]
+)
+def test_no_network_and_hosts_contradict_each_other(
+    world: World, more: dict[str, tuple[str, ...]]
+) -> None:
     """F-132"""
     with pytest.raises(UsageError, match=r"--block-net and --(allow|deny)-domain contradict"):
         world.load(Request(block_net=True, **more))  # type: ignore[arg-type]
@@ -177,4 +199,7 @@ def test_no_network_and_hosts_contradict_each_other(world: World, more: dict[str
 def test_an_odd_host_in_a_flag_names_the_flag(world: World) -> None:
     refusal = world.refuse_request(Request(allow_domains=("https://a.example/",)))
     assert refusal.message.startswith("--allow-domain: not a host")
-    assert "169.254.169.254" in world.refuse_request(Request(allow_domains=("169.254.169.254",))).message
+    assert (
+        "169.254.169.254"
+        in world.refuse_request(Request(allow_domains=("169.254.169.254",))).message
+    )

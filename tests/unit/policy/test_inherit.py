@@ -21,8 +21,13 @@ def test_the_parent_comes_first_wherever_the_line_stands(world: World) -> None:
 
 def test_lists_add_up_and_scalars_are_replaced(world: World) -> None:
     """C-075, C-076."""
-    world.user("parent.toml", "[meta]\nask_timeout_s = 1\ndefault_action = 'deny'\n[filesystem]\nread_globs = ['/p']\n")
-    child = world.load_text("[meta]\ninherit = 'parent'\nask_timeout_s = 2\n[filesystem]\nread_globs = ['/c']\n")
+    world.user(
+        "parent.toml",
+        "[meta]\nask_timeout_s = 1\ndefault_action = 'deny'\n[filesystem]\nread_globs = ['/p']\n",
+    )
+    child = world.load_text(
+        "[meta]\ninherit = 'parent'\nask_timeout_s = 2\n[filesystem]\nread_globs = ['/c']\n"
+    )
     assert patterns(child) == ["/p", "/c"]
     assert child.meta.ask_timeout_s is not None
     assert child.meta.ask_timeout_s.value == 2
@@ -77,7 +82,15 @@ def test_built_in_parents_do_not_count(world: World) -> None:
     world.user("c.conf", "inherit strict\n")
     world.user("b.conf", "inherit c\n")
     world.user("a.conf", "inherit b\n")
-    assert world.load(Request(profiles=("a",))).profiles == ("a", "b", "c", "strict", "ai-agent", "read-only", "base")
+    assert world.load(Request(profiles=("a",))).profiles == (
+        "a",
+        "b",
+        "c",
+        "strict",
+        "ai-agent",
+        "read-only",
+        "base",
+    )
 
 
 def test_a_built_in_between_written_files_does_not_hide_them(world: World) -> None:
@@ -117,9 +130,16 @@ def test_a_file_that_speaks_of_files_stands_on_the_floor(world: World) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("p.toml", "[limits]\nwall_s = 1\n"), ("p.conf", "block mbind\n"), ("p.conf", ""), ("p.toml", "")],
+    [
+        ("p.toml", "[limits]\nwall_s = 1\n"),
+        ("p.conf", "block mbind\n"),
+        ("p.conf", ""),
+        ("p.toml", ""),
+    ],
 )
-def test_a_file_that_does_not_gets_the_default_file_layer(world: World, name: str, text: str) -> None:
+def test_a_file_that_does_not_gets_the_default_file_layer(
+    world: World, name: str, text: str
+) -> None:
     """F-088."""
     policy = world.load_text(text, name)
     assert policy.profiles[1:] == ("ai-agent", "read-only", "base")
@@ -132,4 +152,6 @@ def test_a_silent_replacement_adds_to_what_it_replaces(world: World, name: str) 
     world.user(f"{name}.conf", "block mincore\n")
     after = world.load(Request(profiles=(name,)))
     assert after.filesystem == before.filesystem
-    assert {c.value for c in after.syscalls.block} == {c.value for c in before.syscalls.block} | {"mincore"}
+    assert {c.value for c in after.syscalls.block} == {c.value for c in before.syscalls.block} | {
+        "mincore"
+    }

@@ -71,7 +71,9 @@ def a_name_that_can_not_be_given(world: World) -> Path:
         (a_name_that_can_not_be_given, "not the name of a profile: 'bad name'"),
     ],
 )
-def test_a_wrong_file_is_one_row_with_its_error(world: World, make: Callable[[World], Path], said: str) -> None:
+def test_a_wrong_file_is_one_row_with_its_error(
+    world: World, make: Callable[[World], Path], said: str
+) -> None:
     path = make(world)
     world.user("good.conf", "# good: all right\nro /usr\n")
     found = {profile.name: profile for profile in listed(world.origin)}

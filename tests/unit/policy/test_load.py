@@ -41,9 +41,14 @@ def test_other_flags_alone_keep_the_default(world: World) -> None:
 
 def test_flags_add_to_a_named_profile(world: World) -> None:
     plain = world.load(Request(profiles=("strict",)))
-    more = world.load(Request(profiles=("strict",), grants=(grant(Access.READ, "/srv/x"),), blocks=("mkdir",)))
+    more = world.load(
+        Request(profiles=("strict",), grants=(grant(Access.READ, "/srv/x"),), blocks=("mkdir",))
+    )
     assert patterns(more) == [*patterns(plain), "/srv/x"]
-    assert [c.value for c in more.syscalls.block] == [*(c.value for c in plain.syscalls.block), "mkdir"]
+    assert [c.value for c in more.syscalls.block] == [
+        *(c.value for c in plain.syscalls.block),
+        "mkdir",
+    ]
 
 
 def test_profiles_come_before_policies_before_flags(world: World) -> None:
@@ -59,16 +64,34 @@ def test_profiles_come_before_policies_before_flags(world: World) -> None:
 
 
 def test_every_grant_names_its_flag(world: World) -> None:
-    flags = [(Access.READ, "-r"), (Access.WRITE, "--write"), (Access.ALLOW, "--rw"), (Access.EXEC, "-x")]
-    policy = world.load(Request(grants=tuple(grant(access, f"/g/{flag}", flag) for access, flag in flags)))
+    flags = [
+        (Access.READ, "-r"),
+        (Access.WRITE, "--write"),
+        (Access.ALLOW, "--rw"),
+        (Access.EXEC, "-x"),
+    ]
+    policy = world.load(
+        Request(grants=tuple(grant(access, f"/g/{flag}", flag) for access, flag in flags))
+    )
     assert [(g.access, str(g.source)) for g in policy.filesystem.grants] == flags
 
 
 def test_at_the_prompt_a_relative_path_means_the_current_directory(world: World) -> None:
-    wanted = tuple(grant(Access.ALLOW, pattern) for pattern in (".", "./a", "b/*", "c?", "~/d", "<cwd>/**", "$HOME/e"))
+    wanted = tuple(
+        grant(Access.ALLOW, pattern)
+        for pattern in (".", "./a", "b/*", "c?", "~/d", "<cwd>/**", "$HOME/e")
+    )
     policy = world.load(Request(grants=wanted))
     work, home = world.work, world.home
-    expected = [f"{work}", f"{work}/a", f"{work}/b/*", f"{work}/c", f"{home}/d", f"{work}/**", f"{home}/e"]
+    expected = [
+        f"{work}",
+        f"{work}/a",
+        f"{work}/b/*",
+        f"{work}/c",
+        f"{home}/d",
+        f"{work}/**",
+        f"{home}/e",
+    ]
     assert patterns(policy) == expected
     assert [g.optional for g in policy.filesystem.grants].index(True) == 3
     assert [g.workspace for g in policy.filesystem.grants].index(True) == 5
@@ -124,11 +147,19 @@ def test_the_other_flags_reach_the_policy(world: World) -> None:
 
 
 def test_the_tier_the_copy_and_what_is_opened_reach_the_policy(world: World) -> None:
-    policy = world.load(Request(tier=Tier.LANDLOCK, cow=True, open_protected=(".vscode", "**/.husky/**")))
+    policy = world.load(
+        Request(tier=Tier.LANDLOCK, cow=True, open_protected=(".vscode", "**/.husky/**"))
+    )
     assert policy.tier is Tier.LANDLOCK
     assert policy.filesystem.workspace
-    assert (policy.filesystem.workspace.value, str(policy.filesystem.workspace.source)) == (Workspace.COW, "--cow")
-    assert [one.value for one in policy.filesystem.open_protected] == [f"{world.work}/.vscode", "**/.husky/**"]
+    assert (policy.filesystem.workspace.value, str(policy.filesystem.workspace.source)) == (
+        Workspace.COW,
+        "--cow",
+    )
+    assert [one.value for one in policy.filesystem.open_protected] == [
+        f"{world.work}/.vscode",
+        "**/.husky/**",
+    ]
 
 
 def test_going_on_with_a_session_is_copy_on_write(world: World) -> None:
@@ -156,7 +187,10 @@ def test_audit_on_and_off_at_once_is_a_contradiction(world: World) -> None:
 def test_only_a_named_workspace_is_the_workspace(world: World) -> None:
     policy = world.load(
         Request(
-            grants=tuple(grant(Access.ALLOW, p) for p in ("<cwd>", "<cwd>/", "<cwd>/**", "<cwd>/a", str(world.work)))
+            grants=tuple(
+                grant(Access.ALLOW, p)
+                for p in ("<cwd>", "<cwd>/", "<cwd>/**", "<cwd>/a", str(world.work))
+            )
         )
     )
     assert [(g.pattern, g.workspace) for g in policy.filesystem.grants] == [
@@ -171,7 +205,9 @@ def test_a_call_that_kernels_dropped_is_named_with_a_note(world: World) -> None:
     """C-044."""
     policy = world.load_text("block lookup_dcookie\nblock ptrace\n", "p.conf")
     assert any(
-        note.endswith("p.conf:1: Linux dropped lookup_dcookie in 6.7; naming it has no effect there")
+        note.endswith(
+            "p.conf:1: Linux dropped lookup_dcookie in 6.7; naming it has no effect there"
+        )
         for note in policy.notes
     )
 

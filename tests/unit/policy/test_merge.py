@@ -46,7 +46,9 @@ def random_policy(dice: random.Random, name: str) -> Policy:
 
     return Policy(
         profiles=(name,),
-        meta=Meta(ask_timeout_s=Sourced(dice.randint(1, 9), source) if dice.random() < 0.5 else None),
+        meta=Meta(
+            ask_timeout_s=Sourced(dice.randint(1, 9), source) if dice.random() < 0.5 else None
+        ),
         filesystem=Filesystem(
             grants=tuple(
                 Grant(
@@ -58,7 +60,10 @@ def random_policy(dice: random.Random, name: str) -> Policy:
                 )
                 for p in some("/a /b /c")
             ),
-            denies=tuple(Deny(pattern=p.value, source=source, optional=dice.random() < 0.5) for p in some("/d /e")),
+            denies=tuple(
+                Deny(pattern=p.value, source=source, optional=dice.random() < 0.5)
+                for p in some("/d /e")
+            ),
             open_protected=some("/o /p"),
         ),
         network=None
@@ -78,21 +83,36 @@ def random_policy(dice: random.Random, name: str) -> Policy:
                 for r in some("r s")
             ),
         ),
-        syscalls=Syscalls(block=some("read write"), allow=None if dice.random() < 0.5 else some("open close")),
-        env=Environment(pass_=some("A B"), deny=some("C D"), set=tuple((v.value, v) for v in some("E F"))),
-        limits=tuple(Limit(name=v.value, value=dice.randint(1, 9), source=source) for v in some("wall_s cpu_s")),
+        syscalls=Syscalls(
+            block=some("read write"), allow=None if dice.random() < 0.5 else some("open close")
+        ),
+        env=Environment(
+            pass_=some("A B"), deny=some("C D"), set=tuple((v.value, v) for v in some("E F"))
+        ),
+        limits=tuple(
+            Limit(name=v.value, value=dice.randint(1, 9), source=source)
+            for v in some("wall_s cpu_s")
+        ),
         rules=tuple(
-            Rule(id=v.value, action=Action.DENY, matches=(), reason=name, source=source) for v in some("p q r")
+            Rule(id=v.value, action=Action.DENY, matches=(), reason=name, source=source)
+            for v in some("p q r")
         ),
         tools=ToolSettings(
             read_only=Sourced(dice.random() < 0.5, source) if dice.random() < 0.5 else None,
             allowed_paths=None if dice.random() < 0.5 else some("/a /b"),
             denied_paths=some("/c /d"),
-            path_rules=tuple(PathRule(action=Action.DENY, path=v.value, source=source) for v in some("/e /f")),
-            command_rules=tuple(CommandRule(action=Action.DENY, exe=v.value, source=source) for v in some("g h")),
+            path_rules=tuple(
+                PathRule(action=Action.DENY, path=v.value, source=source) for v in some("/e /f")
+            ),
+            command_rules=tuple(
+                CommandRule(action=Action.DENY, exe=v.value, source=source) for v in some("g h")
+            ),
             denied_commands=some("i j"),
         ),
-        container=tuple(Setting(key=v.value, value=dice.choice([(name,), ("t",)]), source=source) for v in some("k l"))
+        container=tuple(
+            Setting(key=v.value, value=dice.choice([(name,), ("t",)]), source=source)
+            for v in some("k l")
+        )
         + tuple(Setting(key=v.value, value=name, source=source) for v in some("m n")),
         workdir=Sourced(name, source) if dice.random() < 0.5 else None,
         notes=(name,) if dice.random() < 0.5 else (),
@@ -132,7 +152,14 @@ def passes(policy: Policy, name: str) -> bool:
     )
 
 
-SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GITHUB_TOKEN", "LC_SECRET", "BASH_ENV", "LD_PRELOAD")
+SECRETS = (
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "GITHUB_TOKEN",
+    "LC_SECRET",
+    "BASH_ENV",
+    "LD_PRELOAD",
+)
 
 
 def test_secrets_are_held_back(world: World) -> None:
@@ -172,13 +199,20 @@ def test_a_name_that_no_variable_has_is_refused(world: World, name: str) -> None
 
 def test_a_deny_that_is_needed_stays_beside_the_optional_one(world: World) -> None:
     policy = world.load_text('[filesystem]\ndeny_globs = ["**/.env"]\n')
-    kinds = {deny.optional: deny.source.builtin for deny in policy.filesystem.denies if deny.pattern == "**/.env"}
+    kinds = {
+        deny.optional: deny.source.builtin
+        for deny in policy.filesystem.denies
+        if deny.pattern == "**/.env"
+    }
     assert kinds == {True: True, False: False}
 
 
 def test_a_call_that_a_person_blocks_stays_beside_the_built_in_block(world: World) -> None:
     policy = world.load_text('[syscalls]\nblock = ["shmget"]\n')
-    assert {call.source.builtin for call in policy.syscalls.block if call.value == "shmget"} == {True, False}
+    assert {call.source.builtin for call in policy.syscalls.block if call.value == "shmget"} == {
+        True,
+        False,
+    }
 
 
 def test_a_file_can_not_pass_for_a_built_in_one() -> None:

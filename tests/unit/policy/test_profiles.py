@@ -25,7 +25,8 @@ open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr
 io_uring_register open_by_handle_at name_to_handle_at pidfd_getfd kcmp syslog ioperm iopl quotactl_fd
 """)
 SIX = {"personality", "lookup_dcookie", "vhangup", "quotactl", "mbind", "move_pages"}
-# Threads, processes, memory, files, sockets, timers: what node, Python, Go, the JVM, git and compilers live on.
+# Threads, processes, memory, files, sockets, timers: what node, Python, Go, the JVM, git and
+# compilers live on.
 NEEDED = words("""
 read write openat openat2 close fstat newfstatat statx mmap mprotect munmap mremap madvise brk clone clone3 fork vfork
 execve execveat wait4 waitid exit_group futex futex_waitv rseq set_robust_list sched_setaffinity sched_getaffinity
@@ -103,27 +104,55 @@ def test_read_only_can_write_nothing_but_its_own_temp_and_devices(world: World) 
     writable = [g.pattern for g in grants if g.access in (Access.WRITE, Access.ALLOW)]
     assert writable[0] == "<tmp>/**"
     assert all(pattern.startswith("/dev/") for pattern in writable[1:])
-    assert {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"} <= {*writable}
+    assert {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"} <= {
+        *writable
+    }
 
 
 @pytest.mark.parametrize("profile", ["read-only", "ai-agent", "strict"])
 def test_other_terminals_of_the_user_are_in_no_default_grant(world: World, profile: str) -> None:
     """What is typed into them could be read."""
-    assert not [pattern for pattern in patterns(load(world, profile)) if pattern.startswith(("/dev/pts", "/dev/ptmx"))]
+    assert not [
+        pattern
+        for pattern in patterns(load(world, profile))
+        if pattern.startswith(("/dev/pts", "/dev/ptmx"))
+    ]
 
 
 def test_ai_agent_adds_the_workspace(world: World) -> None:
     agent, reader = load(world, "ai-agent"), load(world, "read-only")
     (added,) = [g for g in agent.filesystem.grants if g not in reader.filesystem.grants]
-    assert (added.access, added.pattern, added.workspace) == (Access.ALLOW, f"{world.work}/**", True)
+    assert (added.access, added.pattern, added.workspace) == (
+        Access.ALLOW,
+        f"{world.work}/**",
+        True,
+    )
 
 
 def test_the_system_is_readable(world: World) -> None:
     """C-020, with /dev and /run left to C-026 and C-028."""
     globs = [Glob.parse(pattern) for pattern in patterns(load(world, "ai-agent"), Access.READ)]
-    for tree in ("/usr", "/lib", "/lib64", "/lib32", "/etc", "/bin", "/sbin", "/proc", "/sys", "/var/lib"):
+    for tree in (
+        "/usr",
+        "/lib",
+        "/lib64",
+        "/lib32",
+        "/etc",
+        "/bin",
+        "/sbin",
+        "/proc",
+        "/sys",
+        "/var/lib",
+    ):
         assert any(glob.matches(f"{tree}/x") for glob in globs), tree
-    for outside in ("/run/dbus/system_bus_socket", "/dev/sda", "/root/x", "/home/other/x", "/var/log/x", "/tmp/x"):
+    for outside in (
+        "/run/dbus/system_bus_socket",
+        "/dev/sda",
+        "/root/x",
+        "/home/other/x",
+        "/var/log/x",
+        "/tmp/x",
+    ):
         assert not any(glob.covers(outside) for glob in globs), outside
 
 
@@ -144,7 +173,9 @@ def test_a_secret_is_closed_and_no_grant_reaches_it(world: World, secret: str) -
     for name in NAMES:
         policy = load(world, name)
         assert any(Glob.parse(deny.pattern).covers(path) for deny in policy.filesystem.denies), name
-        assert not any(Glob.parse(grant.pattern).covers(path) for grant in policy.filesystem.grants), name
+        assert not any(
+            Glob.parse(grant.pattern).covers(path) for grant in policy.filesystem.grants
+        ), name
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -184,7 +215,9 @@ def test_a_variable_that_runs_code_is_denied(world: World, variable: str) -> Non
     assert any(component_matches(deny, variable) for deny in denies)
 
 
-@pytest.mark.parametrize("variable", ["PATH", "HOME", "TERM", "LANG", "LC_CTYPE", "USER", "SHELL", "TZ"])
+@pytest.mark.parametrize(
+    "variable", ["PATH", "HOME", "TERM", "LANG", "LC_CTYPE", "USER", "SHELL", "TZ"]
+)
 def test_a_variable_that_programs_need_passes(world: World, variable: str) -> None:
     env = load(world, "ai-agent").env
     assert any(component_matches(entry.value, variable) for entry in env.pass_)

@@ -65,11 +65,15 @@ def test_the_work_itself_is_not_matched(path: str) -> None:
     assert not matches(path)
 
 
-@pytest.mark.parametrize("path", [".git/modules/sub/refs/heads/config", ".git/modules/a/b/logs/refs/heads/hooks"])
+@pytest.mark.parametrize(
+    "path", [".git/modules/sub/refs/heads/config", ".git/modules/a/b/logs/refs/heads/hooks"]
+)
 def test_a_branch_of_a_submodule_may_have_any_name(path: str) -> None:
     assert matches(path)
     assert is_branch(f"/ws/{path}")
-    assert not is_branch(f"/ws/{path.rpartition('/')[0]}/.git/config"), "no branch begins with a dot"
+    assert not is_branch(f"/ws/{path.rpartition('/')[0]}/.git/config"), (
+        "no branch begins with a dot"
+    )
 
 
 def test_worktrees_of_an_agent_stay_writable_and_what_is_in_them_is_protected() -> None:
@@ -91,7 +95,12 @@ def test_every_name_is_a_pattern_without_a_beginning_and_stands_once() -> None:
 
 def test_the_table_says_nothing_that_is_not_read() -> None:
     table = tomllib.loads(Path(TABLE).read_text())
-    assert set(table) == {"packages", "flagged", "variables", *(group.title for group in protected().groups)}
+    assert set(table) == {
+        "packages",
+        "flagged",
+        "variables",
+        *(group.title for group in protected().groups),
+    }
     for title, entry in table.items():
         if title not in ("packages", "flagged", "variables"):
             assert set(entry) <= {"why", "any", "top", "home", "open", "shipped"}, title

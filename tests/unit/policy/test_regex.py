@@ -1,4 +1,6 @@
-"""A rule's expression is checked by the engine that will use it, and what is wrong is said in one line."""
+"""A rule's expression is checked by the engine that will use it, and what is wrong is said in one
+line.
+"""
 
 from __future__ import annotations
 
@@ -51,6 +53,8 @@ def test_nothing_is_asked_about_nothing() -> None:
 def test_no_expression_breaks_the_engine() -> None:
     dice = random.Random(6)
     pieces = [*"()[]{}*+?|^$.\\-:=!<>P#aZ1,&~", "(?", "(?P<", "\\", "[^", "{2,", "(?i)", "\u00e9"]
-    patterns = ["".join(dice.choice(pieces) for _ in range(dice.randint(0, 10))) for _ in range(8000)]
+    patterns = [
+        "".join(dice.choice(pieces) for _ in range(dice.randint(0, 10))) for _ in range(8000)
+    ]
     refused = [answer for answer in wrong_regexes(patterns) if answer is not None]
     assert 1000 < len(refused) < 8000

@@ -110,7 +110,9 @@ def test_the_workspace_stays_the_workspace(world: World) -> None:
 
 
 def test_a_path_that_is_not_utf8_is_told(world: World) -> None:
-    policy = world.load(Request(grants=(GrantFlag(access=Access.READ, pattern="/\udcff", flag="-r"),)))
+    policy = world.load(
+        Request(grants=(GrantFlag(access=Access.READ, pattern="/\udcff", flag="-r"),))
+    )
     with pytest.raises(PolicyError, match="not UTF-8"):
         to_toml(policy)
 
@@ -126,7 +128,11 @@ def test_absent_and_empty_stay_different(world: World) -> None:
 
 
 def test_an_optional_deny_keeps_its_mark_and_gives_way_to_one_that_is_needed(world: World) -> None:
-    text = to_toml(world.load_text('[filesystem]\ndeny_globs = ["**/.env", "**/x?"]\nopen_protected = ["**/.husky"]\n'))
+    text = to_toml(
+        world.load_text(
+            '[filesystem]\ndeny_globs = ["**/.env", "**/x?"]\nopen_protected = ["**/.husky"]\n'
+        )
+    )
     assert '"**/.env",' in text
     assert '"**/.env?",' not in text
     assert '"**/x?",' in text

@@ -31,7 +31,9 @@ def route(world: World, keys: str) -> Route:
         ("http://127.0.0.1:8080/v1", ("http", "127.0.0.1", 8080, "/v1")),
     ],
 )
-def test_an_upstream_is_scheme_host_port_and_base(world: World, written: str, read: tuple[str, str, int, str]) -> None:
+def test_an_upstream_is_scheme_host_port_and_base(
+    world: World, written: str, read: tuple[str, str, int, str]
+) -> None:
     upstream = route(world, f"upstream = '{written}'").upstream
     assert (upstream.scheme, upstream.host, upstream.port, upstream.base) == read
 
@@ -46,7 +48,9 @@ def test_an_upstream_is_scheme_host_port_and_base(world: World, written: str, re
     ],
 )  # fmt: skip
 def test_what_is_no_upstream_is_refused(world: World, written: str) -> None:
-    with pytest.raises(PolicyError, match=r"p\.toml:2: .*(not an http or https address|not a plain path)"):
+    with pytest.raises(
+        PolicyError, match=r"p\.toml:2: .*(not an http or https address|not a plain path)"
+    ):
         route(world, f"upstream = '{written}'")
 
 
@@ -56,11 +60,17 @@ def test_what_is_no_upstream_is_refused(world: World, written: str) -> None:
         ("credential = 'env:OPENAI_API_KEY'", CredentialKind.ENV, "OPENAI_API_KEY"),
         ("credential = 'file:/etc/secret'", CredentialKind.FILE, "/etc/secret"),
         ("credential = 'keyring:svc/ada/x'", CredentialKind.KEYRING, "svc/ada/x"),
-        ("credential = 'command:op read \"op://a b/c\"'", CredentialKind.COMMAND, 'op read "op://a b/c"'),
+        (
+            "credential = 'command:op read \"op://a b/c\"'",
+            CredentialKind.COMMAND,
+            'op read "op://a b/c"',
+        ),
         ("credential_key = 'openai'", CredentialKind.KEYRING, "paddock/openai"),
     ],
 )
-def test_a_credential_says_where_the_secret_lies(world: World, written: str, kind: CredentialKind, place: str) -> None:
+def test_a_credential_says_where_the_secret_lies(
+    world: World, written: str, kind: CredentialKind, place: str
+) -> None:
     found = route(world, f"upstream = 'https://h'\n{written}").credential
     assert isinstance(found, Credential)
     assert (found.kind, found.place) == (kind, place)
@@ -115,7 +125,9 @@ def test_a_host_is_opened_as_a_whole_or_not(world: World) -> None:
         route(world, "upstream = 'https://h/base'\ninspect = true")
     with pytest.raises(PolicyError, match=r"p\.toml:2: .*not the name of one host"):
         network(world, "[network]\ninspect = ['*.example.com']\n")
-    assert [host.value for host in network(world, "[network]\ninspect = ['Example.com.']\n").inspect] == ["example.com"]
+    assert [
+        host.value for host in network(world, "[network]\ninspect = ['Example.com.']\n").inspect
+    ] == ["example.com"]
 
 
 def test_what_is_written_down_again_is_the_same_route(world: World) -> None:

@@ -19,8 +19,13 @@ def load(world: World, over: str) -> Policy:
 
 def test_the_rules_of_the_inheriting_file_come_first_and_its_default_wins(world: World) -> None:
     """F-051"""
-    world.write(world.config / "under.toml", "[meta]\ninherit = 'base'\ndefault_action = 'allow'\n" + rule("u"))
-    policy = load(world, "[meta]\ninherit = 'under'\ndefault_action = 'ask'\n" + rule("a") + rule("b"))
+    world.write(
+        world.config / "under.toml",
+        "[meta]\ninherit = 'base'\ndefault_action = 'allow'\n" + rule("u"),
+    )
+    policy = load(
+        world, "[meta]\ninherit = 'under'\ndefault_action = 'ask'\n" + rule("a") + rule("b")
+    )
     assert [one.id for one in policy.rules] == ["a", "b", "u"]
     assert policy.meta.default_action is not None
     assert policy.meta.default_action.value.value == "ask"
@@ -32,7 +37,8 @@ def test_the_rules_of_the_inheriting_file_come_first_and_its_default_wins(world:
 def test_an_id_stands_once_over_all_files(world: World) -> None:
     world.write(world.config / "under.toml", "[meta]\ninherit = 'base'\n" + rule("same"))
     with pytest.raises(
-        PolicyError, match=r"over\.toml:3: rule\[0\]: the rule 'same' stands in .*under\.toml:3 already"
+        PolicyError,
+        match=r"over\.toml:3: rule\[0\]: the rule 'same' stands in .*under\.toml:3 already",
     ):
         load(world, "[meta]\ninherit = 'under'\n" + rule("same"))
 
@@ -43,7 +49,9 @@ def test_a_rule_means_the_file_that_its_path_leads_to(world: World) -> None:
     (real / "tool").write_text("")
     (world.work / "link").symlink_to(real)
     keys = "exe = '<cwd>/link/tool'\nexe_glob = '<cwd>/link/*'\nparent_exe_not = '<cwd>/link/tool'"
-    policy = load(world, rule("a", keys) + rule("b", "exe = '<cwd>/real/tool'\nexe_basename = 'link'"))
+    policy = load(
+        world, rule("a", keys) + rule("b", "exe = '<cwd>/real/tool'\nexe_basename = 'link'")
+    )
     led = {match.key: match.values for match in policy.rules[0].matches}
     assert led == {
         "exe": (f"{world.work}/link/tool", f"{real}/tool"),

@@ -7,7 +7,11 @@ from paddock.policy.syscalls import table
 
 def test_numbers_are_unique_per_machine_and_names_sorted() -> None:
     for machine in ("x86_64", "aarch64"):
-        numbers = [dict(call.numbers)[machine] for call in table().values() if machine in dict(call.numbers)]
+        numbers = [
+            dict(call.numbers)[machine]
+            for call in table().values()
+            if machine in dict(call.numbers)
+        ]
         assert len(numbers) == len(set(numbers)) > 250
     assert list(table()) == sorted(table())
 

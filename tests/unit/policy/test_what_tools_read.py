@@ -1,7 +1,8 @@
 """The lists of names against what installed tools really read.
 
-Each tool is started in an empty project, under strace. Every name in the project that it tries to open or looks for,
-there or not, has to be protected, denied or flagged, or be one of the few that are harmless.
+Each tool is started in an empty project, under strace. Every name in the project that it tries to
+open or looks for, there or not, has to be protected, denied or flagged, or be one of the few that
+are harmless.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from paddock.policy.glob import component_matches
 from paddock.policy.protected import bears, is_flagged, protected
 from tests.support.features import need
 
-NPM = ("lefthook", "lint-staged", "@commitlint/cli", "simple-git-hooks", "nano-staged", "mocha", "@jdxcode/mise")
+NPM = (
+    "lefthook",
+    "lint-staged",
+    "@commitlint/cli",
+    "simple-git-hooks",
+    "nano-staged",
+    "mocha",
+    "@jdxcode/mise",
+)
 PYPI = ("pre-commit", "prek", "nox")
 
 # With the reason why a command may write them without a word.
@@ -74,7 +83,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Both at once: most of it is waiting for the registries."""
     need("npm", shutil.which("npm") is not None, "npm is missing")
     root = tmp_path_factory.mktemp("tools")
-    npm = ["npm", "install", "--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(root / "npm"), *NPM]
+    npm = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--loglevel=error",
+        "--prefix",
+        str(root / "npm"),
+        *NPM,
+    ]
     with subprocess.Popen(npm, cwd=root) as process:
         subprocess.run([sys.executable, "-m", "venv", root / "pip"], check=True)
         subprocess.run([root / "pip" / "bin" / "pip", "install", "-q", *PYPI], check=True)
@@ -86,24 +104,40 @@ def names_read(words: list[str], project: Path, home: Path) -> set[str]:
     trace = home / "trace"
     strace = ["strace", "-f", "-qq", "-s", "4096", "-e", "trace=%file", "-o", str(trace)]
     environment = {"HOME": str(home), "PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"}
-    subprocess.run([*strace, *words], cwd=project, env=environment, capture_output=True, timeout=60, check=False)
+    subprocess.run(
+        [*strace, *words],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     names = set()
     for line in trace.read_text(errors="replace").splitlines():
         if "execve(" in line or "readlink" in line:
             continue
         for text in re.findall(r'"((?:[^"\\]|\\.)*)"', line):
             relative = text.removeprefix(f"{project}/").removeprefix("./")
-            # A name without a slash is relative to the project: the tool was started there and stays.
-            if relative and not relative.startswith(("/", "..", "file:")) and relative not in (".", str(project)):
+            # A name without a slash is relative to the project: the tool was started there and
+            # stays.
+            if (
+                relative
+                and not relative.startswith(("/", "..", "file:"))
+                and relative not in (".", str(project))
+            ):
                 names.add(relative)
     return {name for name in names if name.split("/")[0] not in (".git", "node_modules", "message")}
 
 
 def verdict(name: str) -> str | None:
     place = f"/project/{name}"
-    parents = [place.rsplit("/", depth)[0] if depth else place for depth in range(name.count("/") + 1)]
+    parents = [
+        place.rsplit("/", depth)[0] if depth else place for depth in range(name.count("/") + 1)
+    ]
     for group in protected().groups:
-        if any(bears(parent, pattern) for parent in parents for pattern in (*group.any, *group.top)):
+        if any(
+            bears(parent, pattern) for parent in parents for pattern in (*group.any, *group.top)
+        ):
             return "protected"
         # A directory on the way to protected names, which is nothing by itself.
         if any(f"/{pattern}".startswith(f"/{name}/") for pattern in (*group.any, *group.top)):
@@ -131,5 +165,7 @@ def test_every_name_that_a_tool_reads_in_a_project_is_on_a_list(
     read = names_read(words, project, home)
     assert tool.reads in read, f"{words} did not look for {tool.reads}: {sorted(read)}"
     programs = {path.name for path in Path("/usr/bin").iterdir()} | {Path(sys.executable).name}
-    unknown = {name for name in read if verdict(name) is None and name.split("/")[0] not in HARMLESS}
+    unknown = {
+        name for name in read if verdict(name) is None and name.split("/")[0] not in HARMLESS
+    }
     assert unknown - programs == set()

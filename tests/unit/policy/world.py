@@ -96,7 +96,11 @@ class World:
 
 
 def patterns(policy: Policy, access: object = None) -> list[str]:
-    return [grant.pattern for grant in policy.filesystem.grants if access is None or grant.access is access]
+    return [
+        grant.pattern
+        for grant in policy.filesystem.grants
+        if access is None or grant.access is access
+    ]
 
 
 def words(text: str) -> list[str]:

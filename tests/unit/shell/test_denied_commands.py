@@ -1,4 +1,6 @@
-"""Denied commands: the tables of lines.py, every disguise of a denied command, and no false alarm."""
+"""Denied commands: the tables of lines.py, every disguise of a denied command, and no false
+alarm.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from paddock.shell.wrappers import wrappers
 from tests.unit.shell.lines import ALLOWED, ASKED, CWD, DENIED, HOME
 
 OPEN = ToolPolicy(
-    allowed_paths=None, require_approval_for_writes=False, require_approval_for_execute=False, cwd=CWD, home=HOME
+    allowed_paths=None,
+    require_approval_for_writes=False,
+    require_approval_for_execute=False,
+    cwd=CWD,
+    home=HOME,
 )
 
 
@@ -29,14 +35,20 @@ def test_there_are_enough_of_each() -> None:
     assert set(DENIED) == {category.name for category in default_categories()}
 
 
-@pytest.mark.parametrize(("category", "line"), [(name, line) for name, lines in DENIED.items() for line in lines])
+@pytest.mark.parametrize(
+    ("category", "line"), [(name, line) for name, lines in DENIED.items() for line in lines]
+)
 def test_it_is_denied(category: str, line: str) -> None:
     """A-028 to A-035"""
     decision = judged(line)
     assert (decision.action, decision.step) == (Action.DENY, Step.DENIED_COMMANDS)
     assert decision.final
     everything = ToolPolicy(
-        allowed_paths=None, require_approval_for_execute=False, cwd=CWD, home=HOME, denied_commands=["x"]
+        allowed_paths=None,
+        require_approval_for_execute=False,
+        cwd=CWD,
+        home=HOME,
+        denied_commands=["x"],
     )
     assert judged(line, everything).action is Action.DENY
     assert decision.rule_id.startswith("denied-commands.")
@@ -242,7 +254,11 @@ def test_any_text_gets_a_verdict_and_a_text_in_quotes_is_a_text(text: str) -> No
 def test_a_persons_own_denied_command(pattern: str, line: str, action: Action) -> None:
     """A-036, A-039"""
     policy = ToolPolicy(
-        allowed_paths=None, require_approval_for_execute=False, denied_commands=[pattern], cwd=CWD, home=HOME
+        allowed_paths=None,
+        require_approval_for_execute=False,
+        denied_commands=[pattern],
+        cwd=CWD,
+        home=HOME,
     )
     assert judged(line, policy).action is action
     assert judged("rm -rf /", policy).action is Action.DENY

@@ -1,8 +1,9 @@
-"""Every program that a shell really starts for a text is one that the judge lists, with the same words.
+"""Every program that a shell really starts for a text is one that the judge lists, with the same
+words.
 
-Random texts are made of fragments that a grammar and a shell may read differently. bash and dash run them with a PATH
-of programs that only log their words. ``PADDOCK_STRESS=N`` runs N times as many texts, from a new seed. A
-text that failed once stays in ``OTHERWISE`` for ever.
+Random texts are made of fragments that a grammar and a shell may read differently. bash and dash
+run them with a PATH of programs that only log their words. ``PADDOCK_STRESS=N`` runs N times as
+many texts, from a new seed. A text that failed once stays in ``OTHERWISE`` for ever.
 """
 
 from __future__ import annotations
@@ -104,7 +105,11 @@ class Ground:
         self.logs, self.cwd, programs = place / "logs", place / "cwd", place / "programs"
         self.texts = 0
         self.words = shell_words(need_program(shell))
-        self.environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/dev/null/nowhere", "LANG": "C.UTF-8"}
+        self.environment = {
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "HOME": "/dev/null/nowhere",
+            "LANG": "C.UTF-8",
+        }
         for directory in (programs, self.cwd, self.logs):
             directory.mkdir()
         for name in ("ok", "pwn"):
@@ -113,7 +118,9 @@ class Ground:
 
     def started(self, text: str) -> Iterator[tuple[str, ...]]:
         self.texts += 1
-        logs = self.logs / str(self.texts)  # a new directory for each text: a program may outlive its shell
+        logs = self.logs / str(
+            self.texts
+        )  # a new directory for each text: a program may outlive its shell
         logs.mkdir()
         try:  # the end of the output is waited for, and with it programs in the background
             subprocess.run(
@@ -135,7 +142,11 @@ def is_open(reading: Reading) -> bool:
     return (
         reading.line is None
         or bool(reading.line.doubts)
-        or any(unknown(word) or _GLOB.search(word) for command in reading.line.commands for word in command.words)
+        or any(
+            unknown(word) or _GLOB.search(word)
+            for command in reading.line.commands
+            for word in command.words
+        )
     )
 
 
@@ -145,7 +156,10 @@ def hidden(text: str, ground: Ground, dialect: Dialect) -> list[tuple[str, ...]]
     if is_open(reading):
         return None
     assert reading.line is not None
-    listed = {tuple(_PROCESS.sub("/dev/fd/N", word) for word in command.words) for command in reading.line.commands}
+    listed = {
+        tuple(_PROCESS.sub("/dev/fd/N", word) for word in command.words)
+        for command in reading.line.commands
+    }
     listed = {(os.path.basename(words[0]), *words[1:]) for words in listed if words}
     ran = [tuple(_PROCESS.sub("/dev/fd/N", word) for word in call) for call in ground.started(text)]
     return [call for call in ran if call not in listed]
@@ -164,7 +178,9 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Ground, Diale
     return Ground(tmp_path, name), dialect
 
 
-def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(shell: tuple[Ground, Dialect]) -> None:
+def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(
+    shell: tuple[Ground, Dialect],
+) -> None:
     found = {text: calls for text in OTHERWISE if (calls := hidden(text, *shell))}
     assert not found
 
@@ -189,7 +205,9 @@ def test_honest_arithmetic_is_no_doubt(text: str) -> None:
     assert not reading.line.doubts
 
 
-def test_the_programs_of_random_texts_are_those_that_the_judge_lists(shell: tuple[Ground, Dialect]) -> None:
+def test_the_programs_of_random_texts_are_those_that_the_judge_lists(
+    shell: tuple[Ground, Dialect],
+) -> None:
     chance = random.Random(SEED)
     found = {}
     claimed = 0
@@ -198,7 +216,9 @@ def test_the_programs_of_random_texts_are_those_that_the_judge_lists(shell: tupl
         claimed += calls is not None
         if calls:
             found[text] = calls
-    assert not found, f"seed {SEED}: " + "\n".join(f"{text!r}: {calls}" for text, calls in found.items())
+    assert not found, f"seed {SEED}: " + "\n".join(
+        f"{text!r}: {calls}" for text, calls in found.items()
+    )
     assert claimed > TEXTS // 50, "the control: the judge claims to know some of them"
 
 
@@ -219,9 +239,13 @@ def test_an_honest_text_is_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["ok $(>f)", 'ok "$(>f)"', "ok $(2>f)", "ok $(>&f)"])
-def test_a_file_that_a_substitution_writes_is_not_overlooked(shell: tuple[Ground, Dialect], text: str) -> None:
+def test_a_file_that_a_substitution_writes_is_not_overlooked(
+    shell: tuple[Ground, Dialect], text: str
+) -> None:
     ground, dialect = shell
     assert read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=dialect).line is None
     assert read("ok $(<f)", cwd=str(ground.cwd), home="/dev/null/nowhere").line is not None
-    subprocess.run([*ground.words, text], env=ground.environment, cwd=ground.cwd, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [*ground.words, text], env=ground.environment, cwd=ground.cwd, stderr=subprocess.DEVNULL
+    )
     assert (ground.cwd / "f").exists() or ">&" in text, "the control: the shell writes it"

@@ -1,4 +1,6 @@
-"""What is judged is what runs: the judge's reading of a line against the programs that real shells start for it."""
+"""What is judged is what runs: the judge's reading of a line against the programs that real shells
+start for it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,21 @@ from paddock.tools.policy.calls import ToolCall
 from paddock.tools.policy.policy import ToolPolicy, _doubts
 from tests.support.features import need_program
 
-PROGRAMS = ("p0", "p1", "p2", "p3", "]", "[[", "((p1))", "function", "{p1,p2}", "p1,p2", "time", "source", "select")
+PROGRAMS = (
+    "p0",
+    "p1",
+    "p2",
+    "p3",
+    "]",
+    "[[",
+    "((p1))",
+    "function",
+    "{p1,p2}",
+    "p1,p2",
+    "time",
+    "source",
+    "select",
+)
 SHELLS = [("bash", Dialect.BASH), ("dash", Dialect.SH)]
 LINES = 400
 
@@ -25,7 +41,11 @@ LINES = 400
 def policy(dialect: Dialect = Dialect.BASH) -> ToolPolicy:
     denied = ["evilprog"]
     return ToolPolicy(
-        cwd="/w", home="/h", require_approval_for_execute=False, writes_confined=True, denied_commands=denied
+        cwd="/w",
+        home="/h",
+        require_approval_for_execute=False,
+        writes_confined=True,
+        denied_commands=denied,
     ).confined(True, dialect)
 
 
@@ -34,14 +54,23 @@ def action(line: str, dialect: Dialect = Dialect.BASH) -> Action:
 
 
 @pytest.mark.parametrize(
-    "line", ["[ a || bin/evilprog ]", "[ a && evilprog ]", "[ a | evilprog ]", "[ a &\nevilprog ]", "[ a\nevilprog ]"]
+    "line",
+    [
+        "[ a || bin/evilprog ]",
+        "[ a && evilprog ]",
+        "[ a | evilprog ]",
+        "[ a &\nevilprog ]",
+        "[ a\nevilprog ]",
+    ],
 )
 def test_an_operator_in_a_test_command_starts_the_program_behind_it(line: str) -> None:
     """``[`` is a program; its line ends at the operator in every shell."""
     assert action(line) is Action.DENY
 
 
-@pytest.mark.parametrize("line", ['[ "$a" = b ]', "[ ! -e x ] || ls", "[ -n '|' ]", '[ "$(ls | wc -l)" -gt 3 ] && ls'])
+@pytest.mark.parametrize(
+    "line", ['[ "$a" = b ]', "[ ! -e x ] || ls", "[ -n '|' ]", '[ "$(ls | wc -l)" -gt 3 ] && ls']
+)
 def test_a_plain_test_command_is_read(line: str) -> None:
     assert action(line) is Action.ALLOW
     assert action(line, Dialect.SH) is Action.ALLOW
@@ -81,14 +110,20 @@ def test_the_model_is_told_which_shell_it_has() -> None:
 
 
 @pytest.mark.parametrize(("shell", "dialect"), SHELLS, ids=[name for name, _ in SHELLS])
-def test_no_program_runs_that_the_judge_did_not_list(shell: str, dialect: Dialect, tmp_path: Path) -> None:
-    """Random lines with a fixed seed, run by the real shell with a PATH of programs that only say their name."""
+def test_no_program_runs_that_the_judge_did_not_list(
+    shell: str, dialect: Dialect, tmp_path: Path
+) -> None:
+    """Random lines with a fixed seed, run by the real shell with a PATH of programs that only say
+    their name.
+    """
     path = need_program(shell)
     trip, log = tmp_path / "trip", tmp_path / "log"
     trip.mkdir()
     for name in PROGRAMS:
         program = trip / name
-        program.write_text(f"#!/bin/sh\necho '{name}' >>{log}\ncase '{name}' in p1|p3) exit 1;; esac\n")
+        program.write_text(
+            f"#!/bin/sh\necho '{name}' >>{log}\ncase '{name}' in p1|p3) exit 1;; esac\n"
+        )
         program.chmod(0o755)
     chance = random.Random(20)
     readable = ran = 0
@@ -111,7 +146,11 @@ def test_no_program_runs_that_the_judge_did_not_list(shell: str, dialect: Dialec
             timeout=120,
         )  # fmt: skip
         started = set(log.read_text().split("\n")) - {""}
-        listed = {os.path.basename(word) for command in reading.line.commands for word in command.words[:1]}
+        listed = {
+            os.path.basename(word)
+            for command in reading.line.commands
+            for word in command.words[:1]
+        }
         ran += len(started)
         assert started <= listed, f"{line!r}: {started - listed} ran, and the judge saw {listed}"
     assert readable > LINES // 10
@@ -121,11 +160,19 @@ def test_no_program_runs_that_the_judge_did_not_list(shell: str, dialect: Dialec
 def test_the_environment_gives_no_word_of_a_line_another_meaning(tmp_path: Path) -> None:
     startup = tmp_path / "startup"
     startup.write_text("echo startup\nls() { echo function; }\n")
-    environment = {"PATH": "/usr/bin:/bin", "BASH_ENV": str(startup), "BASH_FUNC_ls%%": "() { echo exported; }"}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "BASH_ENV": str(startup),
+        "BASH_FUNC_ls%%": "() { echo exported; }",
+    }
     line = f"ls {startup}"
-    plain = subprocess.run(["/bin/bash", "-c", line], env=environment, capture_output=True, text=True)
+    plain = subprocess.run(
+        ["/bin/bash", "-c", line], env=environment, capture_output=True, text=True
+    )
     assert plain.stdout == "startup\nfunction\n", "the control: bash without these options"
-    ours = subprocess.run([*shell_words("/bin/bash"), line], env=environment, capture_output=True, text=True)
+    ours = subprocess.run(
+        [*shell_words("/bin/bash"), line], env=environment, capture_output=True, text=True
+    )
     assert ours.stdout == f"{startup}\n"
 
 
@@ -135,12 +182,29 @@ def _line(chance: random.Random, depth: int) -> str:
 
     def word() -> str:
         return chance.choice(
-            ["p0", "p1", "p2", "a", "$x", '"b c"', "'d'", "-n", "=", "!", "e\\f", "x=1", "{p1,p2}", "*"]
+            [
+                "p0",
+                "p1",
+                "p2",
+                "a",
+                "$x",
+                '"b c"',
+                "'d'",
+                "-n",
+                "=",
+                "!",
+                "e\\f",
+                "x=1",
+                "{p1,p2}",
+                "*",
+            ]
         )
 
     simple = f"{chance.choice(['p0', 'p1', 'p2', 'p3'])} {word()}"
     if depth == 0:
-        return chance.choice([simple, simple, f"x={word()}", f"x=1 {simple}", f"{simple} >out", f"[ {word()} ]"])
+        return chance.choice(
+            [simple, simple, f"x={word()}", f"x=1 {simple}", f"{simple} >out", f"[ {word()} ]"]
+        )
     forms = [
         lambda: f"{part()} || {part()}", lambda: f"{part()} && {part()}", lambda: f"{part()} | {part()}",
         lambda: f"{part()}; {part()}", lambda: f"( {part()} )", lambda: f"({part()})", lambda: f"{{ {part()}; }}",

@@ -22,7 +22,9 @@ PIECES = (
 
 def started(text: str) -> list[str] | None:
     line = read(text, cwd="/w", home="/home/ada").line
-    return None if line is None else [command.words[0] for command in line.commands if command.words]
+    return (
+        None if line is None else [command.words[0] for command in line.commands if command.words]
+    )
 
 
 @settings(deadline=None, max_examples=600)
@@ -45,8 +47,14 @@ def test_a_program_is_no_secret(line: str) -> None:
 
 
 def test_secrets_go() -> None:
-    assert shown_command("git clone https://a:hunter2@b", Redactor(), cwd="/w") == f"git clone https://a:{MARK}@b"
-    assert shown_command("exec -a token: ./x hunter2", Redactor(["hunter2"]), cwd="/w") == f"exec -a token: ./x {MARK}"
+    assert (
+        shown_command("git clone https://a:hunter2@b", Redactor(), cwd="/w")
+        == f"git clone https://a:{MARK}@b"
+    )
+    assert (
+        shown_command("exec -a token: ./x hunter2", Redactor(["hunter2"]), cwd="/w")
+        == f"exec -a token: ./x {MARK}"
+    )
 
 
 def test_a_program_is_shown_in_a_command_that_can_not_be_read() -> None:

@@ -1,4 +1,6 @@
-"""Texts with a secret in them, and texts without. No secret is anybody's: the provider's form, filled at random."""
+"""Texts with a secret in them, and texts without. No secret is anybody's: the provider's form,
+filled at random.
+"""
 
 from __future__ import annotations
 

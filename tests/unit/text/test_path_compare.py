@@ -47,11 +47,16 @@ def test_a_path_has_one_normal_spelling(written: str, path: str) -> None:
 
 
 def test_a_share_is_one_on_windows_and_two_slashes_elsewhere() -> None:
-    assert normal("//s/sh/f", cwd="C:/w", home="C:/h", platform="win32") == (PathKind.UNC, "/\\\\s/sh/f")
+    assert normal("//s/sh/f", cwd="C:/w", home="C:/h", platform="win32") == (
+        PathKind.UNC,
+        "/\\\\s/sh/f",
+    )
     assert normal("//s/sh/f", cwd="/w", home="/h", platform="linux") == (PathKind.POSIX, "/s/sh/f")
 
 
-@pytest.mark.parametrize("written", ["", "a\0b", "C:\\PROGRA~1\\x", "\ud800", "x" * 5000, "a/" * 3000 + ("y" * 300)])
+@pytest.mark.parametrize(
+    "written", ["", "a\0b", "C:\\PROGRA~1\\x", "\ud800", "x" * 5000, "a/" * 3000 + ("y" * 300)]
+)
 def test_what_is_no_path_is_an_error(written: str) -> None:
     with pytest.raises(PathError):
         locate(written, cwd="/w", home="/home/ada", platform="linux")
@@ -103,7 +108,14 @@ def test_neither_a_link_nor_dots_leave_the_boundary(workspace: Path) -> None:
                  f"{workspace}-evil/x"):  # fmt: skip
         decision = reads(policy, path)
         assert (decision.action, decision.step) == (Action.DENY, Step.ALLOWED_PATHS), path
-    for path in ("file", "within", "./deep/../file", "deep/up/file", f"{workspace}/file", "new/file"):
+    for path in (
+        "file",
+        "within",
+        "./deep/../file",
+        "deep/up/file",
+        f"{workspace}/file",
+        "new/file",
+    ):
         assert reads(policy, path).action is Action.ALLOW, path
     assert reads(policy, "loop").rule_id == "invalid-path"
 
@@ -124,13 +136,17 @@ def test_a_link_to_a_denied_file_is_that_file(workspace: Path) -> None:
 
 def test_a_boundary_that_is_a_link_means_both_names(tmp_path: Path, workspace: Path) -> None:
     (tmp_path / "alias").symlink_to(workspace)
-    policy = ToolPolicy(allowed_paths=[f"{tmp_path}/alias/**"], cwd=tmp_path / "alias", home=tmp_path)
+    policy = ToolPolicy(
+        allowed_paths=[f"{tmp_path}/alias/**"], cwd=tmp_path / "alias", home=tmp_path
+    )
     assert reads(policy, "file").action is Action.ALLOW
     assert reads(policy, f"{workspace}/file").action is Action.ALLOW
     assert reads(policy, str(tmp_path / "outside" / "file")).action is Action.DENY
 
 
-def test_the_boundary_stays_when_the_process_moves(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_boundary_stays_when_the_process_moves(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A-056"""
     monkeypatch.chdir(workspace)
     policy = ToolPolicy(home=workspace)

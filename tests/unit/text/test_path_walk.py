@@ -58,7 +58,9 @@ def test_the_kernel_agrees(root: Path) -> None:
         assert way.end.object == Identity.of(os.stat(root / written)), written
 
 
-def test_the_written_name_is_absolute_and_follows_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_written_name_is_absolute_and_follows_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(root)
     assert follow("./one/../one/b").written == f"{root}/one/b"
 

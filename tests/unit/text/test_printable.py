@@ -10,7 +10,9 @@ UNSEEN_IN_BOTH_LANGUAGES = Path(__file__).parents[3] / "schema" / "examples" / "
 
 
 def test_exactly_the_listed_code_points_are_escaped() -> None:
-    """The core's own test reads the same list (core/src/kernel/stderr.rs). Ends of lines are lines here."""
+    """The core's own test reads the same list (core/src/kernel/stderr.rs). Ends of lines are lines
+    here.
+    """
     listed = set[int]()
     for line in UNSEEN_IN_BOTH_LANGUAGES.read_text().splitlines():
         begin, _, end = line.partition("-")

@@ -35,7 +35,8 @@ def test_both_rates_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         with capsys.disabled():
             rates = f"{found} of {len(SECRETS)} secrets gone, {spared} of {len(PLAIN)} plain texts untouched"
             print(f"\nredaction in {kind}: {rates}")
-        # In a command a key outside of quotes is lines of their own, of which only long ones look like a key.
+        # In a command a key outside of quotes is lines of their own, of which only long ones look
+        # like a key.
         assert found == len(SECRETS) - (2 if kind == "commands" else 0)
         assert spared == len(PLAIN)
 
@@ -78,7 +79,10 @@ def test_a_word_is_hidden_as_a_whole_or_up_to_what_is_executed() -> None:
     assert command("password='hun;ter2' x") == f"password={MARK} x"
     assert command("password=hunter2$(x)") == f"password={MARK}$(x)"
     assert command("x 'https://a:b;c@d'") == f"x 'https://a:{MARK}@d'"
-    assert command("echo '-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----' > k") == f"echo '{MARK}' > k"
+    assert (
+        command("echo '-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----' > k")
+        == f"echo '{MARK}' > k"
+    )
 
 
 def test_a_line_of_a_diff_is_a_part_of_something_else() -> None:
@@ -96,10 +100,14 @@ def test_31_opaque_characters_stay_and_32_go() -> None:
 
 
 def test_what_stands_around_a_secret_stays() -> None:
-    assert redact("psql postgres://ada:hunter2@db/x -c 'select 1'") == f"psql postgres://ada:{MARK}@db/x -c 'select 1'"
+    assert (
+        redact("psql postgres://ada:hunter2@db/x -c 'select 1'")
+        == f"psql postgres://ada:{MARK}@db/x -c 'select 1'"
+    )
     assert redact("tool --token abc123 --verbose") == f"tool --token {MARK} --verbose"
     assert (
-        redact("curl -H 'Authorization: Bearer abc' https://x") == f"curl -H 'Authorization: Bearer {MARK}' https://x"
+        redact("curl -H 'Authorization: Bearer abc' https://x")
+        == f"curl -H 'Authorization: Bearer {MARK}' https://x"
     )
 
 
@@ -139,14 +147,20 @@ def test_any_text_goes_through_and_twice_is_once(text: str) -> None:
 
 
 @settings(deadline=None)
-@given(st.text(st.characters(codec="utf-8"), max_size=30), st.text(st.characters(codec="utf-8"), max_size=30))
+@given(
+    st.text(st.characters(codec="utf-8"), max_size=30),
+    st.text(st.characters(codec="utf-8"), max_size=30),
+)
 def test_a_known_value_never_survives(before: str, after: str) -> None:
     assert "s3cr3t-välue" not in Redactor(["s3cr3t-välue"]).redact(f"{before}s3cr3t-välue{after}")
 
 
 def test_bytes_that_are_no_text_come_out_as_they_went_in() -> None:
     text = b"caf\xff token=abc \xc3\xa9".decode("utf-8", "surrogateescape")
-    assert redact(text).encode("utf-8", "surrogateescape") == b"caf\xff token=" + MARK.encode() + b" \xc3\xa9"
+    assert (
+        redact(text).encode("utf-8", "surrogateescape")
+        == b"caf\xff token=" + MARK.encode() + b" \xc3\xa9"
+    )
 
 
 def test_a_long_line_takes_no_long_time() -> None:
@@ -178,6 +192,12 @@ def test_the_core_is_held_to_the_same() -> None:
 
 def test_text_that_is_not_utf8_is_no_error_in_a_list_or_as_a_name() -> None:
     odd = "\udcff\ud800"
-    assert Redactor().all_of(["curl", odd, "--token", "x1y2z3", odd]) == ["curl", odd, "--token", MARK, odd]
+    assert Redactor().all_of(["curl", odd, "--token", "x1y2z3", odd]) == [
+        "curl",
+        odd,
+        "--token",
+        MARK,
+        odd,
+    ]
     assert Redactor().all_of({odd: "x"}) == {odd: "x"}
     assert Redactor().all_of({"API_KEY": f"x{odd}"}) == {"API_KEY": MARK}

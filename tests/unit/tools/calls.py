@@ -1,4 +1,6 @@
-"""Tool calls as the tests make them: everything allowed that no list denies, unless a test says otherwise."""
+"""Tool calls as the tests make them: everything allowed that no list denies, unless a test says
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from paddock.tools.result import ToolResult
 
 def lenient(cwd: Path, **settings: Any) -> ToolPolicy:
     return ToolPolicy(
-        cwd=cwd, home=cwd, **{"require_approval_for_writes": False, "require_approval_for_execute": False, **settings}
+        cwd=cwd,
+        home=cwd,
+        **{"require_approval_for_writes": False, "require_approval_for_execute": False, **settings},
     )
 
 
@@ -45,7 +49,9 @@ class Answers:
 class Echo:
     """Runs nothing: says what it was given."""
 
-    def __init__(self, *, confines_writes: bool = True, result: CommandResult | None = None) -> None:
+    def __init__(
+        self, *, confines_writes: bool = True, result: CommandResult | None = None
+    ) -> None:
         self.confines_writes = confines_writes
         self.result = result
         self.ran: list[tuple[str, str, float]] = []

@@ -53,8 +53,14 @@ def test_what_is_denied_asks_nobody_and_does_nothing(tmp_path: Path) -> None:
         assert call(made, "write_file", path="x").outcome is ToolOutcome.INVALID_ARGUMENTS
         assert call(made, "bash", command="a\0b").outcome is ToolOutcome.INVALID_ARGUMENTS
         for number in (10**400, -(10**5000), 2**64):
-            assert call(made, "bash", command="true", timeout_s=number).outcome is ToolOutcome.INVALID_ARGUMENTS
-            assert call(made, "read_file", path="x", offset=number).outcome is ToolOutcome.INVALID_ARGUMENTS
+            assert (
+                call(made, "bash", command="true", timeout_s=number).outcome
+                is ToolOutcome.INVALID_ARGUMENTS
+            )
+            assert (
+                call(made, "read_file", path="x", offset=number).outcome
+                is ToolOutcome.INVALID_ARGUMENTS
+            )
     assert (approver.asked, executor.ran) == ([], [])
     assert journal.kinds() == ["tool"] * 10
     assert [event["action"] for event in journal.events] == ["deny"] * 10
@@ -69,7 +75,9 @@ def test_a_name_that_is_no_text_is_an_error_result(tmp_path: Path, name: Any) ->
     odd = ToolCall(name="read_file", arguments={"path": "x"}, cwd=name)
     expected = ToolOutcome.NOT_FOUND if name is None else ToolOutcome.INVALID_ARGUMENTS
     assert asyncio.run(made.call(odd)).outcome is expected
-    assert all(isinstance(event[key], str) for event in journal.events[:2] for key in ("tool", "cwd"))
+    assert all(
+        isinstance(event[key], str) for event in journal.events[:2] for key in ("tool", "cwd")
+    )
 
 
 def test_arguments_that_can_not_be_written_down_are_no_exception(tmp_path: Path) -> None:
@@ -106,7 +114,9 @@ def test_a_tool_of_ones_own_ends_at_the_timeout(tmp_path: Path) -> None:
         finally:
             ended.append(True)
 
-    policy = ToolPolicy(cwd=tmp_path, unknown_tools=Action.ALLOW, require_approval_for_execute=False)
+    policy = ToolPolicy(
+        cwd=tmp_path, unknown_tools=Action.ALLOW, require_approval_for_execute=False
+    )
     made = tools(policy, handlers={"wait": endless}, limits=Limits(own_timeout_s=0.05))
     assert call(made, "wait").outcome is ToolOutcome.TIMEOUT
     assert ended == [True]
@@ -147,7 +157,10 @@ def test_a_write_is_shown_as_what_it_changes(tmp_path: Path) -> None:
         call(made, "write_file", path="f", content=f"one\ntoken={SECRET}\n")
         call(made, "write_file", path="new", content="x\n")
         call(made, "write_file", path="binary", content="x\n")
-        assert call(made, "edit_file", path="f", old_text="three", new_text="3").outcome is ToolOutcome.NO_MATCH
+        assert (
+            call(made, "edit_file", path="f", old_text="three", new_text="3").outcome
+            is ToolOutcome.NO_MATCH
+        )
     edit, write, new, binary = approver.asked
     assert edit.diff == "@@ -1,2 +1,2 @@\n one\n-two\n+2\n"
     assert edit.lines == ("edit f",)
@@ -155,7 +168,9 @@ def test_a_write_is_shown_as_what_it_changes(tmp_path: Path) -> None:
     assert SECRET not in write.diff
     assert "+token=[redacted]" in write.diff
     assert new.diff == "@@ -0,0 +1,1 @@\n+x\n"
-    assert binary.lines[0].endswith("over 2 bytes that are not shown: not text: it holds NUL bytes (2 bytes in all)")
+    assert binary.lines[0].endswith(
+        "over 2 bytes that are not shown: not text: it holds NUL bytes (2 bytes in all)"
+    )
     assert (tmp_path / "f").read_bytes() == b"one\r\ntwo\r\n"
 
 
@@ -191,7 +206,10 @@ def test_a_write_for_the_session_is_about_the_file_and_says_so(tmp_path: Path) -
             assert call(made, "write_file", path="f", content=content).ok
     assert [str(one.diff).splitlines()[1:] for one in answers.asked] == [["+a"], ["-a", "+b"]]
     said = dict(words(answers.asked[1]).facts)
-    assert said["but"] == "session and always would let write_file write anything to this file, not only this"
+    assert (
+        said["but"]
+        == "session and always would let write_file write anything to this file, not only this"
+    )
 
 
 def test_the_journal_tells_each_call(tmp_path: Path) -> None:
@@ -257,7 +275,9 @@ def test_what_can_not_be_journaled_is_not_done(tmp_path: Path) -> None:
 
 
 def test_an_end_that_can_not_be_journaled_is_said(tmp_path: Path) -> None:
-    result = call(tools(lenient(tmp_path), recorder=Recorded(room=1)), "write_file", path="f", content="x")
+    result = call(
+        tools(lenient(tmp_path), recorder=Recorded(room=1)), "write_file", path="f", content="x"
+    )
     assert result.ok
     assert "the disk is full" in result.notes[0]
 
@@ -265,18 +285,25 @@ def test_an_end_that_can_not_be_journaled_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), 10_000])
 def test_a_time_that_is_none_is_refused(tmp_path: Path, timeout_s: float) -> None:
     executor = Echo()
-    result = call(tools(lenient(tmp_path), executor=executor), "bash", command="ls", timeout_s=timeout_s)
+    result = call(
+        tools(lenient(tmp_path), executor=executor), "bash", command="ls", timeout_s=timeout_s
+    )
     assert (result.outcome, executor.ran) == (ToolOutcome.INVALID_ARGUMENTS, [])
 
 
 def test_how_a_command_ends_is_the_result(tmp_path: Path) -> None:
     late = CommandResult(exit_code=124, stdout=b"so far", stderr=b"", timed_out=True)
-    result = call(tools(lenient(tmp_path), executor=Echo(result=late)), "bash", command="ls", timeout_s=2)
+    result = call(
+        tools(lenient(tmp_path), executor=Echo(result=late)), "bash", command="ls", timeout_s=2
+    )
     assert (result.outcome, result.content) == (ToolOutcome.TIMEOUT, late)
     failed = CommandResult(exit_code=3, stdout=b"", stderr=b"no")
     result = call(tools(lenient(tmp_path), executor=Echo(result=failed)), "bash", command="ls")
     assert (result.outcome, result.content) == (ToolOutcome.OK, failed)
-    assert call(tools(lenient(tmp_path, allowed_paths=None)), "bash", command="ls").outcome is ToolOutcome.UNAVAILABLE
+    assert (
+        call(tools(lenient(tmp_path, allowed_paths=None)), "bash", command="ls").outcome
+        is ToolOutcome.UNAVAILABLE
+    )
 
     class Broken(Echo):
         async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
@@ -331,7 +358,9 @@ def test_a_cancelled_call_takes_its_question_back(tmp_path: Path) -> None:
 
         with Desk(Waits()) as desk:
             made = tools(ToolPolicy(cwd=tmp_path), desk=desk, recorder=journal)
-            task = asyncio.create_task(made.call(ToolCall(name="write_file", arguments={"path": "f", "content": "x"})))
+            task = asyncio.create_task(
+                made.call(ToolCall(name="write_file", arguments={"path": "f", "content": "x"}))
+            )
             await asked.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -380,7 +409,18 @@ async def _opens(call: ToolCall) -> str:
 
 
 @pytest.mark.parametrize(
-    "spelling", ["{}", "./{}", "sub/../{}", "file://{cwd}/{}", "@{}", " {} ", "{cwd}/{}", "file://{cwd}/%2eenv", "link"]
+    "spelling",
+    [
+        "{}",
+        "./{}",
+        "sub/../{}",
+        "file://{cwd}/{}",
+        "@{}",
+        " {} ",
+        "{cwd}/{}",
+        "file://{cwd}/%2eenv",
+        "link",
+    ],
 )
 def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
     tmp_path: Path, spelling: str, monkeypatch: pytest.MonkeyPatch
@@ -392,8 +432,12 @@ def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
     (tmp_path / "link").symlink_to(".env")
     (tmp_path / "plain").write_text("text")
     made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"mine": _opens})
-    assert call(made, "mine", subject="plain").content == "text", "the control: a path that is not denied"
-    refused = call(made, "mine", subject=spelling.replace("{cwd}", str(tmp_path)).replace("{}", ".env"))
+    assert call(made, "mine", subject="plain").content == "text", (
+        "the control: a path that is not denied"
+    )
+    refused = call(
+        made, "mine", subject=spelling.replace("{cwd}", str(tmp_path)).replace("{}", ".env")
+    )
     assert refused.outcome is ToolOutcome.BLOCKED, refused
     nested = call(made, "mine", subject={"a": [{"b": str(tmp_path / ".env")}]})
     assert nested.outcome is ToolOutcome.BLOCKED, nested
@@ -401,12 +445,25 @@ def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
 
 def test_a_tool_that_nobody_described_stays_inside_allowed_paths(tmp_path: Path) -> None:
     made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"mine": _opens})
-    for value in ("/etc/passwd", "../x", "~root/x", "/etc/new", "file:///etc/passwd", " /etc/passwd"):
+    for value in (
+        "/etc/passwd",
+        "../x",
+        "~root/x",
+        "/etc/new",
+        "file:///etc/passwd",
+        " /etc/passwd",
+    ):
         assert call(made, "mine", subject=value).outcome is ToolOutcome.BLOCKED, value
-        assert call(made, "mine", path=value).outcome is ToolOutcome.BLOCKED, f"by its name: {value}"
-    assert call(made, "mine", output_path="/not/there").outcome is ToolOutcome.BLOCKED, "by its name"
+        assert call(made, "mine", path=value).outcome is ToolOutcome.BLOCKED, (
+            f"by its name: {value}"
+        )
+    assert call(made, "mine", output_path="/not/there").outcome is ToolOutcome.BLOCKED, (
+        "by its name"
+    )
     assert call(made, "mine", outputPath="/not/there").outcome is ToolOutcome.BLOCKED
-    assert call(made, "mine", subject="/not/there").outcome is ToolOutcome.FAILED, "the control: it was called"
+    assert call(made, "mine", subject="/not/there").outcome is ToolOutcome.FAILED, (
+        "the control: it was called"
+    )
 
 
 def test_a_signature_says_which_arguments_are_paths(tmp_path: Path) -> None:
@@ -420,10 +477,16 @@ def test_a_signature_says_which_arguments_are_paths(tmp_path: Path) -> None:
 
 
 def test_the_question_names_what_can_not_be_judged(tmp_path: Path) -> None:
-    asked = ToolCall(name="mine", arguments={"file": "a", "query": "select", "count": 3, "deep": {"x": "text"}})
+    asked = ToolCall(
+        name="mine", arguments={"file": "a", "query": "select", "count": 3, "deep": {"x": "text"}}
+    )
     decision = lenient(tmp_path).check(asked)
     assert decision.action is Action.ASK
-    assert decision.reason == "nobody said what mine does; judged as paths: file; not judged: query, deep"
-    # By default whatever executes is asked about, and so is a tool of which nobody said whether it does.
+    assert (
+        decision.reason
+        == "nobody said what mine does; judged as paths: file; not judged: query, deep"
+    )
+    # By default whatever executes is asked about, and so is a tool of which nobody said whether it
+    # does.
     strict = ToolPolicy(cwd=tmp_path, home=tmp_path).check(asked)
     assert (strict.rule_id, strict.reason) == ("approve-execute", decision.reason)

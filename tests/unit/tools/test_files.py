@@ -47,7 +47,9 @@ def test_a_file_is_read_whole_or_by_lines(tmp_path: Path) -> None:
     assert isinstance(part, FileText)
     assert (part.text, part.first_line, part.more) == ("two\n", 2, True)
     for wrong in ({"offset": 0}, {"limit": 0}, {"offset": 4}, {"encoding": "zip"}):
-        assert call(tmp_path, "read_file", path="f", **wrong).outcome is ToolOutcome.INVALID_ARGUMENTS
+        assert (
+            call(tmp_path, "read_file", path="f", **wrong).outcome is ToolOutcome.INVALID_ARGUMENTS
+        )
     (tmp_path / "empty").touch()
     assert call(tmp_path, "read_file", path="empty").ok
 
@@ -58,7 +60,10 @@ def test_what_is_no_file_is_left_alone_and_holds_nobody_up(tmp_path: Path, tool:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
-        more = {"write_file": {"content": "x"}, "edit_file": {"old_text": "a", "new_text": "b"}}.get(tool, {})
+        more = {
+            "write_file": {"content": "x"},
+            "edit_file": {"old_text": "a", "new_text": "b"},
+        }.get(tool, {})
         for name in ("directory", "fifo", "socket"):
             before = os.lstat(tmp_path / name)
             result = call(tmp_path, tool, path=name, **more)
@@ -70,8 +75,12 @@ def test_what_is_no_file_is_left_alone_and_holds_nobody_up(tmp_path: Path, tool:
 
 
 @pytest.mark.parametrize("moved", ["secret", "directory"])
-def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(tmp_path: Path, moved: str) -> None:
-    """A command may rename directories between the judgement and the opening. Here the judgement itself does."""
+def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(
+    tmp_path: Path, moved: str
+) -> None:
+    """A command may rename directories between the judgement and the opening. Here the judgement
+    itself does.
+    """
     kept = tmp_path / "kept"
     (kept / "directory" / "below").mkdir(parents=True)
     (kept / "directory" / "below" / "file").write_text("secret")
@@ -105,7 +114,11 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(tmp_path: Path
 
     in_closed = ToolOutcome.OK if moved == "secret" else ToolOutcome.BLOCKED
     policy = lenient(tmp_path)
-    assert outcomes(Tools(policy, fence=fence, inside=refused)) == [*[ToolOutcome.BLOCKED] * 3, in_closed, in_closed]
+    assert outcomes(Tools(policy, fence=fence, inside=refused)) == [
+        *[ToolOutcome.BLOCKED] * 3,
+        in_closed,
+        in_closed,
+    ]
     assert (kept / path.removeprefix("way/")).read_text() == "secret"
     assert (kept / made.removeprefix("way/")).exists() == (moved == "secret")
     listing = call(Tools(policy, inside=refused), "list_directory", path="kept", depth=3).content
@@ -160,7 +173,9 @@ def test_a_new_file_is_made_with_its_directories(tmp_path: Path) -> None:
     assert (tmp_path / "a/b/new").read_bytes() == "täxt\n".encode()
     assert names(tmp_path / "a" / "b") == {"new"}
     policy = lenient(tmp_path, allowed_paths=[f"{tmp_path}/a/*/f"])
-    assert call(Tools(policy), "write_file", path="a/x/f", content="").outcome is ToolOutcome.NOT_FOUND
+    assert (
+        call(Tools(policy), "write_file", path="a/x/f", content="").outcome is ToolOutcome.NOT_FOUND
+    )
     assert names(tmp_path / "a") == {"b"}
 
 
@@ -185,7 +200,9 @@ def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path) -> None:
     assert call(tmp_path, "write_file", path="link", content="new").ok
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "f").read_text() == "new"
-    assert (tmp_path / "other").read_text() == "old"  # another name of the old file, perhaps outside
+    assert (
+        tmp_path / "other"
+    ).read_text() == "old"  # another name of the old file, perhaps outside
 
 
 def test_an_encoding_is_kept_or_chosen(tmp_path: Path) -> None:
@@ -216,8 +233,16 @@ def test_too_much_is_not_written(tmp_path: Path) -> None:
         ({"old_text": "two\none", "new_text": "2\n1"}, ToolOutcome.OK, b"one\r\n2\r\n1\r\n"),
         ({"old_text": "one", "new_text": "1"}, ToolOutcome.NOT_UNIQUE, None),
         ({"old_text": "one", "new_text": "1", "expected_count": 3}, ToolOutcome.NOT_UNIQUE, None),
-        ({"old_text": "one", "new_text": "1", "expected_count": 2}, ToolOutcome.OK, b"1\r\ntwo\r\n1\r\n"),
-        ({"old_text": "one", "new_text": "1", "replace_all": True}, ToolOutcome.OK, b"1\r\ntwo\r\n1\r\n"),
+        (
+            {"old_text": "one", "new_text": "1", "expected_count": 2},
+            ToolOutcome.OK,
+            b"1\r\ntwo\r\n1\r\n",
+        ),
+        (
+            {"old_text": "one", "new_text": "1", "replace_all": True},
+            ToolOutcome.OK,
+            b"1\r\ntwo\r\n1\r\n",
+        ),
         (
             {"old_text": "one", "new_text": "1", "replace_all": True, "expected_count": 1},
             ToolOutcome.NOT_UNIQUE,
@@ -240,7 +265,9 @@ def test_an_edit_is_exact(
         assert "2 times (line 1, 3)" in result.message
 
 
-def test_what_somebody_else_writes_meanwhile_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_somebody_else_writes_meanwhile_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the last look and the exchange, in the worst moment there is."""
     file = tmp_path / "f"
     file.write_text("old")
@@ -284,7 +311,10 @@ def test_a_listing_goes_as_deep_as_asked_and_not_where_it_may_not(tmp_path: Path
     os.mkdir(os.fsencode(tmp_path) + b"/\xff")
     listing = call(tmp_path, "list_directory", path=".", depth=9).content
     assert isinstance(listing, Listing)
-    found = [(entry.name, entry.kind, entry.size if entry.kind == "file" else 0) for entry in listing.entries]
+    found = [
+        (entry.name, entry.kind, entry.size if entry.kind == "file" else 0)
+        for entry in listing.entries
+    ]
     assert found == [
         (".ssh", "directory", 0), ("a", "directory", 0), ("fifo", "fifo", 0), ("\udcff", "directory", 0),
         ("a/b", "directory", 0), ("a/back", "link", 0), ("a/b/f", "file", 3),
@@ -297,7 +327,10 @@ def test_a_listing_goes_as_deep_as_asked_and_not_where_it_may_not(tmp_path: Path
     assert call(tmp_path, "list_directory", path="fifo").outcome is ToolOutcome.NOT_A_DIRECTORY
     assert call(tmp_path, "list_directory", path="none").outcome is ToolOutcome.NOT_FOUND
     for depth in (0, 17):
-        assert call(tmp_path, "list_directory", path=".", depth=depth).outcome is ToolOutcome.INVALID_ARGUMENTS
+        assert (
+            call(tmp_path, "list_directory", path=".", depth=depth).outcome
+            is ToolOutcome.INVALID_ARGUMENTS
+        )
 
 
 def test_a_listing_has_an_end(tmp_path: Path) -> None:
@@ -311,7 +344,9 @@ def test_a_listing_has_an_end(tmp_path: Path) -> None:
 
 
 def test_thousands_of_swaps_and_nothing_is_written_outside(tmp_path: Path) -> None:
-    """A-175, for writing: the directory on the way is a link to another place every other moment."""
+    """A-175, for writing: the directory on the way is a link to another place every other
+    moment.
+    """
     work = race(tmp_path)
     outside = tmp_path / "outside"
     tools = Tools(lenient(work))
@@ -328,5 +363,10 @@ def test_thousands_of_swaps_and_nothing_is_written_outside(tmp_path: Path) -> No
     assert (outside / "f").read_text() == "OUTSIDE"
     assert names(outside) == {"f"}
     assert seen[ToolOutcome.OK] > 0
-    refused = {ToolOutcome.BLOCKED, ToolOutcome.CHANGED, ToolOutcome.NOT_A_DIRECTORY, ToolOutcome.INVALID_ARGUMENTS}
+    refused = {
+        ToolOutcome.BLOCKED,
+        ToolOutcome.CHANGED,
+        ToolOutcome.NOT_A_DIRECTORY,
+        ToolOutcome.INVALID_ARGUMENTS,
+    }
     assert set(seen) <= {ToolOutcome.OK, *refused}, seen

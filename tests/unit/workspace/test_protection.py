@@ -19,7 +19,11 @@ PROTECTION = Protection.of(
         f"{WORKSPACE}/**/*.code-workspace",
         "/home/ada/.config",
     ],
-    ["**/.git/modules/**/refs/heads/**", f"{WORKSPACE}/**/node_modules/**/.vscode", "**/opened/.vscode/mine"],
+    [
+        "**/.git/modules/**/refs/heads/**",
+        f"{WORKSPACE}/**/node_modules/**/.vscode",
+        "**/opened/.vscode/mine",
+    ],
 )
 
 
@@ -51,7 +55,9 @@ PROTECTION = Protection.of(
         ("name\udcff/.git/config", False, True),
     ],
 )
-def test_a_path_is_protected_by_itself_or_by_a_directory_it_is_in(path: str, directory: bool, protected: bool) -> None:
+def test_a_path_is_protected_by_itself_or_by_a_directory_it_is_in(
+    path: str, directory: bool, protected: bool
+) -> None:
     assert PROTECTION(path, directory=directory) is protected
 
 

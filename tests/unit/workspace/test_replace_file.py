@@ -1,4 +1,5 @@
-"""The host changes something after it was judged and before it is replaced: its version stays, or comes back.
+"""The host changes something after it was judged and before it is replaced: its version stays, or
+comes back.
 
 Upper is made by hand here; what the kernel makes of it is tested on real mounts in tests/cow.
 """
@@ -67,7 +68,9 @@ def ground(tmp_path: Path) -> Ground:
 def meanwhile(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Do something when everything is staged and nothing is in place, on file systems of both kinds."""
+    """Do something when everything is staged and nothing is in place, on file systems of both
+    kinds.
+    """
     if request.param == "steps":
 
         def refuse(*_: object) -> None:
@@ -120,7 +123,9 @@ def test_a_file_that_is_written_in_the_last_moment_comes_back(
     assert ground.found == {"f": "the host's"}
 
 
-def test_a_name_that_is_taken_in_the_last_moment_stays_taken(ground: Ground, meanwhile: Meanwhile) -> None:
+def test_a_name_that_is_taken_in_the_last_moment_stays_taken(
+    ground: Ground, meanwhile: Meanwhile
+) -> None:
     (ground.upper / "f").write_text("session")
     (ground.upper / "d").mkdir()
     (ground.upper / "d" / "f").write_text("session")
@@ -150,10 +155,17 @@ def test_a_directory_that_is_filled_in_the_last_moment_is_neither_removed_nor_re
 
     meanwhile(fill)
     assert [change.path for change in ground.apply().left] == ["file", "gone"]
-    assert ground.found == {"file": "", "file/theirs": "the host's", "gone": "", "gone/theirs": "the host's"}
+    assert ground.found == {
+        "file": "",
+        "file/theirs": "the host's",
+        "gone": "",
+        "gone/theirs": "the host's",
+    }
 
 
-def test_a_file_that_is_deleted_in_the_last_moment_is_a_conflict(ground: Ground, meanwhile: Meanwhile) -> None:
+def test_a_file_that_is_deleted_in_the_last_moment_is_a_conflict(
+    ground: Ground, meanwhile: Meanwhile
+) -> None:
     (ground.lower / "f").write_text("base")
     (ground.upper / "f").write_text("session")
     meanwhile((ground.lower / "f").unlink)
@@ -161,7 +173,9 @@ def test_a_file_that_is_deleted_in_the_last_moment_is_a_conflict(ground: Ground,
     assert ground.found == {}
 
 
-def test_a_mode_that_is_changed_in_the_last_moment_stays(ground: Ground, meanwhile: Meanwhile) -> None:
+def test_a_mode_that_is_changed_in_the_last_moment_stays(
+    ground: Ground, meanwhile: Meanwhile
+) -> None:
     for root, mode in ((ground.lower, 0o644), (ground.upper, 0o755)):
         (root / "f").write_text("same")
         (root / "f").chmod(mode)
@@ -185,7 +199,9 @@ def test_the_overwritten_version_is_the_one_that_was_there_in_the_end_or_nothing
     assert [path.read_text() for path in ground.state.glob("kept/*/f")] == ["the host's newest"]
 
 
-def test_no_room_to_keep_the_hosts_version_means_it_stays(ground: Ground, meanwhile: Meanwhile) -> None:
+def test_no_room_to_keep_the_hosts_version_means_it_stays(
+    ground: Ground, meanwhile: Meanwhile
+) -> None:
     (ground.lower / "f").write_text("the host's")
     (ground.upper / "f").write_text("session")
     ground.started_ns = 1
@@ -197,7 +213,9 @@ def test_no_room_to_keep_the_hosts_version_means_it_stays(ground: Ground, meanwh
     assert ground.found == {"f": "the host's"}
 
 
-def test_an_apply_that_was_killed_before_its_last_line_has_nothing_left_to_settle(ground: Ground) -> None:
+def test_an_apply_that_was_killed_before_its_last_line_has_nothing_left_to_settle(
+    ground: Ground,
+) -> None:
     for name in ("file", "link", "gone"):
         (ground.lower / name).mkdir()
         (ground.lower / name / "old").write_text("base")

@@ -11,7 +11,10 @@ from paddock.workspace.text_diff import MAX_EDITS, DiffLine, Tag, count, is_bina
 
 
 def shown(old: bytes, new: bytes) -> list[str]:
-    return [line.text if line.tag is Tag.HUNK else line.tag.value + line.text for line in unified(old, new)]
+    return [
+        line.text if line.tag is Tag.HUNK else line.tag.value + line.text
+        for line in unified(old, new)
+    ]
 
 
 def patched(old: bytes, lines: list[DiffLine]) -> bytes:
@@ -43,10 +46,28 @@ def patched(old: bytes, lines: list[DiffLine]) -> bytes:
 
 def test_hunks_carry_three_lines_of_context_and_meet_when_they_touch() -> None:
     old = b"".join(b"%d\n" % n for n in range(30))
-    new = old.replace(b"\n4\n", b"\nfour\n").replace(b"\n10\n", b"\nten\n").replace(b"\n20\n", b"\n")
+    new = (
+        old.replace(b"\n4\n", b"\nfour\n").replace(b"\n10\n", b"\nten\n").replace(b"\n20\n", b"\n")
+    )
     assert shown(old, new) == [
         "@@ -2,13 +2,13 @@",
-        *[" 1", " 2", " 3", "-4", "+four", " 5", " 6", " 7", " 8", " 9", "-10", "+ten", " 11", " 12", " 13"],
+        *[
+            " 1",
+            " 2",
+            " 3",
+            "-4",
+            "+four",
+            " 5",
+            " 6",
+            " 7",
+            " 8",
+            " 9",
+            "-10",
+            "+ten",
+            " 11",
+            " 12",
+            " 13",
+        ],
         "@@ -18,7 +18,6 @@",
         *[" 17", " 18", " 19", "-20", " 21", " 22", " 23"],
     ]
@@ -72,7 +93,8 @@ def test_a_diff_of_random_texts_leads_from_one_to_the_other() -> None:
     for seed in range(500):
         chance = random.Random(seed)
         old, new = (
-            "\n".join(chance.choice("abc") for _ in range(chance.randint(0, 40))).encode() + chance.choice([b"", b"\n"])
+            "\n".join(chance.choice("abc") for _ in range(chance.randint(0, 40))).encode()
+            + chance.choice([b"", b"\n"])
             for _ in range(2)
         )
         assert patched(old, unified(old, new)) == new, seed
@@ -81,7 +103,9 @@ def test_a_diff_of_random_texts_leads_from_one_to_the_other() -> None:
 @pytest.mark.parametrize("words", ["01", "0123456789"])
 def test_texts_made_to_be_slow_are_not(words: str) -> None:
     chance = random.Random(0)
-    old, new = ("".join(f"{chance.choice(words)}\n" for _ in range(20000)).encode() for _ in range(2))
+    old, new = (
+        "".join(f"{chance.choice(words)}\n" for _ in range(20000)).encode() for _ in range(2)
+    )
     begin = time.process_time()
     lines = unified(old, new)
     assert time.process_time() - begin < 5

@@ -1,4 +1,5 @@
-//! Against a real socket pair: what is said and heard, how much of it, and that nothing a companion says breaks the core.
+//! Against a real socket pair: what is said and heard, how much of it, and that nothing a companion
+//! says breaks the core.
 
 use serde_json::{Value, json};
 
@@ -88,11 +89,15 @@ fn questions_are_said_as_the_examples_have_them() {
         ..exec()
     };
     assert!(first.message(7).is_ascii() && first.message(7).contains("\\udcff"));
-    assert_eq!(serde_json::from_str::<Value>(&first.message(7).replace("\\udcff", "\\u00ff")).unwrap(), asked[0]);
+    assert_eq!(
+        serde_json::from_str::<Value>(&first.message(7).replace("\\udcff", "\\u00ff")).unwrap(),
+        asked[0]
+    );
     companion.ask(7, &question()).unwrap();
     companion.ask(8, &Question::Exec(second)).unwrap();
     let process = Some((4711, "/usr/bin/curl"));
-    let host = Host { host: "example.com", port: 443, process, source: b"paddock.toml:3", timeout_s: 300 };
+    let host =
+        Host { host: "example.com", port: 443, process, source: b"paddock.toml:3", timeout_s: 300 };
     companion.ask(9, &Question::Host(host)).unwrap();
     let host = Host { host: "a.example", port: 22, process: None, source: b"", timeout_s: 1 };
     companion.ask(10, &Question::Host(host)).unwrap();
@@ -109,7 +114,9 @@ fn answers_are_heard_as_the_examples_have_them() {
         companion.ask(id, &question()).unwrap();
         say(&theirs, message.to_string().as_bytes());
         assert!(is_ready(&companion));
-        let Some(Heard::Answer { id: heard, answer, by }) = companion.hear() else { panic!("{message}") };
+        let Some(Heard::Answer { id: heard, answer, by }) = companion.hear() else {
+            panic!("{message}")
+        };
         assert_eq!((heard, &*by), (id, message["by"].as_str().unwrap()));
         let expected = match message["verdict"].as_str().unwrap() {
             "once" => Answer::Once,
@@ -161,11 +168,18 @@ fn an_answer_counts_once_and_only_for_an_open_question() {
     answer(&theirs, 99, "session");
     answer(&theirs, 2, "deny");
     answer(&theirs, 2, "once");
-    assert_eq!(companion.hear(), Some(Heard::Answer { id: 2, answer: Answer::Deny, by: "terminal".to_owned() }));
+    assert_eq!(
+        companion.hear(),
+        Some(Heard::Answer { id: 2, answer: Answer::Deny, by: "terminal".to_owned() })
+    );
     assert_eq!(companion.hear(), None);
     assert!(companion.open.lengths.is_empty());
     companion.withdraw(2);
-    assert_eq!(told(&theirs).last(), Some(&json!({"withdrawn": 1})), "an answered question is not withdrawn");
+    assert_eq!(
+        told(&theirs).last(),
+        Some(&json!({"withdrawn": 1})),
+        "an answered question is not withdrawn"
+    );
 }
 
 #[test]

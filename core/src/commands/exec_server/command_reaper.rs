@@ -1,8 +1,10 @@
 //! The warden of one command: starts it and tells how it ended.
 //!
-//! Orphans become the warden's children, so whatever descends from the command descends from it, and it stays until nobody does: who holds the line
-//! knows by the kernel's word who speaks on it, and finds them all below (executors/process_tree.py). It says, one message each:
-//! `{"warden":PID}`; `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`; `{"exited":CODE,…}` or `{"killed":SIGNAL,…}`. The end of the line is its end.
+//! Orphans become the warden's children, so whatever descends from the command descends from it,
+//! and it stays until nobody does: who holds the line knows by the kernel's word who speaks on it,
+//! and finds them all below (executors/process_tree.py). It says, one message each:
+//! `{"warden":PID}`; `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`;
+//! `{"exited":CODE,…}` or `{"killed":SIGNAL,…}`. The end of the line is its end.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -40,7 +42,8 @@ pub fn refuse(line: &OwnedFd, step: &'static str, errno: Errno) -> i32 {
 
 /// The life of a warden.
 pub fn look_after(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> i32 {
-    // From here on an end without a word is a command's work: it can kill us before we could say that it runs.
+    // From here on an end without a word is a command's work: it can kill us before we could say
+    // that it runs.
     let own = rustix::process::getpid().as_raw_nonzero();
     say(line, &format!("{{\"warden\":{own}}}"), None);
     // The attendant's own line is not for its copies.
@@ -61,16 +64,23 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
         // In the sandbox, so that it is of the sandbox's own /dev/pts.
         Some(size) if standard.is_empty() => {
             let (ours, theirs) = open_terminal(size).map_err(at("terminal"))?;
-            let copy = || theirs.try_clone().map_err(|_| Failure { step: "terminal", errno: Errno::MFILE });
+            let copy = || {
+                theirs.try_clone().map_err(|_| Failure { step: "terminal", errno: Errno::MFILE })
+            };
             (Some(ours), vec![copy()?, copy()?, theirs])
         }
         _ => (None, standard),
     };
-    let [stdin, stdout, stderr] = &standard[..] else { return Err(Failure { step: "request", errno: Errno::BADF }) };
-    let strings = |texts: &[Text]| texts.iter().map(|text| text.as_c_str().into_owned()).collect::<Vec<CString>>();
+    let [stdin, stdout, stderr] = &standard[..] else {
+        return Err(Failure { step: "request", errno: Errno::BADF });
+    };
+    let strings = |texts: &[Text]| {
+        texts.iter().map(|text| text.as_c_str().into_owned()).collect::<Vec<CString>>()
+    };
     let command = Command::new(strings(&request.argv), environment(strings(&request.environment)));
     let cwd = request.cwd.as_ref().map(|cwd| cwd.as_c_str().into_owned());
-    // Closed by the exec. Waiting for that in the kernel, as vfork does, would be for ever where a person is asked.
+    // Closed by the exec. Waiting for that in the kernel, as vfork does, would be for ever where a
+    // person is asked.
     let (heard, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(at("warden"))?;
     let child = sys::fork(|| {
         let entered = || -> Result<(), Failure> {
@@ -84,9 +94,11 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
             rustix::stdio::dup2_stdin(stdin).map_err(at("warden"))?;
             rustix::stdio::dup2_stdout(stdout).map_err(at("warden"))?;
             rustix::stdio::dup2_stderr(stderr).map_err(at("warden"))?;
-            // Who answers for its exec has to see what it asks for. Others may look too from here on, and find nothing that is not its own.
+            // Who answers for its exec has to see what it asks for. Others may look too from here
+            // on, and find nothing that is not its own.
             sys::close_all_but(&told);
-            rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable).map_err(at("warden"))?;
+            rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
+                .map_err(at("warden"))?;
             sys::reset_signal(libc::SIGPIPE);
             sys::reset_signal(libc::SIGXFSZ);
             sys::release_every_signal();
@@ -123,14 +135,20 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
         return Err(failure);
     }
     let pid = child.as_raw_nonzero();
-    say(line, &format!("{{\"started\":{pid}}}"), terminal.as_ref().map(|terminal| terminal.as_fd()));
+    say(
+        line,
+        &format!("{{\"started\":{pid}}}"),
+        terminal.as_ref().map(|terminal| terminal.as_fd()),
+    );
     Ok(child)
 }
 
 fn environment(given: Vec<CString>) -> Vec<CString> {
-    let name = |entry: &CString| entry.as_bytes().split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
+    let name =
+        |entry: &CString| entry.as_bytes().split(|byte| *byte == b'=').next().map(<[u8]>::to_vec);
     let names: BTreeSet<_> = given.iter().map(name).collect();
-    let own = sys::inherited_environment().into_iter().filter(|entry| !names.contains(&name(entry)));
+    let own =
+        sys::inherited_environment().into_iter().filter(|entry| !names.contains(&name(entry)));
     own.chain(given).collect()
 }
 
@@ -145,7 +163,10 @@ fn parse(word: &[u8]) -> Option<Failure> {
 fn open_terminal((rows, columns): (u16, u16)) -> Result<(OwnedFd, OwnedFd), Errno> {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::pty::unlockpt(&ours)?;
-    let theirs = rustix::pty::ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    let theirs = rustix::pty::ioctl_tiocgptpeer(
+        &ours,
+        OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC,
+    )?;
     let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     rustix::termios::tcsetwinsize(&theirs, size)?;
     Ok((ours, theirs))
@@ -178,7 +199,11 @@ fn tell_end(line: &OwnedFd, status: WaitStatus) {
         (None, Some(signal)) => format!("\"killed\":{signal}"),
         (None, None) => return,
     };
-    say(line, &format!("{{\"cpu_us\":{},{how},\"max_rss_kib\":{}}}", used.cpu_us, used.max_rss_kib), None);
+    say(
+        line,
+        &format!("{{\"cpu_us\":{},{how},\"max_rss_kib\":{}}}", used.cpu_us, used.max_rss_kib),
+        None,
+    );
 }
 
 /// Whoever does not listen any more learns nothing.
@@ -189,5 +214,10 @@ pub fn say(line: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
     if !given.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(&given));
     }
-    let _ = rustix::net::sendmsg(line, &[IoSlice::new(word.as_bytes())], &mut control, SendFlags::NOSIGNAL);
+    let _ = rustix::net::sendmsg(
+        line,
+        &[IoSlice::new(word.as_bytes())],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    );
 }

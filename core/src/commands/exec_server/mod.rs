@@ -1,9 +1,11 @@
-//! The attendant: a program of ours that runs behind the fence, as its command, and starts others for whoever holds the other end of its stdin.
-//! So one sandbox serves a session: its commands share /tmp, loopback and processes, as those of one terminal do, and each of them
-//! costs two forks.
+//! The attendant: a program of ours that runs behind the fence, as its command, and starts others
+//! for whoever holds the other end of its stdin. So one sandbox serves a session: its commands
+//! share /tmp, loopback and processes, as those of one terminal do, and each of them costs two
+//! forks.
 //!
-//! It has no more rights than what it starts, and is not believed in anything that matters to the fence: the supervisor outside answers
-//! for the execs of all of them, and its end is the end of them all.
+//! It has no more rights than what it starts, and is not believed in anything that matters to the
+//! fence: the supervisor outside answers for the execs of all of them, and its end is the end of
+//! them all.
 
 mod command_reaper;
 mod opener;
@@ -52,20 +54,24 @@ const LONGEST: u64 = 64 << 20;
 /// So soon those are looked for again who come back to us.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Until the other end of stdin is closed. `grace`: behind no fence nobody but us ends what is left, and it gets so much time to end by itself: a
-/// client of an engine has a container to remove.
+/// Until the other end of stdin is closed. `grace`: behind no fence nobody but us ends what is
+/// left, and it gets so much time to end by itself: a client of an engine has a container to
+/// remove.
 pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
     // Nobody inside gets at the lines of others through us.
-    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(Refusal::Attend)?;
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(Refusal::Attend)?;
     // Whatever outlives its warden is ours to end.
-    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(Refusal::Attend)?;
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+        .map_err(Refusal::Attend)?;
     sys::hold_signals();
     let children = sys::child_descriptor().map_err(Refusal::Attend)?;
     let mut wardens = HashSet::new();
     let mut orphaned: Option<Instant> = None;
     let mut is_over = false;
     loop {
-        let mut ready = [PollFd::new(&children, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+        let mut ready =
+            [PollFd::new(&children, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
         if !is_over {
             ready[1] = PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN);
         }
@@ -73,7 +79,8 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Refusal::Attend(errno)),
         }
-        let (ended, asked) = (!ready[0].revents().is_empty(), !is_over && !ready[1].revents().is_empty());
+        let (ended, asked) =
+            (!ready[0].revents().is_empty(), !is_over && !ready[1].revents().is_empty());
         if ended {
             sys::children_heard();
             if bury(&mut wardens) {
@@ -102,9 +109,12 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
 /// Whoever has ended. True: a warden went before those it looked after.
 fn bury(wardens: &mut HashSet<Pid>) -> bool {
     let mut has_orphans = false;
-    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+    while let Ok(Some((pid, status))) =
+        rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)
+    {
         if status.stopping_signal().is_none() {
-            has_orphans |= wardens.remove(&pid) && status.exit_status() != Some(command_reaper::ALL_GONE);
+            has_orphans |=
+                wardens.remove(&pid) && status.exit_status() != Some(command_reaper::ALL_GONE);
         } else if wardens.contains(&pid) {
             // Nobody but a command stops its warden.
             let _ = rustix::process::kill_process(pid, Signal::CONT);
@@ -113,13 +123,20 @@ fn bury(wardens: &mut HashSet<Pid>) -> bool {
     has_orphans
 }
 
-/// Orphans are a warden's children as long as it lives. So whoever is ours and no warden has outlived his: by killing it, or because
-/// nobody wants to know of him any more. False: there are none.
+/// Orphans are a warden's children as long as it lives. So whoever is ours and no warden has
+/// outlived his: by killing it, or because nobody wants to know of him any more. False: there are
+/// none.
 fn end_orphans(wardens: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
-    let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut census = ProcessUsage::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
+    let proc = rustix::fs::open(
+        c"/proc",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let mut census =
+        ProcessUsage::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
     census.spare(wardens.iter().copied());
-    let found = if is_time { census.kill_descendants()? } else { census.signal_descendants(None)? };
+    let found =
+        if is_time { census.kill_descendants()? } else { census.signal_descendants(None)? };
     Ok(found > 0)
 }
 
@@ -130,11 +147,12 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     let mut word = [0; 1];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let stdin = rustix::stdio::stdin();
-    let received = match rustix::net::recvmsg(stdin, &mut [IoSliceMut::new(&mut word)], &mut control, flags) {
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(true),
-        Err(Errno::CONNRESET) => return Ok(false),
-        received => received.map_err(Refusal::Attend)?,
-    };
+    let received =
+        match rustix::net::recvmsg(stdin, &mut [IoSliceMut::new(&mut word)], &mut control, flags) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(true),
+            Err(Errno::CONNRESET) => return Ok(false),
+            received => received.map_err(Refusal::Attend)?,
+        };
     if received.bytes == 0 {
         return Ok(false);
     }
@@ -147,7 +165,8 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
         return Err(Refusal::Usage("a request is a file and a socket"));
     };
     let standard: Vec<OwnedFd> = given.collect();
-    // Reading what may be long, and whatever goes wrong from here on, is not for the one that all others wait for.
+    // Reading what may be long, and whatever goes wrong from here on, is not for the one that all
+    // others wait for.
     let warden = sys::fork(|| match word[0] {
         START => match read(&request).filter(|request: &Request| !request.argv.is_empty()) {
             Some(request) => command_reaper::look_after(&request, standard, &line),

@@ -1,8 +1,9 @@
 //! Opens one path inside the sandbox for the session's owner.
 //!
-//! File tools work on the host. Only the sandbox knows which names its masks and locks close at this moment, so the owner asks for the object
-//! that a path leads to here, and compares it with its own. The descriptor is the answer: the owner believes the kernel, not this process.
-//! One message: `{"opened":true}` with the descriptor, or `{"errno":N,"failed":"open"}`.
+//! File tools work on the host. Only the sandbox knows which names its masks and locks close at
+//! this moment, so the owner asks for the object that a path leads to here, and compares it with
+//! its own. The descriptor is the answer: the owner believes the kernel, not this process. One
+//! message: `{"opened":true}` with the descriptor, or `{"errno":N,"failed":"open"}`.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -35,7 +36,8 @@ pub fn answer(request: Option<OpenRequest>, line: &OwnedFd) -> i32 {
 fn open(request: &OpenRequest) -> Result<OwnedFd, Errno> {
     let path = request.path.as_c_str().into_owned();
     let below = path.as_bytes().strip_prefix(b"/").ok_or(Errno::INVAL)?;
-    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let root =
+        rustix::fs::open(c"/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     // A fifo without a writer does not block the opener, and no terminal becomes its own.
     let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     open_beneath::open(root, below, if request.read { read } else { OFlags::PATH })

@@ -1,8 +1,9 @@
-//! Whether a git configuration is harmless: it says nothing but what `git init`, `clone`, `commit` and `branch` write.
+//! Whether a git configuration is harmless: it says nothing but what `git init`, `clone`, `commit`
+//! and `branch` write.
 //!
-//! Git has hundreds of keys, and a good part of them names programs to run (protected-paths G2, G10, G14). So the list is of what
-//! may be said; a key that is not on it, an include, and a line that this parser does not understand are all harmful. The
-//! grammar is that of git's config.c.
+//! Git has hundreds of keys, and a good part of them names programs to run (protected-paths G2,
+//! G10, G14). So the list is of what may be said; a key that is not on it, an include, and a line
+//! that this parser does not understand are all harmful. The grammar is that of git's config.c.
 
 /// What is left to read.
 struct Reader<'a> {
@@ -113,7 +114,9 @@ impl Reader<'_> {
         let mut key = vec![first.to_ascii_lowercase()];
         let mut after = loop {
             match self.next() {
-                Some(byte) if byte.is_ascii_alphanumeric() || byte == b'-' => key.push(byte.to_ascii_lowercase()),
+                Some(byte) if byte.is_ascii_alphanumeric() || byte == b'-' => {
+                    key.push(byte.to_ascii_lowercase())
+                }
                 other => break other,
             }
         };
@@ -181,7 +184,8 @@ pub fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
     let text = value.unwrap_or(b"true");
     match (section.name.as_slice(), section.subsection.as_deref(), key) {
         (b"core", None, b"repositoryformatversion") => matches!(text, b"0" | b"1"),
-        // True makes the directory a repository without a work tree: git init and clone say so only in bare ones.
+        // True makes the directory a repository without a work tree: git init and clone say so only
+        // in bare ones.
         (b"core", None, b"bare") => text.eq_ignore_ascii_case(b"false"),
         (
             b"core",
@@ -201,12 +205,18 @@ pub fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
         (b"extensions", None, b"refstorage") => matches!(text, b"files" | b"reftable"),
         (b"user", None, b"name" | b"email") => is_line(text),
         (b"init", None, b"defaultbranch") => is_plain(text),
-        (b"pull", None, b"rebase" | b"ff") | (b"push", None, b"default" | b"autosetupremote") => is_plain(text),
-        (b"fetch", None, b"prune") | (b"rerere", None, b"enabled") | (b"gc", None, b"auto") => is_plain(text),
+        (b"pull", None, b"rebase" | b"ff") | (b"push", None, b"default" | b"autosetupremote") => {
+            is_plain(text)
+        }
+        (b"fetch", None, b"prune") | (b"rerere", None, b"enabled") | (b"gc", None, b"auto") => {
+            is_plain(text)
+        }
         (b"color", None, b"ui") | (b"advice", None, _) => is_plain(text),
         (b"remote", Some(name), b"url") => is_plain(name) && is_remote_url(text),
         (b"remote", Some(name), b"fetch") => is_plain(name) && is_refspec(text),
-        (b"remote", Some(name), b"tagopt") => is_plain(name) && matches!(text, b"--tags" | b"--no-tags"),
+        (b"remote", Some(name), b"tagopt") => {
+            is_plain(name) && matches!(text, b"--tags" | b"--no-tags")
+        }
         (b"branch", Some(_), b"remote") => is_plain(text) || text == b".",
         (b"branch", Some(_), b"merge") => is_plain(text),
         (b"branch", Some(_), b"rebase") => is_plain(text),
@@ -222,20 +232,30 @@ fn is_line(text: &[u8]) -> bool {
 
 /// A word: no option, no address, no path above.
 fn is_plain(text: &[u8]) -> bool {
-    let letter =
-        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/' | b'+') || *byte >= 0x80;
-    text.first().is_some_and(|first| *first != b'-') && text.iter().all(letter) && !text.starts_with(b"/")
+    let letter = |byte: &u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'_' | b'-' | b'.' | b'/' | b'+')
+            || *byte >= 0x80
+    };
+    text.first().is_some_and(|first| *first != b'-')
+        && text.iter().all(letter)
+        && !text.starts_with(b"/")
 }
 
 fn is_refspec(text: &[u8]) -> bool {
-    let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./+*:^@#".contains(byte) || *byte >= 0x80;
+    let letter =
+        |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./+*:^@#".contains(byte) || *byte >= 0x80;
     let text = text.strip_prefix(b"+").unwrap_or(text);
     text.starts_with(b"refs/") && text.iter().all(letter)
 }
 
 /// An address on a network: no program (`ext::`), no option, no place on this machine.
 fn is_remote_url(url: &[u8]) -> bool {
-    if !is_line(url) || url.contains(&b' ') || url.starts_with(b"-") || url.windows(2).any(|pair| pair == b"::") {
+    if !is_line(url)
+        || url.contains(&b' ')
+        || url.starts_with(b"-")
+        || url.windows(2).any(|pair| pair == b"::")
+    {
         return false;
     }
     let schemes: [&[u8]; 4] = [b"https://", b"http://", b"ssh://", b"git://"];
@@ -346,14 +366,20 @@ mod tests {
             let mut values = Vec::new();
             each(config.as_bytes(), &mut |section, key, value| {
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                let subsection = section.subsection.as_deref().map_or(String::new(), |name| format!(".{}", text(name)));
+                let subsection = section
+                    .subsection
+                    .as_deref()
+                    .map_or(String::new(), |name| format!(".{}", text(name)));
                 let value = value.map_or("-".to_owned(), |value| format!("<{}>", text(value)));
                 values.push(format!("{}{subsection}.{} {value}", text(&section.name), text(key)));
             })
             .unwrap();
             values
         };
-        assert_eq!(read("[A]\nb = \" x \" y  # z\nC\n"), ["a.b < x  y>", "a.c ->"].map(|one| one.replace("->", "-")));
+        assert_eq!(
+            read("[A]\nb = \" x \" y  # z\nC\n"),
+            ["a.b < x  y>", "a.c ->"].map(|one| one.replace("->", "-"))
+        );
         assert_eq!(read("[a \"B\\\"c\"]\nk=v\\\n w\\t\\\\"), ["a.B\"c.k <v w\t\\>"]);
         assert_eq!(read("[a.Bc.D] k =\n"), ["a.bc.d.k <>"]);
         assert_eq!(read("[a]\nk = \";\" ; no\nl=x;y\n"), ["a.k <;>", "a.l <x>"]);

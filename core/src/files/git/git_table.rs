@@ -58,8 +58,10 @@ pub fn table() -> &'static Table {
             }
         }
         let checked = table.parts.iter().filter(|part| part.held == "checked");
-        let names: BTreeSet<&str> = checked.filter_map(|part| part.path.rsplit('/').next()).collect();
-        table.checked = names.into_iter().filter_map(|name| CString::new(name).ok()).map(Into::into).collect();
+        let names: BTreeSet<&str> =
+            checked.filter_map(|part| part.path.rsplit('/').next()).collect();
+        table.checked =
+            names.into_iter().filter_map(|name| CString::new(name).ok()).map(Into::into).collect();
         table
     })
 }
@@ -92,14 +94,21 @@ fn key_of(name: &str) -> Key {
 impl Table {
     /// A key that the table does not have may name a program.
     pub fn key(&self, section: &[u8], key: &[u8]) -> Key {
-        let find = |name: &[u8]| self.keys.binary_search_by(|(known, _)| known.as_bytes().cmp(name)).ok();
-        let found = find(&[section, b".", key].concat()).or_else(|| find(&[section, b".*"].concat()));
+        let find =
+            |name: &[u8]| self.keys.binary_search_by(|(known, _)| known.as_bytes().cmp(name)).ok();
+        let found =
+            find(&[section, b".", key].concat()).or_else(|| find(&[section, b".*"].concat()));
         found.map_or(Key::Program, |at| self.keys[at].1)
     }
 
-    /// What is read-only in a git directory and in those that it holds, as patterns without a beginning.
+    /// What is read-only in a git directory and in those that it holds, as patterns without a
+    /// beginning.
     pub fn protected(&self) -> impl Iterator<Item = String> {
-        let own = self.parts.iter().filter(|part| matches!(part.held, "locked" | "main")).map(|part| part.path.into());
+        let own = self
+            .parts
+            .iter()
+            .filter(|part| matches!(part.held, "locked" | "main"))
+            .map(|part| part.path.into());
         let held = self.layouts.iter().flat_map(|layout| {
             let locked = self.parts.iter().filter(|part| part.held == "locked");
             locked.map(move |part| format!("{layout}/{}", part.path))
@@ -123,7 +132,9 @@ mod tests {
             let columns: Vec<&str> = line.split('\t').collect();
             let [kind, _, role, held] = columns[..] else { panic!("{line}: four columns") };
             match kind {
-                "part" => assert!(["locked", "main", "makes", "own", "checked"].contains(&held), "{line}"),
+                "part" => {
+                    assert!(["locked", "main", "makes", "own", "checked"].contains(&held), "{line}")
+                }
                 "layout" => assert!(["module", "entry"].contains(&role), "{line}"),
                 "branch" => {}
                 "key" => assert!(key_of(role) != Key::Program || role == "program", "{line}"),
@@ -139,7 +150,13 @@ mod tests {
     #[test]
     fn what_runs_is_locked_in_every_git_directory() {
         let protected: Vec<String> = table().protected().collect();
-        for name in ["config", "worktrees/*/commondir", "modules/**/hooks", "objects/info/alternates", "svn"] {
+        for name in [
+            "config",
+            "worktrees/*/commondir",
+            "modules/**/hooks",
+            "objects/info/alternates",
+            "svn",
+        ] {
             assert!(protected.iter().any(|known| known == name), "{name}");
         }
         assert!(!protected.iter().any(|name| name == "modules/**/svn" || name == "HEAD"));
@@ -154,7 +171,8 @@ mod tests {
             let (section, key) = name.split_once('.').unwrap();
             for subsection in ["", " \"x\""] {
                 for value in ["x", "!x", "./x", "refs/x"] {
-                    let config = format!("[{section}{subsection}]\n{} = {value}\n", key.replace('*', "x"));
+                    let config =
+                        format!("[{section}{subsection}]\n{} = {value}\n", key.replace('*', "x"));
                     assert!(!super::super::config::is_harmless(config.as_bytes()), "{config}");
                 }
             }

@@ -1,8 +1,9 @@
 //! The paths in a git index.
 //!
-//! `git checkout .` and `git restore .` write each entry that misses in the work tree, and do not check its path: an entry
-//! `.git/hooks/post-checkout` becomes a hook, and runs at once. So an index that a command leaves is read to its end.
-//! The format is that of git's Documentation/gitformat-index, versions 2 to 4.
+//! `git checkout .` and `git restore .` write each entry that misses in the work tree, and do not
+//! check its path: an entry `.git/hooks/post-checkout` becomes a hook, and runs at once. So an
+//! index that a command leaves is read to its end. The format is that of git's
+//! Documentation/gitformat-index, versions 2 to 4.
 
 const HEADER: usize = 12;
 /// Times, device, inode, mode, owner and size, before the object's hash.
@@ -41,7 +42,8 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
         let (name, end) = match version {
             2 | 3 => {
                 let name = terminated(entry.get(begin..)?)?;
-                // The length of an entry is a multiple of eight, and at least one zero ends the name.
+                // The length of an entry is a multiple of eight, and at least one zero ends the
+                // name.
                 (name, (begin + name.len() + 8) & !7)
             }
             4 => {
@@ -144,7 +146,10 @@ mod tests {
         for version in [2, 3, 4] {
             for hash in HASHES {
                 for path in ["a", "a/b.c", "src/.gitignore", "..a", ".github/x", "a/git"] {
-                    assert!(is_harmless(&index(version, path, hash, b"")), "{version} {hash} {path}");
+                    assert!(
+                        is_harmless(&index(version, path, hash, b"")),
+                        "{version} {hash} {path}"
+                    );
                 }
             }
         }
@@ -154,8 +159,20 @@ mod tests {
     fn other_paths_are_not() {
         for version in [2, 3, 4] {
             for hash in HASHES {
-                for path in [".git/hooks/x", "a/.GIT/config", "../x", "/etc/x", "a//b", "a/", "./a", "git~1/config"] {
-                    assert!(!is_harmless(&index(version, path, hash, b"")), "{version} {hash} {path}");
+                for path in [
+                    ".git/hooks/x",
+                    "a/.GIT/config",
+                    "../x",
+                    "/etc/x",
+                    "a//b",
+                    "a/",
+                    "./a",
+                    "git~1/config",
+                ] {
+                    assert!(
+                        !is_harmless(&index(version, path, hash, b"")),
+                        "{version} {hash} {path}"
+                    );
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! Which directories are git's, and where in one a path lies.
 //!
-//! A directory is git's by its name, `.git`, or by its parts: then it is known by its path, from the first survey of a run on.
-//! Such a directory is pinned with all above it, so the command can not move it. If it is moved outside, the guard meets it at its new
-//! path and adds that. One that appears later is taken away.
+//! A directory is git's by its name, `.git`, or by its parts: then it is known by its path, from
+//! the first survey of a run on. Such a directory is pinned with all above it, so the command can
+//! not move it. If it is moved outside, the guard meets it at its new path and adds that. One that
+//! appears later is taken away.
 
 use crate::files::patterns::case_fold;
 
@@ -58,14 +59,21 @@ impl Known {
         is_git_name(last(path), folding) || self.dirs.iter().any(|dir| dir == path)
     }
 
-    /// The innermost git directory that a path is or lies in, by the length of its path. Exceptions rest on the answer, so no name in
-    /// other letters is taken for `.git`: patterns do that only where the file system does.
+    /// The innermost git directory that a path is or lies in, by the length of its path. Exceptions
+    /// rest on the answer, so no name in other letters is taken for `.git`: patterns do that only
+    /// where the file system does.
     fn around(&self, path: &[u8]) -> Option<usize> {
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        let ends = path
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'/')
+            .map(|(at, _)| at)
+            .chain([path.len()]);
         ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], false))
     }
 
-    /// Does git write to what lies in this directory? A work tree may lie in a git directory of another name, and is none of it.
+    /// Does git write to what lies in this directory? A work tree may lie in a git directory of
+    /// another name, and is none of it.
     pub fn holds(&self, dir: &[u8], folding: bool) -> bool {
         let named = dir.split(|byte| *byte == b'/').any(|name| is_git_name(name, folding));
         named
@@ -111,7 +119,8 @@ impl Known {
         };
         let role = git_table::table().parts.iter().filter(fits).find_map(|part| part.role)?;
         let pointer = matches!(role, Role::CommonDir | Role::GitDir);
-        let in_entry = pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
+        let in_entry =
+            pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
         let stands = match of {
             // A linked work tree has an index and an unfinished rebase of its own.
             _ if matches!(role, Role::Index | Role::Number) => true,
@@ -121,9 +130,10 @@ impl Known {
         stands.then_some(role)
     }
 
-    /// Is this the name of a branch, or a directory of such names, in the repository of a submodule? It may be called like
-    /// a part of a git directory. No name of a branch begins with a dot (git-check-ref-format), so no further repository
-    /// that is called `.git` is one; one that git knows by its parts is a git directory of its own.
+    /// Is this the name of a branch, or a directory of such names, in the repository of a
+    /// submodule? It may be called like a part of a git directory. No name of a branch begins with
+    /// a dot (git-check-ref-format), so no further repository that is called `.git` is one; one
+    /// that git knows by its parts is a git directory of its own.
     pub fn is_branch(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let (of, names) = in_layout(&path[end..]);
@@ -132,17 +142,22 @@ impl Known {
         git_table::table().branches.iter().any(|branch| {
             let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
             let mut windows = names.windows(beginning.len()).enumerate().skip(first);
-            let at = windows.find(|(at, window)| *window == beginning && (of == Of::Submodule || *at == 0));
+            let at = windows
+                .find(|(at, window)| *window == beginning && (of == Of::Submodule || *at == 0));
             let rest = at.map(|(at, window)| &names[at + window.len()..]);
-            rest.is_some_and(|rest| !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b".")))
+            rest.is_some_and(|rest| {
+                !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b"."))
+            })
         })
     }
 
-    /// Is this where `git worktree add` makes the entry of a work tree? The repository is one that git would find from
-    /// outside: none that lies in another one's git directory, but for those that were there before.
+    /// Is this where `git worktree add` makes the entry of a work tree? The repository is one that
+    /// git would find from outside: none that lies in another one's git directory, but for those
+    /// that were there before.
     pub fn is_place_of_entry(&self, path: &[u8]) -> bool {
         let git = parent(parent(path));
-        self.is_entry(path) && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
+        self.is_entry(path)
+            && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
     }
 
     /// Do the patterns for the git directory above hold this one's parts too?
@@ -153,9 +168,11 @@ impl Known {
     }
 }
 
-/// What a path in a git directory belongs to, and the names from there on; of a submodule's, with the name of the submodule.
+/// What a path in a git directory belongs to, and the names from there on; of a submodule's, with
+/// the name of the submodule.
 fn in_layout(inside: &[u8]) -> (Of, Vec<&[u8]>) {
-    let names: Vec<&[u8]> = inside.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    let names: Vec<&[u8]> =
+        inside.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
     let (of, skipped) = match names[..] {
         [b"worktrees", _, b"modules", _, _, ..] => (Of::Submodule, 3),
         [b"modules", _, _, ..] => (Of::Submodule, 1),
@@ -179,8 +196,12 @@ mod tests {
 
     fn known() -> Known {
         let mut known = Known::default();
-        for dir in ["/w/.bare", "/w/.bare/worktrees/old", "/w/.git/modules/m/refs/heads/inner", "/w/.git/modules/known"]
-        {
+        for dir in [
+            "/w/.bare",
+            "/w/.bare/worktrees/old",
+            "/w/.git/modules/m/refs/heads/inner",
+            "/w/.git/modules/known",
+        ] {
             assert!(known.add(dir.as_bytes()));
         }
         assert!(!known.add(b"/w/.bare"));

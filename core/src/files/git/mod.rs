@@ -1,9 +1,12 @@
-//! One model of what git reads, follows and executes, and what of it may appear while a command runs.
+//! One model of what git reads, follows and executes, and what of it may appear while a command
+//! runs.
 //!
-//! `files/git/git_table.rs` says which parts of a git directory count, `files/git/known_dirs.rs` which directories are git's, `files/git/config.rs` and `files/git/trusted_paths.rs` what a
-//! configuration says. `git init`, `clone` and `worktree add` create names that are protected, because git trusts them. With what
-//! these commands themselves write into them they are harmless and stay; with anything else they do not. Content that was judged
-//! once is judged again whenever it is written.
+//! `files/git/git_table.rs` says which parts of a git directory count, `files/git/known_dirs.rs`
+//! which directories are git's, `files/git/config.rs` and `files/git/trusted_paths.rs` what a
+//! configuration says. `git init`, `clone` and `worktree add` create names that are protected,
+//! because git trusts them. With what these commands themselves write into them they are harmless
+//! and stay; with anything else they do not. Content that was judged once is judged again whenever
+//! it is written.
 
 mod config;
 mod git_table;
@@ -100,7 +103,8 @@ pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, Unread> {
     Ok(found)
 }
 
-/// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree, which has no objects.
+/// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree,
+/// which has no objects.
 pub fn is_git_own(known: &Known, dir: &Dir<'_>, parts: GitParts) -> bool {
     let path = whole_path(dir);
     known.is_git(&path, dir.folding) || (known.is_entry(&path) && !parts.objects)
@@ -121,7 +125,8 @@ pub enum Judgement {
     Harmless,
     /// The object that is.
     Harmful(Identity),
-    /// What had the name is gone. Git renames and removes its lock files while we look; what has the name now makes an event.
+    /// What had the name is gone. Git renames and removes its lock files while we look; what has
+    /// the name now makes an event.
     Gone,
     /// It can not be looked at.
     Unknown(Errno),
@@ -136,7 +141,8 @@ pub struct GitView<'a> {
     pub finishing: bool,
 }
 
-/// Judges what has the name now. Only a plain file under one name is ever harmless: another name could be written unseen.
+/// Judges what has the name now. Only a plain file under one name is ever harmless: another name
+/// could be written unseen.
 pub fn judge(
     role: Role,
     sight: &GitView<'_>,
@@ -145,7 +151,8 @@ pub fn judge(
     name: &CStr,
     buffer: &mut Vec<u8>,
 ) -> Judgement {
-    let opened = open_beneath::look(dir.fd, name.to_bytes()).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
+    let opened = open_beneath::look(dir.fd, name.to_bytes())
+        .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
     let (stat, object) = match opened {
         Ok(opened) => opened,
         Err(Errno::NOENT) => return Judgement::Gone,
@@ -153,10 +160,13 @@ pub fn judge(
     };
     let harmless = match (role, FileType::from_raw_mode(stat.st_mode)) {
         (Role::Hooks, file_type) => file_type == FileType::Directory,
-        (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
+        (Role::Hook, FileType::RegularFile) => {
+            name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1
+        }
         (_, FileType::RegularFile) => match read(object.as_fd(), role.max_bytes(), buffer) {
             Ok(0) => return Judgement::Gone,
-            // Nothing can write an index or a count by another name: both are judged when nothing runs any more.
+            // Nothing can write an index or a count by another name: both are judged when nothing
+            // runs any more.
             Ok(links) if links == 1 || matches!(role, Role::Index | Role::Number) => {
                 content_is_harmless(role, sight, names, dir, buffer)
             }
@@ -167,7 +177,13 @@ pub fn judge(
     if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
 }
 
-fn content_is_harmless(role: Role, sight: &GitView<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
+fn content_is_harmless(
+    role: Role,
+    sight: &GitView<'_>,
+    names: &mut Names,
+    dir: &Dir<'_>,
+    content: &[u8],
+) -> bool {
     match role {
         // Not written yet.
         _ if content.is_empty() => true,
@@ -181,11 +197,14 @@ fn content_is_harmless(role: Role, sight: &GitView<'_>, names: &mut Names, dir: 
     }
 }
 
-/// The answer to `paddock-core git-state`: may a file with this path in a git directory be taken over from a copy?
+/// The answer to `paddock-core git-state`: may a file with this path in a git directory be taken
+/// over from a copy?
 pub fn may_be_applied(path: &[u8], content: &[u8]) -> bool {
     match Known::default().role(&[b"/.git/", path].concat()) {
         Some(Role::Index) => content.is_empty() || index::is_harmless(content),
-        Some(Role::Number) => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
+        Some(Role::Number) => {
+            line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
+        }
         _ => true,
     }
 }
@@ -196,25 +215,37 @@ fn line(content: &[u8]) -> Option<&[u8]> {
     (!line.iter().any(u8::is_ascii_control)).then_some(line)
 }
 
-/// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no link is on the way: what git
-/// reads there is judged as well. A submodule's leads elsewhere, and is for the user to make.
-fn leads_to_worktree(sight: &GitView<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
-    let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else { return false };
+/// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no
+/// link is on the way: what git reads there is judged as well. A submodule's leads elsewhere, and
+/// is for the user to make.
+fn leads_to_worktree(
+    sight: &GitView<'_>,
+    names: &mut Names,
+    dir: &Dir<'_>,
+    content: &[u8],
+) -> bool {
+    let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else {
+        return false;
+    };
     let path = trusted_paths::resolved(&whole_path(dir), target);
     if !names.git.is_place_of_entry(&path) {
         return false;
     }
-    let Some(path) = whole(path).filter(|path| is_searched(sight, names, path)) else { return false };
+    let Some(path) = whole(path).filter(|path| is_searched(sight, names, path)) else {
+        return false;
+    };
     // By the entry the next run knows where the work tree is. `git worktree move` writes it last.
     let top = whole_path(dir);
-    let agrees = || matches!(trusted_paths::linked_by(path.as_bytes()), Ok(Some(linked)) if linked == top);
+    let agrees =
+        || matches!(trusted_paths::linked_by(path.as_bytes()), Ok(Some(linked)) if linked == top);
     if sight.finishing && !agrees() {
         return false;
     }
     if !means_nothing_new(sight.ground, names, path.as_bytes(), &top) {
         return false;
     }
-    // The kernel takes ".." from where a link has led. Without links on the way it comes to where the letters say.
+    // The kernel takes ".." from where a link has led. Without links on the way it comes to where
+    // the letters say.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
@@ -228,8 +259,9 @@ fn whole(path: Vec<u8>) -> Option<AbsPath> {
     Text::from_bytes(path).and_then(AbsPath::new).ok()
 }
 
-/// Is all that git obeys in a work tree at `top` protected there, or out of the command's reach? Relative values of the
-/// configuration mean other files there than in the work trees that were known at the start.
+/// Is all that git obeys in a work tree at `top` protected there, or out of the command's reach?
+/// Relative values of the configuration mean other files there than in the work trees that were
+/// known at the start.
 fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
     let repository = known_dirs::parent(known_dirs::parent(entry));
     let Ok(obeyed) = trusted_paths::by_all(repository, entry, top) else { return false };
@@ -242,8 +274,8 @@ fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &
     })
 }
 
-/// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what is denied, what can not be
-/// listed, and what other means hold.
+/// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what
+/// is denied, what can not be listed, and what other means hold.
 fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool {
     let GitView { ground, shut, .. } = *sight;
     let Some((tree, below)) = ground.place_of(entry) else { return false };
@@ -252,7 +284,12 @@ fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool 
     if !tree.writable || !tree.watched || tree.leaves_out(below) || names.may_deny(root, below) {
         return false;
     }
-    let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
+    let ends = below
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'/')
+        .map(|(at, _)| at)
+        .chain([below.len()]);
     let is_open = |end: usize| {
         let stat = tree.open(&below[..end], OFlags::PATH).and_then(rustix::fs::fstat);
         stat.is_ok_and(|stat| !shut.iter().any(|shut| shut.identity == Identity::from(&stat)))
@@ -260,7 +297,8 @@ fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool 
     names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
 }
 
-/// What a `.git` file makes git obey in the work tree that it lies in, wherever the repository thinks that this is.
+/// What a `.git` file makes git obey in the work tree that it lies in, wherever the repository
+/// thinks that this is.
 pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     let top = whole_path(dir);
     let Some(line) = trusted_paths::first_line([&top[..], b"/", name.to_bytes()].concat())? else {
@@ -269,7 +307,8 @@ pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     let Some(target) = line.strip_prefix(b"gitdir: ") else { return Ok(Obeyed::default()) };
     let git_dir = trusted_paths::resolved(&top, target);
     let common = trusted_paths::first_line([&git_dir[..], b"/commondir"].concat())?;
-    let common = common.map_or_else(|| git_dir.clone(), |common| trusted_paths::resolved(&git_dir, &common));
+    let common =
+        common.map_or_else(|| git_dir.clone(), |common| trusted_paths::resolved(&git_dir, &common));
     trusted_paths::by_all(&common, &git_dir, &top)
 }
 
@@ -278,7 +317,8 @@ pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
     let object = open_beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
-        let link = FileType::from_raw_mode(rustix::fs::fstat(&object)?.st_mode) == FileType::Symlink;
+        let link =
+            FileType::from_raw_mode(rustix::fs::fstat(&object)?.st_mode) == FileType::Symlink;
         Ok((object, link))
     });
     let read = object.and_then(|(object, link)| match link {

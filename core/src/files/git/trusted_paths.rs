@@ -1,8 +1,10 @@
-//! What the configuration of a repository in the workspace makes git obey: hooks, attributes, includes, programs.
+//! What the configuration of a repository in the workspace makes git obey: hooks, attributes,
+//! includes, programs.
 //!
-//! The plan knows what the workspace's own repository names. Others lie below it, with values that are meant from their own work
-//! trees. Files that a configuration includes are read as well, whatever the condition. Every file that the words of a value
-//! spell counts; a value that git itself writes names nothing.
+//! The plan knows what the workspace's own repository names. Others lie below it, with values that
+//! are meant from their own work trees. Files that a configuration includes are read as well,
+//! whatever the condition. Every file that the words of a value spell counts; a value that git
+//! itself writes names nothing.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
@@ -40,7 +42,8 @@ struct Said {
 #[derive(Debug, Default)]
 pub struct Obeyed {
     pub paths: Vec<Vec<u8>>,
-    /// The directories that relative values are meant from. In another place the same values mean other files.
+    /// The directories that relative values are meant from. In another place the same values mean
+    /// other files.
     pub bases: Vec<Vec<u8>>,
 }
 
@@ -60,8 +63,8 @@ impl Obeyed {
     }
 }
 
-/// `file` is the configuration itself, `top` the work tree that its values are meant from; without one, every work tree that
-/// the repository has.
+/// `file` is the configuration itself, `top` the work tree that its values are meant from; without
+/// one, every work tree that the repository has.
 pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unread> {
     let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
     let mut said = Vec::new();
@@ -97,7 +100,8 @@ pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unr
     let own = parent(file);
     let tops = match top {
         Some(top) => vec![top.to_vec()],
-        // Git takes the last work tree that is said for the repository's own, and what is linked to it as it is.
+        // Git takes the last work tree that is said for the repository's own, and what is linked to
+        // it as it is.
         None => {
             let said = said.iter().filter(|said| said.key == Key::WorkTree);
             said.map(|said| resolved(own, &said.value)).chain(tops_of(own)?).collect()
@@ -122,7 +126,8 @@ pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unr
     Ok(obeyed)
 }
 
-/// What the configurations of a repository and of one of its work trees make git obey in a work tree at `top`.
+/// What the configurations of a repository and of one of its work trees make git obey in a work
+/// tree at `top`.
 pub fn by_all(common: &[u8], git_dir: &[u8], top: &[u8]) -> Result<Obeyed, Unread> {
     let mut obeyed = Obeyed::default();
     for file in [[common, b"/config"].concat(), [git_dir, b"/config.worktree"].concat()] {
@@ -140,7 +145,9 @@ pub fn by_all(common: &[u8], git_dir: &[u8], top: &[u8]) -> Result<Obeyed, Unrea
 pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, Unread> {
     let mut content = Vec::new();
     match read_file(&path, &mut content) {
-        Ok(()) => Ok(Some(content.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec())),
+        Ok(()) => {
+            Ok(Some(content.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()))
+        }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
         Err(source) => Err(Unread { path, source }),
     }
@@ -167,7 +174,8 @@ pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
     }
 }
 
-/// The work trees that a git directory is for: its own, and those that are linked to it; of a linked one's entry, that one.
+/// The work trees that a git directory is for: its own, and those that are linked to it; of a
+/// linked one's entry, that one.
 fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     if last(parent(git)) == b"worktrees" {
         return Ok(vec![linked_by(git)?.unwrap_or_else(|| git.to_vec())]);
@@ -197,18 +205,25 @@ pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
     Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }
 
-/// The files that the words of a command spell: by a path, also where nothing lies yet, or by a name in a directory among them.
+/// The files that the words of a command spell: by a path, also where nothing lies yet, or by a
+/// name in a directory among them.
 fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
-    let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
-    let mut words: Vec<&[u8]> = command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
+    let letter =
+        |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
+    let mut words: Vec<&[u8]> =
+        command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
     words.truncate(MOST_WORDS);
     // Of a command in a command (sh -c) too.
     let mut with_blanks = words_with_blanks(command);
-    with_blanks.extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
+    with_blanks
+        .extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
     words.extend(with_blanks.iter().map(Vec::as_slice).take(MOST_WORDS));
-    // `$(git rev-parse --show-toplevel)/tools/watch`: what comes before the slash may be the work tree.
+    // `$(git rev-parse --show-toplevel)/tools/watch`: what comes before the slash may be the work
+    // tree.
     let expands = command.iter().any(|byte| b"$`".contains(byte));
-    let below = |word: &[u8]| resolved(top, if expands { word.strip_prefix(b"/").unwrap_or(word) } else { word });
+    let below = |word: &[u8]| {
+        resolved(top, if expands { word.strip_prefix(b"/").unwrap_or(word) } else { word })
+    };
     let mut bases = Vec::new();
     for word in &words {
         let base = below(word);
@@ -238,8 +253,11 @@ fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(command.len());
     let mut rest = command;
     while let Some((letter, after)) = rest.split_first() {
-        let begins = out.last().is_none_or(|before: &u8| !before.is_ascii_alphanumeric() && *before != b'/');
-        let found = [&b"$HOME/"[..], b"${HOME}/", b"~/"].into_iter().find(|spelling| rest.starts_with(spelling));
+        let begins =
+            out.last().is_none_or(|before: &u8| !before.is_ascii_alphanumeric() && *before != b'/');
+        let found = [&b"$HOME/"[..], b"${HOME}/", b"~/"]
+            .into_iter()
+            .find(|spelling| rest.starts_with(spelling));
         match found {
             Some(spelling) if begins => {
                 out.extend(home);
@@ -254,7 +272,8 @@ fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The words of a shell that hold blanks, by quotes or backslashes; others are found without knowing of those.
+/// The words of a shell that hold blanks, by quotes or backslashes; others are found without
+/// knowing of those.
 fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
     let (mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None);
     let mut letters = command.iter().copied();
@@ -278,7 +297,8 @@ fn is(path: &[u8], file_type: FileType) -> Result<bool, Unread> {
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
         // A word need not be a path at all.
         Err(Errno::NAMETOOLONG) if is_too_long(path) => Ok(false),
-        // What lies in a directory that is shut, or behind a link that leads nowhere, may be opened again: it counts as a file.
+        // What lies in a directory that is shut, or behind a link that leads nowhere, may be opened
+        // again: it counts as a file.
         Err(Errno::ACCESS | Errno::LOOP) => Ok(file_type == FileType::RegularFile),
         Err(source) => Err(Unread { path: path.to_vec(), source }),
     }
@@ -324,7 +344,10 @@ mod tests {
             ["/w/n/.gitconfig", "/srv/hooks"]
         );
         assert_eq!(obeyed("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h", "/w/n/h"]);
-        assert!(obeyed("[filter \"x\"]\nclean = sh tools/clean %f\n").contains(&"/w/n/tools/clean".to_owned()));
+        assert!(
+            obeyed("[filter \"x\"]\nclean = sh tools/clean %f\n")
+                .contains(&"/w/n/tools/clean".to_owned())
+        );
         assert!(
             obeyed("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
                 .contains(&"/w/n/tools/watch".to_owned())
@@ -337,13 +360,18 @@ mod tests {
             ("[core]\nhooksPath = ../hooks\n", &["/w/n", "/w/n/.git"][..]),
             ("[core]\nfsmonitor = sh tools/watch\n", &["/w/n", "/w/n/.git"]),
             ("[include]\npath = ../../x\n", &["/w/n/.git"]),
-            ("[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\npath = /srv/x\n", &[]),
+            (
+                "[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\npath = /srv/x\n",
+                &[],
+            ),
         ] {
             let bases = by(b"/w/n/.git/config", config.as_bytes(), None).unwrap().bases;
-            let bases: Vec<_> = bases.iter().map(|base| std::str::from_utf8(base).unwrap()).collect();
+            let bases: Vec<_> =
+                bases.iter().map(|base| std::str::from_utf8(base).unwrap()).collect();
             assert_eq!(bases, expected, "{config}");
         }
-        let elsewhere = by(b"/w/n/.git/config", b"[core]\nhooksPath = h\n", Some(b"/w/new")).unwrap();
+        let elsewhere =
+            by(b"/w/n/.git/config", b"[core]\nhooksPath = h\n", Some(b"/w/new")).unwrap();
         assert_eq!(elsewhere.paths, [b"/w/new/h"]);
     }
 
@@ -370,7 +398,10 @@ mod tests {
 
     #[test]
     fn what_git_writes_by_itself_names_nothing() {
-        assert!(obeyed("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n").is_empty());
+        assert!(
+            obeyed("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n")
+                .is_empty()
+        );
         assert!(obeyed("[core\nhooksPath = x\n").is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! Names that a command may write and that are executed outside later: which of them a run has changed.
+//! Names that a command may write and that are executed outside later: which of them a run has
+//! changed.
 
 use rustix::event::Timespec;
 use rustix::fs::{FileType, OFlags, Stat};
@@ -11,7 +12,8 @@ use crate::plan::wire::bytes::AbsPath;
 /// The tree, and the path there.
 type Place = (usize, Vec<u8>);
 
-/// Those that were there at the start, in order, each with the file that it was. A symlink counts with the file that it leads to.
+/// Those that were there at the start, in order, each with the file that it was. A symlink counts
+/// with the file that it leads to.
 #[derive(Default)]
 pub struct Flagged(Vec<(Place, Files)>);
 
@@ -27,23 +29,28 @@ impl Flagged {
         Flagged(all)
     }
 
-    /// Those that were there at the start come first, then those that lie higher: decoys push none of them out of sight. A name counts
-    /// when its file is another one than at the start, which a directory that was moved brings along, or when its time of change, which
-    /// no command can set, is later. The same holds for the file that a symlink leads to.
+    /// Those that were there at the start come first, then those that lie higher: decoys push none
+    /// of them out of sight. A name counts when its file is another one than at the start, which a
+    /// directory that was moved brings along, or when its time of change, which no command can set,
+    /// is later. The same holds for the file that a symlink leads to.
     pub fn changed(&self, ground: &TreeRoots, now: &[Place], since: Timespec) -> Vec<AbsPath> {
         let since = (since.tv_sec, since.tv_nsec);
         let mut changed = Vec::new();
         for place in now {
-            let known = self.0.binary_search_by(|(other, _)| other.cmp(place)).ok().map(|at| self.0[at].1);
+            let known =
+                self.0.binary_search_by(|(other, _)| other.cmp(place)).ok().map(|at| self.0[at].1);
             let is_later = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec as i64) >= since;
             let is_changed = match look(ground, place) {
                 Ok(looked) => {
-                    known != Some(files(&looked)) || is_later(&looked.0) || looked.1.as_ref().is_some_and(is_later)
+                    known != Some(files(&looked))
+                        || is_later(&looked.0)
+                        || looked.1.as_ref().is_some_and(is_later)
                 }
                 Err(Errno::NOENT) => false,
                 Err(_) => true, // it can not be told
             };
-            if let Some(path) = ground.trees[place.0].absolute(&place.1).ok().filter(|_| is_changed) {
+            if let Some(path) = ground.trees[place.0].absolute(&place.1).ok().filter(|_| is_changed)
+            {
                 let depth = path.as_bytes().iter().filter(|byte| **byte == b'/').count();
                 changed.push((known.is_none(), depth, path));
             }
@@ -68,7 +75,9 @@ fn look(ground: &TreeRoots, (tree, path): &Place) -> Result<(Stat, Option<Stat>)
     let whole = tree.absolute(path).map_err(|_| Errno::NAMETOOLONG)?;
     match rustix::fs::stat(whole.as_bytes()) {
         // A directory changes with every name in it, and is not executed.
-        Ok(target) if FileType::from_raw_mode(target.st_mode) == FileType::Directory => Ok((own, None)),
+        Ok(target) if FileType::from_raw_mode(target.st_mode) == FileType::Directory => {
+            Ok((own, None))
+        }
         Ok(target) => Ok((own, Some(target))),
         // Nothing that the caller could execute.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok((own, None)),

@@ -1,7 +1,8 @@
 //! Sockets that appear, and whether somebody can be reached by them.
 //!
-//! A socket has its name before anybody answers there (bind(2) makes the file first). So one that is silent is looked at again for a
-//! while; one that stays silent stays so for good, because no file that is there is ever bound.
+//! A socket has its name before anybody answers there (bind(2) makes the file first). So one that
+//! is silent is looked at again for a while; one that stays silent stays so for good, because no
+//! file that is there is ever bound.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -40,7 +41,12 @@ impl Silent {
         if self.0.len() == MOST {
             return false;
         }
-        self.0.push(One { place, identity, next: Instant::now() + FIRST_PAUSE, pause: FIRST_PAUSE });
+        self.0.push(One {
+            place,
+            identity,
+            next: Instant::now() + FIRST_PAUSE,
+            pause: FIRST_PAUSE,
+        });
         true
     }
 
@@ -50,7 +56,11 @@ impl Silent {
     }
 
     /// True: somebody answers now, and is to be covered.
-    pub fn look_again(&mut self, ground: &TreeRoots, covers: &mut Vec<Cover>) -> Result<bool, WalkError> {
+    pub fn look_again(
+        &mut self,
+        ground: &TreeRoots,
+        covers: &mut Vec<Cover>,
+    ) -> Result<bool, WalkError> {
         if self.next_look() != Some(Duration::ZERO) {
             return Ok(false);
         }
@@ -62,7 +72,9 @@ impl Silent {
                 continue;
             }
             let (tree, path) = (&ground.trees[one.place.0], &one.place.1);
-            let found = tree.open(path, OFlags::PATH).and_then(|socket| Ok((rustix::fs::fstat(&socket)?, socket)));
+            let found = tree
+                .open(path, OFlags::PATH)
+                .and_then(|socket| Ok((rustix::fs::fstat(&socket)?, socket)));
             let silent = match found {
                 Ok((stat, socket)) if Identity::from(&stat) == one.identity => {
                     let silent = host_sockets::is_silent(socket.as_fd());
@@ -77,7 +89,9 @@ impl Silent {
                     one.pause = one.pause.min(LAST_PAUSE / 2);
                     true
                 }
-                Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
+                Err(source) => {
+                    return Err(WalkError::Look { path: walk::shown(tree, path), source });
+                }
             };
             if silent && one.pause < LAST_PAUSE {
                 one.pause *= 2;
@@ -116,7 +130,8 @@ mod tests {
         while !silent.look_again(&ground, &mut covers).unwrap() {
             std::thread::sleep(silent.next_look().unwrap());
         }
-        let found: Vec<_> = covers.iter().map(|cover| (cover.path.to_string(), cover.kind)).collect();
+        let found: Vec<_> =
+            covers.iter().map(|cover| (cover.path.to_string(), cover.kind)).collect();
         assert_eq!(found, [(scene.path("awake").display().to_string(), CoverKind::Stranger)]);
         assert_eq!(silent.0.len(), 1);
         silent.0[0].pause = LAST_PAUSE;

@@ -1,4 +1,5 @@
-//! The events of the watched directories: read, and judged in an order that leaves no denied name waiting.
+//! The events of the watched directories: read, and judged in an order that leaves no denied name
+//! waiting.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -61,7 +62,9 @@ impl Noted {
     }
 
     fn name(&self, at: usize) -> Option<&CStr> {
-        CStr::from_bytes_with_nul(&self.names[self.events[at].name.clone()]).ok().filter(|name| !name.is_empty())
+        CStr::from_bytes_with_nul(&self.names[self.events[at].name.clone()])
+            .ok()
+            .filter(|name| !name.is_empty())
     }
 }
 
@@ -102,11 +105,13 @@ impl Guard {
         if self.post.finishing { Ok(()) } else { self.patrol(true) }
     }
 
-    /// Judges no event that waits any more. What went away counts all the same: what is found at its name is new.
+    /// Judges no event that waits any more. What went away counts all the same: what is found at
+    /// its name is new.
     pub(super) fn note_ends(&mut self) {
         for at in self.noted.judged..self.noted.events.len() {
             let Noticed { watch, what, .. } = self.noted.events[at];
-            let node = self.post.nodes.of_watch(watch).and_then(|number| self.post.nodes.get(number));
+            let node =
+                self.post.nodes.of_watch(watch).and_then(|number| self.post.nodes.get(number));
             if what.contains(ReadFlags::IGNORED) {
                 self.post.ended(watch);
             } else if let (Some(node), Some(name)) = (node, self.noted.name(at))
@@ -148,8 +153,14 @@ impl Guard {
         let new = self.noted.read.iter().rev().nth(1).map_or(self.noted.judged, |(end, _)| *end);
         for at in new.max(self.noted.judged)..self.noted.events.len() {
             let Noticed { watch, what, .. } = self.noted.events[at];
-            let node = self.post.nodes.of_watch(watch).and_then(|number| Some((number, self.post.nodes.get(number)?)));
-            let Some((number, node)) = node.filter(|(_, node)| !node.file && what.intersects(APPEARED)) else {
+            let node = self
+                .post
+                .nodes
+                .of_watch(watch)
+                .and_then(|number| Some((number, self.post.nodes.get(number)?)));
+            let Some((number, node)) =
+                node.filter(|(_, node)| !node.file && what.intersects(APPEARED))
+            else {
                 continue;
             };
             let (state, folding) = (node.state, node.folding);
@@ -188,7 +199,9 @@ impl Guard {
                             self.look_at(above, &name)?;
                         }
                     }
-                    Some(_) if name.is_some() => self.judge(number, what, &name.unwrap_or_default())?,
+                    Some(_) if name.is_some() => {
+                        self.judge(number, what, &name.unwrap_or_default())?
+                    }
                     _ => {}
                 }
             }
@@ -223,15 +236,20 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// A socket, a symlink in a git directory, or another name of a file that is closed. Asked of every new file: the directory is opened once for all that come together.
+    /// A socket, a symlink in a git directory, or another name of a file that is closed. Asked of
+    /// every new file: the directory is opened once for all that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.post.nodes.get(number).map(|node| node.tree);
-        let Some(is_copy) = tree.map(|tree| self.ground.trees[tree].is_copy()) else { return Ok(false) };
+        let Some(is_copy) = tree.map(|tree| self.ground.trees[tree].is_copy()) else {
+            return Ok(false);
+        };
         if is_copy && !self.post.closes_files() {
             return Ok(false);
         }
         // Where it can not be told, it is looked at.
-        let Ok(Some(near)) = self.approach(number).map(|found| found.then(|| self.near.last()).flatten()) else {
+        let Ok(Some(near)) =
+            self.approach(number).map(|found| found.then(|| self.near.last()).flatten())
+        else {
             return Ok(true);
         };
         let stat = match rustix::fs::statat(&near.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -249,8 +267,8 @@ impl Guard {
         })
     }
 
-    /// Opens a watched directory, from the one above it if that is near: it is the last one near then. False: it is not there any
-    /// more.
+    /// Opens a watched directory, from the one above it if that is near: it is the last one near
+    /// then. False: it is not there any more.
     fn approach(&mut self, number: u32) -> Result<bool, Errno> {
         if let Some(at) = self.near.iter().position(|near| near.number == number) {
             let near = self.near.remove(at);
@@ -262,7 +280,8 @@ impl Guard {
         let mut path = Vec::new();
         let opened = match self.near.iter().find(|near| near.number == node.above) {
             Some(above) => {
-                path.try_reserve(above.path.len() + 1 + node.name.len()).map_err(|_| Errno::NOMEM)?;
+                path.try_reserve(above.path.len() + 1 + node.name.len())
+                    .map_err(|_| Errno::NOMEM)?;
                 path.extend_from_slice(&above.path);
                 if !path.is_empty() {
                     path.push(b'/');
@@ -297,7 +316,10 @@ impl Guard {
         let mut part = GitParts::default();
         part.see(name, folding);
         let look = self.names.look(state, name, folding);
-        below == Below::Plain && part == GitParts::default() && look.is_nothing() && !self.names.is_git(name, folding)
+        below == Below::Plain
+            && part == GitParts::default()
+            && look.is_nothing()
+            && !self.names.is_git(name, folding)
     }
 
     /// Looks at a name in a watched directory, and at what lies below it.
@@ -311,13 +333,15 @@ impl Guard {
             Ok(true) => self.near.pop(),
             // The copy may still show it.
             Ok(false) if !tree.writable => None,
-            // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
+            // It is not there any more. If it was renamed inside the trees, an event says so and it
+            // will be watched anew.
             Ok(false) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
                 self.post.unwatched(watch);
                 None
             }
-            // A directory on the way was shut by another user, for the command too, or is none now: later, then.
+            // A directory on the way was shut by another user, for the command too, or is none now:
+            // later, then.
             Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 self.post.blind = true;
                 None
@@ -342,10 +366,18 @@ impl Guard {
                 node: number,
             };
             self.post.direct = true;
-            let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
+            let mut visit =
+                Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
             if let Some(stat) = visit.stat(&dir, name)? {
                 let file_type = FileType::from_raw_mode(stat.st_mode);
-                self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+                self.walker.entry(
+                    &mut self.names,
+                    &self.ground,
+                    &dir,
+                    name,
+                    file_type,
+                    &mut visit,
+                )?;
             }
             let mut part = GitParts::default();
             part.see(name.to_bytes(), folding);
@@ -361,7 +393,13 @@ impl Guard {
             };
             if let Some(path) = known {
                 let place = Place { path, state, below, folding };
-                view.look_at(&mut self.walker, &mut self.names, place, name, &mut self.post.covers)?;
+                view.look_at(
+                    &mut self.walker,
+                    &mut self.names,
+                    place,
+                    name,
+                    &mut self.post.covers,
+                )?;
             }
         }
         self.near.extend(near);

@@ -50,8 +50,16 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn pin(&mut self, names: &mut Names, dir: &Dir<'_>, path: &[u8], rule: Option<StemId>) -> Result<(), WalkError> {
-        let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
+    fn pin(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        path: &[u8],
+        rule: Option<StemId>,
+    ) -> Result<(), WalkError> {
+        let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else {
+            return Ok(());
+        };
         for path in scan::pins(names, dir.tree, path, rule, dir.folding)? {
             walk::keep(&mut self.post.kept, &path)?;
             match scan::pin(dir.tree, &path) {
@@ -63,7 +71,8 @@ impl Visit<'_> {
         Ok(())
     }
 
-    /// A socket is the command's own, or a way out. Who made it is told inside. In a copy it is reached by nobody.
+    /// A socket is the command's own, or a way out. Who made it is told inside. In a copy it is
+    /// reached by nobody.
     fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
         if dir.tree.is_copy() || self.post.finishing {
             return Ok(());
@@ -92,7 +101,9 @@ impl Visit<'_> {
         match self.ground.look(&followed.end).and_then(|end| Ok((rustix::fs::fstat(&end)?, end))) {
             Ok((stat, end)) => {
                 let failed = |source| WalkError::Look { path: followed.end.clone(), source };
-                self.post.close(self.inotify, end.as_fd(), &stat, CoverKind::Mask).map_err(failed)?;
+                self.post
+                    .close(self.inotify, end.as_fd(), &stat, CoverKind::Mask)
+                    .map_err(failed)?;
                 self.post.covers.push(scan::cover(followed.end, &stat, CoverKind::Mask)?);
             }
             Err(Errno::NOENT | Errno::NOTDIR) => {}
@@ -102,11 +113,19 @@ impl Visit<'_> {
     }
 
     /// Remembers a file that is covered now, so that it is covered under other names too.
-    fn close(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+    fn close(
+        &mut self,
+        dir: &Dir<'_>,
+        name: &[u8],
+        stat: &Stat,
+        kind: CoverKind,
+    ) -> Result<(), WalkError> {
         match open_beneath::look(dir.fd, name) {
             Ok(object) => {
-                let same = rustix::fs::fstat(&object).is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
-                let closed = same.then(|| self.post.close(self.inotify, object.as_fd(), stat, kind));
+                let same = rustix::fs::fstat(&object)
+                    .is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
+                let closed =
+                    same.then(|| self.post.close(self.inotify, object.as_fd(), stat, kind));
                 closed.transpose().map(|_| ()).map_err(|source| dir.unseen(name, source))
             }
             Err(Errno::NOENT) => Ok(()),
@@ -114,7 +133,12 @@ impl Visit<'_> {
         }
     }
 
-    fn take(&mut self, dir: &Dir<'_>, name: &CStr, judged: Option<Identity>) -> Result<(), GuardError> {
+    fn take(
+        &mut self,
+        dir: &Dir<'_>,
+        name: &CStr,
+        judged: Option<Identity>,
+    ) -> Result<(), GuardError> {
         let path = dir.absolute(name.to_bytes())?;
         let Post { store, covered, .. } = &mut *self.post;
         match store.take(dir.fd, name, judged, &|object| object.is_among(covered)) {
@@ -122,7 +146,11 @@ impl Visit<'_> {
                 self.post.taken += 1;
                 self.post.events.push(GuardEvent::Taken { path, kept, whole });
                 // In the end there is nobody left to stop.
-                if self.post.taken > MAX_TAKEN && !self.post.finishing { Err(GuardError::TooManyTaken) } else { Ok(()) }
+                if self.post.taken > MAX_TAKEN && !self.post.finishing {
+                    Err(GuardError::TooManyTaken)
+                } else {
+                    Ok(())
+                }
             }
             Ok(RemovalResult::Removed(source)) => {
                 self.post.events.push(GuardEvent::Removed { path, source });
@@ -135,19 +163,25 @@ impl Visit<'_> {
                     self.post.events.push(GuardEvent::Failed { path: path.clone(), source });
                 }
                 // During the run the scan at the end tries again.
-                if self.post.finishing { self.failed(WalkError::Left { path, source }) } else { Ok(()) }
+                if self.post.finishing {
+                    self.failed(WalkError::Left { path, source })
+                } else {
+                    Ok(())
+                }
             }
         }
     }
 
-    /// Is this a new symlink in a git directory? Git makes none that stays, and writes to most names there without a look at what they are.
+    /// Is this a new symlink in a git directory? Git makes none that stays, and writes to most
+    /// names there without a look at what they are.
     fn is_planted(&self, names: &Names, dir: &Dir<'_>, entry: &Entry<'_>, object: Object) -> bool {
         if entry.file_type != FileType::Symlink || !dir.is_in_git(names) {
             return false;
         }
         let said = match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
             Ok(said) => said.into_bytes(),
-            Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL), // gone, or no link any more
+            // gone, or no link any more
+            Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL),
         };
         // By this one `git init` finds out whether there are symlinks.
         if said == b"testing" {
@@ -176,9 +210,11 @@ impl Visit<'_> {
             return Ok(None);
         };
         // Watched first, then read: what is written after the reading makes an event.
-        let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
+        let watched = (role != Role::Hooks && !self.post.finishing)
+            .then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.post.content);
-        let sight = GitView { ground: self.ground, shut: &self.post.shut, finishing: self.post.finishing };
+        let sight =
+            GitView { ground: self.ground, shut: &self.post.shut, finishing: self.post.finishing };
         let judgement = git::judge(role, &sight, names, dir, entry.name, &mut content);
         self.post.content = content;
         let judged = match judgement {
@@ -200,7 +236,8 @@ impl Visit<'_> {
 
     /// The file itself, and not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
-        let opened = open_beneath::look(dir.fd, name.to_bytes()).and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
+        let opened = open_beneath::look(dir.fd, name.to_bytes())
+            .and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
         let (stat, file) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -223,7 +260,8 @@ impl Visit<'_> {
         }
     }
 
-    /// Looks whether a directory has become a repository, which git finds when it is started there (protected-paths G10, G11).
+    /// Looks whether a directory has become a repository, which git finds when it is started there
+    /// (protected-paths G10, G11).
     pub fn check_trap(&mut self, known: &Known, dir: &Dir<'_>) -> Result<(), GuardError> {
         let mut parts = GitParts::default();
         for name in git::MAKING {
@@ -235,7 +273,12 @@ impl Visit<'_> {
     }
 
     /// What git left behind and obeys. During the run git rewrites it all the time.
-    fn check_state(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+    fn check_state(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        parts: GitParts,
+    ) -> Result<(), GuardError> {
         let has_state = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
         if !self.post.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
             return Ok(());
@@ -245,7 +288,9 @@ impl Visit<'_> {
                 continue;
             }
             let path = dir.absolute(name.to_bytes())?;
-            let Some(role @ (Role::Index | Role::Number)) = names.git.role(path.as_bytes()) else { continue };
+            let Some(role @ (Role::Index | Role::Number)) = names.git.role(path.as_bytes()) else {
+                continue;
+            };
             let mut content = std::mem::take(&mut self.post.content);
             let sight = GitView { ground: self.ground, shut: &self.post.shut, finishing: true };
             let judgement = git::judge(role, &sight, names, dir, name, &mut content);
@@ -264,7 +309,12 @@ impl Visit<'_> {
     fn take_trap(&mut self, git: &Known, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
         let trap = parts.make_a_repository() && !git::is_git_own(git, dir, parts);
         let known = || self.post.was_bare(dir);
-        if !self.post.guards_git || !trap || known() || !dir.tree.writable || dir.below != Below::Plain {
+        if !self.post.guards_git
+            || !trap
+            || known()
+            || !dir.tree.writable
+            || dir.below != Below::Plain
+        {
             return Ok(());
         }
         self.take(dir, c"HEAD", None)
@@ -289,7 +339,8 @@ impl Visitor for Visit<'_> {
         if self.post.finishing {
             return Ok(Some(UNWATCHED));
         }
-        let disappear = if self.post.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
+        let disappear =
+            if self.post.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
         match watch(self.inotify, dir.fd, appear(dir.tree) | disappear) {
             Ok(watch) => Ok(Some(self.post.nodes.put_dir(watch, dir))),
             // It is listed all the same, and again and again from now on.
@@ -302,7 +353,12 @@ impl Visitor for Visit<'_> {
     }
 
     /// The root of a tree was there at the start.
-    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(
+        &mut self,
+        _tree: &OpenTree,
+        verdict: NameDecision,
+        look: Look,
+    ) -> Result<Option<Below>, GuardError> {
         Ok(match verdict {
             NameDecision::Deny(_) => None,
             NameDecision::Protect(_) if look.opened_below => Some(Below::Carved),
@@ -310,7 +366,12 @@ impl Visitor for Visit<'_> {
         })
     }
 
-    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
+    fn found(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+    ) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let object = match Object::at(dir.fd, entry.name) {
@@ -328,14 +389,17 @@ impl Visitor for Visit<'_> {
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
                 }
-                let there_before = object.is_among(&self.post.masked) || self.post.is_held(dir.identity, name, object);
+                let there_before = object.is_among(&self.post.masked)
+                    || self.post.is_held(dir.identity, name, object);
                 if there_before || !dir.tree.writable {
                     return Ok(None);
                 }
                 match walk::verdict_without_denial(names, dir, name, file_type, entry.look) {
                     // The command may have written into it before it was closed.
                     NameDecision::Free => Ok(self.post.finishing.then_some(dir.below)),
-                    verdict if self.post.finishing || matches!(verdict, NameDecision::Protect(_)) => {
+                    verdict
+                        if self.post.finishing || matches!(verdict, NameDecision::Protect(_)) =>
+                    {
                         let Entry { name, inode, look, .. } = *entry;
                         self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
                     }
@@ -361,7 +425,9 @@ impl Visitor for Visit<'_> {
                 Ok(None)
             }
             NameDecision::Way | NameDecision::Through | NameDecision::Link(_)
-                if dir.tree.writable && dir.below == Below::Plain && self.is_planted(names, dir, entry, object) =>
+                if dir.tree.writable
+                    && dir.below == Below::Plain
+                    && self.is_planted(names, dir, entry, object) =>
             {
                 self.take(dir, entry.name, Some(object.identity))?;
                 Ok(None)
@@ -403,7 +469,8 @@ impl Visitor for Visit<'_> {
         let Some(kind) = self.post.closed(Identity::from(&stat)) else { return Ok(()) };
         // What is locked as a whole, or only read, needs no lock of its own.
         if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
-            let known = Object::at(dir.fd, entry.name).is_ok_and(|object| object.is_among(&self.post.covered));
+            let known = Object::at(dir.fd, entry.name)
+                .is_ok_and(|object| object.is_among(&self.post.covered));
             self.cover(dir, entry.name.to_bytes(), &stat, kind, known)?;
         }
         Ok(())
@@ -415,19 +482,27 @@ impl Visitor for Visit<'_> {
             return;
         }
         match dir.join(name.to_bytes()) {
-            Ok(path) if walk::lists(&mut self.post.kept, &path) => self.post.flagged.push((dir.tree_index, path)),
+            Ok(path) if walk::lists(&mut self.post.kept, &path) => {
+                self.post.flagged.push((dir.tree_index, path))
+            }
             _ => self.post.unlisted += 1,
         }
     }
 
-    fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+    fn leave(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        parts: GitParts,
+    ) -> Result<(), GuardError> {
         let checked = self.check_state(names, dir, parts);
         checked.and(self.take_trap(&names.git, dir, parts))
     }
 
-    /// A directory that the command has shut, or another user. In the end it gets its rights back. Before, it does if names in it
-    /// can be opened all the same, or if it is the root; else nothing gets in before its owner gives himself the right to search it,
-    /// and that is an event of the directory above.
+    /// A directory that the command has shut, or another user. In the end it gets its rights back.
+    /// Before, it does if names in it can be opened all the same, or if it is the root; else
+    /// nothing gets in before its owner gives himself the right to search it, and that is an event
+    /// of the directory above.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
@@ -444,7 +519,8 @@ impl Visitor for Visit<'_> {
                 return Ok(true);
             }
             if self.post.finishing {
-                // It appeared closed to the command too, as it is to this process: the command put nothing there.
+                // It appeared closed to the command too, as it is to this process: the command put
+                // nothing there.
                 if !can_be_searched && self.post.nodes.never_had(Identity::from(&stat)) {
                     return Ok(false);
                 }
@@ -456,9 +532,9 @@ impl Visitor for Visit<'_> {
             return Ok(false);
         }
         let above = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
-        let watched = tree
-            .open(above, OFlags::PATH | OFlags::DIRECTORY)
-            .and_then(|dir| watch(self.inotify, dir.as_fd(), WatchFlags::ATTRIB | WatchFlags::MASK_ADD));
+        let watched = tree.open(above, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
+            watch(self.inotify, dir.as_fd(), WatchFlags::ATTRIB | WatchFlags::MASK_ADD)
+        });
         self.post.blind |= watched.is_err();
         Ok(false)
     }
@@ -466,9 +542,13 @@ impl Visitor for Visit<'_> {
     /// In the end only a signal stops the walk, and what concerns no single path.
     fn goes_on(&mut self, error: GuardError) -> Result<(), GuardError> {
         match error {
-            GuardError::Walk(error @ (WalkError::Interrupted | WalkError::Behind)) => Err(error.into()),
+            GuardError::Walk(error @ (WalkError::Interrupted | WalkError::Behind)) => {
+                Err(error.into())
+            }
             GuardError::Walk(error) => self.failed(error),
-            GuardError::Watch { path, source } if self.post.finishing => self.failed(WalkError::Look { path, source }),
+            GuardError::Watch { path, source } if self.post.finishing => {
+                self.failed(WalkError::Look { path, source })
+            }
             error => Err(error),
         }
     }

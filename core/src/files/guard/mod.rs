@@ -1,10 +1,12 @@
 //! Names that appear while a command runs.
 //!
-//! Every directory of the trees is watched (inotify) before it is listed, so a name is either listed or makes an event. A denied
-//! name that appears is masked again, inside; a protected one that was absent is taken away, unless it is one of git's own with
-//! harmless content. The kernel tells names, not objects: each one is looked up again, by descriptor, below a directory that is
-//! compared with the one watched, and what is found then is what is judged. Whoever changes names faster than they are judged
-//! gains time, and the scan at the end, when nothing runs any more, judges what he leaves.
+//! Every directory of the trees is watched (inotify) before it is listed, so a name is either
+//! listed or makes an event. A denied name that appears is masked again, inside; a protected one
+//! that was absent is taken away, unless it is one of git's own with harmless content. The kernel
+//! tells names, not objects: each one is looked up again, by descriptor, below a directory that is
+//! compared with the one watched, and what is found then is what is judged. Whoever changes names
+//! faster than they are judged gains time, and the scan at the end, when nothing runs any more,
+//! judges what he leaves.
 
 mod flagged_names;
 mod foreign_sockets;
@@ -70,7 +72,9 @@ pub enum GuardError {
     Cover(#[source] Errno),
     #[error("the command made more than {MAX_TAKEN} protected names")]
     TooManyTaken,
-    #[error("the last scan did not finish, and names that the command planted may be left in the workspace: {0}")]
+    #[error(
+        "the last scan did not finish, and names that the command planted may be left in the workspace: {0}"
+    )]
     Unfinished(#[source] Box<GuardError>),
 }
 
@@ -96,7 +100,8 @@ impl GuardError {
 pub enum GuardEvent {
     /// Protected, absent at the start, and taken away; not whole, if it was too much to copy.
     Taken { path: AbsPath, kept: AbsPath, whole: bool },
-    /// Denied or protected, replaced or new, and covered again inside, so long after it could be seen.
+    /// Denied or protected, replaced or new, and covered again inside, so long after it could be
+    /// seen.
     Masked { path: AbsPath, window: Duration },
     /// The same, but it could not be kept: it is gone.
     Removed { path: AbsPath, source: Errno },
@@ -116,8 +121,8 @@ pub struct Guard {
     view: Option<View>,
     buffer: Vec<MaybeUninit<u8>>,
     noted: Noted,
-    /// Directories that were opened for the events that are being judged, the last one last: so a deep one is not opened from
-    /// its root for each event.
+    /// Directories that were opened for the events that are being judged, the last one last: so a
+    /// deep one is not opened from its root for each event.
     near: Vec<Near>,
     /// Nothing has happened yet that the last scan would have to look at.
     quiet: bool,
@@ -128,9 +133,9 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Watches and lists the trees. What is found is to be covered before the command starts. What lies in `left_out` is held by
-    /// other means, and so are the files `closed`, under one of their names; names that are taken away go to `taken`, which is
-    /// made when it is needed.
+    /// Watches and lists the trees. What is found is to be covered before the command starts. What
+    /// lies in `left_out` is held by other means, and so are the files `closed`, under one of their
+    /// names; names that are taken away go to `taken`, which is made when it is needed.
     pub fn arm(
         mut names: Names,
         trees: &[Tree],
@@ -139,15 +144,22 @@ impl Guard {
         taken: AbsPath,
     ) -> Result<(Guard, Vec<Cover>), GuardError> {
         let since = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
+            .map_err(GuardError::Init)?;
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
         let ground = TreeRoots::open(trees, &left_out)?;
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::is_asked_to_end);
         let mut nodes = Nodes::default();
         let mut survey =
-            scan::survey(&mut names, &ground, &mut walker, closed, &mut |names, dir| -> Result<u32, GuardError> {
-                // In what is only read, names that are denied by their path are held, and the directories on the way are few.
+            scan::survey(&mut names, &ground, &mut walker, closed, &mut |names,
+                                                                         dir|
+             -> Result<
+                u32,
+                GuardError,
+            > {
+                // In what is only read, names that are denied by their path are held, and the
+                // directories on the way are few.
                 let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
                 if !is_watched || dir.below == Below::Masked {
                     return Ok(NO_NODE);
@@ -181,7 +193,8 @@ impl Guard {
         Ok((guard, covers))
     }
 
-    /// A tree is a copy: what the command sees of it, and what of that is its own. From then on that is looked at too.
+    /// A tree is a copy: what the command sees of it, and what of that is its own. From then on
+    /// that is looked at too.
     pub fn show(&mut self, tree: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<(), GuardError> {
         self.view = View::of(&self.ground, tree, seen, own)?;
         Ok(())
@@ -204,7 +217,9 @@ impl Guard {
 
     /// The watched directories of a tree but its root, relative to it, each with its number.
     pub fn numbered(&self, tree: &AbsPath) -> Vec<(Vec<u8>, u64)> {
-        let Some(index) = self.ground.trees.iter().position(|rooted| rooted.path == *tree) else { return Vec::new() };
+        let Some(index) = self.ground.trees.iter().position(|rooted| rooted.path == *tree) else {
+            return Vec::new();
+        };
         let one = |number: u32| {
             let mut path = Vec::new();
             let known = self.post.nodes.path(number, &mut path) && !path.is_empty();
@@ -226,8 +241,11 @@ impl Guard {
                 let links = self.post.through.iter().filter(|link| link.dir == node.identity);
                 for link in links {
                     if self.post.nodes.path(number, &mut dir) {
-                        let path =
-                            if dir.is_empty() { link.name.to_vec() } else { [&dir[..], b"/", &link.name].concat() };
+                        let path = if dir.is_empty() {
+                            link.name.to_vec()
+                        } else {
+                            [&dir[..], b"/", &link.name].concat()
+                        };
                         found.push((rooted.absolute(&path)?, &link.said[..]));
                     }
                 }
@@ -312,8 +330,9 @@ impl Guard {
         Ok(())
     }
 
-    /// The last scan. Nothing may run inside any more. A signal that comes from now on and asks this process to end stops the scan. Ok:
-    /// all of the trees was looked through; otherwise the error is [`GuardError::Unfinished`].
+    /// The last scan. Nothing may run inside any more. A signal that comes from now on and asks
+    /// this process to end stops the scan. Ok: all of the trees was looked through; otherwise the
+    /// error is [`GuardError::Unfinished`].
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
         sys::forget_signals();
         self.walker.is_interrupted = Some(sys::is_asked_to_end);
@@ -367,8 +386,8 @@ impl Guard {
         self.flagged.changed(&self.ground, &self.post.flagged, self.since)
     }
 
-    /// What holds the watches. It is not to be closed by who can not wait: the kernel takes tens of milliseconds to be sure that
-    /// nobody looks at one any more.
+    /// What holds the watches. It is not to be closed by who can not wait: the kernel takes tens of
+    /// milliseconds to be sure that nobody looks at one any more.
     pub fn disband(self) -> OwnedFd {
         self.inotify
     }
@@ -379,7 +398,8 @@ impl Guard {
         self.post.blind = false;
         self.post.direct = false;
         self.post.again = again;
-        let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
+        let mut visit =
+            Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
         for index in 0..self.ground.trees.len() {
             let tree = &self.ground.trees[index];
             if tree.watched || (tree.is_read_only() && !visit.post.finishing) {
@@ -401,7 +421,8 @@ impl Guard {
         }
     }
 
-    /// Repositories that were moved: what git obeys is protected where they are now. True: all has to be looked through again.
+    /// Repositories that were moved: what git obeys is protected where they are now. True: all has
+    /// to be looked through again.
     fn follow_moved(&mut self) -> Result<bool, GuardError> {
         for path in std::mem::take(&mut self.post.moved) {
             self.names.add_git_directory(&path).map_err(WalkError::from)?;
@@ -418,19 +439,24 @@ impl Guard {
         }
     }
 
-    /// What is covered: whether its name goes away has to be known, to tell a replacement from something new.
+    /// What is covered: whether its name goes away has to be known, to tell a replacement from
+    /// something new.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
         let (mut covered, mut masked) = (Vec::new(), Vec::new());
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
             let Some(tree) = self.ground.tree_of(&cover.path) else { continue };
             let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
-            let looked =
-                self.ground.look(&cover.path).and_then(|fd| Ok((Object::at(&fd, c"")?, rustix::fs::fstat(&fd)?, fd)));
+            let looked = self
+                .ground
+                .look(&cover.path)
+                .and_then(|fd| Ok((Object::at(&fd, c"")?, rustix::fs::fstat(&fd)?, fd)));
             match looked {
                 Ok((object, stat, fd)) if object.identity == cover.identity => {
                     covered.push(object);
                     masked.extend((cover.kind == CoverKind::Mask).then_some(object));
-                    self.post.close(self.inotify.as_fd(), fd.as_fd(), &stat, cover.kind).map_err(unwatched)?;
+                    self.post
+                        .close(self.inotify.as_fd(), fd.as_fd(), &stat, cover.kind)
+                        .map_err(unwatched)?;
                 }
                 // It was replaced since, which is an event.
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -440,11 +466,12 @@ impl Guard {
                 continue;
             }
             let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-            let below = cover.path.as_bytes()[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
+            let below =
+                cover.path.as_bytes()[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
             let below = below.strip_prefix(b"/").unwrap_or(below);
-            let watched = tree
-                .open(below, OFlags::PATH | OFlags::DIRECTORY)
-                .and_then(|dir| watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD));
+            let watched = tree.open(below, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
+                watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD)
+            });
             match watched {
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(source) => return Err(unwatched(source)),
@@ -473,15 +500,21 @@ impl Guard {
     }
 
     /// True: what the command sees has to be looked through.
-    fn place(&mut self, available: Instant, put_covers: &mut PutCovers<'_>) -> Result<bool, GuardError> {
+    fn place(
+        &mut self,
+        available: Instant,
+        put_covers: &mut PutCovers<'_>,
+    ) -> Result<bool, GuardError> {
         let post = &mut self.post;
         if post.covers.is_empty() {
             return Ok(false);
         }
         post.covers.sort_by(|one, other| one.path.cmp(&other.path));
         post.covers.dedup();
-        let astray =
-            self.view.as_ref().is_some_and(|view| post.covers.iter().any(|cover| view.may_show_elsewhere(cover)));
+        let astray = self
+            .view
+            .as_ref()
+            .is_some_and(|view| post.covers.iter().any(|cover| view.may_show_elsewhere(cover)));
         let placed = put_covers(&post.covers).map_err(GuardError::Cover)?;
         let window = available.elapsed();
         for (cover, placed) in post.covers.drain(..).zip(&placed) {
@@ -489,10 +522,12 @@ impl Guard {
                 Placed::Now if cover.kind != CoverKind::Pin => {
                     post.events.push(GuardEvent::Masked { path: cover.path, window });
                 }
-                Placed::Unknown => match self.view.as_mut().filter(|view| view.shows(&cover.path)) {
-                    Some(view) => view.is_astray = true,
-                    None => post.blind = true,
-                },
+                Placed::Unknown => {
+                    match self.view.as_mut().filter(|view| view.shows(&cover.path)) {
+                        Some(view) => view.is_astray = true,
+                        None => post.blind = true,
+                    }
+                }
                 Placed::Now | Placed::Needless | Placed::Absent => {}
             }
         }
@@ -500,8 +535,10 @@ impl Guard {
     }
 }
 
-const APPEAR: WatchFlags =
-    WatchFlags::CREATE.union(WatchFlags::MOVED_TO).union(WatchFlags::ONLYDIR).union(WatchFlags::EXCL_UNLINK);
+const APPEAR: WatchFlags = WatchFlags::CREATE
+    .union(WatchFlags::MOVED_TO)
+    .union(WatchFlags::ONLYDIR)
+    .union(WatchFlags::EXCL_UNLINK);
 /// In a copy it matters too that a directory was moved away: the copy may show it all the same.
 fn appear(tree: &OpenTree) -> WatchFlags {
     if tree.writable { APPEAR } else { APPEAR.union(WatchFlags::MOVED_FROM) }
@@ -509,7 +546,8 @@ fn appear(tree: &OpenTree) -> WatchFlags {
 
 const DISAPPEAR: WatchFlags = WatchFlags::DELETE.union(WatchFlags::MOVED_FROM);
 /// A hard link is a change of attributes.
-const WRITTEN: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
+const WRITTEN: WatchFlags =
+    WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
 
 /// inotify has no call that takes a descriptor.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {

@@ -1,9 +1,10 @@
 //! A copy, as the command sees it.
 //!
-//! An overlay remembers what it found in the workspace: where the host has moved a directory meanwhile, the copy may still show it
-//! at a place where the host had it for an instant, and show there what came into it since. So what the command sees is looked at
-//! too: wherever something happens, and, once a directory was moved, all of it when a denied name turns up, and now and then. What is
-//! bare there and not the command's own is covered.
+//! An overlay remembers what it found in the workspace: where the host has moved a directory
+//! meanwhile, the copy may still show it at a place where the host had it for an instant, and show
+//! there what came into it since. So what the command sees is looked at too: wherever something
+//! happens, and, once a directory was moved, all of it when a denied name turns up, and now and
+//! then. What is bare there and not the command's own is covered.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -51,10 +52,24 @@ pub struct Place<'p> {
 
 impl View {
     /// None: nobody watches that tree.
-    pub fn of(ground: &TreeRoots, path: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<Option<View>, GuardError> {
-        let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else { return Ok(None) };
+    pub fn of(
+        ground: &TreeRoots,
+        path: &AbsPath,
+        seen: OwnedFd,
+        own: OwnedFd,
+    ) -> Result<Option<View>, GuardError> {
+        let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else {
+            return Ok(None);
+        };
         let ground = TreeRoots { trees: vec![ground.trees[tree].seen_from(seen)?] };
-        Ok(Some(View { tree, ground, own, is_astray: false, last_look: Instant::now(), took: Duration::ZERO }))
+        Ok(Some(View {
+            tree,
+            ground,
+            own,
+            is_astray: false,
+            last_look: Instant::now(),
+            took: Duration::ZERO,
+        }))
     }
 
     pub fn next_look(&self) -> Option<Duration> {
@@ -86,7 +101,8 @@ impl View {
             Ok(fd) => fd,
             // What the command does not see needs no cover.
             Err(Errno::NOENT) => return Ok(()),
-            // Nor is it seen now; but it may be later. The command has shut a directory of its own, and can open it again.
+            // Nor is it seen now; but it may be later. The command has shut a directory of its own,
+            // and can open it again.
             Err(error) if is_hidden(error) || error == Errno::ACCESS => {
                 self.is_astray = true;
                 return Ok(());
@@ -138,20 +154,29 @@ struct Seen<'v> {
     shut: bool,
 }
 
-/// Errors of an overlay for what it can not show to any process, the command included (ESTALE: the host has moved or removed it).
+/// Errors of an overlay for what it can not show to any process, the command included (ESTALE: the
+/// host has moved or removed it).
 fn is_hidden(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE)
 }
 
 impl Seen<'_> {
-    /// A directory that the command has only written to shows more than what it wrote; one that it made does not, and is marked.
+    /// A directory that the command has only written to shows more than what it wrote; one that it
+    /// made does not, and is marked.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
             let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
             // A whiteout says that the command has none, and the copy shows one all the same.
-            return made.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice);
+            return made.is_ok_and(|stat| {
+                FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice
+            });
         }
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        let ends = path
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'/')
+            .map(|(at, _)| at)
+            .chain([path.len()]);
         let made = |end: usize| {
             let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
             let (mut buffer, mut value) = ([0; 32], [0; 1]);
@@ -169,14 +194,27 @@ impl Visitor for Seen<'_> {
         Ok(Some(UNWATCHED))
     }
 
-    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(
+        &mut self,
+        _tree: &OpenTree,
+        verdict: NameDecision,
+        _look: Look,
+    ) -> Result<Option<Below>, GuardError> {
         Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Plain))
     }
 
-    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
+    fn found(
+        &mut self,
+        _names: &mut Names,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+    ) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        if matches!(entry.verdict, NameDecision::Deny(_)) && !self.is_own(&dir.join(name)?, entry.file_type) {
-            // It may be there and not be found: the copy was asked for it before it was. Then it is hidden, before that is forgotten.
+        if matches!(entry.verdict, NameDecision::Deny(_))
+            && !self.is_own(&dir.join(name)?, entry.file_type)
+        {
+            // It may be there and not be found: the copy was asked for it before it was. Then it is
+            // hidden, before that is forgotten.
             let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
             let directory = entry.file_type == FileType::Directory;
             let path = dir.absolute(name)?;
@@ -198,12 +236,15 @@ impl Visitor for Seen<'_> {
         }
     }
 
-    /// The command has shut a directory of its own. If it can still be searched, names in it can be opened, and it is closed.
+    /// The command has shut a directory of its own. If it can still be searched, names in it can be
+    /// opened, and it is closed.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         self.shut = true;
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         match walk::searchable(object) {
-            Ok(stat) => self.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?),
+            Ok(stat) => {
+                self.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?)
+            }
             Err(Errno::ACCESS) => {}
             Err(source) => return Err(failed(source).into()),
         }

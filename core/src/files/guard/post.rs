@@ -25,17 +25,18 @@ pub struct Post {
     pub nodes: Nodes,
     pub store: Quarantine,
     pub guards_git: bool,
-    /// Names that were locked or denied at the start, in order, without those that went away since: with the mount on it, so that what
-    /// comes to the name may be the command's. A name that stays is a mount point inside, which the command can not replace; so
-    /// whoever does is outside, and it is locked again. It goes by the directory that holds it: another one that comes to the same
-    /// path is new.
+    /// Names that were locked or denied at the start, in order, without those that went away since:
+    /// with the mount on it, so that what comes to the name may be the command's. A name that stays
+    /// is a mount point inside, which the command can not replace; so whoever does is outside, and
+    /// it is locked again. It goes by the directory that holds it: another one that comes to the
+    /// same path is new.
     pub held: Vec<Held>,
     /// What was covered at the start, in order: never taken away.
     pub covered: Vec<Object>,
     /// The watches of closed files.
     file_watches: HashMap<i32, Identity>,
-    /// Files that are masked or locked under some name, by inode first, as a listing has it. The host can give such a file another name
-    /// (link(2)), by which it is covered too.
+    /// Files that are masked or locked under some name, by inode first, as a listing has it. The
+    /// host can give such a file another name (link(2)), by which it is covered too.
     closed: BTreeMap<(u64, Identity), CoverKind>,
     /// Repositories without a work tree that were there before, in order.
     pub bare: Vec<Object>,
@@ -47,8 +48,8 @@ pub struct Post {
     pub shut: Vec<Object>,
     /// What was denied at the start, in order.
     pub masked: Vec<Object>,
-    /// Events were lost, so that names went away and came unseen, and directories ended unseen: what is not the object of the start
-    /// is new.
+    /// Events were lost, so that names went away and came unseen, and directories ended unseen:
+    /// what is not the object of the start is new.
     pub lost: bool,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
@@ -131,18 +132,21 @@ impl Post {
         self.held.get(first).is_some_and(|held| held.parent == parent)
     }
 
-    /// Is this a name that was locked or denied at the start, with what it had then, or with what somebody outside has put in its place?
-    /// That only events tell, each of them.
+    /// Is this a name that was locked or denied at the start, with what it had then, or with what
+    /// somebody outside has put in its place? That only events tell, each of them.
     pub fn is_held(&self, parent: Identity, name: &[u8], object: Object) -> bool {
-        self.find_held(parent, name).is_some_and(|index| !self.lost || self.held[index].object == object)
+        self.find_held(parent, name)
+            .is_some_and(|index| !self.lost || self.held[index].object == object)
     }
 
-    /// Is this a repository that was there before? Where the birth of a directory is not known, what git writes in it changes it: so its
-    /// number counts for as long as each event was seen.
+    /// Is this a repository that was there before? Where the birth of a directory is not known,
+    /// what git writes in it changes it: so its number counts for as long as each event was seen.
     pub fn was_bare(&self, dir: &Dir<'_>) -> bool {
         let first = self.bare.partition_point(|object| object.identity < dir.identity);
         let known = self.bare.get(first).filter(|object| object.identity == dir.identity);
-        known.is_some_and(|known| !self.lost || Object::at(dir.fd, c"").is_ok_and(|now| now == *known))
+        known.is_some_and(|known| {
+            !self.lost || Object::at(dir.fd, c"").is_ok_and(|now| now == *known)
+        })
     }
 
     /// What was covered at the start, in order.
@@ -152,8 +156,9 @@ impl Post {
         (self.covered, self.masked) = (covered, masked);
     }
 
-    /// A file is masked or locked, and stays so under each name that it gets. It is watched: a number that is free may be another file's
-    /// next. One that may not be watched is kept until the end of the run.
+    /// A file is masked or locked, and stays so under each name that it gets. It is watched: a
+    /// number that is free may be another file's next. One that may not be watched is kept until
+    /// the end of the run.
     pub fn close(
         &mut self,
         inotify: BorrowedFd<'_>,
@@ -172,7 +177,9 @@ impl Post {
             _ => {}
         }
         match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
-            Ok(watch) if self.nodes.of_watch(watch).is_none() => drop(self.file_watches.insert(watch, identity)),
+            Ok(watch) if self.nodes.of_watch(watch).is_none() => {
+                drop(self.file_watches.insert(watch, identity))
+            }
             Ok(_) | Err(Errno::ACCESS) => {}
             Err(error) => return Err(error),
         }
@@ -207,7 +214,8 @@ impl Post {
         self.lost |= self.bare.iter().any(|object| Some(object.identity) == identity);
     }
 
-    /// The kernel gave a watch up: what it was on is no more, and its number may be another directory's next.
+    /// The kernel gave a watch up: what it was on is no more, and its number may be another
+    /// directory's next.
     pub fn ended(&mut self, watch: i32) {
         if let Some(identity) = self.forget(watch) {
             self.bare.retain(|object| object.identity != identity);
@@ -219,7 +227,8 @@ impl Post {
         Ok(!self.shut.is_empty() && self.shut.contains(&Object::at(dir, c"")?))
     }
 
-    /// Opens a directory whose owner has taken his own rights away, from it or from one above it. They are given back for good.
+    /// Opens a directory whose owner has taken his own rights away, from it or from one above it.
+    /// They are given back for good.
     pub fn open_shut(&self, tree: &OpenTree, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -230,8 +239,8 @@ impl Post {
         Ok(dir)
     }
 
-    /// Gives a directory back its owner's rights to list and to search it. False: it is another user's, or was shut from the start
-    /// and is closed as a whole.
+    /// Gives a directory back its owner's rights to list and to search it. False: it is another
+    /// user's, or was shut from the start and is closed as a whole.
     pub fn give_rights(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
         let stat = rustix::fs::fstat(dir)?;
         if stat.st_uid != rustix::process::getuid().as_raw() || self.is_shut(dir)? {

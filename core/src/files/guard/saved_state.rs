@@ -1,4 +1,5 @@
-//! What a guard has to remember so that another process can do its last scan: see `supervisor/finish_scans.rs`.
+//! What a guard has to remember so that another process can do its last scan: see
+//! `supervisor/finish_scans.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -92,7 +93,8 @@ impl Kind {
 }
 
 impl Guard {
-    /// Writes the guard's [`Memory`] as JSON. False: there is no tree that the command can write to, and nothing was written.
+    /// Writes the guard's [`Memory`] as JSON. False: there is no tree that the command can write
+    /// to, and nothing was written.
     pub fn write_memory(&self, out: &mut String) -> Result<bool, WalkError> {
         let trees = || self.ground.trees.iter().filter(|tree| tree.writable);
         if trees().next().is_none() {
@@ -102,7 +104,8 @@ impl Guard {
         let numbers = |out: &mut String, identity: Identity| {
             let _ = write!(out, "{},{}", identity.device(), identity.inode());
         };
-        let _ = write!(out, "{{\"since\":[{},{}],\"trees\":", self.since.tv_sec, self.since.tv_nsec);
+        let _ =
+            write!(out, "{{\"since\":[{},{}],\"trees\":", self.since.tv_sec, self.since.tv_nsec);
         writer::list(out, trees(), |out, tree| {
             out.push('[');
             text(out, tree.path.as_bytes());
@@ -117,7 +120,8 @@ impl Guard {
         left_out.retain(|path| !trees().any(|tree| tree.path == *path));
         writer::list(out, &left_out, |out, path| text(out, path.as_bytes()));
         out.push_str(",\"added\":");
-        let added = self.names.added().iter().filter_map(|added| Some((Kind::name(added.rule)?, added)));
+        let added =
+            self.names.added().iter().filter_map(|added| Some((Kind::name(added.rule)?, added)));
         writer::list(out, added, |out, (kind, added)| {
             let _ = write!(out, "[\"{kind}\",");
             text(out, &added.path);
@@ -163,8 +167,9 @@ impl Guard {
         Ok(true)
     }
 
-    /// The guard of a run that is over, for its last scan. `names` are those of its plan. Of its trees those with the numbers in
-    /// `wanted` are scanned. A tree that is not at its path now is left out and returned: it may be unmounted, or renamed.
+    /// The guard of a run that is over, for its last scan. `names` are those of its plan. Of its
+    /// trees those with the numbers in `wanted` are scanned. A tree that is not at its path now is
+    /// left out and returned: it may be unmounted, or renamed.
     pub fn recall(
         mut names: Names,
         memory: &Memory,
@@ -173,7 +178,11 @@ impl Guard {
     ) -> Result<(Guard, Vec<Away>), GuardError> {
         let known = |error: NamesError| GuardError::Walk(error.into());
         for (kind, path, rest) in &memory.added {
-            let added = Added { rule: kind.rule(), path: path.as_bytes().into(), rest: rest.as_bytes().into() };
+            let added = Added {
+                rule: kind.rule(),
+                path: path.as_bytes().into(),
+                rest: rest.as_bytes().into(),
+            };
             names.add(&added).map_err(known)?;
         }
         for path in &memory.git {
@@ -205,8 +214,9 @@ impl Guard {
             }
             trees.push(Tree { path: path.clone(), writable: true, watched: true });
         }
-        let identity =
-            |device: u64, inode: u64| Identity::from((devices.get(&device).copied().unwrap_or(device), inode));
+        let identity = |device: u64, inode: u64| {
+            Identity::from((devices.get(&device).copied().unwrap_or(device), inode))
+        };
         let object = |(device, inode, seconds, nanoseconds): &Numbers| Object {
             identity: identity(*device, *inode),
             born: (*seconds, *nanoseconds),
@@ -239,8 +249,10 @@ impl Guard {
         };
         let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
         let ground = TreeRoots::open(&trees, &left_out)?;
-        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
-        let mut post = Post::new(Nodes::default(), Quarantine::new(taken), names.guards_git, survey);
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
+            .map_err(GuardError::Init)?;
+        let mut post =
+            Post::new(Nodes::default(), Quarantine::new(taken), names.guards_git, survey);
         // Whatever happened, no event tells it.
         post.lost = true;
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };

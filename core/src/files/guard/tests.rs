@@ -1,5 +1,6 @@
-//! A guard on real directories. An event waits in the kernel's queue as soon as the call that made it has returned, so acting and
-//! then taking a turn needs no waiting. Every taking stands beside something that stays.
+//! A guard on real directories. An event waits in the kernel's queue as soon as the call that made
+//! it has returned, so acting and then taking a turn needs no waiting. Every taking stands beside
+//! something that stays.
 
 mod hostile;
 mod repositories;
@@ -34,7 +35,8 @@ impl Watch {
     fn with(scene: Scene, opened: &[&str], taken: impl AsRef<Path>) -> Watch {
         let names = test_tree::names(DENIED, PROTECTED, opened);
         let trees = [scene.tree("w", true)];
-        let (guard, at_start) = Guard::arm(names, &trees, &[], &[], absolute(&scene.path(taken))).unwrap();
+        let (guard, at_start) =
+            Guard::arm(names, &trees, &[], &[], absolute(&scene.path(taken))).unwrap();
         Watch { scene, guard, at_start, put: Vec::new(), events: Vec::new() }
     }
 
@@ -71,7 +73,10 @@ impl Watch {
             match event {
                 GuardEvent::Taken { path, kept, whole } => {
                     assert!(*whole);
-                    assert!(fs::symlink_metadata(OsStr::from_bytes(kept.as_bytes())).is_ok(), "{kept}");
+                    assert!(
+                        fs::symlink_metadata(OsStr::from_bytes(kept.as_bytes())).is_ok(),
+                        "{kept}"
+                    );
                     taken.push(self.scene.relative(path));
                 }
                 GuardEvent::Masked { .. } => {}
@@ -83,7 +88,10 @@ impl Watch {
     }
 
     fn put(&self) -> Vec<String> {
-        self.put.iter().map(|cover| format!("{:?} {}", cover.kind, self.scene.relative(&cover.path))).collect()
+        self.put
+            .iter()
+            .map(|cover| format!("{:?} {}", cover.kind, self.scene.relative(&cover.path)))
+            .collect()
     }
 
     fn exists(&self, name: impl AsRef<Path>) -> bool {
@@ -98,7 +106,14 @@ impl Watch {
 /// Git as a user has it, with no configuration but this.
 fn git(dir: &Path, arguments: &[&str]) -> bool {
     let output = Command::new("git")
-        .args(["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "init.defaultBranch=main"])
+        .args([
+            "-c",
+            "user.name=ada",
+            "-c",
+            "user.email=ada@example.org",
+            "-c",
+            "init.defaultBranch=main",
+        ])
         .args(arguments)
         .current_dir(dir)
         .env("GIT_CONFIG_GLOBAL", "/dev/null")
@@ -140,7 +155,9 @@ fn a_denied_name_that_appears_is_masked_and_stays() {
     assert_eq!(watch.put(), ["Mask w/a/.env"]);
     let identity = Identity::from(&rustix::fs::stat(watch.scene.path("w/a/.env")).unwrap());
     assert_eq!(watch.put[0].identity, identity);
-    assert!(matches!(&watch.events[..], [GuardEvent::Masked { window, .. }] if *window < Duration::from_secs(10)));
+    assert!(
+        matches!(&watch.events[..], [GuardEvent::Masked { window, .. }] if *window < Duration::from_secs(10))
+    );
     // Replaced by rename, as editors do.
     watch.put.clear();
     fs::rename(watch.scene.file("w/a/new"), watch.scene.path("w/a/.env")).unwrap();
@@ -154,7 +171,8 @@ fn what_is_denied_and_protected_is_masked_and_taken() {
     let scene = Scene::new();
     let names = test_tree::names(&["**/.env"], &["**/.env", "**/.envrc"], &[]);
     let trees = [scene.tree("w", true)];
-    let (guard, at_start) = Guard::arm(names, &trees, &[], &[], absolute(&scene.path("taken"))).unwrap();
+    let (guard, at_start) =
+        Guard::arm(names, &trees, &[], &[], absolute(&scene.path("taken"))).unwrap();
     let mut watch = Watch { scene, guard, at_start, put: Vec::new(), events: Vec::new() };
     watch.scene.file("w/.env");
     watch.scene.file("w/.envrc");
@@ -171,7 +189,8 @@ fn an_exact_path_that_appears_is_pinned_too() {
     let exact = scene.path("w/a/b/secret");
     let names = test_tree::names(&[exact.to_str().unwrap()], &[], &[]);
     let (guard, at_start) =
-        Guard::arm(names, &[scene.tree("w", true)], &[], &[], absolute(&scene.path("taken"))).unwrap();
+        Guard::arm(names, &[scene.tree("w", true)], &[], &[], absolute(&scene.path("taken")))
+            .unwrap();
     let mut watch = Watch { scene, guard, at_start, put: Vec::new(), events: Vec::new() };
     watch.scene.file("w/a/b/secret");
     watch.turn();
@@ -190,8 +209,14 @@ fn whole_directories_are_judged_however_they_come() {
     }
     fs::rename(watch.scene.path("outside"), watch.scene.path("w/inside")).unwrap();
     watch.turn();
-    assert_eq!(watch.taken(), ["w/inside/.npmrc", "w/inside/deep/.husky", "w/one/two/.git/hooks/pre-commit"]);
-    assert!(watch.exists("w/inside/deep/src/main.rs") && watch.exists("w/one/two/.git/hooks/pre-commit.sample"));
+    assert_eq!(
+        watch.taken(),
+        ["w/inside/.npmrc", "w/inside/deep/.husky", "w/one/two/.git/hooks/pre-commit"]
+    );
+    assert!(
+        watch.exists("w/inside/deep/src/main.rs")
+            && watch.exists("w/one/two/.git/hooks/pre-commit.sample")
+    );
     // And what is in them from now on is seen as well.
     watch.scene.file("w/inside/deep/src/.envrc");
     watch.turn();
@@ -242,7 +267,11 @@ fn what_was_there_is_never_taken() {
     assert_eq!(watch.taken(), ["w/dir/.envrc", "w/sub/.git/config"]);
     assert_eq!(watch.put(), ["Lock w/.npmrc"]);
     assert!(watch.exists("w/elsewhere/.vscode/settings.json"));
-    assert!(watch.exists("w/moved/.envrc") && watch.exists("w/moved/.bashrc") && watch.exists("w/.npmrc"));
+    assert!(
+        watch.exists("w/moved/.envrc")
+            && watch.exists("w/moved/.bashrc")
+            && watch.exists("w/.npmrc")
+    );
     watch.finish();
     assert_eq!(watch.taken(), ["w/dir/.envrc", "w/sub/.git/config"]);
 }
@@ -376,8 +405,12 @@ fn a_covered_file_is_covered_under_each_name_that_it_gets() {
 #[test]
 fn what_is_opened_may_appear() {
     let mut watch = Watch::with(Scene::new(), &["**/.npmrc", "**/.claude/worktrees"], "taken");
-    for name in ["w/.npmrc", "w/.claude/worktrees/x/src", "w/.claude/worktrees/x/.vscode/y", "w/.claude/settings.json"]
-    {
+    for name in [
+        "w/.npmrc",
+        "w/.claude/worktrees/x/src",
+        "w/.claude/worktrees/x/.vscode/y",
+        "w/.claude/settings.json",
+    ] {
         watch.scene.file(name);
     }
     watch.turn();
@@ -390,7 +423,8 @@ fn names_may_be_any_bytes_and_lie_deep() {
     let mut watch = Watch::over(Scene::new());
     let odd = OsString::from_vec(b"w/\xff\n\x01/sub dir/.envrc".to_vec());
     watch.scene.file(&odd);
-    let mut at = rustix::fs::open(watch.scene.path("w"), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let mut at =
+        rustix::fs::open(watch.scene.path("w"), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     for _ in 0..1500 {
         rustix::fs::mkdirat(&at, c"dddd", rustix::fs::Mode::RWXU).unwrap();
         at = rustix::fs::openat(&at, c"dddd", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
@@ -413,7 +447,11 @@ fn a_lost_queue_is_made_up_for() {
     let scene = Scene::new();
     scene.file("w/a/.env");
     let mut watch = Watch::over(scene);
-    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap().trim().parse().unwrap();
+    let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
     let dir = watch.scene.dir("w/many");
     watch.turn();
     for number in 0..limit + 10 {
@@ -459,18 +497,27 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
 
     let other = PathBuf::from(format!("/dev/shm/paddock-taken-{}", std::process::id()));
     let scene = Scene::new();
-    if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok() == fs::metadata(&scene.0).map(|facts| facts.dev()).ok() {
+    if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok()
+        == fs::metadata(&scene.0).map(|facts| facts.dev()).ok()
+    {
         return; // one file system only
     }
     let victim = scene.file("victim");
     let mut watch = Watch::with(scene, &[], &other);
     watch.scene.file("w/.vscode/a/b");
     watch.scene.link("w/.vscode/link", &victim);
-    fs::set_permissions(watch.scene.path("w/.vscode/a/b"), fs::Permissions::from_mode(0o751)).unwrap();
+    fs::set_permissions(watch.scene.path("w/.vscode/a/b"), fs::Permissions::from_mode(0o751))
+        .unwrap();
     let deep = watch.scene.dir(format!("w/.vscode/{}", vec!["d"; 80].join("/")));
     fs::write(deep.join("end"), "end").unwrap();
-    rustix::fs::mknodat(rustix::fs::CWD, watch.scene.path("w/.vscode/pipe"), FileType::Fifo, rustix::fs::Mode::RWXU, 0)
-        .unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        watch.scene.path("w/.vscode/pipe"),
+        FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
     watch.turn();
     assert_eq!(watch.taken(), ["w/.vscode"]);
     assert!(!watch.exists("w/.vscode") && victim.exists());
@@ -486,7 +533,9 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
 #[test]
 fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
     let scene = Scene::new();
-    if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok() == fs::metadata(&scene.0).map(|facts| facts.dev()).ok() {
+    if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok()
+        == fs::metadata(&scene.0).map(|facts| facts.dev()).ok()
+    {
         return; // one file system only
     }
     scene.file("w/app/.envrc");
@@ -501,7 +550,8 @@ fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
     watch.turn();
     let path = absolute(&watch.scene.path("w/.vscode"));
     assert_eq!(watch.events, [GuardEvent::Failed { path, source: Errno::NOTEMPTY }]);
-    let files = Command::new("find").arg(watch.scene.path("w")).args(["-type", "f"]).output().unwrap();
+    let files =
+        Command::new("find").arg(watch.scene.path("w")).args(["-type", "f"]).output().unwrap();
     let spared = watch.scene.path("w/.vscode/m/app/.envrc");
     assert_eq!(files.stdout.trim_ascii_end(), spared.as_os_str().as_bytes());
     assert!(names.iter().all(|name| store.join("1/.vscode").join(name).exists()));
@@ -513,7 +563,8 @@ fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
     fs::remove_dir_all(store).unwrap();
 }
 
-/// Prints what turns cost, in time of the processor; `cargo test --release -- --ignored --nocapture costs`.
+/// Prints what turns cost, in time of the processor; `cargo test --release -- --ignored --nocapture
+/// costs`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_a_turn() {

@@ -1,7 +1,9 @@
-//! What is watched: by the number that the kernel gave the watch, with the directory above and the name there.
+//! What is watched: by the number that the kernel gave the watch, with the directory above and the
+//! name there.
 //!
-//! A directory that is renamed keeps its watch, and only its name here changes. Names here may be out of date for as long as
-//! events wait; so nothing is done by a path from here before what it leads to was compared with what is watched.
+//! A directory that is renamed keeps its watch, and only its name here changes. Names here may be
+//! out of date for as long as events wait; so nothing is done by a path from here before what it
+//! leads to was compared with what is watched.
 
 use std::collections::HashMap;
 
@@ -42,7 +44,8 @@ pub struct Nodes {
 impl Nodes {
     /// A directory is watched, perhaps not for the first time. `dir.node` is the directory above.
     pub fn put_dir(&mut self, watch: i32, dir: &Dir<'_>) -> u32 {
-        let (above, name) = if dir.path.is_empty() { (NO_NODE, &b""[..]) } else { (dir.node, dir.own_name()) };
+        let (above, name) =
+            if dir.path.is_empty() { (NO_NODE, &b""[..]) } else { (dir.node, dir.own_name()) };
         self.put(watch, above, name, dir.identity, dir, false)
     }
 
@@ -51,7 +54,15 @@ impl Nodes {
         self.put(watch, dir.node, name, identity, dir, true);
     }
 
-    fn put(&mut self, watch: i32, above: u32, name: &[u8], identity: Identity, dir: &Dir<'_>, file: bool) -> u32 {
+    fn put(
+        &mut self,
+        watch: i32,
+        above: u32,
+        name: &[u8],
+        identity: Identity,
+        dir: &Dir<'_>,
+        file: bool,
+    ) -> u32 {
         let known = self.by_watch.get(&watch).copied().or_else(|| self.free.pop());
         let number = known.unwrap_or(self.slots.len() as u32);
         // A name that was here before leaves its memory.
@@ -85,7 +96,9 @@ impl Nodes {
     }
 
     pub fn get(&self, number: u32) -> Option<&Node> {
-        self.slots.get(number as usize).filter(|node| self.by_watch.get(&node.watch) == Some(&number))
+        self.slots
+            .get(number as usize)
+            .filter(|node| self.by_watch.get(&node.watch) == Some(&number))
     }
 
     /// Those of a tree.
@@ -94,7 +107,8 @@ impl Nodes {
         numbers.filter(move |number| matches!(&self.slots[*number as usize], node if node.tree == tree && !node.file))
     }
 
-    /// Was this never watched? False where nothing was, as in a scan for a run that was killed: there it can not be told.
+    /// Was this never watched? False where nothing was, as in a scan for a run that was killed:
+    /// there it can not be told.
     pub fn never_had(&self, identity: Identity) -> bool {
         !self.slots.is_empty() && self.slots.iter().all(|node| node.identity != identity)
     }
@@ -114,7 +128,10 @@ impl Nodes {
     /// The watches of nodes that do not meet a condition.
     pub fn failing(&self, condition: impl Fn(&Node) -> bool) -> Vec<i32> {
         let numbers = self.by_watch.iter();
-        numbers.filter(|(_, number)| !condition(&self.slots[**number as usize])).map(|(watch, _)| *watch).collect()
+        numbers
+            .filter(|(_, number)| !condition(&self.slots[**number as usize]))
+            .map(|(watch, _)| *watch)
+            .collect()
     }
 
     #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Names as a directory that ignores case compares them.
 //!
-//! The file systems differ in detail (vfat has a table of its own, ext4 and f2fs fold all of Unicode and skip what is invisible).
-//! Folding a little more than one of them does finds a name too many, never one too few. Letters that are written as one
-//! character or as two (é) are not brought together: patterns that hold such letters are exact about them. Not tested on HFS+.
+//! The file systems differ in detail (vfat has a table of its own, ext4 and f2fs fold all of
+//! Unicode and skip what is invisible). Folding a little more than one of them does finds a name
+//! too many, never one too few. Letters that are written as one character or as two (é) are not
+//! brought together: patterns that hold such letters are exact about them. Not tested on HFS+.
 
 /// Puts the folded name into `out`. Bytes that are no UTF-8 stay as they are.
 pub fn fold(name: &[u8], out: &mut Vec<u8>) {

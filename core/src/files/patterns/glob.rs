@@ -33,6 +33,8 @@ impl Globs {
     /// Only absolute paths match.
     pub fn matches(&self, pattern: usize, path: &[u8]) -> bool {
         let parts = self.list[pattern].as_deref();
-        parts.is_some_and(|parts| path.starts_with(b"/") && pattern::matches(parts, &self.words, path))
+        parts.is_some_and(|parts| {
+            path.starts_with(b"/") && pattern::matches(parts, &self.words, path)
+        })
     }
 }

@@ -1,4 +1,5 @@
-//! The names that patterns are made of, each kept once. A name of the file system is looked up here, and nearly always is none.
+//! The names that patterns are made of, each kept once. A name of the file system is looked up
+//! here, and nearly always is none.
 
 use super::case_fold::fold;
 use super::pattern::Part;
@@ -24,11 +25,13 @@ pub struct Words {
     table: Vec<u16>,
     /// The word `.git`.
     pub git: WordId,
-    /// Wild words by the letter they end with, or begin with, or neither: most names are told apart by one letter.
+    /// Wild words by the letter they end with, or begin with, or neither: most names are told apart
+    /// by one letter.
     by_last: Vec<(u8, WordId)>,
     by_first: Vec<(u8, WordId)>,
     others: Vec<WordId>,
-    /// Literal words as a directory that ignores case sees them, by hash; made when there is such a directory.
+    /// Literal words as a directory that ignores case sees them, by hash; made when there is such a
+    /// directory.
     folded: Option<Vec<(u64, WordId)>>,
     scratch: Vec<u8>,
 }
@@ -124,7 +127,8 @@ impl Words {
         self.find(name, false).ok()
     }
 
-    /// The words that a name is, all but [`STAR`]. `folding`: names that differ only in case are one.
+    /// The words that a name is, all but [`STAR`]. `folding`: names that differ only in case are
+    /// one.
     pub fn matching(&mut self, name: &[u8], folding: bool, found: &mut Vec<WordId>) {
         found.clear();
         if folding {
@@ -132,8 +136,9 @@ impl Words {
         }
         found.extend(self.literal(name));
         let (Some(first), Some(last)) = (name.first(), name.last()) else { return };
-        let wild =
-            starting(&self.by_last, *last).chain(starting(&self.by_first, *first)).chain(self.others.iter().copied());
+        let wild = starting(&self.by_last, *last)
+            .chain(starting(&self.by_first, *first))
+            .chain(self.others.iter().copied());
         found.extend(wild.filter(|word| component_matches(self.text(*word), name)));
     }
 
@@ -141,7 +146,9 @@ impl Words {
         let mut own = std::mem::take(&mut self.scratch);
         if self.folded.is_none() {
             let mut literals = Vec::with_capacity(self.list.len());
-            for word in (1..self.list.len() as WordId).filter(|word| !self.list[usize::from(*word)].wild) {
+            for word in
+                (1..self.list.len() as WordId).filter(|word| !self.list[usize::from(*word)].wild)
+            {
                 fold(self.text(word), &mut own);
                 literals.push((hash(&own), word));
             }
@@ -159,7 +166,8 @@ impl Words {
                 found.push(*word);
             }
         }
-        let wild = self.by_last.iter().chain(&self.by_first).map(|(_, word)| word).chain(&self.others);
+        let wild =
+            self.by_last.iter().chain(&self.by_first).map(|(_, word)| word).chain(&self.others);
         for word in wild {
             fold(self.text(*word), &mut own);
             if component_matches(&own, &text) {
@@ -195,15 +203,16 @@ fn starting(list: &[(u8, WordId)], letter: u8) -> impl Iterator<Item = WordId> {
     list[first..].iter().take_while(move |(other, _)| *other == letter).map(|(_, word)| *word)
 }
 
-/// Eight letters at a time, each with a multiplication that spreads it. Who makes names collide here makes his own lookups slow, by as
-/// many comparisons as there are words.
+/// Eight letters at a time, each with a multiplication that spreads it. Who makes names collide
+/// here makes his own lookups slow, by as many comparisons as there are words.
 fn hash(name: &[u8]) -> u64 {
     let (words, rest) = name.as_chunks::<8>();
     let mix = |value: u64, letters: u64| {
         let mixed = (value ^ letters).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ (mixed >> 32)
     };
-    let value = words.iter().fold(name.len() as u64, |value, word| mix(value, u64::from_le_bytes(*word)));
+    let value =
+        words.iter().fold(name.len() as u64, |value, word| mix(value, u64::from_le_bytes(*word)));
     // The last ones together with some that were there already, rather than one by one.
     let last = match (name.last_chunk(), rest.first_chunk(), rest.last_chunk()) {
         (Some(last), ..) => u64::from_le_bytes(*last),

@@ -1,8 +1,10 @@
-//! Names by pattern: which names stay closed, which are read-only wherever they can be written, and what that rests on.
+//! Names by pattern: which names stay closed, which are read-only wherever they can be written, and
+//! what that rests on.
 //!
-//! Patterns are matched on the way down: a directory has a state, and one look at an entry's name gives what the entry is and the
-//! state of what lies below it. A plan has hundreds of patterns and a tree has thousands of names, nearly all of which are in none
-//! of them; those are done with after one look into a table of words. Patterns that begin alike share their beginning
+//! Patterns are matched on the way down: a directory has a state, and one look at an entry's name
+//! gives what the entry is and the state of what lies below it. A plan has hundreds of patterns and
+//! a tree has thousands of names, nearly all of which are in none of them; those are done with
+//! after one look into a table of words. Patterns that begin alike share their beginning
 //! (`files/patterns/prefix_tree.rs`): hundreds of them stand at a handful of places.
 
 pub mod case_fold;
@@ -52,7 +54,8 @@ pub struct Added {
     pub rest: Box<[u8]>,
 }
 
-/// A system's trees hold hundreds of thousands of names, none of them a user's, and can not be written.
+/// A system's trees hold hundreds of thousands of names, none of them a user's, and can not be
+/// written.
 const SYSTEM: [&str; 17] = [
     "/usr",
     "/bin",
@@ -141,7 +144,9 @@ pub enum NamesError {
 impl NamesError {
     pub fn hint(&self) -> &'static str {
         match self {
-            NamesError::Pattern(_) => "the plan was not compiled by this version of paddock; compile it again",
+            NamesError::Pattern(_) => {
+                "the plan was not compiled by this version of paddock; compile it again"
+            }
             NamesError::TooMany(_) => "deny whole directories instead of single names",
         }
     }
@@ -156,7 +161,12 @@ pub fn is_system(path: &[u8]) -> bool {
 const MAX_STEMS: usize = 60_000;
 
 impl Names {
-    pub fn new(deny: &[Text], protect: &[Protected], opened: &[Text], flagged: &[Text]) -> Result<Names, NamesError> {
+    pub fn new(
+        deny: &[Text],
+        protect: &[Protected],
+        opened: &[Text],
+        flagged: &[Text],
+    ) -> Result<Names, NamesError> {
         let mut names = Names {
             words: Words::new(),
             stems: Stems::new(),
@@ -171,7 +181,8 @@ impl Names {
             ahead: State::default(),
             new_loops: Vec::new(),
         };
-        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Opened, opened), (Rule::Flag, flagged)] {
+        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Opened, opened), (Rule::Flag, flagged)]
+        {
             for text in patterns {
                 names.parts.clear();
                 if let Some(root) = pattern::parse(text, &mut names.words, &mut names.parts)? {
@@ -202,7 +213,9 @@ impl Names {
         for (rule, beginnings) in [(rule, &group.below), (Rule::Opened, &group.but)] {
             for text in beginnings {
                 self.parts.clear();
-                if let Some(root) = pattern::parse_beginning(text, &mut self.words, &mut self.parts)? {
+                if let Some(root) =
+                    pattern::parse_beginning(text, &mut self.words, &mut self.parts)?
+                {
                     stems.push((rule, self.stems.grow(start_of(root), &self.parts)));
                 }
             }
@@ -274,12 +287,17 @@ impl Names {
         Ok(())
     }
 
-    /// What patterns expect below an entry, which is a symlink, they expect below `path` as well: it leads there. From
-    /// [`Names::settle`] on. Patterns that do not name the link are not concerned.
+    /// What patterns expect below an entry, which is a symlink, they expect below `path` as well:
+    /// it leads there. From [`Names::settle`] on. Patterns that do not name the link are not
+    /// concerned.
     pub fn add_alias(&mut self, dir: StateId, entry: StateId, path: &[u8]) {
         let known = &self.states.get(dir).1.active;
         let (state, loops) = self.states.get(entry);
-        let new = loops.active.iter().filter(|active| known.binary_search(active).is_err()).chain(&state.steps);
+        let new = loops
+            .active
+            .iter()
+            .filter(|active| known.binary_search(active).is_err())
+            .chain(&state.steps);
         let mut rests = Vec::new();
         for stem in new {
             self.stems.rests(*stem, &mut rests);
@@ -289,7 +307,8 @@ impl Names {
         }
     }
 
-    /// A directory is one of git's by its parts: what is protected in one is protected there, from [`Names::settle`] on.
+    /// A directory is one of git's by its parts: what is protected in one is protected there, from
+    /// [`Names::settle`] on.
     pub fn add_git_directory(&mut self, path: &[u8]) -> Result<(), NamesError> {
         if !self.git.add(path) || self.git.is_covered(path) {
             return Ok(());
@@ -312,7 +331,8 @@ impl Names {
         let new = self.stems.mark(end, rule);
         if new {
             self.grown = true;
-            self.guards_git |= rule == Rule::Protect && self.stems.goes_through(end, self.words.git);
+            self.guards_git |=
+                rule == Rule::Protect && self.stems.goes_through(end, self.words.git);
         }
         new
     }
@@ -334,7 +354,8 @@ impl Names {
         }
     }
 
-    /// Where a walk begins. `own`: the tree was asked for by name, so it is searched although it may lie in one of the system's.
+    /// Where a walk begins. `own`: the tree was asked for by name, so it is searched although it
+    /// may lie in one of the system's.
     pub fn start(&mut self, path: &[u8], own: bool) -> Start {
         let mut hits = Hits::default();
         self.ahead.steps.clear();
@@ -358,7 +379,8 @@ impl Names {
         self.start(path, true).denied
     }
 
-    /// Would a walk of the tree at `root` find the path below it protected? Names that differ in case are others.
+    /// Would a walk of the tree at `root` find the path below it protected? Names that differ in
+    /// case are others.
     pub fn protects(&mut self, root: &[u8], below: &[u8]) -> bool {
         let mut look = self.start(root, true).look;
         let mut protected = look.protect.is_some() && !look.opened;
@@ -369,8 +391,8 @@ impl Names {
         protected
     }
 
-    /// Could a walk of the tree at `root` find the path below it denied, or something above it? On some file systems names that
-    /// differ in case are one.
+    /// Could a walk of the tree at `root` find the path below it denied, or something above it? On
+    /// some file systems names that differ in case are one.
     pub fn may_deny(&mut self, root: &[u8], below: &[u8]) -> bool {
         let Start { mut look, mut denied } = self.start(root, true);
         for name in pattern::components(below) {
@@ -380,16 +402,20 @@ impl Names {
         denied
     }
 
-    /// The names that are denied in a directory, whether they are there or not. Those with a wildcard are not among them.
+    /// The names that are denied in a directory, whether they are there or not. Those with a
+    /// wildcard are not among them.
     pub fn denied_in(&mut self, dir: &[u8]) -> Vec<Vec<u8>> {
         let start = self.start(dir, true);
         let (state, loops) = self.states.get(start.look.next);
-        let here = |above| loops.active.binary_search(&above).is_ok() || state.steps.binary_search(&above).is_ok();
+        let here = |above| {
+            loops.active.binary_search(&above).is_ok() || state.steps.binary_search(&above).is_ok()
+        };
         let last = self.stems.last_names(Rule::Deny).filter(|(above, _)| here(*above));
         last.filter_map(|(_, word)| self.words.literal_text(word)).map(<[u8]>::to_vec).collect()
     }
 
-    /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in case for one.
+    /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in
+    /// case for one.
     pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> Look {
         self.look_at(state, name, folding, false)
     }
@@ -451,7 +477,8 @@ impl Names {
 
     /// Does a directory lie in one of installed packages?
     pub fn is_shipped(&self, path: &[u8]) -> bool {
-        path.split(|byte| *byte == b'/').any(|name| self.packages.iter().any(|package| package.as_bytes() == name))
+        path.split(|byte| *byte == b'/')
+            .any(|name| self.packages.iter().any(|package| package.as_bytes() == name))
     }
 
     /// Could anything match below a directory in this state?
@@ -462,20 +489,30 @@ impl Names {
 
     /// Could anything that is denied lie below a directory in this state?
     pub fn expects_denied(&self, state: StateId) -> bool {
-        let denied =
-            |stem: &StemId| self.stems.kinds(*stem).contain(Rule::Deny) || self.stems.ahead(*stem).contain(Rule::Deny);
+        let denied = |stem: &StemId| {
+            self.stems.kinds(*stem).contain(Rule::Deny)
+                || self.stems.ahead(*stem).contain(Rule::Deny)
+        };
         self.states.get(state).1.active.iter().any(denied) || self.leads_to_denied(state)
     }
 
-    /// Does a pattern that denies go on with a name right in a directory of this state? Not one that is looked for at every depth.
+    /// Does a pattern that denies go on with a name right in a directory of this state? Not one
+    /// that is looked for at every depth.
     pub fn leads_to_denied(&self, state: StateId) -> bool {
-        self.states.get(state).0.steps.iter().any(|stem| self.stems.ahead(*stem).contain(Rule::Deny))
+        self.states
+            .get(state)
+            .0
+            .steps
+            .iter()
+            .any(|stem| self.stems.ahead(*stem).contain(Rule::Deny))
     }
 
-    /// Which names above a match must keep theirs, or it would not match any more: their depths, counted from the root.
+    /// Which names above a match must keep theirs, or it would not match any more: their depths,
+    /// counted from the root.
     pub fn rests_on(&mut self, end: StemId, path: &[u8], folding: bool) -> Vec<usize> {
         let parts = self.stems.parts(end);
-        let mut depths = pattern::rests_on(&parts, &mut self.words, path, folding).unwrap_or_default();
+        let mut depths =
+            pattern::rests_on(&parts, &mut self.words, path, folding).unwrap_or_default();
         // The match itself is covered.
         let own = pattern::components(path).count().saturating_sub(1);
         depths.retain(|depth| *depth < own);
@@ -504,7 +541,13 @@ struct Hits {
 
 impl Hits {
     /// Patterns have come to a stem, by a name.
-    fn reach(&mut self, stems: &Stems, stem: StemId, steps: &mut Vec<StemId>, loops: &mut Vec<StemId>) {
+    fn reach(
+        &mut self,
+        stems: &Stems,
+        stem: StemId,
+        steps: &mut Vec<StemId>,
+        loops: &mut Vec<StemId>,
+    ) {
         self.accept(stems, stem);
         let ahead = stems.ahead(stem);
         if !ahead.is_empty() {

@@ -1,7 +1,8 @@
 //! One pattern: what src/paddock/policy/glob.py reads, over bytes.
 //!
-//! `*` stands for any text inside one name, `**` alone between slashes for any number of whole names, also none. Nothing else is
-//! special. schema/examples/globs.json is the table that the tests of both languages read.
+//! `*` stands for any text inside one name, `**` alone between slashes for any number of whole
+//! names, also none. Nothing else is special. schema/examples/globs.json is the table that the
+//! tests of both languages read.
 
 use crate::plan::wire::bytes::{self, Text};
 use crate::plan::wire::find_byte;
@@ -38,9 +39,13 @@ pub enum Part {
 
 const TEMP: &[u8] = b"<tmp>";
 
-/// Adds the parts of a pattern to `parts`, which is empty. None: it is about the private temporary directory, which has no name
-/// outside.
-pub fn parse(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<Option<Root>, PatternError> {
+/// Adds the parts of a pattern to `parts`, which is empty. None: it is about the private temporary
+/// directory, which has no name outside.
+pub fn parse(
+    text: &Text,
+    words: &mut Words,
+    parts: &mut Vec<Part>,
+) -> Result<Option<Root>, PatternError> {
     let root = parse_beginning(text, words, parts)?;
     if root == Some(Root::Anywhere) && parts.len() < 2 {
         return Err(PatternError::NotAbsolute(text.clone()));
@@ -49,7 +54,11 @@ pub fn parse(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<Op
 }
 
 /// The same of what others go on from: `**` is enough.
-pub fn parse_beginning(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<Option<Root>, PatternError> {
+pub fn parse_beginning(
+    text: &Text,
+    words: &mut Words,
+    parts: &mut Vec<Part>,
+) -> Result<Option<Root>, PatternError> {
     if text.as_bytes().is_empty() {
         return Err(PatternError::Empty);
     }
@@ -62,12 +71,21 @@ pub fn parse_beginning(text: &Text, words: &mut Words, parts: &mut Vec<Part>) ->
 }
 
 /// The same of what goes on from there: it has no beginning of its own.
-pub fn parse_name(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
+pub fn parse_name(
+    text: &Text,
+    words: &mut Words,
+    parts: &mut Vec<Part>,
+) -> Result<(), PatternError> {
     parse_parts(text, text.as_bytes(), words, parts)?;
     if parts.is_empty() { Err(PatternError::Empty) } else { Ok(()) }
 }
 
-fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
+fn parse_parts(
+    text: &Text,
+    rest: &[u8],
+    words: &mut Words,
+    parts: &mut Vec<Part>,
+) -> Result<(), PatternError> {
     let mut rest = Some(rest);
     while let Some(names) = rest {
         let (part, others, wild) = match find_byte::position(names, *b"/*") {
@@ -120,9 +138,15 @@ pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }
 
-/// Which names of a path a match rests on, counted from the root: those that stand for a part of the pattern and not for a `**`.
-/// If one of them is renamed, the pattern does not match any more. None when the path does not match at all.
-pub fn rests_on(parts: &[Part], words: &mut Words, path: &[u8], folding: bool) -> Option<Vec<usize>> {
+/// Which names of a path a match rests on, counted from the root: those that stand for a part of
+/// the pattern and not for a `**`. If one of them is renamed, the pattern does not match any more.
+/// None when the path does not match at all.
+pub fn rests_on(
+    parts: &[Part],
+    words: &mut Words,
+    path: &[u8],
+    folding: bool,
+) -> Option<Vec<usize>> {
     let names: Vec<&[u8]> = components(path).collect();
     let width = names.len() + 1;
     let reached = reach(parts, &names, |word, name| words.is(word, name, folding));
@@ -151,8 +175,8 @@ pub fn matches(parts: &[Part], words: &Words, path: &[u8]) -> bool {
     reach(parts, &names, |word, name| words.reads(word, name)).last() == Some(&true)
 }
 
-/// `[part * width + name]`, with a width of one more than there are names: the parts before `part` can stand for the names before
-/// `name`.
+/// `[part * width + name]`, with a width of one more than there are names: the parts before `part`
+/// can stand for the names before `name`.
 fn reach(parts: &[Part], names: &[&[u8]], mut is: impl FnMut(WordId, &[u8]) -> bool) -> Vec<bool> {
     let width = names.len() + 1;
     let mut reached = vec![false; (parts.len() + 1) * width];
@@ -160,8 +184,12 @@ fn reach(parts: &[Part], names: &[&[u8]], mut is: impl FnMut(WordId, &[u8]) -> b
     for (index, part) in parts.iter().enumerate() {
         for at in 0..width {
             reached[(index + 1) * width + at] = match part {
-                Part::AnyDepth => reached[index * width + at] || (at > 0 && reached[(index + 1) * width + at - 1]),
-                Part::Name(word) => at > 0 && reached[index * width + at - 1] && is(*word, names[at - 1]),
+                Part::AnyDepth => {
+                    reached[index * width + at] || (at > 0 && reached[(index + 1) * width + at - 1])
+                }
+                Part::Name(word) => {
+                    at > 0 && reached[index * width + at - 1] && is(*word, names[at - 1])
+                }
             };
         }
     }

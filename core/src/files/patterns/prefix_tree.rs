@@ -55,7 +55,8 @@ struct Stem {
 #[derive(Debug)]
 pub struct Stems {
     list: Vec<Stem>,
-    /// Those that end with a name, by the one above and the name, open addressing; [`NONE`] is free.
+    /// Those that end with a name, by the one above and the name, open addressing; [`NONE`] is
+    /// free.
     table: Vec<StemId>,
     all: Kinds,
 }
@@ -123,7 +124,16 @@ impl Stems {
     fn push(&mut self, above: StemId, part: Part, weight: u16) -> StemId {
         let floats = self.get(above).floats;
         let (kinds, ahead) = (Kinds::default(), Kinds::default());
-        self.list.push(Stem { part, above, any_depth: NONE, kinds, ahead, weight, floats, starred: false });
+        self.list.push(Stem {
+            part,
+            above,
+            any_depth: NONE,
+            kinds,
+            ahead,
+            weight,
+            floats,
+            starred: false,
+        });
         (self.list.len() - 1) as StemId
     }
 
@@ -146,7 +156,11 @@ impl Stems {
         loop {
             match self.table[slot] {
                 NONE => return Err(slot),
-                stem if self.get(stem).above == above && self.get(stem).part == Part::Name(word) => return Ok(stem),
+                stem if self.get(stem).above == above
+                    && self.get(stem).part == Part::Name(word) =>
+                {
+                    return Ok(stem);
+                }
                 _ => slot = (slot + 1) & mask,
             }
         }
@@ -226,9 +240,12 @@ impl Stems {
         parts
     }
 
-    /// The names that patterns end with, and the stems those come after. `NAME/**` is all that is in NAME.
+    /// The names that patterns end with, and the stems those come after. `NAME/**` is all that is
+    /// in NAME.
     pub fn last_names(&self, rule: Rule) -> impl Iterator<Item = (StemId, WordId)> {
-        self.list.iter().filter(move |stem| stem.kinds.contain(rule)).filter_map(|stem| match stem.part {
+        self.list.iter().filter(move |stem| stem.kinds.contain(rule)).filter_map(|stem| match stem
+            .part
+        {
             Part::Name(word) => Some((stem.above, word)),
             Part::AnyDepth => match *self.get(stem.above) {
                 Stem { part: Part::Name(word), above, .. } => Some((above, word)),
@@ -237,15 +254,19 @@ impl Stems {
         })
     }
 
-    /// What denied and protected patterns still expect at a stem; a `**` that it ends with is a part of that.
+    /// What denied and protected patterns still expect at a stem; a `**` that it ends with is a
+    /// part of that.
     pub fn rests(&self, from: StemId, rests: &mut Vec<(Rule, Vec<Part>)>) {
         let own = usize::from(self.get(from).part == Part::AnyDepth && from > ANYWHERE);
         for end in ANYWHERE + 1..self.list.len() as StemId {
             let Some(length) = self.upwards(end).position(|stem| stem == from) else { continue };
             for rule in [Rule::Deny, Rule::Protect] {
                 if self.kinds(end).contain(rule) && length + own > 0 {
-                    let mut rest: Vec<Part> =
-                        self.upwards(end).take(length + own).map(|stem| self.get(stem).part).collect();
+                    let mut rest: Vec<Part> = self
+                        .upwards(end)
+                        .take(length + own)
+                        .map(|stem| self.get(stem).part)
+                        .collect();
                     rest.reverse();
                     rests.push((rule, rest));
                 }

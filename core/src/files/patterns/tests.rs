@@ -38,7 +38,8 @@ fn looks(names: &mut Names, path: &str, folding: bool) -> Vec<Look> {
 fn patterns_mean_what_the_table_of_both_languages_says() {
     for Case { pattern, path, matches, covers } in table().cases {
         let mut names = Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
-        // The system's trees are left out of floating patterns only, and no case of the table is about that.
+        // The system's trees are left out of floating patterns only, and no case of the table is
+        // about that.
         let start = names.start(path.as_bytes(), true);
         assert_eq!(start.look.deny.is_some(), matches, "{pattern} {path}");
         assert_eq!(start.denied, covers, "{pattern} {path}");
@@ -82,14 +83,18 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
         let texts: Vec<Text> = patterns.iter().map(|one| text(one)).collect();
         let mut together = Names::new(&texts, &[], &[], &[]).unwrap();
         for _ in 0..20 {
-            let path: Vec<&str> = (0..roll(6)).map(|_| ["a", "b", "ab", "aab", "ba"][roll(5)]).collect();
+            let path: Vec<&str> =
+                (0..roll(6)).map(|_| ["a", "b", "ab", "aab", "ba"][roll(5)]).collect();
             let path = format!("/{}", path.join("/"));
             let matching: Vec<bool> = texts.iter().map(|one| !never(one, &path)).collect();
             let found = together.start(path.as_bytes(), false).look.deny;
             assert_eq!(found.is_some(), matching.contains(&true), "{patterns:?} {path}");
             if let Some(end) = found {
                 let parts = together.stems.parts(end);
-                assert!(pattern::rests_on(&parts, &mut together.words, path.as_bytes(), false).is_some());
+                assert!(
+                    pattern::rests_on(&parts, &mut together.words, path.as_bytes(), false)
+                        .is_some()
+                );
             }
             agreed += usize::from(found.is_some());
         }
@@ -139,19 +144,31 @@ fn never(pattern: &Text, path: &str) -> bool {
 fn deny_protect_and_opened_are_told_apart() {
     let mut names = names(&["**/.env"], &["**/.claude", "**/.env"], &["**/.claude/worktrees"]);
     let last = |names: &mut Names, path| *looks(names, path, false).last().unwrap();
-    assert!(last(&mut names, "/w/.env").deny.is_some() && last(&mut names, "/w/.env").protect.is_some());
+    assert!(
+        last(&mut names, "/w/.env").deny.is_some() && last(&mut names, "/w/.env").protect.is_some()
+    );
     let claude = last(&mut names, "/w/.claude");
     assert!(claude.protect.is_some() && claude.opened_below && !claude.opened);
     let worktrees = last(&mut names, "/w/.claude/worktrees");
     assert!(worktrees.opened && worktrees.protect.is_none());
     assert!(last(&mut names, "/w/.claude/worktrees/x/.claude").protect.is_some());
     let plain = last(&mut names, "/w/src");
-    assert!(plain.deny.is_none() && plain.protect.is_none() && !plain.opened && !plain.opened_below);
+    assert!(
+        plain.deny.is_none() && plain.protect.is_none() && !plain.opened && !plain.opened_below
+    );
 }
 
 #[test]
 fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
-    let deny = ["**/.env", "/w/**/id_rsa", "/w/a/token", "/w/a/keys/**", "/w/a/*.pem", "/w/a/b/c", "**/d/e"];
+    let deny = [
+        "**/.env",
+        "/w/**/id_rsa",
+        "/w/a/token",
+        "/w/a/keys/**",
+        "/w/a/*.pem",
+        "/w/a/b/c",
+        "**/d/e",
+    ];
     let mut names = names(&deny, &["/w/a/kept"], &[]);
     let mut denied = |dir: &str| {
         let mut found = names.denied_in(dir.as_bytes());
@@ -166,14 +183,21 @@ fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
 
 #[test]
 fn the_way_to_a_protected_name_is_known() {
-    let mut names = names(&["/w/a/b/secret"], &["**/.git/worktrees/*/gitdir", "**/.git/modules/**/config"], &[]);
+    let mut names = names(
+        &["/w/a/b/secret"],
+        &["**/.git/worktrees/*/gitdir", "**/.git/modules/**/config"],
+        &[],
+    );
     let ways = |names: &mut Names, path| {
         let all = looks(names, path, false);
         all.iter().map(|look| (look.way_to_denied, look.way_to_protected)).collect::<Vec<_>>()
     };
     assert_eq!(ways(&mut names, "/w/a/c"), [(true, false), (true, false), (false, false)]);
     assert_eq!(ways(&mut names, "/x/.git/worktrees/n")[1..], [(false, true); 3]);
-    assert_eq!(ways(&mut names, "/x/.git/modules/a")[1..], [(false, true), (false, true), (false, false)]);
+    assert_eq!(
+        ways(&mut names, "/x/.git/modules/a")[1..],
+        [(false, true), (false, true), (false, false)]
+    );
     assert!(names.guards_git);
 }
 
@@ -241,7 +265,8 @@ fn what_a_link_leads_to_is_looked_for_too() {
     let found = looks(&mut names, "/h/.config", false);
     names.add_alias(found[0].next, found[1].next, b"/h/dot*files");
     assert!(names.settle().unwrap());
-    let protected = |names: &mut Names, path| looks(names, path, false).last().unwrap().protect.is_some();
+    let protected =
+        |names: &mut Names, path| looks(names, path, false).last().unwrap().protect.is_some();
     assert!(protected(&mut names, "/h/dot*files/fish"));
     assert!(!protected(&mut names, "/h/dotxfiles/fish"), "a star in a path is a letter");
     let found = looks(&mut names, "/h/.config", false);

@@ -1,8 +1,9 @@
 //! What exists when a run starts, and what has to be put over it.
 //!
-//! A name that is denied is masked, one that is protected is locked, and the directories that its pattern rests on are pinned.
-//! A symlink at such a name, or in what is locked, does not end there: what it leads to, inside the trees, counts as if the pattern
-//! had named it, and so does every link on the way. A file with several names (hard links) is covered under each of them.
+//! A name that is denied is masked, one that is protected is locked, and the directories that its
+//! pattern rests on are pinned. A symlink at such a name, or in what is locked, does not end there:
+//! what it leads to, inside the trees, counts as if the pattern had named it, and so does every
+//! link on the way. A file with several names (hard links) is covered under each of them.
 
 mod shut_dirs;
 #[cfg(test)]
@@ -60,14 +61,17 @@ impl Held {
     /// None: nothing has the name any more.
     fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<Held>, WalkError> {
         match Object::at(dir.fd, name) {
-            Ok(object) => Ok(Some(Held { parent: dir.identity, name: name.to_bytes().into(), object })),
+            Ok(object) => {
+                Ok(Some(Held { parent: dir.identity, name: name.to_bytes().into(), object }))
+            }
             Err(Errno::NOENT) => Ok(None),
             Err(source) => Err(dir.unseen(name.to_bytes(), source)),
         }
     }
 }
 
-/// A symlink in a git directory, by all that makes it the one that was there: its place, itself, and what it says.
+/// A symlink in a git directory, by all that makes it the one that was there: its place, itself,
+/// and what it says.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Through {
     pub dir: Identity,
@@ -79,8 +83,9 @@ pub struct Through {
 /// Told of every directory before it is listed.
 pub type Enter<'a, E> = dyn FnMut(&Names, &Dir<'_>) -> Result<u32, E> + 'a;
 
-/// Looks through all trees. Patterns that follow from symlinks and from git's configurations are added to `names`. `closed` are files with several names that
-/// other means hold under the one that is known.
+/// Looks through all trees. Patterns that follow from symlinks and from git's configurations are
+/// added to `names`. `closed` are files with several names that other means hold under the one that
+/// is known.
 pub fn survey<E: From<WalkError>>(
     names: &mut Names,
     ground: &TreeRoots,
@@ -118,7 +123,10 @@ pub fn survey<E: From<WalkError>>(
         }
         rounds += 1;
         if rounds == MAX_ROUNDS {
-            let last = surveyor.links.last().map_or_else(|| ground.trees[0].path.clone(), |link| link.path.clone());
+            let last = surveyor
+                .links
+                .last()
+                .map_or_else(|| ground.trees[0].path.clone(), |link| link.path.clone());
             return Err(WalkError::Links { path: last }.into());
         }
     }
@@ -126,7 +134,9 @@ pub fn survey<E: From<WalkError>>(
     for base in obeyed.bases {
         found.covers.extend(pins_to(ground, base)?);
     }
-    linked.extend(closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }));
+    linked.extend(
+        closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }),
+    );
     if !linked.is_empty() {
         let mut others = OtherNames::<E>::new(&linked, &lent);
         for index in 0..ground.trees.len() {
@@ -141,11 +151,15 @@ pub fn survey<E: From<WalkError>>(
     }
     if !lent.is_empty() {
         found.covers.retain(|cover| !lent.covers(cover.path.as_bytes()));
-        let (covers, shut) = lent.restore().map_err(|(cover, source)| WalkError::List { path: cover.path, source })?;
+        let (covers, shut) = lent
+            .restore()
+            .map_err(|(cover, source)| WalkError::List { path: cover.path, source })?;
         found.covers.extend(covers);
         found.shut = shut;
     }
-    found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
+    found
+        .covers
+        .sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
     found.covers.dedup_by(|later, kept| later.path == kept.path);
     Ok(found)
 }
@@ -166,7 +180,9 @@ pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
         // Gone, and the match with it.
         Ok(_) | Err(Errno::NOENT) => return Ok(None),
-        Err(Errno::NOTDIR | Errno::LOOP) => return Err(WalkError::Moved { path: walk::shown(tree, path) }),
+        Err(Errno::NOTDIR | Errno::LOOP) => {
+            return Err(WalkError::Moved { path: walk::shown(tree, path) });
+        }
         Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
     };
     cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
@@ -175,12 +191,20 @@ pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
 /// The directories from the root of a tree to one that must stay where it is.
 fn pins_to(ground: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let path = AbsPath::new(Text::from_bytes(path)?)?;
-    let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else { return Ok(Vec::new()) };
-    let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
+    let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else {
+        return Ok(Vec::new());
+    };
+    let ends = below
+        .iter()
+        .enumerate()
+        .filter(|(_, byte)| **byte == b'/')
+        .map(|(at, _)| at)
+        .chain([below.len()]);
     let mut covers = Vec::new();
     for end in ends.filter(|end| *end > 0) {
         match pin(tree, &below[..end]) {
-            // Another user's: the command does not get there either. What its owner has shut is closed as a whole.
+            // Another user's: the command does not get there either. What its owner has shut is
+            // closed as a whole.
             Err(WalkError::Look { source: Errno::ACCESS, .. }) => break,
             pinned => covers.extend(pinned?),
         }
@@ -203,7 +227,9 @@ pub fn pins(
 ) -> Result<Vec<Vec<u8>>, WalkError> {
     let depth = tree.depth();
     let rests = names.rests_on(rule, tree.absolute(path)?.as_bytes(), folding);
-    let prefix = |end: usize| path.split(|byte| *byte == b'/').take(end + 1 - depth).collect::<Vec<_>>().join(&b'/');
+    let prefix = |end: usize| {
+        path.split(|byte| *byte == b'/').take(end + 1 - depth).collect::<Vec<_>>().join(&b'/')
+    };
     Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
 }
 
@@ -228,7 +254,9 @@ impl LinkFound {
         let is_above = self.path.is_within(&followed.end);
         match self.verdict {
             NameDecision::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
-            NameDecision::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
+            NameDecision::Protect(_) if tree.writable => {
+                names.add_path(Rule::Protect, followed.end.as_bytes())
+            }
             NameDecision::Through if tree.writable && !is_above => {
                 names.add_path(Rule::Protect, followed.end.as_bytes())
             }
@@ -267,7 +295,11 @@ struct Surveyor<'e, 'f, E> {
 }
 
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
-    fn new(guards_git: bool, enter: &'e mut Enter<'f, E>, lent: &'e mut Lent) -> Surveyor<'e, 'f, E> {
+    fn new(
+        guards_git: bool,
+        enter: &'e mut Enter<'f, E>,
+        lent: &'e mut Lent,
+    ) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
         let (obeyed, git) = (Obeyed::default(), Vec::new());
         Surveyor {
@@ -299,7 +331,13 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
         Ok(())
     }
 
-    fn put(&mut self, dir: &Dir<'_>, name: &CStr, stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+    fn put(
+        &mut self,
+        dir: &Dir<'_>,
+        name: &CStr,
+        stat: &Stat,
+        kind: CoverKind,
+    ) -> Result<(), WalkError> {
         let path = dir.absolute(name.to_bytes())?;
         walk::keep(&mut self.kept, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
@@ -321,11 +359,18 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         (self.enter)(names, dir).map(Some)
     }
 
-    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, E> {
+    fn root(
+        &mut self,
+        tree: &OpenTree,
+        verdict: NameDecision,
+        look: Look,
+    ) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
             NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
             // It can not be moved: a mount begins there.
-            NameDecision::Protect(_) if look.opened_below && tree.is_dir() => return Ok(Some(Below::Carved)),
+            NameDecision::Protect(_) if look.opened_below && tree.is_dir() => {
+                return Ok(Some(Below::Carved));
+            }
             _ => (CoverKind::Lock, Below::Locked),
         };
         self.found.covers.push(cover(tree.path.clone(), tree.stat(), kind)?);
@@ -333,14 +378,20 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         Ok(Some(below))
     }
 
-    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
+    fn found(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+    ) -> Result<Option<Below>, E> {
         let name = entry.name.to_bytes();
         // Gone again: if it comes back, there is an event.
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let path = dir.join(name)?;
-        if let NameDecision::Deny(Some(rule)) | NameDecision::Protect(Some(rule)) | NameDecision::Link(Some(rule)) =
-            entry.verdict
+        if let NameDecision::Deny(Some(rule))
+        | NameDecision::Protect(Some(rule))
+        | NameDecision::Link(Some(rule)) = entry.verdict
             && dir.tree.writable
         {
             let below = pins(names, dir.tree, &path, rule, dir.folding)?;
@@ -348,7 +399,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.pin(dir.tree_index, path)?;
             }
         }
-        if file_type == FileType::Symlink && !matches!(entry.verdict, NameDecision::Socket | NameDecision::Link(_)) {
+        if file_type == FileType::Symlink
+            && !matches!(entry.verdict, NameDecision::Socket | NameDecision::Link(_))
+        {
             let (path, state, next) = (dir.absolute(name)?, dir.state, entry.look.next);
             let link = |verdict| LinkFound { path: path.clone(), verdict, dir: state, next };
             if entry.verdict != NameDecision::Through {
@@ -381,7 +434,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 Ok(Some(Below::Masked))
             }
             // An exception inside: what is in it is locked piece by piece.
-            NameDecision::Protect(_) if entry.look.opened_below && file_type == FileType::Directory => {
+            NameDecision::Protect(_)
+                if entry.look.opened_below && file_type == FileType::Directory =>
+            {
                 self.pin(dir.tree_index, path)?;
                 Ok(Some(Below::Carved))
             }
@@ -392,7 +447,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
                     Some(Role::Config) => git::obeyed_by(dir, entry.name),
                     Some(Role::GitFile) => match git::obeyed_from(dir, entry.name) {
-                        // What git can not read it does not obey. In the trees it is looked at by itself.
+                        // What git can not read it does not obey. In the trees it is looked at by
+                        // itself.
                         Err(Unread { source: Errno::ACCESS, .. }) => Ok(Obeyed::default()),
                         obeyed => obeyed,
                     },
@@ -421,8 +477,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         let mut stat = dir.stat(name);
         // The right to search the directory was taken away since it was opened.
         if let Err(Errno::ACCESS) = stat {
-            let object =
-                rustix::io::fcntl_dupfd_cloexec(dir.fd, 0).map_err(|source| dir.unseen(name.to_bytes(), source))?;
+            let object = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0)
+                .map_err(|source| dir.unseen(name.to_bytes(), source))?;
             if !self.shut(dir.tree, dir.path, &object)? {
                 return Ok(None);
             }
@@ -456,7 +512,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
     }
 
-    /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
+    /// A bare repository that was here before is the user's: it stays, and what git executes in it
+    /// is locked.
     fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
@@ -465,9 +522,14 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         let object = Object::at(dir.fd, c"").map_err(|source| dir.unseen(b"", source))?;
         self.found.bare.push(object);
         let path = git::whole_path(dir);
-        // Patterns go by its path, so no directory above may be renamed either. Those of a `.git` go by its name.
+        // Patterns go by its path, so no directory above may be renamed either. Those of a `.git`
+        // go by its name.
         let ends = dir.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        for end in ends.filter(|_| !names.git.is_covered(&path)).chain([dir.path.len()]).filter(|end| *end > 0) {
+        for end in ends
+            .filter(|_| !names.git.is_covered(&path))
+            .chain([dir.path.len()])
+            .filter(|end| *end > 0)
+        {
             self.pin(dir.tree_index, dir.path[..end].to_vec())?;
         }
         self.git.push(path);
@@ -477,8 +539,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         Ok(())
     }
 
-    /// A directory that can not be listed or searched is closed as a whole: a command that knows names in it, or gives itself the
-    /// rights, would open what no pattern was held against. What its names lead to elsewhere still counts.
+    /// A directory that can not be listed or searched is closed as a whole: a command that knows
+    /// names in it, or gives itself the rights, would open what no pattern was held against. What
+    /// its names lead to elsewhere still counts.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
@@ -502,7 +565,8 @@ struct OtherNames<'s, E> {
 
 impl<'s, E: From<WalkError>> OtherNames<'s, E> {
     fn new(linked: &[Linked], lent: &'s Lent) -> OtherNames<'s, E> {
-        // Of one file that is denied under one name and protected under another, the deny comes first.
+        // Of one file that is denied under one name and protected under another, the deny comes
+        // first.
         let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
@@ -518,12 +582,22 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         Ok(Some(0))
     }
 
-    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, E> {
+    fn root(
+        &mut self,
+        _tree: &OpenTree,
+        verdict: NameDecision,
+        look: Look,
+    ) -> Result<Option<Below>, E> {
         let below = if look.opened_below { Below::Carved } else { Below::Locked };
         Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(below))
     }
 
-    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
+    fn found(
+        &mut self,
+        _names: &mut Names,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+    ) -> Result<Option<Below>, E> {
         match entry.verdict {
             NameDecision::Protect(_) if entry.file_type == FileType::Directory => {
                 Ok(Some(if entry.look.opened_below { Below::Carved } else { Below::Locked }))
@@ -541,14 +615,19 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     }
 
     fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), E> {
-        if dir.numbers_agree && self.linked.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).is_err() {
+        if dir.numbers_agree
+            && self.linked.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).is_err()
+        {
             return Ok(());
         }
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
         let identity = Identity::from(&stat);
-        let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else { return Ok(()) };
+        let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else {
+            return Ok(());
+        };
         // What is locked as a whole, or only read, needs no lock of its own.
-        let locked_already = dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
+        let locked_already =
+            dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
         if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {
             return Ok(());
         }
@@ -563,6 +642,10 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.lent.is_known(Identity::from(&stat)) { Ok(false) } else { Err(failed(Errno::ACCESS).into()) }
+        if self.lent.is_known(Identity::from(&stat)) {
+            Ok(false)
+        } else {
+            Err(failed(Errno::ACCESS).into())
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! Directories that their owner has shut, opened for as long as the search takes.
 //!
-//! Such a directory is closed to the command as a whole. Its names still count: a symlink, another name of a file or a git
-//! configuration in it protects something elsewhere, and a command could take that protection away with one `chmod`. So the search
-//! gives the owner's rights back, looks, and takes them away again.
+//! Such a directory is closed to the command as a whole. Its names still count: a symlink, another
+//! name of a file or a git configuration in it protects something elsewhere, and a command could
+//! take that protection away with one `chmod`. So the search gives the owner's rights back, looks,
+//! and takes them away again.
 
 use std::os::fd::OwnedFd;
 
@@ -27,8 +28,15 @@ struct Shut {
 }
 
 impl Lent {
-    /// Opens a directory of the same owner, and notes what is to be laid over it. False: it stays shut.
-    pub fn open(&mut self, tree: &OpenTree, dir: &OwnedFd, stat: &Stat, cover: Cover) -> Result<bool, Errno> {
+    /// Opens a directory of the same owner, and notes what is to be laid over it. False: it stays
+    /// shut.
+    pub fn open(
+        &mut self,
+        tree: &OpenTree,
+        dir: &OwnedFd,
+        stat: &Stat,
+        cover: Cover,
+    ) -> Result<bool, Errno> {
         let own = stat.st_uid == rustix::process::getuid().as_raw();
         let object = Object::at(dir, c"")?;
         let opened = if own && (tree.writable || tree.watched) { lend(dir, stat)? } else { None };
@@ -43,8 +51,9 @@ impl Lent {
 
     /// Does it lie in a directory that is closed as a whole?
     fn holds(&self, path: &[u8]) -> bool {
-        let holds =
-            |shut: &Shut| path.strip_prefix(shut.cover.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"));
+        let holds = |shut: &Shut| {
+            path.strip_prefix(shut.cover.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
+        };
         self.shut.iter().any(holds)
     }
 
@@ -60,7 +69,8 @@ impl Lent {
     /// Takes the rights away again. What is to be laid over the directories, and which they are.
     pub fn restore(mut self) -> Result<(Vec<Cover>, Vec<Object>), (Cover, Errno)> {
         let (mut covers, mut objects) = (Vec::new(), Vec::new());
-        // The innermost first: each is reached by its descriptor, but who looks meanwhile finds the order of before.
+        // The innermost first: each is reached by its descriptor, but who looks meanwhile finds the
+        // order of before.
         while let Some(Shut { cover, mut object, opened }) = self.shut.pop() {
             if let Some((dir, mode)) = opened {
                 match set_mode(&dir, mode).and_then(|()| Object::at(&dir, c"")) {

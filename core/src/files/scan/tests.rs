@@ -16,15 +16,26 @@ fn seen(names: &mut Names, trees: &[Tree], left_out: &[AbsPath]) -> Result<Surve
 /// "kind path" for each cover.
 fn covers(scene: &Scene, names: &mut Names, trees: &[Tree]) -> Vec<String> {
     let survey = seen(names, trees, &[]).unwrap();
-    survey.covers.iter().map(|cover| format!("{:?} {}", cover.kind, scene.relative(&cover.path))).collect()
+    survey
+        .covers
+        .iter()
+        .map(|cover| format!("{:?} {}", cover.kind, scene.relative(&cover.path)))
+        .collect()
 }
 
 #[test]
 fn denied_names_are_masked_and_protected_ones_locked_where_they_can_be_written() {
     let scene = Scene::new();
-    for file in
-        ["w/.env", "w/a/b/.env", "w/a/x.pem", "w/a/.envrc", "w/a/env", "r/.env", "r/.envrc", "w/.vscode/tasks.json"]
-    {
+    for file in [
+        "w/.env",
+        "w/a/b/.env",
+        "w/a/x.pem",
+        "w/a/.envrc",
+        "w/a/env",
+        "r/.env",
+        "r/.envrc",
+        "w/.vscode/tasks.json",
+    ] {
         scene.file(file);
     }
     scene.file("w/.vscode/deep/.env");
@@ -71,8 +82,12 @@ fn the_directories_that_a_match_rests_on_are_pinned() {
 #[test]
 fn what_is_opened_is_left_free_and_the_rest_locked_piece_by_piece() {
     let scene = Scene::new();
-    for file in ["w/.claude/settings.json", "w/.claude/worktrees/x/.claude/y", "w/.claude/worktrees/x/src", "w/.npmrc"]
-    {
+    for file in [
+        "w/.claude/settings.json",
+        "w/.claude/worktrees/x/.claude/y",
+        "w/.claude/worktrees/x/src",
+        "w/.npmrc",
+    ] {
         scene.file(file);
     }
     let mut names = test_tree::names(&[], PROTECTED, &["**/.claude/worktrees", "**/.npmrc"]);
@@ -86,7 +101,10 @@ fn what_is_opened_is_left_free_and_the_rest_locked_piece_by_piece() {
         ]
     );
     let mut control = test_tree::names(&[], PROTECTED, &[]);
-    assert_eq!(covers(&scene, &mut control, &[scene.tree("w", true)]), ["Lock w/.claude", "Lock w/.npmrc"]);
+    assert_eq!(
+        covers(&scene, &mut control, &[scene.tree("w", true)]),
+        ["Lock w/.claude", "Lock w/.npmrc"]
+    );
 }
 
 #[test]
@@ -183,7 +201,10 @@ fn other_names_of_a_file_that_is_closed_elsewhere_are_masked() {
     let closed = [Identity::from(&rustix::fs::stat(&key).unwrap())];
     let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
     let found = survey(&mut names, &ground, &mut Walker::default(), &closed, &mut enter).unwrap();
-    assert_eq!(found.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(), ["w/innocent"]);
+    assert_eq!(
+        found.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
+        ["w/innocent"]
+    );
 }
 
 #[test]
@@ -223,7 +244,10 @@ fn a_tree_ends_where_another_begins_and_what_is_left_out_is_not_walked() {
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let trees = [scene.tree("w", true), scene.tree("w/inner", false)];
     let survey = seen(&mut names, &trees, &[absolute(&scene.path("w/closed"))]).unwrap();
-    assert_eq!(survey.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(), ["w/.envrc"]);
+    assert_eq!(
+        survey.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
+        ["w/.envrc"]
+    );
 }
 
 #[test]
@@ -268,7 +292,10 @@ fn names_may_hold_any_bytes_and_lie_deeper_than_there_are_descriptors() {
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
     let found: Vec<&[u8]> = survey.covers.iter().map(|cover| cover.path.as_bytes()).collect();
-    assert_eq!(found, [path.join(".env").as_os_str().as_bytes(), scene.path(odd).as_os_str().as_bytes()]);
+    assert_eq!(
+        found,
+        [path.join(".env").as_os_str().as_bytes(), scene.path(odd).as_os_str().as_bytes()]
+    );
 }
 
 #[test]
@@ -279,10 +306,18 @@ fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     for mode in [0o300, 0o600, 0o400, 0o100, 0o000] {
         fs::set_permissions(scene.path("w/shut"), fs::Permissions::from_mode(mode)).unwrap();
-        assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/shut"], "{mode:o}");
+        assert_eq!(
+            covers(&scene, &mut names, &[scene.tree("w", true)]),
+            ["Mask w/shut"],
+            "{mode:o}"
+        );
         let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
         let path = absolute(&scene.path("w/shut"));
-        assert_eq!(survey.shut, [Object::at(rustix::fs::CWD, &path.as_c_str()).unwrap()], "{mode:o}");
+        assert_eq!(
+            survey.shut,
+            [Object::at(rustix::fs::CWD, &path.as_c_str()).unwrap()],
+            "{mode:o}"
+        );
     }
     fs::set_permissions(scene.path("w/shut"), fs::Permissions::from_mode(0o500)).unwrap();
     assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/shut/.env"]);
@@ -295,9 +330,15 @@ fn a_link_into_a_directory_that_can_not_be_searched_leads_to_what_is_closed() {
     scene.file("w/conf/settings");
     scene.link("w/.env", "conf/settings");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)])[1..], ["Pin w/conf", "Mask w/conf/settings"]);
+    assert_eq!(
+        covers(&scene, &mut names, &[scene.tree("w", true)])[1..],
+        ["Pin w/conf", "Mask w/conf/settings"]
+    );
     fs::set_permissions(scene.path("w/conf"), fs::Permissions::from_mode(0o600)).unwrap();
-    assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/.env", "Mask w/conf"]);
+    assert_eq!(
+        covers(&scene, &mut names, &[scene.tree("w", true)]),
+        ["Mask w/.env", "Mask w/conf"]
+    );
     fs::set_permissions(scene.path("w/conf"), fs::Permissions::from_mode(0o700)).unwrap();
 }
 
@@ -318,7 +359,8 @@ fn chain(scene: &Scene, depth: usize, name: Option<&str>) -> OwnedFd {
 #[test]
 fn a_walk_comes_back_to_levels_that_it_had_to_close() {
     let scene = Scene::new();
-    // `x` has a directory in each level, before and behind the next level in whatever order they are listed.
+    // `x` has a directory in each level, before and behind the next level in whatever order they
+    // are listed.
     chain(&scene, 300, Some("x"));
     let mut path = scene.path("w");
     for _ in 0..300 {
@@ -344,7 +386,9 @@ fn a_tree_deeper_than_the_bound_is_an_error_and_one_as_deep_as_a_path_can_be_is_
     let error = seen(&mut names, &[other.tree("w", true)], &[]).unwrap_err();
     assert!(matches!(&error, WalkError::Deep { path } if path.as_bytes().len() < 1000), "{error}");
     for scene in [scene, other] {
-        assert!(std::process::Command::new("rm").arg("-rf").arg(&scene.0).status().unwrap().success());
+        assert!(
+            std::process::Command::new("rm").arg("-rf").arg(&scene.0).status().unwrap().success()
+        );
     }
 }
 
@@ -386,7 +430,8 @@ fn a_root_that_is_a_link_or_missing_is_an_error() {
     }
 }
 
-/// Prints what a survey costs, in time of the processor; `cargo test --release -- --ignored --nocapture costs`.
+/// Prints what a survey costs, in time of the processor; `cargo test --release -- --ignored
+/// --nocapture costs`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_8000_files_in_800_directories() {
@@ -402,18 +447,25 @@ fn costs_of_8000_files_in_800_directories() {
     let below = |name: &str| format!("{}/**/{name}", w.display());
     let protect: Vec<String> = (0..200).map(|n| below(&format!(".protected-{n}"))).collect();
     let packages = ["node_modules", "site-packages"];
-    let opened: Vec<String> =
-        packages.iter().flat_map(|package| (0..200).map(move |n| format!("{package}/**/.protected-{n}"))).collect();
+    let opened: Vec<String> = packages
+        .iter()
+        .flat_map(|package| (0..200).map(move |n| format!("{package}/**/.protected-{n}")))
+        .collect();
     let opened: Vec<String> = opened.iter().map(|name| below(name)).collect();
     let opened: Vec<&str> = opened.iter().map(String::as_str).collect();
-    let protect: Vec<&str> = protect.iter().map(String::as_str).chain(PROTECTED.iter().copied()).collect();
+    let protect: Vec<&str> =
+        protect.iter().map(String::as_str).chain(PROTECTED.iter().copied()).collect();
     let deny: Vec<String> = (0..30).map(|n| below(&format!("*.secret{n}"))).collect();
     let deny: Vec<&str> = deny.iter().map(String::as_str).chain(DENIED.iter().copied()).collect();
     let started = test_tree::cpu_us();
     for _ in 0..100 {
         test_tree::names(&deny, &protect, &opened);
     }
-    println!("{} patterns: {} us", deny.len() + protect.len() + opened.len(), (test_tree::cpu_us() - started) / 100);
+    println!(
+        "{} patterns: {} us",
+        deny.len() + protect.len() + opened.len(),
+        (test_tree::cpu_us() - started) / 100
+    );
     let mut best = u128::MAX;
     let mut watched = u128::MAX;
     for _ in 0..20 {
@@ -421,17 +473,26 @@ fn costs_of_8000_files_in_800_directories() {
         let mut names = test_tree::names(&deny, &protect, &opened);
         seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
         best = best.min(test_tree::cpu_us() - started);
-        let inotify = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::NONBLOCK).unwrap();
+        let inotify =
+            rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::NONBLOCK).unwrap();
         let started = test_tree::cpu_us();
         let mut names = test_tree::names(&deny, &protect, &opened);
         let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
         survey(&mut names, &ground, &mut Walker::default(), &[], &mut |_: &Names,
                                                                        dir: &Dir<'_>|
-         -> Result<u32, WalkError> {
+         -> Result<
+            u32,
+            WalkError,
+        > {
             let mut buffer = [0; 32];
-            let flags = rustix::fs::inotify::WatchFlags::CREATE | rustix::fs::inotify::WatchFlags::MOVED_TO;
-            rustix::fs::inotify::add_watch(&inotify, crate::kernel::open_beneath::link_to(dir.fd, &mut buffer), flags)
-                .unwrap();
+            let flags =
+                rustix::fs::inotify::WatchFlags::CREATE | rustix::fs::inotify::WatchFlags::MOVED_TO;
+            rustix::fs::inotify::add_watch(
+                &inotify,
+                crate::kernel::open_beneath::link_to(dir.fd, &mut buffer),
+                flags,
+            )
+            .unwrap();
             Ok(0)
         })
         .unwrap();

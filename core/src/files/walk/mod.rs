@@ -1,16 +1,19 @@
 //! Trees, listed by descriptor.
 //!
-//! A walk holds one open directory for each level of the path that it is on, and opens a child from its parent by one name and
-//! through no symlink. So whatever happens to names meanwhile, nothing outside is ever listed, memory grows with the depth and
-//! with the names that wait, and time with the entries. A tree may be deeper than a process may have files: the levels nearest
-//! the root are closed then, and opened again by `..` on the way back. Entries are told by the type that the listing gives; only
-//! what matches is looked at closer, by the [`Visitor`].
+//! A walk holds one open directory for each level of the path that it is on, and opens a child from
+//! its parent by one name and through no symlink. So whatever happens to names meanwhile, nothing
+//! outside is ever listed, memory grows with the depth and with the names that wait, and time with
+//! the entries. A tree may be deeper than a process may have files: the levels nearest the root are
+//! closed then, and opened again by `..` on the way back. Entries are told by the type that the
+//! listing gives; only what matches is looked at closer, by the [`Visitor`].
 //!
-//! Only ENOENT means that a name is not there. A name that has become something else is looked at afresh. A directory without
-//! the right to list or to search it is the visitor's to decide on, and every other error ends the walk, or is remembered by the
-//! visitor: nothing is left out in silence.
+//! Only ENOENT means that a name is not there. A name that has become something else is looked at
+//! afresh. A directory without the right to list or to search it is the visitor's to decide on, and
+//! every other error ends the walk, or is remembered by the visitor: nothing is left out in
+//! silence.
 //!
-//! A tree ends where another one begins. Mounts are walked through, as they are part of what a grant shows.
+//! A tree ends where another one begins. Mounts are walked through, as they are part of what a
+//! grant shows.
 
 mod walker;
 
@@ -87,14 +90,20 @@ impl WalkError {
     pub fn hint(&self) -> &'static str {
         match self {
             WalkError::Root { .. } => "check the path and its permissions",
-            WalkError::List { .. } => "make the directory readable for you, remove it, or deny it as a whole",
-            WalkError::Look { .. } => "make it accessible for you, remove it, or deny its directory as a whole",
+            WalkError::List { .. } => {
+                "make the directory readable for you, remove it, or deny it as a whole"
+            }
+            WalkError::Look { .. } => {
+                "make it accessible for you, remove it, or deny its directory as a whole"
+            }
             WalkError::Deep { .. } => "remove that directory: no tool reaches it by a path",
             WalkError::Moved { .. } => "run again when nothing moves directories in the workspace",
             WalkError::Crowded { .. } => "remove what you do not need there",
             WalkError::Memory => "free some memory, or raise the limit on it (ulimit -v)",
             WalkError::TooMuch => "remove directories with very long paths from the workspace",
-            WalkError::Behind => "let the command make fewer directories at a time, or run it with --cow",
+            WalkError::Behind => {
+                "let the command make fewer directories at a time, or run it with --cow"
+            }
             WalkError::Links { .. } => "remove one of the links",
             WalkError::Interrupted => "start the run again, and let it finish",
             WalkError::Left { .. } => "look at it, and remove it by hand",
@@ -111,10 +120,12 @@ impl From<TryReserveError> for WalkError {
     }
 }
 
-/// What the paths of names that were found may take, all together. A path may be much longer than PATH_MAX.
+/// What the paths of names that were found may take, all together. A path may be much longer than
+/// PATH_MAX.
 const MOST_KEPT: usize = 64 << 20;
 
-/// Adds a path to those that are kept for information only. False: there are too many, and this one is not.
+/// Adds a path to those that are kept for information only. False: there are too many, and this one
+/// is not.
 pub fn lists(listed: &mut usize, path: &[u8]) -> bool {
     let fits = path.len() <= MOST_KEPT.saturating_sub(*listed);
     *listed += if fits { path.len() } else { 0 };
@@ -137,7 +148,8 @@ pub enum NameDecision {
     Link(Option<StemId>),
     /// A symlink that patterns go through.
     Way,
-    /// A symlink that others go through who know nothing of it: git, which writes to names in its own directory, and whoever reads what is locked.
+    /// A symlink that others go through who know nothing of it: git, which writes to names in its
+    /// own directory, and whoever reads what is locked.
     Through,
     Socket,
     Free,
@@ -258,10 +270,21 @@ pub trait Visitor {
     fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
 
     /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
-    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, Self::Error>;
+    fn root(
+        &mut self,
+        tree: &OpenTree,
+        verdict: NameDecision,
+        look: Look,
+    ) -> Result<Option<Below>, Self::Error>;
 
-    /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is walked.
-    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, Self::Error>;
+    /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is
+    /// walked.
+    fn found(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+    ) -> Result<Option<Below>, Self::Error>;
 
     /// Looks at an entry. None: it is not there.
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, Self::Error> {
@@ -285,14 +308,22 @@ pub trait Visitor {
     fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) {}
 
     /// All entries were seen.
-    fn leave(&mut self, _names: &mut Names, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
+    fn leave(
+        &mut self,
+        _names: &mut Names,
+        _dir: &Dir<'_>,
+        _parts: GitParts,
+    ) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor has given the rights back.
-    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, Self::Error>;
+    /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor
+    /// has given the rights back.
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd)
+    -> Result<bool, Self::Error>;
 
-    /// The visitor itself came upon an error, at one entry or one directory. Ok: the walk goes on with the rest.
+    /// The visitor itself came upon an error, at one entry or one directory. Ok: the walk goes on
+    /// with the rest.
     fn goes_on(&mut self, error: Self::Error) -> Result<(), Self::Error> {
         Err(error)
     }
@@ -307,7 +338,13 @@ fn is_last(path: &[u8], name: &[u8]) -> bool {
     path.rsplit(|byte| *byte == b'/').next().is_some_and(|last| last.eq_ignore_ascii_case(name))
 }
 
-fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> NameDecision {
+fn verdict(
+    names: &Names,
+    dir: &Dir<'_>,
+    name: &[u8],
+    file_type: FileType,
+    look: Look,
+) -> NameDecision {
     if dir.below == Below::Masked {
         return NameDecision::Free;
     }
@@ -327,15 +364,16 @@ pub fn verdict_without_denial(
 ) -> NameDecision {
     let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
-        // Of a git directory parts are protected; as a whole it has to stay writable. So has the directory .jj/repo: a file of that name
-        // leads jj to another repository.
+        // Of a git directory parts are protected; as a whole it has to stay writable. So has the
+        // directory .jj/repo: a file of that name leads jj to another repository.
         let jj = || name.eq_ignore_ascii_case(b"repo") && is_last(dir.path, b".jj");
         let git = file_type == FileType::Directory && (names.is_git(name, dir.folding) || jj());
         let branch = || names.git.is_branch(&[&git::whole_path(dir)[..], b"/", name].concat());
         if (look.protect.is_some() && !git && !branch()) || dir.below == Below::Carved {
             return NameDecision::Protect(look.protect);
         }
-        // The directory is split by patterns; a file or a link in its place leads git elsewhere as a whole (G8, G9).
+        // The directory is split by patterns; a file or a link in its place leads git elsewhere as
+        // a whole (G8, G9).
         if names.guards_git && file_type != FileType::Directory && names.is_git(name, dir.folding) {
             return NameDecision::Protect(None);
         }
@@ -348,7 +386,9 @@ pub fn verdict_without_denial(
     }
     match file_type {
         FileType::Symlink if look.way_to_denied => NameDecision::Way,
-        FileType::Symlink if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) => {
+        FileType::Symlink
+            if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) =>
+        {
             NameDecision::Through
         }
         // A connection needs no right to write: a socket is a way out wherever it can be seen.

@@ -19,11 +19,13 @@ use crate::plan::wire::bytes::AbsPath;
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
 
 /// For a directory whose children are opened, and which is not listed.
-const PATH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const PATH: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A directory that waits to be listed: a name in the directory that is on top of the levels.
 struct Waiting {
-    /// Where its name begins among the names that wait. It ends with a NUL, and is the last one there.
+    /// Where its name begins among the names that wait. It ends with a NUL, and is the last one
+    /// there.
     name: usize,
     state: StateId,
     below: Below,
@@ -46,9 +48,26 @@ struct Level {
 }
 
 impl Level {
-    fn dir<'a>(&self, tree: &'a OpenTree, tree_index: usize, fd: BorrowedFd<'a>, path: &'a [u8]) -> Dir<'a> {
+    fn dir<'a>(
+        &self,
+        tree: &'a OpenTree,
+        tree_index: usize,
+        fd: BorrowedFd<'a>,
+        path: &'a [u8],
+    ) -> Dir<'a> {
         let Level { identity, state, below, folding, numbers_agree, node, .. } = *self;
-        Dir { tree, tree_index, fd, path: &path[..self.path], identity, state, below, folding, numbers_agree, node }
+        Dir {
+            tree,
+            tree_index,
+            fd,
+            path: &path[..self.path],
+            identity,
+            state,
+            below,
+            folding,
+            numbers_agree,
+            node,
+        }
     }
 }
 
@@ -91,7 +110,8 @@ impl Walker {
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         let tree = &ground.trees[index];
-        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read may be the system's.
+        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read
+        // may be the system's.
         let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
         let look = start.look;
         let verdict = match () {
@@ -127,13 +147,24 @@ impl Walker {
             if self.waiting.is_empty() {
                 return Ok(());
             }
-            let fd = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0).map_err(|source| dir.unseen(b"", source))?;
+            let fd = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0)
+                .map_err(|source| dir.unseen(b"", source))?;
             self.path.try_reserve(dir.path.len()).map_err(WalkError::from)?;
             self.path.extend_from_slice(dir.path);
             self.base = self.path.iter().filter(|byte| **byte == b'/').count();
             let Dir { identity, state, below, folding, numbers_agree, node, .. } = *dir;
             let path = self.path.len();
-            let level = Level { fd: Some(fd), identity, state, below, folding, numbers_agree, node, path, first: 0 };
+            let level = Level {
+                fd: Some(fd),
+                identity,
+                state,
+                below,
+                folding,
+                numbers_agree,
+                node,
+                path,
+                first: 0,
+            };
             self.levels.push(level);
             self.run(names, ground, dir.tree_index, visitor)
         });
@@ -200,7 +231,9 @@ impl Walker {
     /// The directory on top is done with.
     fn go_back<V: Visitor>(&mut self, tree: &OpenTree, visitor: &mut V) -> Result<(), V::Error> {
         let Some(done) = self.levels.pop() else { return Ok(()) };
-        let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
+        let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else {
+            return Ok(());
+        };
         let same = |fd: OwnedFd| {
             let stat = rustix::fs::fstat(&fd)?;
             Ok::<_, Errno>((Identity::from(&stat) == level.identity).then_some(fd))
@@ -232,7 +265,8 @@ impl Walker {
         Ok(())
     }
 
-    /// Opens a directory by its name in the one on top, or the root of a tree, and lists it. Its path is the walk's.
+    /// Opens a directory by its name in the one on top, or the root of a tree, and lists it. Its
+    /// path is the walk's.
     #[allow(clippy::too_many_arguments, reason = "what a directory is made of")]
     fn list<V: Visitor>(
         &mut self,
@@ -252,11 +286,17 @@ impl Walker {
         }
         let above = parent.and_then(|parent| self.levels[parent].fd.as_ref());
         let open = |flags: OFlags| match above {
-            Some(above) => rustix::fs::openat(above, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()),
+            Some(above) => rustix::fs::openat(
+                above,
+                name,
+                flags | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::empty(),
+            ),
             None => tree.open(b"", flags),
         };
         let mut opened = searched(open(LIST));
-        // The rights of the directory above may have been taken since it was listed, and then those of this one.
+        // The rights of the directory above may have been taken since it was listed, and then those
+        // of this one.
         if let (Err(Errno::ACCESS), Some(above)) = (&opened, above)
             && matches!(searchable(above), Err(Errno::ACCESS))
         {
@@ -286,13 +326,18 @@ impl Walker {
                 self.changed += 1;
                 return self.look_again(names, tree, index, name, visitor);
             }
-            Err(source) => return visitor.failed(WalkError::List { path: shown(tree, &self.path), source }),
+            Err(source) => {
+                return visitor.failed(WalkError::List { path: shown(tree, &self.path), source });
+            }
         };
         let volume = match self.volume {
             Some(volume) if volume.device == stat.st_dev => volume,
             _ => match Volume::of(&fd, stat.st_dev) {
                 Ok(volume) => volume,
-                Err(source) => return visitor.failed(WalkError::List { path: shown(tree, &self.path), source }),
+                Err(source) => {
+                    return visitor
+                        .failed(WalkError::List { path: shown(tree, &self.path), source });
+                }
             },
         };
         self.volume = Some(volume);
@@ -344,7 +389,8 @@ impl Walker {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(Errno::NOENT) => return Ok(true), // removed while it was listed
-                // An overlay stops at a name that it can not look up, nobody can, and goes on behind it.
+                // An overlay stops at a name that it can not look up, nobody can, and goes on
+                // behind it.
                 Err(Errno::STALE) if stale < MOST_STALE => {
                     stale += 1;
                     continue;
@@ -421,8 +467,11 @@ impl Walker {
                 below => Some(below),
             },
             NameDecision::Free => {
-                let counts = dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path);
-                if counts && (look.flagged || (file_type == FileType::Symlink && leads_to_packages(names, dir, bytes)))
+                let counts =
+                    dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path);
+                if counts
+                    && (look.flagged
+                        || (file_type == FileType::Symlink && leads_to_packages(names, dir, bytes)))
                 {
                     visitor.flagged(dir, name);
                 }
@@ -457,16 +506,19 @@ impl Walker {
     }
 }
 
-/// Does a symlink lead to a directory of installed packages, where protected names may be made and changes are not told? What is there counts at the
-/// link's own place.
+/// Does a symlink lead to a directory of installed packages, where protected names may be made and
+/// changes are not told? What is there counts at the link's own place.
 fn leads_to_packages(names: &Names, dir: &Dir<'_>, name: &[u8]) -> bool {
     if names.packages.is_empty() {
         return false;
     }
-    let Ok(Some(followed)) = dir.absolute(name).and_then(|link| symlink::leads_to(&link)) else { return false };
+    let Ok(Some(followed)) = dir.absolute(name).and_then(|link| symlink::leads_to(&link)) else {
+        return false;
+    };
     let (end, top) = (followed.end.as_bytes(), dir.tree.path.as_bytes());
     names.is_shipped(end.strip_prefix(top).unwrap_or(end))
-        && rustix::fs::stat(end).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+        && rustix::fs::stat(end)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// May names in it be looked up? `.` is one.
@@ -474,8 +526,8 @@ pub fn searchable(dir: &OwnedFd) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, c".", AtFlags::empty())
 }
 
-/// A directory that was opened for listing, if names in it can be looked up too: one with `r` and without `x` tells its names,
-/// and whether they are denied can not be found out.
+/// A directory that was opened for listing, if names in it can be looked up too: one with `r` and
+/// without `x` tells its names, and whether they are denied can not be found out.
 fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
     let fd = opened?;
     let stat = searchable(&fd)?;
@@ -492,7 +544,10 @@ fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
 pub fn shown(tree: &OpenTree, path: &[u8]) -> AbsPath {
     const LONGEST: usize = 200;
     let cut = match path.get(..LONGEST) {
-        Some(long) => [&long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(LONGEST)], b"/..."].concat(),
+        Some(long) => {
+            [&long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(LONGEST)], b"/..."]
+                .concat()
+        }
         None => path.to_vec(),
     };
     tree.absolute(&cut).unwrap_or_else(|_| tree.path.clone())

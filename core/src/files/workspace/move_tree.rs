@@ -1,18 +1,21 @@
 //! Moving a directory on an overlay that will not rename it.
 //!
-//! A new directory is made beside the new name, everything is carried over into it, the old one is removed, and only then the new
-//! one takes its name, by a rename that the kernel judges by its own rules. Files are renamed, and so are directories that exist
-//! in the copy alone; the others are carried piece by piece. Whatever fails is carried back. At no time is anything in neither place.
+//! A new directory is made beside the new name, everything is carried over into it, the old one is
+//! removed, and only then the new one takes its name, by a rename that the kernel judges by its own
+//! rules. Files are renamed, and so are directories that exist in the copy alone; the others are
+//! carried piece by piece. Whatever fails is carried back. At no time is anything in neither place.
 //!
-//! Runs in a process with the command's own rights, while the command may do to the tree what it likes: everything goes by
-//! descriptors, and what comes in between is an error, a piece that is not moved, or a piece more.
+//! Runs in a process with the command's own rights, while the command may do to the tree what it
+//! likes: everything goes by descriptors, and what comes in between is an error, a piece that is
+//! not moved, or a piece more.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, Statx, StatxFlags, Timespec, Timestamps, XattrFlags,
+    AtFlags, FileType, Gid, Mode, OFlags, RawDir, RenameFlags, Statx, StatxFlags, Timespec,
+    Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
@@ -27,7 +30,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// A directory into which something is put again and again can not be emptied.
 const ROUNDS: usize = 16;
 
-const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const DIR: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LISTING: usize = 32 * 1024;
 
 /// A name in an open directory.
@@ -48,14 +52,21 @@ pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer 
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
         Ok(()) => return Answer::Value(0),
         Err(Errno::XDEV) if flags.difference(RenameFlags::NOREPLACE).is_empty() => {}
-        // Two directories that change places have no third one to wait in: EXDEV, as the kernel says.
+        // Two directories that change places have no third one to wait in: EXDEV, as the kernel
+        // says.
         Err(errno) => return Answer::Fail(errno),
     }
-    let mut carrier =
-        Carrier { mount, uid: rustix::process::geteuid().as_raw(), entries: 0, deadline: None, torn: false };
+    let mut carrier = Carrier {
+        mount,
+        uid: rustix::process::geteuid().as_raw(),
+        entries: 0,
+        deadline: None,
+        torn: false,
+    };
     let moved = carrier.rename(old, new, flags);
     if carrier.torn {
-        let text = "a directory that was being renamed could not be put back as it was: some of it is in";
+        let text =
+            "a directory that was being renamed could not be put back as it was: some of it is in";
         stderr::say("paddock", &format!("{text} a directory .paddock-… beside the new name"));
     }
     match moved {
@@ -90,13 +101,14 @@ impl Carrier {
         let named = rustix::fs::renameat_with(&new.dir, &temporary, &new.dir, &new.name, flags);
         if named.is_err() {
             let back = RenameFlags::NOREPLACE;
-            self.torn |= rustix::fs::renameat_with(&new.dir, &temporary, &old.dir, &old.name, back).is_err();
+            self.torn |=
+                rustix::fs::renameat_with(&new.dir, &temporary, &old.dir, &old.name, back).is_err();
         }
         named
     }
 
-    /// What stands in the way, before anything is moved: a mount point, somebody else's directory, one that can not be listed,
-    /// too much of everything.
+    /// What stands in the way, before anything is moved: a mount point, somebody else's directory,
+    /// one that can not be listed, too much of everything.
     fn check(&mut self, dir: OwnedFd, depth: usize) -> Result<(), Errno> {
         if depth > DEEPEST {
             return Err(Errno::XDEV);
@@ -138,11 +150,13 @@ impl Carrier {
     }
 
     fn carry_entry(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
-        let refused = match rustix::fs::renameat_with(from, name, to, name, RenameFlags::NOREPLACE) {
+        let refused = match rustix::fs::renameat_with(from, name, to, name, RenameFlags::NOREPLACE)
+        {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => errno,
         };
-        // EACCES: a directory that can not be written may not get another parent, but its own may be renamed with it.
+        // EACCES: a directory that can not be written may not get another parent, but its own may
+        // be renamed with it.
         let is_dir = || look(from, name).is_ok_and(|found| is_dir(&found));
         if !matches!(refused, Errno::XDEV | Errno::ACCESS) || !is_dir() {
             return Err(refused);
@@ -174,14 +188,22 @@ impl Carrier {
             let deadline = self.deadline.take();
             let emptied = facts.open_up(&target).and_then(|()| self.carry(&target, &source));
             self.deadline = deadline;
-            self.torn |= emptied.is_err() || rustix::fs::unlinkat(to, new_name, AtFlags::REMOVEDIR).is_err();
+            self.torn |=
+                emptied.is_err() || rustix::fs::unlinkat(to, new_name, AtFlags::REMOVEDIR).is_err();
             let _ = facts.give(&source);
         }
         moved
     }
 
-    /// Something may have been put into it meanwhile, by whoever does not know that it is being renamed.
-    fn remove(&mut self, from: BorrowedFd<'_>, name: &CStr, source: &OwnedFd, target: &OwnedFd) -> Result<(), Errno> {
+    /// Something may have been put into it meanwhile, by whoever does not know that it is being
+    /// renamed.
+    fn remove(
+        &mut self,
+        from: BorrowedFd<'_>,
+        name: &CStr,
+        source: &OwnedFd,
+        target: &OwnedFd,
+    ) -> Result<(), Errno> {
         for _ in 0..ROUNDS {
             match rustix::fs::unlinkat(from, name, AtFlags::REMOVEDIR) {
                 Err(Errno::NOTEMPTY) => self.carry(source, target)?,
@@ -204,25 +226,36 @@ struct Facts {
 impl Facts {
     fn of(dir: &OwnedFd) -> Result<Facts, Errno> {
         let found = look(dir, c"")?;
-        let time = |time: rustix::fs::StatxTimestamp| Timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_nsec.into() };
+        let time = |time: rustix::fs::StatxTimestamp| Timespec {
+            tv_sec: time.tv_sec,
+            tv_nsec: time.tv_nsec.into(),
+        };
         Ok(Facts {
             mount: found.stx_mnt_id,
             mode: Mode::from_raw_mode((found.stx_mode & 0o7777).into()),
             gid: found.stx_gid,
-            times: Timestamps { last_access: time(found.stx_atime), last_modification: time(found.stx_mtime) },
+            times: Timestamps {
+                last_access: time(found.stx_atime),
+                last_modification: time(found.stx_mtime),
+            },
             attributes: attributes(dir)?,
         })
     }
 
     /// Entries can be moved only out of and into what its owner may write.
     fn open_up(&self, dir: &OwnedFd) -> Result<(), Errno> {
-        if self.mode.contains(Mode::RWXU) { Ok(()) } else { rustix::fs::fchmod(dir, self.mode | Mode::RWXU) }
+        if self.mode.contains(Mode::RWXU) {
+            Ok(())
+        } else {
+            rustix::fs::fchmod(dir, self.mode | Mode::RWXU)
+        }
     }
 
     fn give(&self, dir: &OwnedFd) -> Result<(), Errno> {
         let now = look(dir, c"")?;
         if now.stx_gid != self.gid {
-            rustix::fs::fchown(dir, None, Some(Gid::from_raw(self.gid))).map_err(|_| Errno::XDEV)?;
+            rustix::fs::fchown(dir, None, Some(Gid::from_raw(self.gid)))
+                .map_err(|_| Errno::XDEV)?;
         }
         for (name, value) in &self.attributes {
             rustix::fs::fsetxattr(dir, name, value, XattrFlags::empty())?;
@@ -254,7 +287,8 @@ fn open(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, DIR, Mode::empty())
 }
 
-/// A directory that its owner may not list can not be carried: the overlay's own answer is all there is.
+/// A directory that its owner may not list can not be carried: the overlay's own answer is all
+/// there is.
 fn closed(errno: Errno) -> Errno {
     if errno == Errno::ACCESS { Errno::XDEV } else { errno }
 }

@@ -1,7 +1,9 @@
-//! The directory of a copy-on-write session: what the command changes waits there for `paddock diff`, `apply` and `discard`.
+//! The directory of a copy-on-write session: what the command changes waits there for `paddock
+//! diff`, `apply` and `discard`.
 //!
-//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of, `directories` which ones that had. A lock on the directory tells that
-//! the session runs. It lies in Paddock's own state, which no command can see.
+//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of,
+//! `directories` which ones that had. A lock on the directory tells that the session runs. It lies
+//! in Paddock's own state, which no command can see.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
@@ -21,7 +23,8 @@ const HIDDEN: &CStr = c"hidden.jsonl";
 const DIRECTORIES: &CStr = c"directories";
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const DIR: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -40,9 +43,15 @@ pub enum SessionError {
 impl SessionError {
     pub fn hint(&self) -> &'static str {
         match self {
-            SessionError::Missing { .. } | SessionError::Foreign { .. } => "`paddock sessions` lists them",
-            SessionError::Running { .. } => "wait for its end, or start another one without --resume",
-            SessionError::Make { .. } => "Paddock keeps sessions below ~/.local/state/paddock, which must be yours",
+            SessionError::Missing { .. } | SessionError::Foreign { .. } => {
+                "`paddock sessions` lists them"
+            }
+            SessionError::Running { .. } => {
+                "wait for its end, or start another one without --resume"
+            }
+            SessionError::Make { .. } => {
+                "Paddock keeps sessions below ~/.local/state/paddock, which must be yours"
+            }
             SessionError::Workspace { .. } => "check that it exists and is yours",
         }
     }
@@ -59,8 +68,13 @@ pub struct Session {
 
 impl Session {
     /// A new one, or the one to be resumed.
-    pub fn open(sessions: &AbsPath, requested: &Workspace, id: &str) -> Result<Session, SessionError> {
-        let resumed = requested.resume.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+    pub fn open(
+        sessions: &AbsPath,
+        requested: &Workspace,
+        id: &str,
+    ) -> Result<Session, SessionError> {
+        let resumed =
+            requested.resume.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
         let id = resumed.clone().unwrap_or_else(|| id.to_owned());
         let path = format!("{sessions}/{id}");
         let lower = rustix::fs::stat(requested.path.as_c_str())
@@ -78,22 +92,36 @@ impl Session {
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
     }
 
-    fn resume(id: String, path: String, requested: &Workspace, lower: &Stat) -> Result<Session, SessionError> {
+    fn resume(
+        id: String,
+        path: String,
+        requested: &Workspace,
+        lower: &Stat,
+    ) -> Result<Session, SessionError> {
         let missing = |source| SessionError::Missing { path: path.clone(), source };
         let dir = rustix::fs::open(path.as_str(), DIR, Mode::empty()).map_err(missing)?;
         lock(&dir).map_err(|_| SessionError::Running { path: path.clone() })?;
-        let open = |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
+        let open =
+            |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
         let (upper, work) = (open(c"upper")?, open(c"work")?);
-        let note = rustix::fs::openat(&dir, NOTE, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let note = rustix::fs::openat(
+            &dir,
+            NOTE,
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+            Mode::empty(),
+        );
         let mut buffer = vec![0; 64 * 1024];
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
-        // The copy is one of this very directory, or it is none of it. The number of its disk may be another after a reboot.
+        // The copy is one of this very directory, or it is none of it. The number of its disk may
+        // be another after a reboot.
         let mut known = String::from("\"workspace\":");
         writer::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
         known.push_str(",\"device\":");
         let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
-        let rest =
-            text.split_once(&known).map_or("", |(_, rest)| rest).trim_start_matches(|c: char| c.is_ascii_digit());
+        let rest = text
+            .split_once(&known)
+            .map_or("", |(_, rest)| rest)
+            .trim_start_matches(|c: char| c.is_ascii_digit());
         if !rest.starts_with(&format!(",\"inode\":{},", lower.st_ino)) {
             return Err(SessionError::Foreign { path });
         }
@@ -109,19 +137,21 @@ impl Session {
         &self.workspace
     }
 
-    /// What the copy is written to. In the first process of the new namespaces only: what was opened before belongs to the mounts of
-    /// another one, which the overlay does not take.
+    /// What the copy is written to. In the first process of the new namespaces only: what was
+    /// opened before belongs to the mounts of another one, which the overlay does not take.
     pub fn reopen(&self) -> Result<Above, Errno> {
         let again = |name: &str, known: &OwnedFd| {
             let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
-            let same = Identity::from(&rustix::fs::fstat(&opened)?) == Identity::from(&rustix::fs::fstat(known)?);
+            let same = Identity::from(&rustix::fs::fstat(&opened)?)
+                == Identity::from(&rustix::fs::fstat(known)?);
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
         Ok(Above { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
     }
 
-    /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
-    /// `directories`: those of the workspace, each with its number. A file below one that is moved shows no trace of that itself.
+    /// Says what the session is, for those who come later. A resumed one keeps its beginning:
+    /// changes of the host count from there. `directories`: those of the workspace, each with its
+    /// number. A file below one that is moved shows no trace of that itself.
     pub fn note(
         &self,
         command: &[CString],
@@ -135,7 +165,8 @@ impl Session {
             return Ok(());
         }
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
-        let mut known = Vec::with_capacity(directories.iter().map(|(path, _)| path.len() + 16).sum());
+        let mut known =
+            Vec::with_capacity(directories.iter().map(|(path, _)| path.len() + 16).sum());
         for (path, inode) in directories {
             known.extend_from_slice(inode.to_string().as_bytes());
             known.push(b' ');
@@ -144,7 +175,8 @@ impl Session {
         }
         self.write_new(DIRECTORIES, &known).map_err(failed)?;
         let lower = rustix::fs::stat(self.workspace.as_c_str()).map_err(failed)?;
-        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
+        let started =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         let mut out = String::with_capacity(1024);
         let _ = write!(out, "{{\"version\":1,\"id\":\"{}\",\"workspace\":", self.id);
         writer::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
@@ -154,7 +186,8 @@ impl Session {
             lower.st_dev, lower.st_ino
         );
         // What a person is asked about before it is applied.
-        let quoted = |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, Invalid::Surrogate);
+        let quoted =
+            |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, Invalid::Surrogate);
         writer::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
         out.push_str(",\"opened\":");
         writer::list(&mut out, plan.files.iter().flat_map(plan::Files::excepted), quoted);
@@ -176,21 +209,39 @@ impl Session {
         Ok(())
     }
 
-    /// What this part of the session was not to see: a line each time, for a resumed one may be denied more.
+    /// What this part of the session was not to see: a line each time, for a resumed one may be
+    /// denied more.
     fn note_hidden(&self, masked: &[AbsPath], plan: &Plan) -> Result<(), SessionError> {
         let mut out = String::from("{\"masked\":");
-        let below = masked.iter().filter_map(|path| path.as_bytes().strip_prefix(self.workspace.as_bytes()));
-        writer::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
+        let below = masked
+            .iter()
+            .filter_map(|path| path.as_bytes().strip_prefix(self.workspace.as_bytes()));
+        writer::strings(
+            &mut out,
+            below.filter_map(|path| path.strip_prefix(b"/")),
+            Invalid::Surrogate,
+        );
         out.push_str(",\"deny\":");
-        let closed = plan.files.iter().flat_map(|files| &files.closed).filter(|path| path.is_within(&self.workspace));
+        let closed = plan
+            .files
+            .iter()
+            .flat_map(|files| &files.closed)
+            .filter(|path| path.is_within(&self.workspace));
         let patterns = plan.files.iter().flat_map(|files| &files.deny).map(Text::as_bytes);
-        let named: Vec<Vec<u8>> = plan.files.iter().flat_map(|files| files.denied_names()).collect();
+        let named: Vec<Vec<u8>> =
+            plan.files.iter().flat_map(|files| files.denied_names()).collect();
         let named = named.iter().map(Vec::as_slice);
-        writer::strings(&mut out, patterns.chain(named).chain(closed.map(AbsPath::as_bytes)), Invalid::Surrogate);
+        writer::strings(
+            &mut out,
+            patterns.chain(named).chain(closed.map(AbsPath::as_bytes)),
+            Invalid::Surrogate,
+        );
         out.push_str("}\n");
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.dir, HIDDEN, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.dir, HIDDEN, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(failed)?;
         match rustix::io::write(&file, out.as_bytes()) {
             Ok(written) if written == out.len() => Ok(()),
             Ok(_) => Err(failed(Errno::NOSPC)),
@@ -245,7 +296,8 @@ pub struct Above {
     pub work: OwnedFd,
 }
 
-/// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for longer than we wait.
+/// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for
+/// longer than we wait.
 fn lock(session: &OwnedFd) -> Result<(), Errno> {
     let deadline = Instant::now() + LOCK_LIMIT;
     loop {
@@ -265,7 +317,8 @@ fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
 
 /// Makes a directory and those above it that are missing, for the user alone.
 pub fn make_all(path: &[u8]) -> Result<(), Errno> {
-    let ends = path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
+    let ends =
+        path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
     for end in ends.chain([path.len()]) {
         match rustix::fs::mkdirat(CWD, &path[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}

@@ -1,8 +1,10 @@
-//! What hides denied names below a copy-on-write workspace: a layer of whiteouts over the real directory.
+//! What hides denied names below a copy-on-write workspace: a layer of whiteouts over the real
+//! directory.
 //!
-//! A mount covers a file that is there; when the host's editor replaces the file, the new one is bare until the guard has covered
-//! it again. A whiteout hides the name, whatever the host puts there and whenever. The layer lies in memory, is made by init and
-//! is gone with the mount. Each of its directories is shown instead of the real one, so it has that one's mode and times.
+//! A mount covers a file that is there; when the host's editor replaces the file, the new one is
+//! bare until the guard has covered it again. A whiteout hides the name, whatever the host puts
+//! there and whenever. The layer lies in memory, is made by init and is gone with the mount. Each
+//! of its directories is shown instead of the real one, so it has that one's mode and times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -17,18 +19,27 @@ use crate::plan::wire::bytes::AbsPath;
 /// The names that are hidden, by the directory they are in.
 #[derive(Debug, Default)]
 pub struct Whiteouts {
-    /// Relative to the workspace, which is the empty path. A directory comes before what is in it, and none is left out between.
+    /// Relative to the workspace, which is the empty path. A directory comes before what is in it,
+    /// and none is left out between.
     dirs: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
-    /// In every directory of the workspace, and not only in those where such a name is to be expected.
+    /// In every directory of the workspace, and not only in those where such a name is to be
+    /// expected.
     pub everywhere: bool,
 }
 
 impl Whiteouts {
-    /// Hides names in a directory, if the layer can stand for it: it has to be ours, because what we make is.
-    pub fn hide(&mut self, workspace: BorrowedFd<'_>, dir: &[u8], names: impl IntoIterator<Item = Vec<u8>>) -> bool {
+    /// Hides names in a directory, if the layer can stand for it: it has to be ours, because what
+    /// we make is.
+    pub fn hide(
+        &mut self,
+        workspace: BorrowedFd<'_>,
+        dir: &[u8],
+        names: impl IntoIterator<Item = Vec<u8>>,
+    ) -> bool {
         let above = |end: usize| dir[..end].to_vec();
         let ends = dir.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let way: Vec<Vec<u8>> = [Vec::new()].into_iter().chain(ends.map(above)).chain([dir.to_vec()]).collect();
+        let way: Vec<Vec<u8>> =
+            [Vec::new()].into_iter().chain(ends.map(above)).chain([dir.to_vec()]).collect();
         let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         for part in &way {
             if !self.dirs.contains_key(part) && owner(workspace, part) != Ok(own) {
@@ -48,8 +59,12 @@ impl Whiteouts {
 
     /// Every name, relative to the workspace.
     pub fn names(&self) -> impl Iterator<Item = Vec<u8>> {
-        let whole = |dir: &[u8], name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() };
-        self.dirs.iter().flat_map(move |(dir, names)| names.iter().map(move |name| whole(dir, name)))
+        let whole = |dir: &[u8], name: &[u8]| {
+            if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() }
+        };
+        self.dirs
+            .iter()
+            .flat_map(move |(dir, names)| names.iter().map(move |name| whole(dir, name)))
     }
 
     /// Takes over a name from [`Whiteouts::names`].
@@ -70,12 +85,20 @@ impl Whiteouts {
     }
 
     fn hides_below(&self, path: &[u8]) -> bool {
-        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
-        let named = |(dir, name): (&[u8], &[u8])| self.dirs.get(dir).is_some_and(|names| names.contains(name));
+        let ends = path
+            .iter()
+            .enumerate()
+            .filter(|(_, byte)| **byte == b'/')
+            .map(|(at, _)| at)
+            .chain([path.len()]);
+        let named = |(dir, name): (&[u8], &[u8])| {
+            self.dirs.get(dir).is_some_and(|names| names.contains(name))
+        };
         ends.map(|end| split_last(&path[..end])).any(named)
     }
 
-    /// Makes the layer in an empty file system, or adds to one. What the overlay has found already it shows as it found it.
+    /// Makes the layer in an empty file system, or adds to one. What the overlay has found already
+    /// it shows as it found it.
     pub fn lay(&self, workspace: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut path = Vec::with_capacity(256);
         // What lies in a hidden directory is hidden with it.
@@ -92,7 +115,13 @@ impl Whiteouts {
                 }
                 path.extend_from_slice(name);
                 let whiteout = FileType::CharacterDevice;
-                settled(rustix::fs::mknodat(layer, &path[..], whiteout, Mode::empty(), rustix::fs::makedev(0, 0)))?;
+                settled(rustix::fs::mknodat(
+                    layer,
+                    &path[..],
+                    whiteout,
+                    Mode::empty(),
+                    rustix::fs::makedev(0, 0),
+                ))?;
             }
         }
         // From the innermost out: each name that is made changes the times of its directory.
@@ -103,10 +132,14 @@ impl Whiteouts {
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
                 Err(error) => return Err(error),
             };
-            let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir }).map_err(|_| Errno::INVAL)?;
+            let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir })
+                .map_err(|_| Errno::INVAL)?;
             let mode = Mode::from_raw_mode(real.st_mode & 0o7777);
             settled(rustix::fs::chmodat(layer, &name, mode, AtFlags::empty()))?;
-            let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
+            let time = |seconds: i64, nanoseconds: u64| Timespec {
+                tv_sec: seconds,
+                tv_nsec: nanoseconds as _,
+            };
             let times = Timestamps {
                 last_access: time(real.st_atime, real.st_atime_nsec),
                 last_modification: time(real.st_mtime, real.st_mtime_nsec),

@@ -1,4 +1,5 @@
-//! The rules as a table; then what has to hold for any rules and any exec, over a bounded lot of both.
+//! The rules as a table; then what has to hold for any rules and any exec, over a bounded lot of
+//! both.
 
 use serde_json::{Value, json};
 
@@ -103,10 +104,12 @@ impl Call {
 
     fn with_exec<T>(&self, asked: impl FnOnce(&Exec<'_>) -> T) -> T {
         let files = self.chain.iter().zip(&self.told);
-        let chain: Vec<File<'_>> =
-            files.map(|((named, real), argument)| File { named, real, argument: argument.as_deref() }).collect();
+        let chain: Vec<File<'_>> = files
+            .map(|((named, real), argument)| File { named, real, argument: argument.as_deref() })
+            .collect();
         let argv: Vec<&[u8]> = self.argv.iter().map(Vec::as_slice).collect();
-        let parent_argv: Vec<&[u8]> = self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
+        let parent_argv: Vec<&[u8]> =
+            self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
         asked(&Exec {
             chain: &chain,
             argv: &argv,
@@ -114,7 +117,9 @@ impl Call {
             uid: self.uid,
             parent: self.parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
             granted: self.granted,
-            digest: &|index| self.digests[index].map(|byte| [byte; 32]).ok_or_else(|| "unreadable".to_owned()),
+            digest: &|index| {
+                self.digests[index].map(|byte| [byte; 32]).ok_or_else(|| "unreadable".to_owned())
+            },
         })
     }
 }
@@ -147,12 +152,18 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe": "/home/ada/project/git"}), link().given("./git"), false, true),
         (json!({"exe": "/project/run"}), script(), true, true),
         (json!({"exe": "/usr/bin/python3"}), script(), false, true),
-        (json!({"exe": "/bin/sh"}), Call::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"), false, true),
+        (
+            json!({"exe": "/bin/sh"}),
+            Call::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"),
+            false,
+            true,
+        ),
         (json!({"exe_not": "/usr/bin/git"}), git(), false, false),
         (json!({"exe_not": "/usr/bin/git"}), curl("curl"), true, true),
         (json!({"exe_not": "/project/bin/git"}), link(), false, true),
         (json!({"exe_not": "/usr/bin/python3"}), script(), false, true),
-        // exe_basename: to stop, also the first argument and the name inside of a program that is many
+        // exe_basename: to stop, also the first argument and the name inside of a program that is
+        // many
         (json!({"exe_basename": "git"}), git(), true, true),
         (json!({"exe_basename": "git"}), link(), false, true),
         (json!({"exe_basename": "git"}), curl("git x"), false, true),
@@ -166,7 +177,12 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
             true,
         ),
         (json!({"exe_basename": "rm"}), busybox("rm -rf x"), false, true),
-        (json!({"exe_basename": "rm"}), busybox("busybox rm -rf x").given("/bin/busybox"), false, true),
+        (
+            json!({"exe_basename": "rm"}),
+            busybox("busybox rm -rf x").given("/bin/busybox"),
+            false,
+            true,
+        ),
         (json!({"exe_basename": "rm"}), Call::new("/bin/xargs", "xargs rm"), false, false),
         (json!({"exe_basename_not": "git"}), link(), false, true),
         (json!({"exe_basename_not": "git"}), git(), false, false),
@@ -188,14 +204,24 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         // argv_regex: the arguments as given; to stop, also by the program's other names
         (json!({"argv_regex": "^git push( |$)"}), git(), true, true),
         (json!({"argv_regex": "^git push( |$)"}), Call::new("/usr/bin/git", "x push"), false, true),
-        (json!({"argv_regex": "^git push( |$)"}), Call::new("/usr/bin/git", "/usr/bin/git push"), false, true),
+        (
+            json!({"argv_regex": "^git push( |$)"}),
+            Call::new("/usr/bin/git", "/usr/bin/git push"),
+            false,
+            true,
+        ),
         (json!({"argv_regex": "^/usr/bin/git push"}), git(), false, true),
         (json!({"argv_regex": "^git status( |$)"}), git(), false, false),
         (json!({"argv_regex": ["x", "origin$"]}), git(), true, true),
         (json!({"argv_regex": "^$"}), git(), false, false),
         (json!({"argv_regex": "^ "}), git().given(""), false, false),
         (json!({"exe_glob": "/home/**"}), git().given(""), false, false),
-        (json!({"argv_regex": "^rm -rf"}), busybox("busybox rm -rf x").given("/bin/busybox"), false, true),
+        (
+            json!({"argv_regex": "^rm -rf"}),
+            busybox("busybox rm -rf x").given("/bin/busybox"),
+            false,
+            true,
+        ),
         (json!({"argv_regex_not": "^git push"}), Call::new("/usr/bin/git", "x push"), false, true),
         (json!({"argv_regex_not": "^git push"}), Call::new("/usr/bin/git", "git log"), true, true),
         (json!({"argv_regex_not": "^git push"}), git(), false, false),
@@ -208,14 +234,34 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"argv_contains_not": "log"}), git(), true, true),
         // argv_host_in: to let through all hosts have to be listed, to stop one is enough
         (json!({"argv_host_in": "ok.example"}), curl("curl https://ok.example/x"), true, true),
-        (json!({"argv_host_in": "*.example"}), curl("curl https://a.ok.example --url=http://b.example"), true, true),
-        (json!({"argv_host_in": "ok.example"}), curl("curl https://ok.example https://b.example"), false, true),
-        (json!({"argv_host_in": "ok.example"}), curl("curl https://ok.example@evil.example"), false, false),
+        (
+            json!({"argv_host_in": "*.example"}),
+            curl("curl https://a.ok.example --url=http://b.example"),
+            true,
+            true,
+        ),
+        (
+            json!({"argv_host_in": "ok.example"}),
+            curl("curl https://ok.example https://b.example"),
+            false,
+            true,
+        ),
+        (
+            json!({"argv_host_in": "ok.example"}),
+            curl("curl https://ok.example@evil.example"),
+            false,
+            false,
+        ),
         (json!({"argv_host_in": "ok.example"}), curl("curl https:/evil.example"), false, true),
         (json!({"argv_host_in": "ok.example"}), curl("curl ok.example"), false, false),
         (json!({"argv_host_in": "ok.example"}), curl("https://ok.example x"), false, false),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl https://ok.example"), false, false),
-        (json!({"argv_host_in_not": "ok.example"}), curl("curl https://ok.example https://b.example"), false, true),
+        (
+            json!({"argv_host_in_not": "ok.example"}),
+            curl("curl https://ok.example https://b.example"),
+            false,
+            true,
+        ),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl https://b.example"), true, true),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl x"), true, true),
         // where, who, from whom
@@ -235,15 +281,22 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_basename": "git", "argv_contains": "log"}), git(), false, false),
         (json!({"exe_basename": "git", "argv_contains": "x"}), link(), false, true),
     ] {
-        assert_eq!(decides(&rule, &call), (allow, deny), "{rule} {}", String::from_utf8_lossy(&call.argv.join(&b' ')));
+        assert_eq!(
+            decides(&rule, &call),
+            (allow, deny),
+            "{rule} {}",
+            String::from_utf8_lossy(&call.argv.join(&b' '))
+        );
     }
 }
 
 #[test]
 fn the_first_rule_that_matches_decides() {
     let push = Call::new("/usr/bin/git", "git push");
-    let (deny, allow) =
-        (json!({"action": "deny", "argv_contains": "push"}), json!({"action": "allow", "exe": "/usr/bin/git"}));
+    let (deny, allow) = (
+        json!({"action": "deny", "argv_contains": "push"}),
+        json!({"action": "allow", "exe": "/usr/bin/git"}),
+    );
     let verdict = |rules: Value| push.judged(&compiled("ask", rules));
     assert_eq!(verdict(json!([deny, allow])).action, Action::Deny);
     assert_eq!(verdict(json!([allow, deny])).action, Action::Allow);
@@ -257,15 +310,24 @@ fn an_interpreter_that_an_earlier_rule_denies_is_not_let_through_by_its_script()
         "deny",
         json!([{"action": "deny", "exe": "/usr/bin/perl"}, {"action": "allow", "exe_glob": "/project/*"}]),
     );
-    assert_eq!(Call::new("/project/a", "a").by("/usr/bin/python3").judged(&rules).action, Action::Allow);
-    assert_eq!(Call::new("/project/a", "a").by("/usr/bin/perl").judged(&rules).cause, Cause::Rule(0));
+    assert_eq!(
+        Call::new("/project/a", "a").by("/usr/bin/python3").judged(&rules).action,
+        Action::Allow
+    );
+    assert_eq!(
+        Call::new("/project/a", "a").by("/usr/bin/perl").judged(&rules).cause,
+        Cause::Rule(0)
+    );
 }
 
 /// What a `#!` line tells its interpreter is what that one is started with.
 #[test]
 fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
-    let denies = |rule: Value, call: Call| call.judged(&compiled("allow", json!([rule]))).action == Action::Deny;
-    let push = || Call::new("/project/run", "run origin").given("./run").by("/usr/bin/git").told("push");
+    let denies = |rule: Value, call: Call| {
+        call.judged(&compiled("allow", json!([rule]))).action == Action::Deny
+    };
+    let push =
+        || Call::new("/project/run", "run origin").given("./run").by("/usr/bin/git").told("push");
     for key in [
         json!({"argv_regex": "^git push"}),
         json!({"argv_contains": "push"}),
@@ -275,31 +337,50 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
         rule.as_object_mut().unwrap().append(&mut key.as_object().unwrap().clone());
         assert!(denies(rule.clone(), push()), "{rule}");
         // By the name of the script, and by one that calls itself what is harmless.
-        assert!(denies(rule.clone(), Call::new("/project/push", "x").given("push").by("/usr/bin/git")), "{rule}");
+        assert!(
+            denies(rule.clone(), Call::new("/project/push", "x").given("push").by("/usr/bin/git")),
+            "{rule}"
+        );
         assert!(
             denies(
                 rule.clone(),
-                Call::new("/project/run", "git push log").given("./run").by("/usr/bin/git").told("push")
+                Call::new("/project/run", "git push log")
+                    .given("./run")
+                    .by("/usr/bin/git")
+                    .told("push")
             ),
             "{rule}"
         );
     }
-    assert!(denies(json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex_not": "^git log"}), {
-        Call::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push")
-    }));
+    assert!(denies(
+        json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex_not": "^git log"}),
+        { Call::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push") }
+    ));
     let busybox = || Call::new("/project/run", "run").by("/usr/bin/busybox").told("wget");
     assert!(denies(json!({"action": "deny", "exe_basename": "wget"}), busybox()));
-    assert!(denies(json!({"action": "deny", "exe_basename": "curl", "argv_host_in_not": "good.org"}), {
-        Call::new("/project/run", "run https://good.org/").by("/usr/bin/curl").told("https://bad.org/")
-    }));
+    assert!(denies(
+        json!({"action": "deny", "exe_basename": "curl", "argv_host_in_not": "good.org"}),
+        {
+            Call::new("/project/run", "run https://good.org/")
+                .by("/usr/bin/curl")
+                .told("https://bad.org/")
+        }
+    ));
     // Nested: each is told what its own line says.
-    let nested = || Call::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push");
+    let nested =
+        || Call::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push");
     assert!(denies(
         json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git push /project/b x /project/a$"}),
         nested()
     ));
-    assert!(denies(json!({"action": "deny", "exe": "/project/b", "argv_regex": "^b x /project/a$"}), nested()));
-    assert!(!denies(json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git log"}), push()));
+    assert!(denies(
+        json!({"action": "deny", "exe": "/project/b", "argv_regex": "^b x /project/a$"}),
+        nested()
+    ));
+    assert!(!denies(
+        json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git log"}),
+        push()
+    ));
     // What stops all that is not there, or not called so, is about the script.
     for key in ["exe_glob_not", "argv_regex_not"] {
         let rule = json!({"action": "deny", key: if key == "exe_glob_not" { "/project/**" } else { "^run " }});
@@ -322,12 +403,28 @@ fn an_argument_can_not_imitate_two() {
 fn what_the_command_could_have_made_needs_a_rule_that_names_its_place_or_content() {
     let tool = || Call::new("/project/git", "git log").own();
     for (default, rule, expected) in [
-        ("allow", json!({"action": "deny", "exe_basename": "curl"}), (Action::Deny, Cause::NotGranted)),
+        (
+            "allow",
+            json!({"action": "deny", "exe_basename": "curl"}),
+            (Action::Deny, Cause::NotGranted),
+        ),
         ("deny", json!({"action": "allow", "exe_basename": "git"}), (Action::Deny, Cause::Default)),
         ("deny", json!({"action": "allow", "exe_not": "/x"}), (Action::Deny, Cause::Default)),
-        ("deny", json!({"action": "allow", "exe": "/project/git"}), (Action::Allow, Cause::Rule(0))),
-        ("deny", json!({"action": "allow", "exe_glob": "/project/**"}), (Action::Allow, Cause::Rule(0))),
-        ("deny", json!({"action": "allow", "exe_sha256": "00".repeat(32)}), (Action::Allow, Cause::Rule(0))),
+        (
+            "deny",
+            json!({"action": "allow", "exe": "/project/git"}),
+            (Action::Allow, Cause::Rule(0)),
+        ),
+        (
+            "deny",
+            json!({"action": "allow", "exe_glob": "/project/**"}),
+            (Action::Allow, Cause::Rule(0)),
+        ),
+        (
+            "deny",
+            json!({"action": "allow", "exe_sha256": "00".repeat(32)}),
+            (Action::Allow, Cause::Rule(0)),
+        ),
         ("ask", json!({"action": "deny", "exe_basename": "curl"}), (Action::Ask, Cause::Default)),
     ] {
         let verdict = tool().judged(&compiled(default, json!([rule])));
@@ -387,8 +484,12 @@ fn a_rule_that_would_have_allowed_is_named_if_it_held_partly() {
         "deny",
         json!([{"action": "allow", "exe_basename": "ls"}, {"action": "allow", "exe_basename": "python3"}]),
     );
-    let verdict = Call::new("/usr/bin/python3.11", "python3").given("/usr/bin/python3").judged(&rules);
-    assert_eq!((verdict.action, verdict.cause, verdict.doubted), (Action::Deny, Cause::Default, Some(1)));
+    let verdict =
+        Call::new("/usr/bin/python3.11", "python3").given("/usr/bin/python3").judged(&rules);
+    assert_eq!(
+        (verdict.action, verdict.cause, verdict.doubted),
+        (Action::Deny, Cause::Default, Some(1))
+    );
 }
 
 #[test]
@@ -405,7 +506,8 @@ fn what_can_not_be_known_is_an_error_only_where_it_matters() {
     cat.chain = vec![(b"/bin/ls".to_vec(), b"/bin/ls".to_vec())];
     assert_eq!(cat.judged(&compiled("allow", parent)).cause, Cause::Default);
 
-    let digest = json!([{"action": "deny", "exe_sha256": "00".repeat(32), "parent_exe": "/usr/bin/git"}]);
+    let digest =
+        json!([{"action": "deny", "exe_sha256": "00".repeat(32), "parent_exe": "/usr/bin/git"}]);
     let mut unreadable = Call::new("/bin/cat", "cat");
     unreadable.digests = vec![None];
     // The parent rules it out, so the content does not matter.
@@ -443,7 +545,10 @@ fn a_value_that_is_none_is_refused() {
         ("argv_host_in", "https://a"),
         ("uid", "root"),
     ] {
-        assert!(Rules::compile(&gate("deny", json!([{"action": "deny", (key): value}]))).is_err(), "{key} {value}");
+        assert!(
+            Rules::compile(&gate("deny", json!([{"action": "deny", (key): value}]))).is_err(),
+            "{key} {value}"
+        );
     }
 }
 
@@ -481,7 +586,8 @@ impl Lot {
     }
 
     fn rule(&mut self, action: &str) -> Value {
-        let mut rule: serde_json::Map<String, Value> = (0..=self.below(3)).map(|_| self.key()).collect();
+        let mut rule: serde_json::Map<String, Value> =
+            (0..=self.below(3)).map(|_| self.key()).collect();
         rule.insert("action".to_owned(), json!(action));
         Value::Object(rule)
     }
@@ -503,10 +609,20 @@ impl Lot {
     }
 }
 
-const PATHS: [&str; 6] = ["/usr/bin/git", "/project/git", "/bin/busybox", "/usr/bin/sh", "sh", "/memfd:x (deleted)"];
+const PATHS: [&str; 6] =
+    ["/usr/bin/git", "/project/git", "/bin/busybox", "/usr/bin/sh", "sh", "/memfd:x (deleted)"];
 const NAMES: [&str; 5] = ["git", "sh", "busybox", "rm", "x"];
-const WORDS: [&str; 9] =
-    ["git", "-sh", "push", "-x", "/x/git", "https://a.example/", "https://b.example", "https:/c", ""];
+const WORDS: [&str; 9] = [
+    "git",
+    "-sh",
+    "push",
+    "-x",
+    "/x/git",
+    "https://a.example/",
+    "https://b.example",
+    "https:/c",
+    "",
+];
 
 #[test]
 fn what_allows_would_also_stop_and_not_is_the_opposite_of_the_other() {
@@ -532,7 +648,8 @@ fn rules_are_read_in_order_and_a_further_key_only_narrows() {
     for _ in 0..2_000 {
         let call = lot.call();
         let actions = ["allow", "deny", "ask"];
-        let rules: Vec<Value> = (0..1 + lot.below(5)).map(|_| lot.rule(actions[lot.0 as usize % 3])).collect();
+        let rules: Vec<Value> =
+            (0..1 + lot.below(5)).map(|_| lot.rule(actions[lot.0 as usize % 3])).collect();
         let verdict = call.judged(&compiled("ask", json!(rules)));
         if let Cause::Rule(index) = verdict.cause {
             assert_eq!(call.judged(&compiled("ask", json!(rules[..index]))).cause, Cause::Default);

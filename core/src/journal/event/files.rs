@@ -20,7 +20,8 @@ pub struct Refused {
 impl Refused {
     /// For people.
     pub fn line(&self) -> String {
-        let allow = self.allow.as_ref().map_or(String::new(), |allow| format!("; to allow it: {allow}"));
+        let allow =
+            self.allow.as_ref().map_or(String::new(), |allow| format!("; to allow it: {allow}"));
         format!("refused: {} {} by {}: {}{allow}", self.op, self.path, self.program, self.reason)
     }
 }

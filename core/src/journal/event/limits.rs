@@ -59,7 +59,8 @@ pub struct ExceededLimit {
     pub means: Means,
     /// The run was ended, or has to be. Otherwise the command saw an error and went on.
     pub ended: bool,
-    /// Nobody can say any more whether it is kept (no descriptor or no memory left to look), which ends the run as well.
+    /// Nobody can say any more whether it is kept (no descriptor or no memory left to look), which
+    /// ends the run as well.
     pub unwatched: bool,
 }
 

@@ -99,7 +99,8 @@ pub enum Event<'a> {
     Record(&'a Record),
     /// What the fence refused, as it was observed and judged.
     FileRefused(&'a Refused),
-    /// A protected name that appeared, and where it is kept now; not whole, if it was too much to copy.
+    /// A protected name that appeared, and where it is kept now; not whole, if it was too much to
+    /// copy.
     NameTaken {
         path: &'a [u8],
         kept: &'a [u8],
@@ -141,7 +142,8 @@ impl Event<'_> {
         match self {
             Event::Start(start) => start.write(&mut out),
             Event::End { exit_code, signal, duration_ms } => {
-                let _ = write!(out, "\"event\":\"session.end\",\"exit_code\":{exit_code},\"signal\":");
+                let _ =
+                    write!(out, "\"event\":\"session.end\",\"exit_code\":{exit_code},\"signal\":");
                 match signal {
                     Some(signal) => {
                         let _ = write!(out, "\"{}\"", errno_names::signal(*signal));
@@ -167,7 +169,12 @@ impl Event<'_> {
                 ] {
                     let _ = write!(out, ",\"{key}\":");
                     match text {
-                        Some(text) => writer::string_within(&mut out, text.as_bytes(), Invalid::Text, REFUSED_ROOM),
+                        Some(text) => writer::string_within(
+                            &mut out,
+                            text.as_bytes(),
+                            Invalid::Text,
+                            REFUSED_ROOM,
+                        ),
                         None => out.push_str("null"),
                     }
                 }
@@ -258,15 +265,28 @@ impl Start<'_> {
         out.push_str(",\"command\":");
         // The command gets all the room that the other fields leave.
         let room = BODY_LIMIT.saturating_sub(out.len() + tail.len());
-        strings_within(out, redact::words(self.command.iter().map(|argument| argument.as_bytes())), room);
+        strings_within(
+            out,
+            redact::words(self.command.iter().map(|argument| argument.as_bytes())),
+            room,
+        );
         out.push_str(&tail);
     }
 }
 
 impl Enforcement {
     fn write(&self, out: &mut String) {
-        let Enforcement { landlock_abi, rights, scopes, paths, blocked, seccomp, no_new_privs, env_sanitize, network } =
-            self;
+        let Enforcement {
+            landlock_abi,
+            rights,
+            scopes,
+            paths,
+            blocked,
+            seccomp,
+            no_new_privs,
+            env_sanitize,
+            network,
+        } = self;
         let _ = write!(
             out,
             "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\"paths\":{paths},\
@@ -311,7 +331,8 @@ fn told_fields(out: &mut String, told: &NetworkDecision) {
     if let Some(request) = &told.request {
         text(out, "method", &request.method);
         // Some hosts take a token there.
-        let shown = |path: &String| String::from_utf8_lossy(&redact::text(path.as_bytes())).into_owned();
+        let shown =
+            |path: &String| String::from_utf8_lossy(&redact::text(path.as_bytes())).into_owned();
         text(out, "path", &request.path.as_ref().map(shown));
         number(out, "status", request.status.map(u64::from));
         text(out, "route", &request.route);
@@ -319,14 +340,19 @@ fn told_fields(out: &mut String, told: &NetworkDecision) {
 }
 
 fn decided_fields(out: &mut String, decided: &ExecOutcome) {
-    let ExecOutcome { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } = decided;
+    let ExecOutcome { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } =
+        decided;
     let (action, ran) = match outcome {
         ExecResult::Ran { .. } => ("allow", true),
         ExecResult::Failed => ("allow", false),
         ExecResult::Denied | ExecResult::Attack(_) => ("deny", false),
     };
     let kind = if matches!(outcome, ExecResult::Attack(_)) { "exec.attack" } else { "exec" };
-    let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
+    let _ = write!(
+        out,
+        "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":",
+        process.pid, process.parent
+    );
     writer::string_within(out, exe, Invalid::Text, PATH_ROOM);
     out.push_str(",\"argv\":");
     strings_within(out, redact::words(exec::words(argv).into_iter()), ARGUMENTS_ROOM);
@@ -359,8 +385,13 @@ fn decided_fields(out: &mut String, decided: &ExecOutcome) {
     }
 }
 
-/// A list that takes at most `room` characters: the item that does not fit is cut, those after it are counted.
-pub fn strings_within<T: AsRef<[u8]>>(out: &mut String, items: impl ExactSizeIterator<Item = T>, room: usize) {
+/// A list that takes at most `room` characters: the item that does not fit is cut, those after it
+/// are counted.
+pub fn strings_within<T: AsRef<[u8]>>(
+    out: &mut String,
+    items: impl ExactSizeIterator<Item = T>,
+    room: usize,
+) {
     // `,"…+N more"]` for the items left over.
     const END_ROOM: usize = 40;
     /// Below this an item would be nothing but its own mark.
@@ -438,16 +469,22 @@ mod tests {
         let chain = [b"bash:1".to_vec()];
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
-        let taken = Event::NameTaken { path: b"/w/.envrc", kept: b"/s/taken/1/.envrc", whole: true };
+        let taken =
+            Event::NameTaken { path: b"/w/.envrc", kept: b"/s/taken/1/.envrc", whole: true };
         let removed = Event::NameRemoved { path: b"/w/.idea", errno: Errno::NOSPC };
         let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
-        let (unfinished, finished) = (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
-        let (ran, attack) = (decided(ExecResult::Ran { verified: true }), decided(ExecResult::Attack("the arguments")));
+        let (unfinished, finished) =
+            (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
+        let (ran, attack) = (
+            decided(ExecResult::Ran { verified: true }),
+            decided(ExecResult::Attack("the arguments")),
+        );
         let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
-        let [op, path, program, reason] = ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
+        let [op, path, program, reason] =
+            ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
         let refused = Refused { op, path, program, reason, allow: None };
         let refused = Event::FileRefused(&refused);
         let told = reader::from_slice(
@@ -455,13 +492,18 @@ mod tests {
               \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\"sent\":null,\"pid\":null,\"exe\":null,\
               \"by\":null,\"asked_ms\":null}",
         );
-        let (told, lost) = (told.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
+        let (told, lost) =
+            (told.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
         let network = Event::Network(&told);
         let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
         let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
-        for event in events.into_iter().chain([exec, attack, refused, network, lost, missing, unfinished, finished]) {
+        for event in events
+            .into_iter()
+            .chain([exec, attack, refused, network, lost, missing, unfinished, finished])
+        {
             let ours = parsed(&event);
-            let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let golden: Vec<Value> =
+                GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
             let added_by_the_journal = ["seq", "prev", "ts", "session"];
             let mut expected = keys(golden);
@@ -507,13 +549,22 @@ mod tests {
         let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
         let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
         let argv = [&long[..], &[0]].concat().repeat(40);
-        parsed(&Event::Exec(&ExecOutcome { exe, argv, cwd, rule, reason, by, ..decided(ExecResult::Denied) }));
+        parsed(&Event::Exec(&ExecOutcome {
+            exe,
+            argv,
+            cwd,
+            rule,
+            reason,
+            by,
+            ..decided(ExecResult::Denied)
+        }));
     }
 
     #[test]
     fn secrets_of_a_command_line_are_not_written() {
         let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
-        let argv = format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
+        let argv =
+            format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
         let command = [CString::new(format!("TOKEN={secret}")).unwrap()];
         let exec = ExecOutcome { argv, ..decided(ExecResult::Denied) };
         for event in [Event::Exec(&exec), start(&command, b"/", &[])] {

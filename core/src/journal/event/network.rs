@@ -1,5 +1,5 @@
-//! What the supervisor is told of the network, as it is read: by the relay (`network/relay/decision_log.rs`) and by what speaks HTTP
-//! (src/paddock/http/exchange.py).
+//! What the supervisor is told of the network, as it is read: by the relay
+//! (`network/relay/decision_log.rs`) and by what speaks HTTP (src/paddock/http/exchange.py).
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,8 @@ use serde::Deserialize;
 
 use crate::plan::present;
 
-const UNPROXIED: &str = "in this tier only the proxy of HTTP_PROXY and ALL_PROXY and allowed_local_ports are reached";
+const UNPROXIED: &str =
+    "in this tier only the proxy of HTTP_PROXY and ALL_PROXY and allowed_local_ports are reached";
 
 /// What the relay has decided, or the supervisor itself.
 #[derive(Debug, PartialEq, Eq, Deserialize)]

@@ -102,7 +102,18 @@ impl Record {
 
     pub fn write(&self, out: &mut String) {
         match self {
-            Record::Tool(Tool { event: _, call, tool, action, asked, by, rule_id, reason, subject, cwd }) => {
+            Record::Tool(Tool {
+                event: _,
+                call,
+                tool,
+                action,
+                asked,
+                by,
+                rule_id,
+                reason,
+                subject,
+                cwd,
+            }) => {
                 let _ = write!(out, "\"event\":\"tool\",\"call\":{call}");
                 text(out, "tool", Some(tool), NAME_ROOM);
                 let _ = write!(out, ",\"action\":\"{}\",\"asked\":{asked}", action.name());
@@ -111,7 +122,9 @@ impl Record {
                 text(out, "reason", Some(reason), REASON_ROOM);
                 out.push_str(",\"subject\":");
                 match subject {
-                    Some(words) => strings_within(out, words.iter().map(Text::as_bytes), SUBJECT_ROOM),
+                    Some(words) => {
+                        strings_within(out, words.iter().map(Text::as_bytes), SUBJECT_ROOM)
+                    }
                     None => out.push_str("null"),
                 }
                 text(out, "cwd", Some(cwd), REASON_ROOM);
@@ -199,16 +212,29 @@ mod tests {
             for key in fields.keys() {
                 let mut less = fields.clone();
                 less.remove(key);
-                assert!(Record::read(&serde_json::to_vec(&less).unwrap()).is_none(), "without {key}");
+                assert!(
+                    Record::read(&serde_json::to_vec(&less).unwrap()).is_none(),
+                    "without {key}"
+                );
                 let mut other = fields.clone();
                 other.insert(key.clone(), Value::from(vec![Value::from(vec![-1])]));
-                assert!(Record::read(&serde_json::to_vec(&other).unwrap()).is_none(), "{key} is a list");
+                assert!(
+                    Record::read(&serde_json::to_vec(&other).unwrap()).is_none(),
+                    "{key} is a list"
+                );
             }
             let mut more = fields.clone();
             more.insert("seq".to_owned(), Value::from(7));
             assert!(Record::read(&serde_json::to_vec(&more).unwrap()).is_none());
         }
-        for odd in [&b""[..], b"{}", b"[]", b"{\"event\":\"session.end\"}", b"{\"event\":\"tool\"}", b"\xff"] {
+        for odd in [
+            &b""[..],
+            b"{}",
+            b"[]",
+            b"{\"event\":\"session.end\"}",
+            b"{\"event\":\"tool\"}",
+            b"\xff",
+        ] {
             assert!(Record::read(odd).is_none());
         }
     }

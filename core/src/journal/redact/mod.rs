@@ -1,9 +1,11 @@
-//! Secrets, out of what is journaled: the rules of src/paddock/text/secrets.tsv, as redact.py beside it applies them to commands. Both have
-//! to give what schema/examples/redaction.json says. A word may be a script: what looks like a secret goes only as far as a shell would read it
-//! as a part of one word, so that nothing that is executed is hidden.
+//! Secrets, out of what is journaled: the rules of src/paddock/text/secrets.tsv, as redact.py
+//! beside it applies them to commands. Both have to give what schema/examples/redaction.json says.
+//! A word may be a script: what looks like a secret goes only as far as a shell would read it as a
+//! part of one word, so that nothing that is executed is hidden.
 //!
-//! A supervisor writes a line for every exec, so a text that holds nothing of interest costs one look at each byte. Only what holds the beginning
-//! of something is tried with an expression, and only that expression is ever compiled.
+//! A supervisor writes a line for every exec, so a text that holds nothing of interest costs one
+//! look at each byte. Only what holds the beginning of something is tried with an expression, and
+//! only that expression is ever compiled.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -48,10 +50,13 @@ enum How {
 }
 
 /// The words of a command: a flag and its value may be two of them.
-pub fn words<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>) -> impl ExactSizeIterator<Item = Cow<'a, [u8]>> {
+pub fn words<'a>(
+    words: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> impl ExactSizeIterator<Item = Cow<'a, [u8]>> {
     let mut hidden = false;
     words.map(move |word| {
-        let shown = if hidden && !word.starts_with(b"-") { Cow::Borrowed(MARK) } else { text(word) };
+        let shown =
+            if hidden && !word.starts_with(b"-") { Cow::Borrowed(MARK) } else { text(word) };
         hidden = word.starts_with(b"-") && table().is_flag(word);
         shown
     })
@@ -69,7 +74,8 @@ pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
             match rule.apply(table, &shown) {
                 Some(Cow::Owned(changed)) => shown = Cow::Owned(changed),
                 Some(Cow::Borrowed(_)) => {}
-                None => return Cow::Borrowed(MARK), // an expression that does not compile: nothing is shown
+                // an expression that does not compile: nothing is shown
+                None => return Cow::Borrowed(MARK),
             }
         }
     }
@@ -121,7 +127,8 @@ impl Table {
             }
         }
         let flags = TABLE.lines().find_map(|line| line.strip_prefix("flag\t")).unwrap_or_default();
-        let once_or_twice = |flag: &str| if flag.starts_with('-') { flag.to_owned() } else { format!("-?{flag}") };
+        let once_or_twice =
+            |flag: &str| if flag.starts_with('-') { flag.to_owned() } else { format!("-?{flag}") };
         let flags: Vec<String> = flags.split(' ').map(once_or_twice).collect();
         table.parts.push(("flags", format!("-(?:{})", flags.join("|"))));
         table.triggers.sort_unstable();
@@ -136,14 +143,17 @@ impl Table {
             if self.pairs[pair / 64] & (1 << (pair % 64)) == 0 {
                 continue;
             }
-            let first = self
-                .triggers
-                .partition_point(|(trigger, _)| usize::from(trigger[0]) << 8 | usize::from(trigger[1]) < pair);
+            let first = self.triggers.partition_point(|(trigger, _)| {
+                usize::from(trigger[0]) << 8 | usize::from(trigger[1]) < pair
+            });
             for (trigger, rule) in &self.triggers[first..] {
                 if self::pair(trigger[0], trigger[1]) != pair {
                     break;
                 }
-                if text[at..].get(..trigger.len()).is_some_and(|found| found.eq_ignore_ascii_case(trigger)) {
+                if text[at..]
+                    .get(..trigger.len())
+                    .is_some_and(|found| found.eq_ignore_ascii_case(trigger))
+                {
                     worth |= 1 << rule;
                 }
             }
@@ -154,7 +164,9 @@ impl Table {
     fn is_flag(&self, word: &[u8]) -> bool {
         let once = word.strip_prefix(b"-").unwrap_or(word);
         let twice = once.strip_prefix(b"-").unwrap_or(once);
-        self.flags.iter().any(|flag| flag.eq_ignore_ascii_case(once) || flag.eq_ignore_ascii_case(twice))
+        self.flags
+            .iter()
+            .any(|flag| flag.eq_ignore_ascii_case(once) || flag.eq_ignore_ascii_case(twice))
     }
 
     /// With the parts that it mentions.
@@ -172,8 +184,13 @@ impl Table {
         let start = value.iter().position(|byte| !quote(byte)).unwrap_or(value.len());
         let end = value.iter().rposition(|byte| !quote(byte)).map_or(start, |last| last + 1);
         let plain = &value[start..end];
-        let word = plain.iter().rposition(|byte| *byte != b'.').map_or(&plain[..0], |last| &plain[..=last]);
-        if plain.is_empty() || self.harmless.iter().any(|harmless| harmless.eq_ignore_ascii_case(word)) {
+        let word = plain
+            .iter()
+            .rposition(|byte| *byte != b'.')
+            .map_or(&plain[..0], |last| &plain[..=last]);
+        if plain.is_empty()
+            || self.harmless.iter().any(|harmless| harmless.eq_ignore_ascii_case(word))
+        {
             return false;
         }
         let reference = self.reference.get_or_init(|| self.compile("^{reference}"));
@@ -208,8 +225,9 @@ impl Rule {
     fn replaced(&self, table: &Table, syntax: &Syntax, found: &Captures<'_>) -> Vec<u8> {
         let whole = found.get(0).map_or(0..0, |whole| whole.range());
         let text = found.get(0).map_or(&b""[..], |whole| whole.as_bytes());
-        let Some(value) =
-            found.get(found.len() - 1).filter(|value| !value.is_empty() && self.goes(table, value.as_bytes()))
+        let Some(value) = found
+            .get(found.len() - 1)
+            .filter(|value| !value.is_empty() && self.goes(table, value.as_bytes()))
         else {
             return text.to_vec();
         };
@@ -217,7 +235,10 @@ impl Rule {
         if cut < value.end() {
             let left = &value.as_bytes()[..cut - value.start()];
             // What looks like a quoted value there stands between two of them.
-            if found.len() == 1 || left.is_empty() || left.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
+            if found.len() == 1
+                || left.is_empty()
+                || left.iter().any(|byte| matches!(byte, b'"' | b'\''))
+            {
                 return text.to_vec();
             }
         }
@@ -240,9 +261,11 @@ fn is_plain(word: &[u8]) -> bool {
     first.is_ascii_alphabetic() && rest.iter().all(u8::is_ascii_lowercase)
 }
 
-/// Long runs of letters and digits that are no names, numbers and words put together. None: there are none.
+/// Long runs of letters and digits that are no names, numbers and words put together. None: there
+/// are none.
 fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'/' | b'=' | b'-');
+    let is_part =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'/' | b'=' | b'-');
     let mut out: Option<Vec<u8>> = None;
     let (mut at, mut done) = (0, 0);
     while at < text.len() {
@@ -273,7 +296,8 @@ fn opaque(run: &[u8]) -> Option<Vec<u8>> {
     if parts.len() < 2 || !parts.iter().any(hides) {
         return None;
     }
-    let shown: Vec<&[u8]> = parts.iter().map(|part| if hides(part) { MARK } else { part }).collect();
+    let shown: Vec<&[u8]> =
+        parts.iter().map(|part| if hides(part) { MARK } else { part }).collect();
     Some(shown.join(&b'/'))
 }
 
@@ -282,7 +306,10 @@ fn looks_random(text: &[u8]) -> bool {
     if slashed && text.split(|byte| *byte == b'/').any(|part| part.len() > 2 && is_word(part)) {
         return false; // a path
     }
-    let parts = || text.split(|byte| matches!(byte, b'-' | b'_' | b'+' | b'=' | b'/')).filter(|part| !part.is_empty());
+    let parts = || {
+        text.split(|byte| matches!(byte, b'-' | b'_' | b'+' | b'=' | b'/'))
+            .filter(|part| !part.is_empty())
+    };
     let (mut count, mut length, mut strange) = (0, 0, 0);
     let mut longest: &[u8] = b"";
     for part in parts() {
@@ -310,7 +337,10 @@ fn is_word(part: &[u8]) -> bool {
 
 /// Letters only, in no order that a language has.
 fn is_mixed(word: &[u8]) -> bool {
-    let turns = word.windows(2).filter(|pair| pair[0].is_ascii_uppercase() != pair[1].is_ascii_uppercase()).count();
+    let turns = word
+        .windows(2)
+        .filter(|pair| pair[0].is_ascii_uppercase() != pair[1].is_ascii_uppercase())
+        .count();
     turns * 5 > word.len() * 2 && entropy(word) >= 4.0 - NEARLY
 }
 
@@ -319,7 +349,11 @@ fn entropy(text: &[u8]) -> f64 {
     text.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
     let length = text.len() as f64;
     let share = |count: u32| f64::from(count) / length;
-    -counts.iter().filter(|count| **count > 0).map(|count| share(*count) * share(*count).log2()).sum::<f64>()
+    -counts
+        .iter()
+        .filter(|count| **count > 0)
+        .map(|count| share(*count) * share(*count).log2())
+        .sum::<f64>()
 }
 
 #[cfg(test)]
@@ -362,17 +396,25 @@ mod tests {
     fn a_flag_hides_the_word_after_it() {
         for (given, expected) in golden("words") {
             let list = |value: &Value| -> Vec<Vec<u8>> {
-                value.as_array().unwrap().iter().map(|word| word.as_str().unwrap().as_bytes().to_vec()).collect()
+                value
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|word| word.as_str().unwrap().as_bytes().to_vec())
+                    .collect()
             };
             let given = list(&given);
-            let shown: Vec<Vec<u8>> = words(given.iter().map(Vec::as_slice)).map(Cow::into_owned).collect();
+            let shown: Vec<Vec<u8>> =
+                words(given.iter().map(Vec::as_slice)).map(Cow::into_owned).collect();
             assert_eq!(shown, list(&expected));
         }
     }
 
     #[test]
     fn ordinary_words_are_not_even_copied() {
-        for word in [&b"/usr/lib/gcc/x86_64-linux-gnu/13/include-fixed"[..], b"-O2", b"\xff\xfe", b"", b"a"] {
+        for word in
+            [&b"/usr/lib/gcc/x86_64-linux-gnu/13/include-fixed"[..], b"-O2", b"\xff\xfe", b"", b"a"]
+        {
             assert!(matches!(text(word), Cow::Borrowed(_)));
         }
     }

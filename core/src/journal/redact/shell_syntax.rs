@@ -1,7 +1,9 @@
-//! Where the syntax of a shell stands in a text, so that no secret that is taken out takes a command along.
+//! Where the syntax of a shell stands in a text, so that no secret that is taken out takes a
+//! command along.
 //!
-//! One look from left to right, by the quotes. From the first place on where that does not tell any more what is quoted (substitutions,
-//! here-documents, arithmetic, patterns), quotes count for nothing: every byte that could be syntax is. src/paddock/text/shell_syntax.py is the same.
+//! One look from left to right, by the quotes. From the first place on where that does not tell any
+//! more what is quoted (substitutions, here-documents, arithmetic, patterns), quotes count for
+//! nothing: every byte that could be syntax is. src/paddock/text/shell_syntax.py is the same.
 
 use std::ops::Range;
 
@@ -49,7 +51,10 @@ impl Syntax {
                     Err(doubt) => return doubt,
                 },
                 b'#' if begins => {
-                    let line = rest.iter().position(|byte| *byte == b'\n').map_or(text.len(), |length| at + length);
+                    let line = rest
+                        .iter()
+                        .position(|byte| *byte == b'\n')
+                        .map_or(text.len(), |length| at + length);
                     self.loose(text, at..line);
                     at = line;
                 }
@@ -57,7 +62,9 @@ impl Syntax {
                 b'[' if begins && rest.starts_with(b"[[") => return at,
                 b'$' if rest.starts_with(b"$$") => at += 2,
                 b'`' => return at,
-                b'(' if rest.starts_with(b"((") || (at > 0 && b"?*+@!".contains(&text[at - 1])) => return at,
+                b'(' if rest.starts_with(b"((") || (at > 0 && b"?*+@!".contains(&text[at - 1])) => {
+                    return at;
+                }
                 b'<' if rest.starts_with(b"<<<") => {
                     self.found.extend(at..at + 3);
                     at += 3;
@@ -75,13 +82,15 @@ impl Syntax {
     }
 }
 
-/// Behind what is quoted; or where doubt begins, and that is the end if it is never closed: no shell runs it.
+/// Behind what is quoted; or where doubt begins, and that is the end if it is never closed: no
+/// shell runs it.
 fn closed(text: &[u8], from: usize, quote: u8) -> Result<usize, usize> {
     let mut at = from;
     while let Some(byte) = text.get(at) {
         match (quote, byte) {
             (b'\'' | b'$', b'\'') | (b'"', b'"') => return Ok(at + 1),
-            (b'$', b'\\') | (b'"', b'`') => return Err(at), // in $'…' not all shells take a backslash for the same
+            // in $'…' not all shells take a backslash for the same
+            (b'$', b'\\') | (b'"', b'`') => return Err(at),
             (b'"', b'\\') => at += 2,
             (b'"', b'$') if matches!(text.get(at + 1), Some(b'(' | b'{')) => return Err(at),
             _ => at += 1,

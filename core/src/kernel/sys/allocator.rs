@@ -1,14 +1,17 @@
 //! Memory that is given out and not used again.
 //!
-//! The core allocates some tens of kilobytes, starts one command and waits; what it would free on the way is not worth the
-//! bookkeeping, and with the small allocator of a static C library, which asks the kernel for pages again and again, that
-//! bookkeeping is a fifth of a launch. What is freed or grown last is reused; what does not fit comes from the system's allocator.
+//! The core allocates some tens of kilobytes, starts one command and waits; what it would free on
+//! the way is not worth the bookkeeping, and with the small allocator of a static C library, which
+//! asks the kernel for pages again and again, that bookkeeping is a fifth of a launch. What is
+//! freed or grown last is reused; what does not fit comes from the system's allocator.
 //!
-//! Those who go on for long, the relay and its supervisor, free and want the same sizes over and over. So what came from the system and is
-//! freed is kept for whoever wants as much next, by powers of two and up to a bound.
+//! Those who go on for long, the relay and its supervisor, free and want the same sizes over and
+//! over. So what came from the system and is freed is kept for whoever wants as much next, by
+//! powers of two and up to a bound.
 //!
-//! While the command runs, what was freed is wanted by others: each page knows how many pieces lie in it, and those without any go
-//! back to the kernel (`give_back`). That is half of what a waiting supervisor would keep.
+//! While the command runs, what was freed is wanted by others: each page knows how many pieces lie
+//! in it, and those without any go back to the kernel (`give_back`). That is half of what a waiting
+//! supervisor would keep.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -22,7 +25,8 @@ const SIZE: usize = 512 * 1024;
 /// The smallest page there is; the kernel's may be several of these.
 const PAGE: usize = 4096;
 
-/// The sizes in which the system is asked for memory, if not for more: 32 bytes, and its doubles up to 32 KiB.
+/// The sizes in which the system is asked for memory, if not for more: 32 bytes, and its doubles up
+/// to 32 KiB.
 const SMALLEST: usize = 32;
 const SIZES: usize = 11;
 
@@ -91,7 +95,8 @@ impl State {
     }
 
     /// # Safety
-    /// The piece is one of `take` for the same layout, or for one of the same size as [`size_of`] has it, and nobody uses it any more.
+    /// The piece is one of `take` for the same layout, or for one of the same size as [`size_of`]
+    /// has it, and nobody uses it any more.
     unsafe fn keep(&mut self, piece: *mut u8, layout: Layout) {
         let Some((index, rounded)) = size_of(layout) else {
             // SAFETY: the system was asked for it with this layout.
@@ -134,8 +139,8 @@ fn size_of(layout: Layout) -> Option<(usize, Layout)> {
     Some((index, Layout::from_size_align(size, ALIGNED).ok()?))
 }
 
-// SAFETY: the program has one thread. A process that shares its memory (`sys::spawn_sharing_memory`) runs only while that
-// thread sleeps.
+// SAFETY: the program has one thread. A process that shares its memory
+// (`sys::spawn_sharing_memory`) runs only while that thread sleeps.
 unsafe impl Sync for Arena {}
 
 impl Arena {
@@ -159,7 +164,8 @@ impl Arena {
         let State { pieces, .. } = unsafe { &*self.state.get() };
         let page = rustix::param::page_size();
         let first = (self.start() as usize).next_multiple_of(page) - self.start() as usize;
-        let is_free = |at: usize| pieces[at / PAGE..(at + page) / PAGE].iter().all(|pieces| *pieces == 0);
+        let is_free =
+            |at: usize| pieces[at / PAGE..(at + page) / PAGE].iter().all(|pieces| *pieces == 0);
         let mut at = first;
         while at + page <= SIZE {
             let start = at;
@@ -167,8 +173,11 @@ impl Arena {
                 at += page;
             }
             if at > start {
-                // SAFETY: whole pages inside the buffer in which no piece lies; read again, they hold zeros.
-                unsafe { libc::madvise(self.start().add(start).cast(), at - start, libc::MADV_DONTNEED) };
+                // SAFETY: whole pages inside the buffer in which no piece lies; read again, they
+                // hold zeros.
+                unsafe {
+                    libc::madvise(self.start().add(start).cast(), at - start, libc::MADV_DONTNEED)
+                };
             }
             at += page;
         }
@@ -186,8 +195,9 @@ impl Arena {
     }
 }
 
-// SAFETY: every piece handed out lies inside the buffer (or is the system's), is aligned as asked, and overlaps no other piece:
-// `used` only grows over fresh bytes and only shrinks to the start of the piece that was handed out last.
+// SAFETY: every piece handed out lies inside the buffer (or is the system's), is aligned as asked,
+// and overlaps no other piece: `used` only grows over fresh bytes and only shrinks to the start of
+// the piece that was handed out last.
 unsafe impl GlobalAlloc for Arena {
     // Not one copy for each that asks: that would be a third of the program.
     #[inline(never)]
@@ -241,7 +251,8 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
-        // SAFETY: align is valid since the old layout was, and new_size is not 0 by the caller's contract.
+        // SAFETY: align is valid since the old layout was, and new_size is not 0 by the caller's
+        // contract.
         let wanted = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match self.offset_of(pointer) {
             Some(offset) if offset + layout.size() == state.used && offset + new_size <= SIZE => {

@@ -36,19 +36,22 @@ extern "C" fn rung(_signal: i32, info: *mut libc::siginfo_t, _context: *mut c_vo
     }
 }
 
-/// Connects, and comes back soon after `longest` (EINTR), whatever is done to the socket meanwhile: it is not ours alone, so neither its
-/// flags nor its timeouts are to be relied on. A connection that has begun goes on. Every signal is held, before and after.
+/// Connects, and comes back soon after `longest` (EINTR), whatever is done to the socket meanwhile:
+/// it is not ours alone, so neither its flags nor its timeouts are to be relied on. A connection
+/// that has begun goes on. Every signal is held, before and after.
 pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], longest: Duration) -> Result<()> {
-    let pause = libc::timeval { tv_sec: longest.as_secs() as _, tv_usec: longest.subsec_micros() as _ };
+    let pause =
+        libc::timeval { tv_sec: longest.as_secs() as _, tv_usec: longest.subsec_micros() as _ };
     let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
     // Again and again: one that comes before the call waits would be lost.
     let armed = libc::itimerval { it_interval: pause, it_value: pause };
     let disarmed = libc::itimerval { it_interval: never, it_value: never };
-    // SAFETY: all structs are plain numbers on this stack, for which zero is a value; the handler only stores to a static; the kernel reads
-    // as many bytes of the address as it has.
+    // SAFETY: all structs are plain numbers on this stack, for which zero is a value; the handler
+    // only stores to a static; the kernel reads as many bytes of the address as it has.
     let connected = unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
-        action.sa_sigaction = rung as extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) as usize;
+        action.sa_sigaction =
+            rung as extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) as usize;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         let mut alarm: libc::sigset_t = MaybeUninit::zeroed().assume_init();
@@ -57,7 +60,9 @@ pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], longest: Duration)
         libc::setitimer(libc::ITIMER_REAL, &raw const armed, ptr::null_mut());
         libc::sigprocmask(libc::SIG_UNBLOCK, &raw const alarm, ptr::null_mut());
         let length = address.len() as libc::socklen_t;
-        let connected = check(libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length).into()).map(drop);
+        let connected =
+            check(libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length).into())
+                .map(drop);
         libc::setitimer(libc::ITIMER_REAL, &raw const disarmed, ptr::null_mut());
         libc::sigprocmask(libc::SIG_BLOCK, &raw const alarm, ptr::null_mut());
         connected
@@ -71,5 +76,6 @@ pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], longest: Duration)
 pub fn bind_to(socket: BorrowedFd<'_>, address: &[u8]) -> Result<()> {
     let length = address.len() as libc::socklen_t;
     // SAFETY: the kernel reads as many bytes of the address as it has.
-    check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), length) }.into()).map(drop)
+    check(unsafe { libc::bind(socket.as_raw_fd(), address.as_ptr().cast(), length) }.into())
+        .map(drop)
 }

@@ -37,15 +37,17 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(us
     message.msg_controllen = size_of::<Control>() as _;
     // SAFETY: all that the message points to lives on this stack, with the lengths it names.
     let length =
-        check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) } as libc::c_long)?;
-    // SAFETY: the kernel filled the control buffer up to msg_controllen; the macros stay within it, and each kind of header that is
-    // looked at is followed by the struct that belongs to it.
+        check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) }
+            as libc::c_long)?;
+    // SAFETY: the kernel filled the control buffer up to msg_controllen; the macros stay within it,
+    // and each kind of header that is looked at is followed by the struct that belongs to it.
     let to = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         match header.as_ref().map(|header| (header.cmsg_level, header.cmsg_type)) {
             Some((libc::IPPROTO_IP, libc::IP_PKTINFO)) => {
                 let mut info = libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().read_unaligned();
-                // As ip(7) wants it: the local address of the answer, by whatever interface the routes say.
+                // As ip(7) wants it: the local address of the answer, by whatever interface the
+                // routes say.
                 info.ipi_spec_dst = info.ipi_addr;
                 info.ipi_ifindex = 0;
                 Some(To::V4(info))
@@ -62,20 +64,23 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(us
 /// An answer that can not be sent now is lost, as datagrams are.
 pub fn answer_datagram(socket: BorrowedFd<'_>, sender: &Sender, answer: &[u8]) -> Result<()> {
     let mut control: Control = [0; 8];
-    let mut part = libc::iovec { iov_base: answer.as_ptr().cast_mut().cast(), iov_len: answer.len() };
+    let mut part =
+        libc::iovec { iov_base: answer.as_ptr().cast_mut().cast(), iov_len: answer.len() };
     // SAFETY: plain numbers and pointers, for which zero is a value.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_name = ptr::from_ref(&sender.from).cast_mut().cast();
     message.msg_namelen = sender.from_length;
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
-    // SAFETY: the control buffer has room for a header and either struct; the message lives until the call returns, which only reads
-    // what it points to.
+    // SAFETY: the control buffer has room for a header and either struct; the message lives until
+    // the call returns, which only reads what it points to.
     unsafe {
         if let Some(to) = sender.to {
             let (level, kind, size) = match to {
                 To::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
-                To::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>()),
+                To::V6(_) => {
+                    (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>())
+                }
             };
             message.msg_control = control.as_mut_ptr().cast();
             message.msg_controllen = libc::CMSG_SPACE(size as u32) as _;
@@ -84,11 +89,16 @@ pub fn answer_datagram(socket: BorrowedFd<'_>, sender: &Sender, answer: &[u8]) -
             (*header).cmsg_type = kind;
             (*header).cmsg_len = libc::CMSG_LEN(size as u32) as _;
             match to {
-                To::V4(info) => libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().write_unaligned(info),
-                To::V6(info) => libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().write_unaligned(info),
+                To::V4(info) => {
+                    libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().write_unaligned(info)
+                }
+                To::V6(info) => {
+                    libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().write_unaligned(info)
+                }
             }
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        check(libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) as libc::c_long).map(drop)
+        check(libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) as libc::c_long)
+            .map(drop)
     }
 }

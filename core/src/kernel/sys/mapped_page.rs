@@ -6,15 +6,24 @@ use std::ptr;
 
 use super::{Result, last_errno};
 
-/// A page of a file, for as long as this lives. Only where it lies can be asked: whoever cuts the file would make reading it a fault.
+/// A page of a file, for as long as this lives. Only where it lies can be asked: whoever cuts the
+/// file would make reading it a fault.
 pub struct Page(*mut c_void);
 
 impl Page {
     pub fn of(file: BorrowedFd<'_>) -> Result<Page> {
         let length = rustix::param::page_size();
         // SAFETY: a new mapping, at a place that the kernel chooses.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                length,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         if start == libc::MAP_FAILED { Err(last_errno()) } else { Ok(Page(start)) }
     }
 

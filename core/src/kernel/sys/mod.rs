@@ -1,5 +1,6 @@
-//! Every unsafe line of the core is here or in a file below. Each function wraps one kernel interface that no safe wrapper offers, and is itself safe
-//! to call; the rest of the program denies `unsafe`.
+//! Every unsafe line of the core is here or in a file below. Each function wraps one kernel
+//! interface that no safe wrapper offers, and is itself safe to call; the rest of the program
+//! denies `unsafe`.
 //!
 //! The program has one thread from start to end; the invariants below lean on that.
 #![allow(unsafe_code)]
@@ -44,8 +45,8 @@ fn check(result: libc::c_long) -> Result<libc::c_long> {
     if result < 0 { Err(last_errno()) } else { Ok(result) }
 }
 
-/// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier calls reached, and what is read
-/// again from its file when somebody asks for it.
+/// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier
+/// calls reached, and what is read again from its file when somebody asks for it.
 #[inline(never)]
 pub fn give_back_memory() {
     #[cfg(not(test))]
@@ -59,15 +60,19 @@ static MAPPED: OnceLock<&'static [u8]> = OnceLock::new();
 
 fn give_back_mapped() {
     if let Some(mapped) = MAPPED.get() {
-        // SAFETY: a mapping of a file that does not change: whoever looks there again finds the same.
-        unsafe { libc::madvise(mapped.as_ptr().cast_mut().cast(), mapped.len(), libc::MADV_DONTNEED) };
+        // SAFETY: a mapping of a file that does not change: whoever looks there again finds the
+        // same.
+        unsafe {
+            libc::madvise(mapped.as_ptr().cast_mut().cast(), mapped.len(), libc::MADV_DONTNEED)
+        };
     }
 }
 
-/// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns. Whatever else is in this
-/// memory is let go.
+/// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns.
+/// Whatever else is in this memory is let go.
 pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd) -> ! {
-    // SAFETY: a plain function and two numbers are all that is used from here on; none of our callers gets to go on.
+    // SAFETY: a plain function and two numbers are all that is used from here on; none of our
+    // callers gets to go on.
     #[cfg(not(test))]
     unsafe {
         ARENA.forget();
@@ -87,8 +92,9 @@ fn give_back_stack() {
     let mark = 0_u8;
     // One page below this frame is left alone: the C library's own call has its frame there.
     let end = (ptr::from_ref(&mark) as usize & !(page - 1)) - page;
-    // SAFETY: the stack grows down, so nothing that lives lies below our own frame. Where the range was never part of the
-    // stack nothing is mapped: the program is static, and maps what it maps far away from there.
+    // SAFETY: the stack grows down, so nothing that lives lies below our own frame. Where the range
+    // was never part of the stack nothing is mapped: the program is static, and maps what it maps
+    // far away from there.
     unsafe { libc::madvise((end - DEEPEST) as *mut c_void, DEEPEST, libc::MADV_DONTNEED) };
 }
 
@@ -98,25 +104,32 @@ pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
     if number <= 2 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
         return None;
     }
-    // SAFETY: the number is open and above 2, and nothing else in this program owns it: it is taken once, at start.
+    // SAFETY: the number is open and above 2, and nothing else in this program owns it: it is taken
+    // once, at start.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The content of a file that can neither be changed nor cut any more, for as long as this process lives.
+/// The content of a file that can neither be changed nor cut any more, for as long as this process
+/// lives.
 pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> {
     let needed = SealFlags::WRITE | SealFlags::SHRINK;
-    if !rustix::fs::fcntl_get_seals(file)?.contains(needed) || rustix::fs::fstat(file)?.st_size < length as i64 {
+    if !rustix::fs::fcntl_get_seals(file)?.contains(needed)
+        || rustix::fs::fstat(file)?.st_size < length as i64
+    {
         return Err(Errno::PERM);
     }
     if length == 0 {
         return Ok(&[]);
     }
     // SAFETY: a new mapping, at a place that the kernel chooses.
-    let start = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    let start = unsafe {
+        libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+    };
     if start == libc::MAP_FAILED {
         return Err(last_errno());
     }
-    // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its content as it is.
+    // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its
+    // content as it is.
     let mapped = unsafe { std::slice::from_raw_parts(start.cast(), length) };
     let _ = MAPPED.set(mapped);
     Ok(mapped)
@@ -128,7 +141,8 @@ pub fn inherited_environment() -> Vec<CString> {
         static environ: *const *const c_char;
     }
     let mut entries = Vec::new();
-    // SAFETY: environ is a NULL-terminated array of NUL-terminated strings, and nothing in this program changes it.
+    // SAFETY: environ is a NULL-terminated array of NUL-terminated strings, and nothing in this
+    // program changes it.
     unsafe {
         let mut entry = environ;
         while !entry.is_null() && !(*entry).is_null() {
@@ -158,7 +172,8 @@ impl ExecStrings {
 
 /// Returns only when it failed.
 pub fn execve(path: &CStr, argv: &ExecStrings, environment: &ExecStrings) -> Errno {
-    // SAFETY: both arrays are NULL-terminated and point into strings that live as long as the arrays.
+    // SAFETY: both arrays are NULL-terminated and point into strings that live as long as the
+    // arrays.
     unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), environment.pointers.as_ptr()) };
     last_errno()
 }
@@ -168,7 +183,8 @@ pub fn execve_check(path: &CStr) -> Result<()> {
     const AT_EXECVE_CHECK: c_int = 0x10000;
     let argv = [path.as_ptr(), ptr::null()];
     let environment: [*const c_char; 1] = [ptr::null()];
-    // SAFETY: NULL-terminated arrays of live strings; with this flag the call never replaces the process.
+    // SAFETY: NULL-terminated arrays of live strings; with this flag the call never replaces the
+    // process.
     check(unsafe {
         libc::syscall(
             libc::SYS_execveat,
@@ -184,7 +200,8 @@ pub fn execve_check(path: &CStr) -> Result<()> {
 
 /// A number that a forked child and its parent share; 0 at first.
 pub fn shared_number() -> Result<&'static AtomicI64> {
-    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping, zeroed and aligned by the kernel, that is never taken away.
     unsafe {
         let page = libc::mmap(ptr::null_mut(), size_of::<AtomicI64>(), access, kind, -1, 0);
@@ -192,28 +209,33 @@ pub fn shared_number() -> Result<&'static AtomicI64> {
     }
 }
 
-/// Runs `child` as a new process that shares this one's memory, while this one sleeps until the child has executed a program
-/// or ended (vfork with a stack of its own). What the child stores is there when this returns.
+/// Runs `child` as a new process that shares this one's memory, while this one sleeps until the
+/// child has executed a program or ended (vfork with a stack of its own). What the child stores is
+/// there when this returns.
 pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
     spawn_into(0, child)
 }
 
-/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with descriptors in common (CLONE_FILES).
+/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with descriptors in
+/// common (CLONE_FILES).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
 
     extern "C" fn enter<F: FnMut() -> i32>(closure: *mut c_void) -> c_int {
-        // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so nobody else uses it.
+        // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so
+        // nobody else uses it.
         let status = unsafe { (*closure.cast::<F>())() };
-        // SAFETY: _exit ends this process (exit_group) without running the handlers of the memory's owner.
+        // SAFETY: _exit ends this process (exit_group) without running the handlers of the memory's
+        // owner.
         unsafe { libc::_exit(status) }
     }
 
     // Not on our own stack: whoever makes room there touches every page of it.
     let mut stack = Box::<[u128]>::new_uninit_slice(STACK_SIZE / size_of::<u128>());
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | flags;
-    // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK suspends the only thread
-    // that could free it; for the same reason child and parent never touch memory at the same time.
+    // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK
+    // suspends the only thread that could free it; for the same reason child and parent never touch
+    // memory at the same time.
     let pid = unsafe {
         let top = stack.as_mut_ptr_range().end;
         libc::clone(enter::<F>, top.cast(), flags, ptr::from_mut(&mut child).cast())
@@ -256,12 +278,13 @@ pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
     }
 }
 
-/// A fork whose child stands in new namespaces of the kinds that `flags` names (CLONE_NEW*); it ends with what the closure
-/// returns. With CLONE_VFORK this process sleeps until the child has executed a program or ended.
+/// A fork whose child stands in new namespaces of the kinds that `flags` names (CLONE_NEW*); it
+/// ends with what the closure returns. With CLONE_VFORK this process sleeps until the child has
+/// executed a program or ended.
 pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     let flags = (flags | libc::SIGCHLD) as libc::c_long;
-    // SAFETY: without CLONE_VM and with no stack of its own the child is a copy, as with fork; this process has one thread,
-    // so the copy holds no lock that nobody would release.
+    // SAFETY: without CLONE_VM and with no stack of its own the child is a copy, as with fork; this
+    // process has one thread, so the copy holds no lock that nobody would release.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         0 => {
             let status = child();
@@ -281,14 +304,17 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// A detached copy of what is mounted at and below an open file or directory, with attributes (MOUNT_ATTR_*) and cut off from
-/// what happens elsewhere, in one call (Linux 6.15).
+/// A detached copy of what is mounted at and below an open file or directory, with attributes
+/// (MOUNT_ATTR_*) and cut off from what happens elsewhere, in one call (Linux 6.15).
 pub fn open_tree_attr(at: BorrowedFd<'_>, set: u64) -> Result<OwnedFd> {
     const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
-    let wanted = MountAttributes { set, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
-    let flags =
-        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as libc::c_uint;
-    // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
+    let wanted =
+        MountAttributes { set, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    let flags = libc::OPEN_TREE_CLONE
+        | libc::OPEN_TREE_CLOEXEC
+        | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as libc::c_uint;
+    // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it
+    // before it returns.
     let fd = check(unsafe {
         libc::syscall(
             SYS_OPEN_TREE_ATTR,
@@ -303,11 +329,13 @@ pub fn open_tree_attr(at: BorrowedFd<'_>, set: u64) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, takes others away, and cuts it off from what happens elsewhere.
+/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, takes others away, and cuts
+/// it off from what happens elsewhere.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u64) -> Result<()> {
     let wanted = MountAttributes { set, clear, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
-    // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
+    // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it
+    // before it returns.
     check(unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -332,7 +360,9 @@ pub fn close_on_exec_but(first: u32, kept: &[u32]) -> Result<()> {
     let starts = [first].into_iter().chain(kept.iter().map(|number| number.saturating_add(1)));
     for (start, end) in starts.zip(ends).filter(|(start, end)| start <= end) {
         // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing now; it only sets a flag on descriptors.
-        check(unsafe { libc::syscall(libc::SYS_close_range, start, end, libc::CLOSE_RANGE_CLOEXEC) })?;
+        check(unsafe {
+            libc::syscall(libc::SYS_close_range, start, end, libc::CLOSE_RANGE_CLOEXEC)
+        })?;
     }
     Ok(())
 }
@@ -340,8 +370,8 @@ pub fn close_on_exec_but(first: u32, kept: &[u32]) -> Result<()> {
 /// Closes every descriptor above the standard ones but this.
 pub fn close_all_but(kept: &OwnedFd) {
     let number = kept.as_raw_fd() as u32;
-    // SAFETY: called by a process that uses nothing but `kept` from here on; whoever owns the others in this copy of the
-    // memory is never dropped.
+    // SAFETY: called by a process that uses nothing but `kept` from here on; whoever owns the
+    // others in this copy of the memory is never dropped.
     unsafe {
         if number > 3 {
             libc::syscall(libc::SYS_close_range, 3, number - 1, 0);
@@ -355,8 +385,13 @@ pub fn turn_socket_option_on(socket: &OwnedFd, level: c_int, option: c_int) -> R
     let on: c_int = 1;
     let length = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: the kernel reads one int that lives on this stack, and its length is passed.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::from_ref(&on).cast(), length) }.into())
-        .map(drop)
+    check(
+        unsafe {
+            libc::setsockopt(socket.as_raw_fd(), level, option, ptr::from_ref(&on).cast(), length)
+        }
+        .into(),
+    )
+    .map(drop)
 }
 
 /// The Landlock ABI of the running kernel.
@@ -364,8 +399,10 @@ pub fn landlock_abi() -> Result<i32> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
     let none: *const c_void = ptr::null();
     // SAFETY: with the version flag, attributes must be NULL and of size 0; nothing is created.
-    check(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, LANDLOCK_CREATE_RULESET_VERSION) })
-        .map(|abi| abi as i32)
+    check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, LANDLOCK_CREATE_RULESET_VERSION)
+    })
+    .map(|abi| abi as i32)
 }
 
 /// A ruleset that handles these rights, also on ports, and scopes.
@@ -377,17 +414,27 @@ pub fn landlock_create_ruleset(files: u64, network: u64, scoped: u64) -> Result<
         scoped: u64,
     }
     let attributes = Attributes { files, network, scoped };
-    // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the kernel copies it before it returns. One
-    // that knows less of it wants the rest to be zero.
+    // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the
+    // kernel copies it before it returns. One that knows less of it wants the rest to be zero.
     let fd = check(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::from_ref(&attributes), size_of::<Attributes>(), 0)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            ptr::from_ref(&attributes),
+            size_of::<Attributes>(),
+            0,
+        )
     })?;
-    // SAFETY: the kernel just made this descriptor for us, marked close-on-exec; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor for us, marked close-on-exec; nobody else owns
+    // it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Adds a rule for everything at and below an open file or directory.
-pub fn landlock_add_rule(ruleset: BorrowedFd<'_>, rights: u64, parent: BorrowedFd<'_>) -> Result<()> {
+pub fn landlock_add_rule(
+    ruleset: BorrowedFd<'_>,
+    rights: u64,
+    parent: BorrowedFd<'_>,
+) -> Result<()> {
     const LANDLOCK_RULE_PATH_BENEATH: c_int = 1;
     #[repr(C, packed)]
     struct PathBeneath {
@@ -395,7 +442,8 @@ pub fn landlock_add_rule(ruleset: BorrowedFd<'_>, rights: u64, parent: BorrowedF
         parent_fd: i32,
     }
     let rule = PathBeneath { allowed_access: rights, parent_fd: parent.as_raw_fd() };
-    // SAFETY: the struct has the layout of landlock_path_beneath_attr, and the kernel copies it before it returns.
+    // SAFETY: the struct has the layout of landlock_path_beneath_attr, and the kernel copies it
+    // before it returns.
     check(unsafe {
         libc::syscall(
             libc::SYS_landlock_add_rule,
@@ -411,7 +459,8 @@ pub fn landlock_add_rule(ruleset: BorrowedFd<'_>, rights: u64, parent: BorrowedF
 /// Puts the calling process into the domain of a ruleset, for good.
 pub fn landlock_restrict_self(ruleset: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes a descriptor and flags only; the kernel checks both.
-    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
+        .map(drop)
 }
 
 /// `struct sock_filter` of linux/filter.h.
@@ -433,9 +482,16 @@ struct FilterProgram {
 fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<libc::c_long> {
     let length = libc::c_ushort::try_from(instructions.len()).map_err(|_| Errno::INVAL)?;
     let program = FilterProgram { length, instructions: instructions.as_ptr() };
-    // SAFETY: Instruction and FilterProgram have the layout of sock_filter and sock_fprog, and the kernel copies both before
-    // it returns.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(&program)) })
+    // SAFETY: Instruction and FilterProgram have the layout of sock_filter and sock_fprog, and the
+    // kernel copies both before it returns.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            flags,
+            ptr::from_ref(&program),
+        )
+    })
 }
 
 /// Installs a filter on the calling process, for good.
@@ -443,11 +499,13 @@ pub fn seccomp_install(instructions: &[Instruction]) -> Result<()> {
     set_filter(instructions, 0).map(drop)
 }
 
-/// Installs a filter and returns the descriptor on which its notifications arrive, marked close-on-exec. A call that was received
-/// then waits for its answer whatever signals come, where the kernel knows that (Linux 5.19); else it begins anew after each.
+/// Installs a filter and returns the descriptor on which its notifications arrive, marked
+/// close-on-exec. A call that was received then waits for its answer whatever signals come, where
+/// the kernel knows that (Linux 5.19); else it begins anew after each.
 pub fn seccomp_listener(instructions: &[Instruction]) -> Result<OwnedFd> {
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-    let fd = match set_filter(instructions, listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+    let fd = match set_filter(instructions, listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
+    {
         Err(Errno::INVAL) => set_filter(instructions, listener)?,
         fd => fd?,
     };
@@ -486,8 +544,14 @@ const NOTIF_ID_VALID: u32 = 0x4008_2102; // _IOW('!', 2, __u64)
 /// Waits for a call that a filter passed to its listener.
 pub fn notification(listener: BorrowedFd<'_>) -> Result<Notification> {
     let mut notification = Notification::default();
-    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and is zeroed as the kernel asks.
-    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV as _, ptr::from_mut(&mut notification)) }.into())?;
+    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and is
+    // zeroed as the kernel asks.
+    check(
+        unsafe {
+            libc::ioctl(listener.as_raw_fd(), NOTIF_RECV as _, ptr::from_mut(&mut notification))
+        }
+        .into(),
+    )?;
     Ok(notification)
 }
 
@@ -497,8 +561,13 @@ pub fn notification_is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
 }
 
 pub fn respond(listener: BorrowedFd<'_>, mut response: Response) -> Result<()> {
-    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and lives on this stack.
-    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND as _, ptr::from_mut(&mut response)) }.into()).map(drop)
+    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and lives
+    // on this stack.
+    check(
+        unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND as _, ptr::from_mut(&mut response)) }
+            .into(),
+    )
+    .map(drop)
 }
 
 /// The part of `struct pidfd_info` (linux/pidfd.h) that its first version has.
@@ -526,8 +595,12 @@ pub fn process_info(thread: u32) -> Result<ProcessInfo> {
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut info = ProcessInfo { mask: WANTED, ..ProcessInfo::default() };
-    // SAFETY: the struct has the size that the number of the ioctl names; the kernel writes no more.
-    check(unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info)) }.into())?;
+    // SAFETY: the struct has the size that the number of the ioctl names; the kernel writes no
+    // more.
+    check(
+        unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info)) }
+            .into(),
+    )?;
     if info.mask & WANTED == WANTED { Ok(info) } else { Err(Errno::NOSYS) }
 }
 
@@ -537,17 +610,28 @@ pub fn is_process(thread: u32) -> bool {
     check(unsafe { libc::syscall(libc::SYS_tgkill, thread, thread, 0) }).is_ok()
 }
 
-/// Copies pieces of another process's memory, each by its address, one after the other: as much as there is, up to the length of
-/// the buffers.
+/// Copies pieces of another process's memory, each by its address, one after the other: as much as
+/// there is, up to the length of the buffers.
 pub fn read_memory<const N: usize>(thread: u32, pieces: [(u64, &mut [u8]); N]) -> Result<usize> {
-    let theirs = pieces
-        .each_ref()
-        .map(|(address, buffer)| libc::iovec { iov_base: *address as usize as *mut c_void, iov_len: buffer.len() });
-    let ours = pieces.map(|(_, buffer)| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
-    // SAFETY: the kernel writes at most the length of each buffer to it, and they live longer than the call; the other addresses are
-    // only looked up in the other process.
+    let theirs = pieces.each_ref().map(|(address, buffer)| libc::iovec {
+        iov_base: *address as usize as *mut c_void,
+        iov_len: buffer.len(),
+    });
+    let ours = pieces.map(|(_, buffer)| libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    });
+    // SAFETY: the kernel writes at most the length of each buffer to it, and they live longer than
+    // the call; the other addresses are only looked up in the other process.
     let read = unsafe {
-        libc::process_vm_readv(thread as i32, ours.as_ptr(), N as libc::c_ulong, theirs.as_ptr(), N as libc::c_ulong, 0)
+        libc::process_vm_readv(
+            thread as i32,
+            ours.as_ptr(),
+            N as libc::c_ulong,
+            theirs.as_ptr(),
+            N as libc::c_ulong,
+            0,
+        )
     };
     check(read as libc::c_long).map(|read| read as usize)
 }
@@ -555,14 +639,17 @@ pub fn read_memory<const N: usize>(thread: u32, pieces: [(u64, &mut [u8]); N]) -
 /// Whether the kernel knows a SECCOMP_RET_* action.
 pub fn seccomp_knows(action: u32) -> bool {
     // SAFETY: reads one u32 that lives on this stack.
-    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, ptr::from_ref(&action)) })
-        .is_ok()
+    check(unsafe {
+        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, ptr::from_ref(&action))
+    })
+    .is_ok()
 }
 
 /// Any system call with plain numbers for arguments: for trying what a filter says to it.
 pub fn numeric_syscall<const N: usize>(number: i64, arguments: [u64; N]) -> Result<i64> {
     let [a, b, c, d, e] = std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
-    // SAFETY: callers pass numbers that no system call they name takes for the address of something this program owns.
+    // SAFETY: callers pass numbers that no system call they name takes for the address of something
+    // this program owns.
     check(unsafe { libc::syscall(number, a, b, c, d, e) })
 }
 
@@ -570,7 +657,8 @@ pub fn numeric_syscall<const N: usize>(number: i64, arguments: [u64; N]) -> Resu
 #[cfg(target_arch = "x86_64")]
 pub fn i386_getpid() -> i32 {
     let mut result: i64 = 20; // __NR_getpid of i386
-    // SAFETY: the gate keeps every register but rax (r8–r11 are lost on some kernels), and getpid touches no memory.
+    // SAFETY: the gate keeps every register but rax (r8–r11 are lost on some kernels), and getpid
+    // touches no memory.
     unsafe {
         std::arch::asm!("int 0x80", inlateout("rax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }

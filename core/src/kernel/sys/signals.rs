@@ -17,20 +17,23 @@ pub struct SignalMask(libc::sigset_t);
 /// One signal taken from those that wait.
 pub struct Arrival {
     pub signal: i32,
-    /// The process that sent it with kill(2) and its like; None when the kernel did (a key on the terminal, a timer).
+    /// The process that sent it with kill(2) and its like; None when the kernel did (a key on the
+    /// terminal, a timer).
     pub sender: Option<i32>,
 }
 
 fn every_signal() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigfillset initialises the whole set. A fault of the core itself ends it although it is held: the kernel sees to it.
+    // SAFETY: sigfillset initialises the whole set. A fault of the core itself ends it although it
+    // is held: the kernel sees to it.
     unsafe {
         libc::sigfillset(set.as_mut_ptr());
         set.assume_init()
     }
 }
 
-/// From here on signals wait to be taken; SIGCHLD gets its default meaning, without which there is nothing to wait for.
+/// From here on signals wait to be taken; SIGCHLD gets its default meaning, without which there is
+/// nothing to wait for.
 pub fn hold_signals() -> SignalMask {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are valid, `before` is written by the call; SIG_DFL installs no code.
@@ -56,11 +59,12 @@ pub fn release_every_signal() {
     }
 }
 
-/// Stops this process by a held signal, as the terminal would have, so that our parent sees the same stop. Returns when it was
-/// continued.
+/// Stops this process by a held signal, as the terminal would have, so that our parent sees the
+/// same stop. Returns when it was continued.
 pub fn stop_by(signal: i32) {
     reset_signal(signal);
-    // SAFETY: the set is initialised before use; raising a signal that is held only marks it, releasing it stops us.
+    // SAFETY: the set is initialised before use; raising a signal that is held only marks it,
+    // releasing it stops us.
     unsafe {
         let mut only = MaybeUninit::uninit();
         libc::sigemptyset(only.as_mut_ptr());
@@ -72,7 +76,8 @@ pub fn stop_by(signal: i32) {
     }
 }
 
-/// A peer that went away then is an error of the call that meets it: splice(2) takes no MSG_NOSIGNAL.
+/// A peer that went away then is an error of the call that meets it: splice(2) takes no
+/// MSG_NOSIGNAL.
 pub fn ignore_broken_pipe_signal() {
     // SAFETY: SIG_IGN installs no code.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -93,18 +98,23 @@ pub fn reset_signal(signal: i32) {
 /// Sleeps until a held signal comes (or the time is over).
 pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
     let set = every_signal();
-    let limit = timeout
-        .map(|timeout| libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() });
+    let limit = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs() as _,
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
     let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
     loop {
         let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: all three point to live values of the right type; `info` is filled when a signal is returned.
+        // SAFETY: all three point to live values of the right type; `info` is filled when a signal
+        // is returned.
         let signal = unsafe { libc::sigtimedwait(&set, info.as_mut_ptr(), limit) };
         if signal > 0 {
-            // SAFETY: filled by the call above; si_pid is defined for si_code <= 0 from kill, tkill and sigqueue.
+            // SAFETY: filled by the call above; si_pid is defined for si_code <= 0 from kill, tkill
+            // and sigqueue.
             let sender = unsafe {
                 let info = info.assume_init();
-                matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE).then(|| info.si_pid())
+                matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE)
+                    .then(|| info.si_pid())
             };
             return Some(Arrival { signal, sender });
         }
@@ -133,7 +143,8 @@ pub fn is_asked_to_end() -> bool {
     }
 }
 
-/// A descriptor that can be read when a held signal waits; it is taken by [`arrivals`] or [`next_signal`].
+/// A descriptor that can be read when a held signal waits; it is taken by [`arrivals`] or
+/// [`next_signal`].
 pub fn signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
     let fd = unsafe { libc::signalfd(-1, &every_signal(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -145,9 +156,11 @@ pub fn signal_descriptor() -> Result<OwnedFd> {
 /// Those that wait, as far as they are taken at once; the descriptor stays readable for the rest.
 pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
     const AT_ONCE: usize = 8;
-    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; AT_ONCE] = [const { MaybeUninit::uninit() }; AT_ONCE];
+    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; AT_ONCE] =
+        [const { MaybeUninit::uninit() }; AT_ONCE];
     // SAFETY: the kernel writes whole records, and no more than there is room for.
-    let read = unsafe { libc::read(signals.as_raw_fd(), taken.as_mut_ptr().cast(), size_of_val(&taken)) };
+    let read =
+        unsafe { libc::read(signals.as_raw_fd(), taken.as_mut_ptr().cast(), size_of_val(&taken)) };
     let count = usize::try_from(read).unwrap_or(0) / size_of::<libc::signalfd_siginfo>();
     taken.into_iter().take(count).map(|taken| {
         // SAFETY: so many were written.
@@ -160,7 +173,8 @@ pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
 /// The same for nothing but the end or the stop of a child; [`children_heard`] takes them.
 pub fn child_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
-    let fd = unsafe { libc::signalfd(-1, &only_children(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    let fd =
+        unsafe { libc::signalfd(-1, &only_children(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -187,7 +201,10 @@ fn only_children() -> libc::sigset_t {
 pub fn send_signal_to(process: BorrowedFd<'_>, signal: i32) -> Result<()> {
     let none: *const c_void = ptr::null();
     // SAFETY: numbers and a null pointer only.
-    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, none, 0) }).map(drop)
+    check(unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, none, 0)
+    })
+    .map(drop)
 }
 
 /// Sends a signal by number, real-time ones included.

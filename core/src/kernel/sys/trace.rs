@@ -1,4 +1,5 @@
-//! ptrace(2), as far as an exec is watched with it. Every call has to come from the thread that attached: the program has only one.
+//! ptrace(2), as far as an exec is watched with it. Every call has to come from the thread that
+//! attached: the program has only one.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -14,7 +15,8 @@ const PTRACE_EVENT_STOP: i32 = 128;
 /// What became of a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traced {
-    /// It executes a new program, of which nothing has run. It was the thread of this number before.
+    /// It executes a new program, of which nothing has run. It was the thread of this number
+    /// before.
     Executed {
         former: u32,
     },
@@ -42,13 +44,18 @@ impl Traced {
 fn request(request: u32, pid: u32, data: usize) -> Result<()> {
     let none: *mut c_void = ptr::null_mut();
     // SAFETY: these requests take numbers; the address is not used.
-    check(unsafe { libc::ptrace(request as _, pid as libc::pid_t, none, data as *mut c_void) } as libc::c_long)
-        .map(drop)
+    check(unsafe { libc::ptrace(request as _, pid as libc::pid_t, none, data as *mut c_void) }
+        as libc::c_long)
+    .map(drop)
 }
 
 /// Attaches to a thread, which goes on as if nothing were; it dies with us.
 pub fn seize(thread: u32) -> Result<()> {
-    request(libc::PTRACE_SEIZE as u32, thread, (libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL) as usize)
+    request(
+        libc::PTRACE_SEIZE as u32,
+        thread,
+        (libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL) as usize,
+    )
 }
 
 /// Stops it where it next returns to its program.
@@ -107,10 +114,14 @@ fn former_number(pid: u32) -> Result<u32> {
     let mut number: libc::c_ulong = 0;
     let none: *mut c_void = ptr::null_mut();
     // SAFETY: the kernel writes one unsigned long to it.
-    check(
-        unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG as _, pid as libc::pid_t, none, ptr::from_mut(&mut number)) }
-            as libc::c_long,
-    )?;
+    check(unsafe {
+        libc::ptrace(
+            libc::PTRACE_GETEVENTMSG as _,
+            pid as libc::pid_t,
+            none,
+            ptr::from_mut(&mut number),
+        )
+    } as libc::c_long)?;
     Ok(number as u32)
 }
 
@@ -128,12 +139,14 @@ pub fn wait_until_ended(pid: Pid) {
     }
 }
 
-/// What has become of one traced thread, without waiting for it. Errno::CHILD: we do not trace any of that number.
+/// What has become of one traced thread, without waiting for it. Errno::CHILD: we do not trace any
+/// of that number.
 pub fn look(pid: u32) -> Result<Option<Traced>> {
     let mut status = 0;
     loop {
         // SAFETY: the kernel writes one int.
-        let found = unsafe { libc::waitpid(pid as libc::pid_t, &mut status, libc::WNOHANG | libc::__WALL) };
+        let found =
+            unsafe { libc::waitpid(pid as libc::pid_t, &mut status, libc::WNOHANG | libc::__WALL) };
         match check(found.into()) {
             Err(Errno::INTR) => {}
             found => return found.map(|found| (found > 0).then(|| Traced::of(pid, status))),

@@ -1,5 +1,6 @@
-//! Where this process stands in the cgroup trees, from what the kernel says about it (cgroups(7), proc_pid_mountinfo(5)), and
-//! at which level of a version 2 tree a group can be put. Pure: text and facts in, places out.
+//! Where this process stands in the cgroup trees, from what the kernel says about it (cgroups(7),
+//! proc_pid_mountinfo(5)), and at which level of a version 2 tree a group can be put. Pure: text
+//! and facts in, places out.
 
 use std::ffi::CString;
 
@@ -100,7 +101,8 @@ fn mounts_of<'a>(
         let (root, point) = (fields.nth(3)?, fields.next()?);
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (actual_kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
-        (actual_kind == kind && is_right(options)).then(|| Mount { root: unescaped(root), point: unescaped(point) })
+        (actual_kind == kind && is_right(options))
+            .then(|| Mount { root: unescaped(root), point: unescaped(point) })
     })
 }
 
@@ -108,7 +110,10 @@ impl Mount {
     /// None if the path leads out of what is mounted (another cgroup namespace).
     fn standing(self, path: &[u8]) -> Option<Standing> {
         let names = |path: &[u8]| -> Vec<Vec<u8>> {
-            path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
+            path.split(|byte| *byte == b'/')
+                .filter(|name| !name.is_empty())
+                .map(<[u8]>::to_vec)
+                .collect()
         };
         let (root, own) = (names(&self.root), names(path));
         let below = own.strip_prefix(root.as_slice())?;
@@ -137,13 +142,15 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 /// What one directory on the way up from the own group says, in version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// Groups can be made in it, and processes moved within it: its directory and its cgroup.procs can be written.
+    /// Groups can be made in it, and processes moved within it: its directory and its cgroup.procs
+    /// can be written.
     pub delegated: bool,
     /// cgroup.controllers: what could be given to groups below.
     pub offers: Controllers,
     /// cgroup.subtree_control: what is given to them.
     pub gives: Controllers,
-    /// It holds down memory or processor time by a limit of its own. A group beside it would get out of that.
+    /// It holds down memory or processor time by a limit of its own. A group beside it would get
+    /// out of that.
     pub limited: bool,
 }
 
@@ -172,9 +179,10 @@ impl Controllers {
     }
 }
 
-/// Levels where a group with the wanted controllers may be put, best first; `levels` begin with the own group's. A group that holds processes
-/// can not give controllers to groups below it, except the root of all (no internal processes, cgroups(7)): so the usual place is beside
-/// the own group, and not in it. Whether the kernel agrees is found by trying.
+/// Levels where a group with the wanted controllers may be put, best first; `levels` begin with the
+/// own group's. A group that holds processes can not give controllers to groups below it, except
+/// the root of all (no internal processes, cgroups(7)): so the usual place is beside the own group,
+/// and not in it. Whether the kernel agrees is found by trying.
 pub fn candidates(levels: &[Level], wanted: Controllers) -> Vec<usize> {
     let mut found: Vec<(usize, usize)> = Vec::with_capacity(levels.len());
     for (up, level) in levels.iter().enumerate() {
@@ -198,7 +206,8 @@ pub fn candidates(levels: &[Level], wanted: Controllers) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    const HYBRID: &[u8] = b"9:name=systemd:/s\n8:pids:/docker/abc/x\n4:memory:/user/a b\n2:cpu,cpuacct:/\n0::/u\n";
+    const HYBRID: &[u8] =
+        b"9:name=systemd:/s\n8:pids:/docker/abc/x\n4:memory:/user/a b\n2:cpu,cpuacct:/\n0::/u\n";
     const MOUNTS: &[u8] = b"\
 31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
 33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 master:1 - cgroup cgroup rw,cpu,cpuacct
@@ -218,12 +227,16 @@ mod tests {
         assert_eq!(own(Controller::Memory).as_deref(), Some("/sys/fs/cgroup/my memory/user/a b"));
         assert_eq!(own(Controller::Pids).as_deref(), Some("/sys/fs/cgroup/pids/x"));
         assert_eq!(own(Controller::CpuTime).as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct"));
-        assert_eq!(path(Standing::in_v2(HYBRID, MOUNTS)).as_deref(), Some("/sys/fs/cgroup/unified/u"));
+        assert_eq!(
+            path(Standing::in_v2(HYBRID, MOUNTS)).as_deref(),
+            Some("/sys/fs/cgroup/unified/u")
+        );
     }
 
     #[test]
     fn every_tree_is_known_by_its_mount_points() {
-        let found: Vec<_> = mount_points(MOUNTS).map(|point| String::from_utf8(point).unwrap()).collect();
+        let found: Vec<_> =
+            mount_points(MOUNTS).map(|point| String::from_utf8(point).unwrap()).collect();
         let expected = ["cpu,cpuacct", "my memory", "pids", "systemd", "unified"];
         assert_eq!(found, expected.map(|name| format!("/sys/fs/cgroup/{name}")));
     }
@@ -242,13 +255,21 @@ mod tests {
     #[test]
     fn a_group_outside_of_what_is_mounted_has_no_place() {
         let mounts = b"30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        for membership in [&b"0::/docker/abcd\n"[..], b"0::/\n", b"0::/docker/abc/../x\n", b"8:pids:/docker/abc\n", b""]
-        {
+        for membership in [
+            &b"0::/docker/abcd\n"[..],
+            b"0::/\n",
+            b"0::/docker/abc/../x\n",
+            b"8:pids:/docker/abc\n",
+            b"",
+        ] {
             assert_eq!(Standing::in_v2(membership, mounts), None);
         }
         let outside = b"30 23 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         assert_eq!(Standing::in_v2(b"0::/../../x\n", outside), None);
-        assert_eq!(Standing::in_v2(b"0::/x\n", b"30 23 0:26 / /sys rw - sysfs sysfs rw\n30 23 garbage\n"), None);
+        assert_eq!(
+            Standing::in_v2(b"0::/x\n", b"30 23 0:26 / /sys rw - sysfs sysfs rw\n30 23 garbage\n"),
+            None
+        );
     }
 
     const BOTH: Controllers = Controllers { memory: true, pids: true };

@@ -1,9 +1,11 @@
-//! Control groups for one session: made where this user may make them, asked for limits, emptied and removed at the end.
+//! Control groups for one session: made where this user may make them, asked for limits, emptied
+//! and removed at the end.
 //!
-//! Nothing here needs privileges, and nothing is assumed from versions or owners: a group is in force when the kernel has
-//! taken it and reads back what was written. What can not be had is left out, and the caller chooses weaker means. The files
-//! of a group belong to the user, so the command must not be able to write below the mount points of the cgroup trees: plans keep
-//! them unwritable, and a run whose plan does not is refused.
+//! Nothing here needs privileges, and nothing is assumed from versions or owners: a group is in
+//! force when the kernel has taken it and reads back what was written. What can not be had is left
+//! out, and the caller chooses weaker means. The files of a group belong to the user, so the
+//! command must not be able to write below the mount points of the cgroup trees: plans keep them
+//! unwritable, and a run whose plan does not is refused.
 
 mod location;
 
@@ -25,7 +27,8 @@ const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 
 const PREFIX: &[u8] = b"paddock-";
 const CONTROL: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
-const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const LIST: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// A sweeper of another session may take a new group for a forgotten one; it can not do so forever.
 const MAKE_ATTEMPTS: usize = 3;
 /// The last process of a group may still be on its way out of the kernel.
@@ -65,7 +68,8 @@ impl Cgroups {
     pub fn make(session: &str, wanted: &Wanted) -> Cgroups {
         let mut made = Cgroups::none();
         let texts = (std::fs::read("/proc/self/cgroup"), std::fs::read("/proc/self/mountinfo"));
-        let (Ok(membership), Ok(mounts), Ok(name)) = (texts.0, texts.1, CString::new(format!("paddock-{session}")))
+        let (Ok(membership), Ok(mounts), Ok(name)) =
+            (texts.0, texts.1, CString::new(format!("paddock-{session}")))
         else {
             return made;
         };
@@ -77,7 +81,9 @@ impl Cgroups {
             if !made.lacks(controller, wanted) {
                 continue;
             }
-            let Some(standing) = Standing::in_v1(controller, &membership, &mounts) else { continue };
+            let Some(standing) = Standing::in_v1(controller, &membership, &mounts) else {
+                continue;
+            };
             // Controllers may share one tree.
             let index = match standings.iter().find(|(known, _)| *known == standing) {
                 Some((_, index)) => *index,
@@ -97,7 +103,13 @@ impl Cgroups {
     }
 
     pub fn none() -> Cgroups {
-        Cgroups { groups: Vec::new(), mount_points: Vec::new(), memory: None, tasks: None, cpu_time: None }
+        Cgroups {
+            groups: Vec::new(),
+            mount_points: Vec::new(),
+            memory: None,
+            tasks: None,
+            cpu_time: None,
+        }
     }
 
     /// None if there is no group.
@@ -130,7 +142,8 @@ impl Cgroups {
         }
     }
 
-    /// Moves a process, with all its threads, into every group: `pid` is its number, or `0` for the caller itself.
+    /// Moves a process, with all its threads, into every group: `pid` is its number, or `0` for the
+    /// caller itself.
     pub fn admit(&self, pid: &[u8]) -> Result<(), Errno> {
         self.groups.iter().try_for_each(|group| rustix::io::write(&group.procs, pid).map(drop))
     }
@@ -164,7 +177,9 @@ impl Cgroups {
     pub fn kill(&self) {
         for group in &self.groups {
             // Linux 5.14. One write, and nothing forks away from it.
-            if group.version == Version::V2 && write(group.dir.as_fd(), c"cgroup.kill", b"1").is_ok() {
+            if group.version == Version::V2
+                && write(group.dir.as_fd(), c"cgroup.kill", b"1").is_ok()
+            {
                 return;
             }
         }
@@ -178,10 +193,13 @@ impl Cgroups {
     }
 
     fn make_v2(&mut self, standing: &Standing, name: &CStr, wanted: &Wanted) {
-        let controllers = Controllers { memory: wanted.memory_bytes.is_some(), pids: wanted.tasks.is_some() };
+        let controllers =
+            Controllers { memory: wanted.memory_bytes.is_some(), pids: wanted.tasks.is_some() };
         let mut opened = Vec::with_capacity(standing.names.len() + 1);
         for up in 0..=standing.names.len() {
-            let Some(dir) = standing.path(up).and_then(|path| open(&path, Version::V2)) else { break };
+            let Some(dir) = standing.path(up).and_then(|path| open(&path, Version::V2)) else {
+                break;
+            };
             let level = read_level(dir.as_fd());
             opened.push((dir, level));
             if !level.delegated {
@@ -191,7 +209,9 @@ impl Cgroups {
         let levels: Vec<Level> = opened.iter().map(|(_, level)| *level).collect();
         let mut places = Vec::with_capacity(2 * levels.len());
         if controllers.count() > 0 {
-            places.extend(location::candidates(&levels, controllers).into_iter().map(|up| (up, controllers)));
+            places.extend(
+                location::candidates(&levels, controllers).into_iter().map(|up| (up, controllers)),
+            );
         }
         if wanted.cpu_time {
             // Time is counted everywhere, also where no controller is given.
@@ -205,18 +225,29 @@ impl Cgroups {
             if needed.missing_in(gives) == needed && needed.count() > 0 {
                 continue;
             }
-            let Some(group) = parent.try_clone().ok().and_then(|parent| Group::make(parent, name, Version::V2)) else {
+            let Some(group) =
+                parent.try_clone().ok().and_then(|parent| Group::make(parent, name, Version::V2))
+            else {
                 continue;
             };
-            // A service manager gives every group a number of tasks; beside the own group it would not count any more.
-            let inherited = opened.iter().take(up).filter_map(|(dir, _)| number_in(dir.as_fd(), c"pids.max")).min();
+            // A service manager gives every group a number of tasks; beside the own group it would
+            // not count any more.
+            let inherited = opened
+                .iter()
+                .take(up)
+                .filter_map(|(dir, _)| number_in(dir.as_fd(), c"pids.max"))
+                .min();
             let tasks = [wanted.tasks, inherited].into_iter().flatten().min();
             let index = self.groups.len();
             self.cpu_time = wanted.cpu_time.then_some(index);
-            if gives.memory && wanted.memory_bytes.is_some_and(|bytes| group.limit_memory_v2(bytes)) {
+            if gives.memory && wanted.memory_bytes.is_some_and(|bytes| group.limit_memory_v2(bytes))
+            {
                 self.memory = Some(index);
             }
-            if gives.pids && tasks.is_some_and(|tasks| group.limit(c"pids.max", tasks)) && wanted.tasks.is_some() {
+            if gives.pids
+                && tasks.is_some_and(|tasks| group.limit(c"pids.max", tasks))
+                && wanted.tasks.is_some()
+            {
                 self.tasks = Some(index);
             }
             self.groups.push(group);
@@ -254,11 +285,18 @@ impl Group {
             rustix::fs::mkdirat(&parent, name, Mode::RWXU).ok()?;
             let opened = rustix::fs::openat(&parent, name, LIST, Mode::empty()).and_then(|dir| {
                 rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-                let procs = rustix::fs::openat(&dir, c"cgroup.procs", CONTROL | OFlags::WRONLY, Mode::empty())?;
+                let procs = rustix::fs::openat(
+                    &dir,
+                    c"cgroup.procs",
+                    CONTROL | OFlags::WRONLY,
+                    Mode::empty(),
+                )?;
                 Ok((dir, procs))
             });
             match opened {
-                Ok((dir, procs)) => return Some(Group { version, parent, name: name.to_owned(), dir, procs }),
+                Ok((dir, procs)) => {
+                    return Some(Group { version, parent, name: name.to_owned(), dir, procs });
+                }
                 Err(_) => {
                     let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
                 }
@@ -274,13 +312,14 @@ impl Group {
             return false;
         }
         // Memory and swap together, where the kernel counts swap at all.
-        let swap = write(self.dir.as_fd(), c"memory.memsw.limit_in_bytes", bytes.to_string().as_bytes());
+        let swap =
+            write(self.dir.as_fd(), c"memory.memsw.limit_in_bytes", bytes.to_string().as_bytes());
         matches!(swap, Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP))
     }
 
     fn limit_memory_v2(&self, bytes: u64) -> bool {
-        // All or nothing: what is left of a tree that lost a process is of no use, and the run ends anyway. Linux 4.19; before
-        // it the watch ends the rest.
+        // All or nothing: what is left of a tree that lost a process is of no use, and the run ends
+        // anyway. Linux 4.19; before it the watch ends the rest.
         let _ = write(self.dir.as_fd(), c"memory.oom.group", b"1");
         let swap = write(self.dir.as_fd(), c"memory.swap.max", b"0");
         matches!(swap, Ok(()) | Err(Errno::NOENT)) && self.limit(c"memory.max", bytes)
@@ -304,7 +343,9 @@ impl Group {
     /// Whether there was anything left to kill.
     fn kill_listed(&self) -> bool {
         let flags = CONTROL | OFlags::RDONLY;
-        let Ok(file) = rustix::fs::openat(&self.dir, c"cgroup.procs", flags, Mode::empty()) else { return false };
+        let Ok(file) = rustix::fs::openat(&self.dir, c"cgroup.procs", flags, Mode::empty()) else {
+            return false;
+        };
         let mut found = false;
         let mut kill = |number| {
             if let Some(pid) = Pid::from_raw(number) {
@@ -346,10 +387,12 @@ fn open(path: &CStr, version: Version) -> Option<OwnedFd> {
 }
 
 fn read_level(dir: BorrowedFd<'_>) -> Level {
-    let may = |name: &CStr, access| rustix::fs::accessat(dir, name, access, AtFlags::EACCESS).is_ok();
+    let may =
+        |name: &CStr, access| rustix::fs::accessat(dir, name, access, AtFlags::EACCESS).is_ok();
     let limits = [c"memory.max", c"memory.high", c"memory.swap.max", c"cpu.max"];
     Level {
-        delegated: may(c".", Access::WRITE_OK | Access::EXEC_OK) && may(c"cgroup.procs", Access::WRITE_OK),
+        delegated: may(c".", Access::WRITE_OK | Access::EXEC_OK)
+            && may(c"cgroup.procs", Access::WRITE_OK),
         offers: Controllers::parse(&contents(dir, c"cgroup.controllers")),
         gives: Controllers::parse(&contents(dir, c"cgroup.subtree_control")),
         // `max`, or for cpu.max `max PERIOD`, is none.
@@ -360,8 +403,8 @@ fn read_level(dir: BorrowedFd<'_>) -> Level {
     }
 }
 
-/// Asks a level to give controllers to the groups below it. It may not be able to; what it gives is read afterwards. They stay given:
-/// another session may have begun to use them.
+/// Asks a level to give controllers to the groups below it. It may not be able to; what it gives is
+/// read afterwards. They stay given: another session may have begun to use them.
 fn enable(dir: BorrowedFd<'_>, missing: Controllers) {
     for (controller, word) in [(missing.memory, &b"+memory"[..]), (missing.pids, b"+pids")] {
         if controller {
@@ -419,7 +462,8 @@ mod tests {
 
     impl Fake {
         fn new(name: &str, files: &[(&str, &str)]) -> Fake {
-            let path = std::env::temp_dir().join(format!("paddock-cgroup-{}-{name}", std::process::id()));
+            let path =
+                std::env::temp_dir().join(format!("paddock-cgroup-{}-{name}", std::process::id()));
             std::fs::create_dir(&path).unwrap();
             for (file, text) in files {
                 std::fs::write(path.join(file), text).unwrap();
@@ -444,7 +488,13 @@ mod tests {
         let gives = ("cgroup.subtree_control", "pids\n");
         let open = Fake::new(
             "open",
-            &[offers, gives, ("cgroup.procs", ""), ("cpu.max", "max 100000\n"), ("memory.max", "max\n")],
+            &[
+                offers,
+                gives,
+                ("cgroup.procs", ""),
+                ("cpu.max", "max 100000\n"),
+                ("memory.max", "max\n"),
+            ],
         );
         let level = read_level(open.dir().as_fd());
         assert!(level.delegated && !level.limited);
@@ -473,7 +523,8 @@ mod tests {
         let used = rustix::fs::open(fake.0.join("paddock-used"), LIST, Mode::empty()).unwrap();
         rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).unwrap();
         sweep(fake.dir().as_fd());
-        let mut left: Vec<_> = std::fs::read_dir(&fake.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut left: Vec<_> =
+            std::fs::read_dir(&fake.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["other", "paddock-full", "paddock-used"]);
     }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Fills megabytes of a kind of memory that no rlimit of a process counts: shared mappings. Only watching the tree, or a
-/// cgroup, sees it.
+/// Fills megabytes of a kind of memory that no rlimit of a process counts: shared mappings. Only
+/// watching the tree, or a cgroup, sees it.
 pub const SHARED_HOG: &str = "
 import mmap, os, sys
 print('started', flush=True)
@@ -37,7 +37,8 @@ for index in range(count):
 print('full')
 ";
 
-/// Children that share what their parent has: 30 times 100 MB by one way of counting, 100 MB by the other.
+/// Children that share what their parent has: 30 times 100 MB by one way of counting, 100 MB by the
+/// other.
 const SHARED_BY_FORK: &str = "
 import os, time
 print('started', flush=True)
@@ -78,7 +79,12 @@ fn many_small_hogs_are_stopped_by_the_watchdog() {
 #[test]
 fn memory_that_is_shared_counts_once() {
     for tier in [Tier::Landlock, Tier::Full] {
-        assert_unharmed(&run(tier, &Delegated::none(), megabytes(400), &python(SHARED_BY_FORK, "")));
+        assert_unharmed(&run(
+            tier,
+            &Delegated::none(),
+            megabytes(400),
+            &python(SHARED_BY_FORK, ""),
+        ));
     }
 }
 

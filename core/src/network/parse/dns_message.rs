@@ -1,5 +1,5 @@
-//! Messages of the domain name system (RFC 1035, RFC 6891): the questions from inside and their answers; the questions to the host's
-//! resolvers and their replies.
+//! Messages of the domain name system (RFC 1035, RFC 6891): the questions from inside and their
+//! answers; the questions to the host's resolvers and their replies.
 
 #[cfg(test)]
 mod tests;
@@ -76,7 +76,8 @@ pub enum DnsQuestion {
     Query(Query),
     /// Not a question that is answered here: this is the message that says so.
     Refused(Vec<u8>),
-    /// No answer at all: it is none of ours, or an answer itself, and two could answer each other for ever.
+    /// No answer at all: it is none of ours, or an answer itself, and two could answer each other
+    /// for ever.
     Nothing,
 }
 
@@ -104,15 +105,24 @@ impl Header {
     /// Without a question if that could not be read.
     fn answer(self, code: u16, question: &[u8], record: Option<&[u8]>) -> Vec<u8> {
         let mut message = Vec::with_capacity(64 + question.len());
-        let flags = RESPONSE | RECURSION_AVAILABLE | self.flags & (OPCODE | RECURSION_DESIRED) | code & CODE;
-        let counts = [u16::from(!question.is_empty()), u16::from(record.is_some()), 0, u16::from(self.extended)];
+        let flags = RESPONSE
+            | RECURSION_AVAILABLE
+            | self.flags & (OPCODE | RECURSION_DESIRED)
+            | code & CODE;
+        let counts = [
+            u16::from(!question.is_empty()),
+            u16::from(record.is_some()),
+            0,
+            u16::from(self.extended),
+        ];
         for number in [self.id, flags].into_iter().chain(counts) {
             message.extend(number.to_be_bytes());
         }
         message.extend(question);
         message.extend(record.unwrap_or_default());
         if self.extended {
-            // The root, the kind, the payload, the code's upper bits, version 0, no flags, no options.
+            // The root, the kind, the payload, the code's upper bits, version 0, no flags, no
+            // options.
             message.push(0);
             message.extend(OPT.to_be_bytes());
             message.extend(PAYLOAD.to_be_bytes());
@@ -125,11 +135,14 @@ impl Header {
 impl Query {
     pub fn read(message: &[u8]) -> DnsQuestion {
         let mut reader = Reader { message, at: 0 };
-        let (Some(id), Some(flags), Some(counts)) = (reader.u16(), reader.u16(), reader.counts()) else {
+        let (Some(id), Some(flags), Some(counts)) = (reader.u16(), reader.u16(), reader.counts())
+        else {
             return DnsQuestion::Nothing;
         };
         let mut header = Header { id, flags, extended: false };
-        let refused = |header: Header, code, question: &[u8]| DnsQuestion::Refused(header.answer(code, question, None));
+        let refused = |header: Header, code, question: &[u8]| {
+            DnsQuestion::Refused(header.answer(code, question, None))
+        };
         if flags & RESPONSE != 0 {
             return DnsQuestion::Nothing;
         }
@@ -141,7 +154,9 @@ impl Query {
         };
         // Nothing stands before its name that it could point to.
         let (start, plain) = (reader.at, false);
-        let (Some(labels), Some(kind), Some(class)) = (reader.name(plain), reader.u16(), reader.u16()) else {
+        let (Some(labels), Some(kind), Some(class)) =
+            (reader.name(plain), reader.u16(), reader.u16())
+        else {
             return refused(header, FORMAT_ERROR, b"");
         };
         let question = message.get(start..reader.at).unwrap_or_default();
@@ -165,10 +180,16 @@ impl Query {
         if class != IN {
             return refused(header, REFUSED, question);
         }
-        DnsQuestion::Query(Query { name: name(&labels), kind: Kind::of(kind), header, question: question.to_vec() })
+        DnsQuestion::Query(Query {
+            name: name(&labels),
+            kind: Kind::of(kind),
+            header,
+            question: question.to_vec(),
+        })
     }
 
-    /// The name for people, odd or not: printable ASCII. A dot in a label is not one between labels (RFC 1035, 5.1).
+    /// The name for people, odd or not: printable ASCII. A dot in a label is not one between labels
+    /// (RFC 1035, 5.1).
     pub fn asked_name(&self) -> String {
         let shown = |label: &[u8]| label.escape_ascii().to_string().replace('.', "\\.");
         labels(&self.question).map(shown).collect::<Vec<_>>().join(".")
@@ -209,7 +230,8 @@ pub fn answer(query: &Query, answer: Answer) -> Vec<u8> {
     query.header.answer(code, &query.question, record.as_deref())
 }
 
-/// A question to a resolver. Without extensions: what does not fit into 512 bytes is asked again by TCP.
+/// A question to a resolver. Without extensions: what does not fit into 512 bytes is asked again by
+/// TCP.
 pub fn question(id: u16, name: &Name, kind: Kind) -> Vec<u8> {
     let mut message = Vec::with_capacity(18 + name.as_bytes().len());
     for number in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
@@ -245,7 +267,9 @@ pub enum ReplyError {
 impl Reply {
     pub fn read(message: &[u8], name: &Name, kind: Kind, id: u16) -> Result<Reply, ReplyError> {
         let mut reader = Reader { message, at: 0 };
-        let (Some(given), Some(flags), Some(counts)) = (reader.u16(), reader.u16(), reader.counts()) else {
+        let (Some(given), Some(flags), Some(counts)) =
+            (reader.u16(), reader.u16(), reader.counts())
+        else {
             return Err(ReplyError::Other);
         };
         if given != id || flags & (RESPONSE | OPCODE) != RESPONSE {
@@ -282,7 +306,9 @@ impl Reply {
         let mut ttl_s = u32::MAX;
         for _ in 0..=ALIASES {
             let mut addresses = Vec::new();
-            for record in records.iter().filter(|record| record.kind != CNAME && record.owner == wanted) {
+            for record in
+                records.iter().filter(|record| record.kind != CNAME && record.owner == wanted)
+            {
                 addresses.push(record.address(kind).ok_or(ReplyError::Malformed)?);
                 ttl_s = ttl_s.min(record.ttl_s);
             }
@@ -290,10 +316,16 @@ impl Reply {
                 addresses.truncate(ADDRESSES);
                 return Ok(Reply { addresses, ttl_s });
             }
-            let Some(alias) = records.iter().find(|record| record.kind == CNAME && record.owner == wanted) else {
+            let Some(alias) =
+                records.iter().find(|record| record.kind == CNAME && record.owner == wanted)
+            else {
                 // Who neither knows nor asks others names somebody who might: that is no answer.
                 let lame = records.is_empty() && flags & (AUTHORITATIVE | RECURSION_AVAILABLE) == 0;
-                return if lame { Err(ReplyError::Failed) } else { Ok(Reply { addresses, ttl_s: 0 }) };
+                return if lame {
+                    Err(ReplyError::Failed)
+                } else {
+                    Ok(Reply { addresses, ttl_s: 0 })
+                };
             };
             wanted = alias.target(message).ok_or(ReplyError::Malformed)?;
             ttl_s = ttl_s.min(alias.ttl_s);
@@ -305,7 +337,9 @@ impl Reply {
 /// The name as messages have it: each label behind its length, the root at the end.
 fn wire(name: &Name) -> Vec<u8> {
     // No label of a name is longer than 63.
-    let labels = name.labels().flat_map(|label| std::iter::once(label.len() as u8).chain(label.iter().copied()));
+    let labels = name
+        .labels()
+        .flat_map(|label| std::iter::once(label.len() as u8).chain(label.iter().copied()));
     labels.chain(std::iter::once(0)).collect()
 }
 
@@ -323,7 +357,11 @@ fn labels(wire: &[u8]) -> impl Iterator<Item = &[u8]> {
 fn name(wire: &[u8]) -> Option<Name> {
     let labels: Vec<&[u8]> = labels(wire).collect();
     // A dot in a label is not one between labels.
-    if labels.iter().any(|label| label.contains(&b'.')) { None } else { Name::read(&labels.join(&b'.')) }
+    if labels.iter().any(|label| label.contains(&b'.')) {
+        None
+    } else {
+        Name::read(&labels.join(&b'.'))
+    }
 }
 
 struct Record<'a> {
@@ -378,7 +416,8 @@ impl<'a> Reader<'a> {
         Some([self.u16()?, self.u16()?, self.u16()?, self.u16()?])
     }
 
-    /// In lower case, with what it points to if it may. Each pointer leads to before the last one, so that there is an end.
+    /// In lower case, with what it points to if it may. Each pointer leads to before the last one,
+    /// so that there is an end.
     fn name(&mut self, may_point: bool) -> Option<Vec<u8>> {
         let mut wire = Vec::new();
         let mut reader = Reader { message: self.message, at: self.at };

@@ -1,6 +1,7 @@
 //! The requests on a connection of HTTP/1 (RFC 9112): which host each is for, and where it ends.
 //!
-//! What a server might read in another way is refused: a request inside of what is a body here would be for a host that nobody judged.
+//! What a server might read in another way is refused: a request inside of what is a body here
+//! would be for a host that nobody judged.
 //!
 //! The caller keeps the bytes and hands in those that were not passed on yet:
 //!
@@ -12,8 +13,9 @@
 //!     Open       pass everything on from here: it is no longer HTTP
 //! ```
 //!
-//! Whether a server agrees to another protocol (`Upgrade`) stands in its response. What comes behind such a request waits until it is `answered`. That is the
-//! first thing that the server says only if it is the first request: no other one may ask for it.
+//! Whether a server agrees to another protocol (`Upgrade`) stands in its response. What comes
+//! behind such a request waits until it is `answered`. That is the first thing that the server says
+//! only if it is the first request: no other one may ask for it.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,8 @@ const TRAILER_LIMIT: usize = 8 << 10;
 /// Headers that say whom a request is for and how long it is.
 pub(super) const FRAMING: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
 
-/// Servers expect no body with these. Some do not read it, and take it for the next request (Python's http.server does).
+/// Servers expect no body with these. Some do not read it, and take it for the next request
+/// (Python's http.server does).
 const BODILESS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
 
 /// What the first bytes of a connection are.
@@ -41,19 +44,23 @@ pub enum First {
     /// Something that a server might take for a request of HTTP, good or bad.
     Request,
     Other,
-    /// Nothing that has to wait; but its line may yet become a request to somebody ([`is_request`]).
+    /// Nothing that has to wait; but its line may yet become a request to somebody
+    /// ([`is_request`]).
     Unended,
 }
 
-/// Servers forgive what stands before a request and between its words; Python takes all of these for blanks.
+/// Servers forgive what stands before a request and between its words; Python takes all of these
+/// for blanks.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\t' | 0x0b | 0x0c | b'\r' | 0x1c..=0x20 | 0x85 | 0xa0)
 }
 
-/// A line that somebody reads as a request: behind its method comes a version of HTTP, or something that is served. Node, Java and Python ask for no version.
+/// A line that somebody reads as a request: behind its method comes a version of HTTP, or something
+/// that is served. Node, Java and Python ask for no version.
 pub fn is_request(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
-    let is_version = |word: &[u8]| word.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"HTTP/"));
+    let is_version =
+        |word: &[u8]| word.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"HTTP/"));
     let takes = |method: &[u8], target: &[u8]| {
         method.iter().copied().all(is_token) && (is_usual(method) || target.iter().all(is_graphic))
     };
@@ -62,8 +69,8 @@ pub fn is_request(line: &[u8]) -> bool {
         || is_request_to_java(line)
 }
 
-/// Its lines end with CR and LF together, nothing but a blank is one, and it takes every method, but not every target: what git and programs that
-/// speak no text say is no line to it.
+/// Its lines end with CR and LF together, nothing but a blank is one, and it takes every method,
+/// but not every target: what git and programs that speak no text say is no line to it.
 pub fn is_request_to_java(line: &[u8]) -> bool {
     is_served(line, |byte| byte == b' ', |_, target| target.iter().all(is_graphic))
 }
@@ -71,7 +78,8 @@ pub fn is_request_to_java(line: &[u8]) -> bool {
 fn is_served(line: &[u8], parts: fn(u8) -> bool, takes: impl Fn(&[u8], &[u8]) -> bool) -> bool {
     let mut words = line.split(|byte| parts(*byte)).filter(|word| !word.is_empty());
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    let is_target = target.starts_with(b"/") || target == b"*" || target.windows(3).any(|part| part == b"://");
+    let is_target =
+        target.starts_with(b"/") || target == b"*" || target.windows(3).any(|part| part == b"://");
     is_target && takes(method, target)
 }
 
@@ -85,11 +93,13 @@ fn is_usual(method: &[u8]) -> bool {
 
 pub fn first(bytes: &[u8]) -> First {
     let undecided = if bytes.len() < HEAD_LIMIT { First::More } else { First::Request };
-    let start = bytes.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(bytes.len());
+    let start =
+        bytes.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(bytes.len());
     let bytes = bytes.get(start..).unwrap_or_default();
     if let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
         let line = bytes.get(..end).unwrap_or_default();
-        let whole = bytes.windows(2).position(|part| part == b"\r\n").and_then(|end| bytes.get(..end));
+        let whole =
+            bytes.windows(2).position(|part| part == b"\r\n").and_then(|end| bytes.get(..end));
         return match whole {
             _ if is_request(line) => First::Request,
             Some(whole) if is_request_to_java(whole) => First::Request,
@@ -113,9 +123,11 @@ enum Begins {
     Other,
 }
 
-/// Does a body begin with a line that a server could read as a request? `is_whole`: nothing of it is to come.
+/// Does a body begin with a line that a server could read as a request? `is_whole`: nothing of it
+/// is to come.
 fn body_begins(body: &[u8], is_whole: bool) -> Begins {
-    let start = body.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(body.len());
+    let start =
+        body.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(body.len());
     let body = body.get(start..).unwrap_or_default();
     let end = body.iter().position(|byte| *byte == b'\n').or(is_whole.then_some(body.len()));
     // No server has a method of other letters: a long line of JSON is not waited for.
@@ -191,7 +203,8 @@ enum State {
     /// A body that some servers do not read: its beginning must not be a request. So many bytes.
     Doubtful(u64),
     Body(u64),
-    /// A chunk's size. `is_plain`: nothing else may stand in its line, because some servers do not read the body.
+    /// A chunk's size. `is_plain`: nothing else may stand in its line, because some servers do not
+    /// read the body.
     Size {
         is_plain: bool,
     },
@@ -208,13 +221,15 @@ impl Requests {
     pub fn next(&mut self, pending: &[u8]) -> Result<Step, RequestError> {
         match self.state {
             State::Head => match pending {
-                // Some clients end a body with an empty line that does not count; servers skip it (RFC 9112, 2.2).
+                // Some clients end a body with an empty line that does not count; servers skip it
+                // (RFC 9112, 2.2).
                 [b'\r', b'\n', ..] => Ok(Step::Pass(2)),
                 [] | [b'\r'] => Ok(Step::More),
                 _ => self.head(pending),
             },
             State::Doubtful(length) => {
-                let body = pending.get(..usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(pending);
+                let body =
+                    pending.get(..usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(pending);
                 match body_begins(body, body.len() as u64 == length) {
                     Begins::Undecided if body.len() < HEAD_LIMIT => Ok(Step::More),
                     Begins::Undecided | Begins::Request => Err(RequestError::Body),
@@ -238,10 +253,13 @@ impl Requests {
                 _ => Err(RequestError::Malformed),
             },
             State::Trailers => {
-                let Some(length) = self.block(pending, TRAILER_LIMIT)? else { return Ok(Step::More) };
+                let Some(length) = self.block(pending, TRAILER_LIMIT)? else {
+                    return Ok(Step::More);
+                };
                 for line in lines(pending, length) {
                     let (name, _) = field(line)?;
-                    // Some servers put them to the headers, where these would count (RFC 9110, 6.5.1).
+                    // Some servers put them to the headers, where these would count (RFC 9110,
+                    // 6.5.1).
                     if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
                         return Err(RequestError::Malformed);
                     }
@@ -280,15 +298,26 @@ impl Requests {
 
     fn size(&mut self, pending: &[u8], is_plain: bool) -> Result<Step, RequestError> {
         let Some(end) = pending.iter().take(SIZE_LIMIT).position(|byte| *byte == b'\n') else {
-            return if pending.len() < SIZE_LIMIT { Ok(Step::More) } else { Err(RequestError::Malformed) };
+            return if pending.len() < SIZE_LIMIT {
+                Ok(Step::More)
+            } else {
+                Err(RequestError::Malformed)
+            };
         };
-        let line = pending.get(..end).and_then(|line| line.strip_suffix(b"\r")).ok_or(RequestError::Malformed)?;
+        let line = pending
+            .get(..end)
+            .and_then(|line| line.strip_suffix(b"\r"))
+            .ok_or(RequestError::Malformed)?;
         let digits = line.iter().position(|byte| *byte == b';').unwrap_or(line.len());
         let (digits, extension) = line.split_at_checked(digits).unwrap_or_default();
         // Not so long that one that is not careful takes it for something smaller.
         let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
-        let size = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
-        let size = size.filter(|_| plain && extension.iter().all(is_text)).ok_or(RequestError::Malformed)?;
+        let size = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let size = size
+            .filter(|_| plain && extension.iter().all(is_text))
+            .ok_or(RequestError::Malformed)?;
         if is_plain && !extension.is_empty() {
             return Err(RequestError::Body);
         }
@@ -296,11 +325,24 @@ impl Requests {
         Ok(Step::Pass(size + end as u64 + 1))
     }
 
-    /// How long the lines are until the empty one, with it, if that is there already. Each ends with CR and LF.
-    pub(super) fn block(&mut self, pending: &[u8], limit: usize) -> Result<Option<usize>, RequestError> {
-        for (at, _) in pending.iter().enumerate().take(limit).skip(self.searched).filter(|(_, byte)| **byte == b'\n') {
-            let line =
-                pending.get(..at).and_then(|before| before.strip_suffix(b"\r")).ok_or(RequestError::Malformed)?;
+    /// How long the lines are until the empty one, with it, if that is there already. Each ends
+    /// with CR and LF.
+    pub(super) fn block(
+        &mut self,
+        pending: &[u8],
+        limit: usize,
+    ) -> Result<Option<usize>, RequestError> {
+        for (at, _) in pending
+            .iter()
+            .enumerate()
+            .take(limit)
+            .skip(self.searched)
+            .filter(|(_, byte)| **byte == b'\n')
+        {
+            let line = pending
+                .get(..at)
+                .and_then(|before| before.strip_suffix(b"\r"))
+                .ok_or(RequestError::Malformed)?;
             if line.is_empty() || line.ends_with(b"\n") {
                 self.searched = 0;
                 return Ok(Some(at + 1));
@@ -314,13 +356,17 @@ impl Requests {
 /// Those of a block, without the empty one.
 pub(super) fn lines(pending: &[u8], length: usize) -> impl Iterator<Item = &[u8]> {
     let block = pending.get(..length.saturating_sub(2)).unwrap_or_default();
-    block.split_inclusive(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r\n").unwrap_or(line))
+    block
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| line.strip_suffix(b"\r\n").unwrap_or(line))
 }
 
 pub(super) type Authority = (Host, Option<u16>);
 
 /// Whom a request is for, and what comes behind its head.
-fn read<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Result<(Option<Host>, Option<u16>, State), RequestError> {
+fn read<'a>(
+    mut lines: impl Iterator<Item = &'a [u8]>,
+) -> Result<(Option<Host>, Option<u16>, State), RequestError> {
     let (method, target, newer) = request_line(lines.next().unwrap_or_default())?;
     let is_bodiless = BODILESS.iter().any(|bodiless| method.eq_ignore_ascii_case(bodiless));
     let mut host: Option<Authority> = None;
@@ -350,12 +396,18 @@ fn read<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Result<(Option<Host>, 
             }
             b"upgrade" => {
                 upgrades = true;
-                if words(value).any(|word| word.get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2"))) {
+                if words(value).any(|word| {
+                    word.get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2"))
+                }) {
                     return Err(RequestError::Http2);
                 }
             }
-            b"connection" => connection_upgrades |= words(value).any(|word| word.eq_ignore_ascii_case(b"upgrade")),
-            // To programs that get them as variables of the environment these are the same (RFC 3875, 4.1.18).
+            b"connection" => {
+                connection_upgrades |=
+                    words(value).any(|word| word.eq_ignore_ascii_case(b"upgrade"))
+            }
+            // To programs that get them as variables of the environment these are the same (RFC
+            // 3875, 4.1.18).
             b"content_length" | b"transfer_encoding" => return Err(RequestError::Length),
             _ => {}
         }
@@ -380,7 +432,8 @@ fn read<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Result<(Option<Host>, 
 /// The method, the host in the target, if there is one, and whether it is of HTTP/1.1.
 fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), RequestError> {
     let mut words = line.split(|byte| *byte == b' ');
-    let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
     else {
         return Err(RequestError::Malformed);
     };
@@ -413,7 +466,8 @@ fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), Request
     Ok((method, Some(named.ok_or(RequestError::Host)?), newer))
 }
 
-/// Name and value of a header. No line goes on in the next one, and nothing stands between the name and the colon.
+/// Name and value of a header. No line goes on in the next one, and nothing stands between the name
+/// and the colon.
 pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), RequestError> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(RequestError::Malformed)?;
     let (name, value) = line.split_at_checked(colon).ok_or(RequestError::Malformed)?;

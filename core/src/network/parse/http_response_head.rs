@@ -1,4 +1,5 @@
-//! The first response of a server, as far as it says whether it agrees to another protocol (RFC 9110, 15.2.2).
+//! The first response of a server, as far as it says whether it agrees to another protocol (RFC
+//! 9110, 15.2.2).
 
 /// Of its status line: version, blank, three digits, and what ends them.
 const STATUS: usize = 13;

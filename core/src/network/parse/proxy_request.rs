@@ -1,4 +1,5 @@
-//! What a client says to the proxy before the connection is its own: which host it wants, and that it may ask.
+//! What a client says to the proxy before the connection is its own: which host it wants, and that
+//! it may ask.
 //!
 //! ```text
 //! CONNECT host:port HTTP/1.1        then 200, and the connection is the client's
@@ -65,7 +66,9 @@ impl Form {
     pub fn refusal(self, answer: Vec<u8>, status: &str) -> Vec<u8> {
         match self {
             Form::Connect | Form::Request => answer,
-            Form::Socks => reply(if status == refusal_response::DENIED { NOT_ALLOWED } else { UNREACHABLE }),
+            Form::Socks => {
+                reply(if status == refusal_response::DENIED { NOT_ALLOWED } else { UNREACHABLE })
+            }
         }
     }
 }
@@ -160,7 +163,9 @@ fn wish(pending: &[u8]) -> Step {
             None => return Step::More,
         },
         (SOCKS, 1, 0, 4) => match rest.split_first_chunk::<16>() {
-            Some((address, rest)) => (Some(Host::Address(IpAddr::V6(Ipv6Addr::from(*address)).to_canonical())), rest),
+            Some((address, rest)) => {
+                (Some(Host::Address(IpAddr::V6(Ipv6Addr::from(*address)).to_canonical())), rest)
+            }
             None => return Step::More,
         },
         (SOCKS, 1, 0, 3) => match counted(rest) {
@@ -193,8 +198,10 @@ fn reply(code: u8) -> Vec<u8> {
 fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
     let mut lines = http_request::lines(pending, length);
     let line = lines.next().unwrap_or_default();
-    let fields: Vec<(&[u8], &[u8])> = lines.map(http_request::field).collect::<Result<_, _>>().map_err(malformed)?;
-    let mut shown = fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"proxy-authorization"));
+    let fields: Vec<(&[u8], &[u8])> =
+        lines.map(http_request::field).collect::<Result<_, _>>().map_err(malformed)?;
+    let mut shown =
+        fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"proxy-authorization"));
     match (shown.next(), shown.next()) {
         (Some((_, header)), None) if token.is_in(header) => {}
         // Some clients always try without, and come again.
@@ -206,8 +213,16 @@ fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
         return Err(malformed(RequestError::Malformed));
     };
     if method.eq_ignore_ascii_case(b"CONNECT") {
-        let Some((host, Some(port))) = http_request::authority(target) else { return Err(no_host()) };
-        return Ok(Step::Asked(ProxyRequest { host, port, form: Form::Connect, taken: length, head: Vec::new() }));
+        let Some((host, Some(port))) = http_request::authority(target) else {
+            return Err(no_host());
+        };
+        return Ok(Step::Asked(ProxyRequest {
+            host,
+            port,
+            form: Form::Connect,
+            taken: length,
+            head: Vec::new(),
+        }));
     }
     // Whatever can be read in two ways is refused as on every other connection.
     match Requests::default().next(pending.get(..length).unwrap_or_default()) {
@@ -216,27 +231,47 @@ fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
         Err(error) => return Err(malformed(error)),
     }
     // It has a scheme, or begins with a slash.
-    let rest = target.get(b"http://".len()..).filter(|_| !target.starts_with(b"/")).ok_or_else(no_host)?;
+    let rest =
+        target.get(b"http://".len()..).filter(|_| !target.starts_with(b"/")).ok_or_else(no_host)?;
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (named, path) = rest.split_at_checked(end).ok_or_else(no_host)?;
     let (host, port) = http_request::authority(named).ok_or_else(no_host)?;
     let head = origin_form(method, path, version, named, &fields);
-    Ok(Step::Asked(ProxyRequest { host, port: port.unwrap_or(80), form: Form::Request, taken: length, head }))
+    Ok(Step::Asked(ProxyRequest {
+        host,
+        port: port.unwrap_or(80),
+        form: Form::Request,
+        taken: length,
+        head,
+    }))
 }
 
-/// The request as the host gets it. There is no second one on the connection, which might be for another.
-fn origin_form(method: &[u8], path: &[u8], version: &[u8], host: &[u8], fields: &[(&[u8], &[u8])]) -> Vec<u8> {
+/// The request as the host gets it. There is no second one on the connection, which might be for
+/// another.
+fn origin_form(
+    method: &[u8],
+    path: &[u8],
+    version: &[u8],
+    host: &[u8],
+    fields: &[(&[u8], &[u8])],
+) -> Vec<u8> {
     let is = |name: &[u8], other: &[u8]| name.eq_ignore_ascii_case(other);
-    let named =
-        fields.iter().filter(|(name, _)| is(name, b"connection")).flat_map(|(_, value)| http_request::words(value));
-    let between_us: Vec<&[u8]> =
-        named.filter(|word| !FRAMING.iter().any(|framing| is(word, framing))).chain(BETWEEN_US).collect();
+    let named = fields
+        .iter()
+        .filter(|(name, _)| is(name, b"connection"))
+        .flat_map(|(_, value)| http_request::words(value));
+    let between_us: Vec<&[u8]> = named
+        .filter(|word| !FRAMING.iter().any(|framing| is(word, framing)))
+        .chain(BETWEEN_US)
+        .collect();
     let slash: &[u8] = if path.starts_with(b"/") { b"" } else { b"/" };
     let mut head = [method, b" ", slash, path, b" ", version, b"\r\n"].concat();
     if !fields.iter().any(|(name, _)| is(name, b"host")) {
         head.extend([b"Host: ", host, b"\r\n"].concat());
     }
-    for (name, value) in fields.iter().filter(|(name, _)| !between_us.iter().any(|one| is(name, one))) {
+    for (name, value) in
+        fields.iter().filter(|(name, _)| !between_us.iter().any(|one| is(name, one)))
+    {
         head.extend([*name, b": ", *value, b"\r\n"].concat());
     }
     head.extend(b"Connection: close\r\n\r\n");
@@ -244,17 +279,30 @@ fn origin_form(method: &[u8], path: &[u8], version: &[u8], host: &[u8], fields: 
 }
 
 fn malformed(error: RequestError) -> Step {
-    Step::Refused(refusal_response::response("400 Bad Request", "", &format!("paddock: {error}\n")), Some(ODD))
+    Step::Refused(
+        refusal_response::response("400 Bad Request", "", &format!("paddock: {error}\n")),
+        Some(ODD),
+    )
 }
 
 fn no_host() -> Step {
-    Step::Refused(refusal_response::response("400 Bad Request", "", &format!("paddock: {NO_HOST}\n")), Some(NO_HOST))
+    Step::Refused(
+        refusal_response::response("400 Bad Request", "", &format!("paddock: {NO_HOST}\n")),
+        Some(NO_HOST),
+    )
 }
 
 fn unauthorised(told: Option<&'static str>) -> Step {
     let status = "407 Proxy Authentication Required";
     let text = format!("paddock: {}\n", told.unwrap_or(NO_TOKEN));
-    Step::Refused(refusal_response::response(status, "Proxy-Authenticate: Basic realm=\"paddock\"\r\n", &text), told)
+    Step::Refused(
+        refusal_response::response(
+            status,
+            "Proxy-Authenticate: Basic realm=\"paddock\"\r\n",
+            &text,
+        ),
+        told,
+    )
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! The name in the first message of TLS (ClientHello, RFC 8446, 4.1.2; server_name, RFC 6066, 3).
 //!
-//! It is the name that everybody can read. An encrypted hello (RFC 9849) has another one inside, which is not seen here, and browsers send
-//! noise in its place, so that it can not be refused. Programs inside are not told the keys for it (questions for HTTPS records have no
-//! answer); one that brings them along gets as far as whoever serves the allowed name takes it.
+//! It is the name that everybody can read. An encrypted hello (RFC 9849) has another one inside,
+//! which is not seen here, and browsers send noise in its place, so that it can not be refused.
+//! Programs inside are not told the keys for it (questions for HTTPS records have no answer); one
+//! that brings them along gets as far as whoever serves the allowed name takes it.
 //!
-//! A server of TLS 1.3 may ask for a second hello (HelloRetryRequest), and there are servers that go by the name in that one: what follows
-//! the first is looked at, record by record, until no other can come in the clear.
+//! A server of TLS 1.3 may ask for a second hello (HelloRetryRequest), and there are servers that
+//! go by the name in that one: what follows the first is looked at, record by record, until no
+//! other can come in the clear.
 
 /// Longer ones are odd.
 pub const LIMIT: usize = 16 << 10;
@@ -16,7 +18,8 @@ const APPLICATION_DATA: u8 = 23;
 const HEARTBEAT: u8 = 24;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
-/// The format has no room for a ClientHello of more than 0x020144 bytes: the highest byte of its length.
+/// The format has no room for a ClientHello of more than 0x020144 bytes: the highest byte of its
+/// length.
 const LONGEST_HELLO: u8 = 2;
 const HELLO_REQUEST: u8 = 0;
 const SERVER_NAME: u16 = 0;
@@ -46,7 +49,8 @@ pub struct Named {
     pub name: Vec<u8>,
     /// Of all its records.
     pub length: usize,
-    /// Encrypted records may follow before it is answered; a server that asks for a second hello passes over them.
+    /// Encrypted records may follow before it is answered; a server that asks for a second hello
+    /// passes over them.
     pub is_early: bool,
 }
 
@@ -64,7 +68,9 @@ pub enum Next {
 
 /// `bytes` begin with a record. `is_early`: a hello before it was.
 pub fn next(bytes: &[u8], is_early: bool) -> Next {
-    let Some(([kind, major, _, high, low], content)) = bytes.split_first_chunk::<HEADER>() else { return Next::More };
+    let Some(([kind, major, _, high, low], content)) = bytes.split_first_chunk::<HEADER>() else {
+        return Next::More;
+    };
     let length = usize::from(u16::from_be_bytes([*high, *low]));
     if *major != 3 || length > LONGEST_RECORD + ENCRYPTION {
         return Next::Hello(Hello::Odd);
@@ -82,11 +88,14 @@ pub fn next(bytes: &[u8], is_early: bool) -> Next {
             match (start, record) {
                 (None, _) | (Some([CLIENT_HELLO, 0..=LONGEST_HELLO, ..]), None) => Next::More,
                 (Some([CLIENT_HELLO, 0..=LONGEST_HELLO, ..]), Some(record)) => match read(record) {
-                    // Over more than one record: encrypted bytes look like that as well, and no client does it.
+                    // Over more than one record: encrypted bytes look like that as well, and no
+                    // client does it.
                     Hello::More => Next::Hello(Hello::Odd),
                     hello => Next::Hello(hello),
                 },
-                (Some([HELLO_REQUEST, 0, 0, 0] | [HELLO_REQUEST, 0, 0, 0, CLIENT_HELLO]), _) => Next::Hello(Hello::Odd),
+                (Some([HELLO_REQUEST, 0, 0, 0] | [HELLO_REQUEST, 0, 0, 0, CLIENT_HELLO]), _) => {
+                    Next::Hello(Hello::Odd)
+                }
                 _ => Next::Last,
             }
         }
@@ -99,8 +108,11 @@ pub fn read(first: &[u8]) -> Hello {
     match first {
         [HANDSHAKE, 3, ..] => {}
         [] | [HANDSHAKE] => return Hello::More,
-        // There are servers that take these for TLS: another version of the record, or another record before the ClientHello.
-        [HANDSHAKE, ..] | [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT, 3, ..] => return Hello::Odd,
+        // There are servers that take these for TLS: another version of the record, or another
+        // record before the ClientHello.
+        [HANDSHAKE, ..] | [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT, 3, ..] => {
+            return Hello::Odd;
+        }
         [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT] => return Hello::More,
         // Of SSL 2: a length, the kind of the message, a version. It can name no host.
         [0x80..=0xff, _, 1, 0 | 3, ..] => return Hello::Odd,
@@ -235,7 +247,8 @@ pub mod tests {
     }
 
     fn body(extensions: &[u8]) -> Vec<u8> {
-        let start = [&[3, 3][..], &[7; 32], &[32], &[9; 32], b"\0\x04\x13\x01\x13\x02\x01\0"].concat();
+        let start =
+            [&[3, 3][..], &[7; 32], &[32], &[9; 32], b"\0\x04\x13\x01\x13\x02\x01\0"].concat();
         [start, extensions.to_vec()].concat()
     }
 
@@ -257,15 +270,23 @@ pub mod tests {
 
     fn usual() -> Vec<u8> {
         hello(
-            &[extension(0x0a0a, b""), extension(43, b"\x02\x03\x04"), sni(b"Example.com"), extension(21, &[0; 99])]
-                .concat(),
+            &[
+                extension(0x0a0a, b""),
+                extension(43, b"\x02\x03\x04"),
+                sni(b"Example.com"),
+                extension(21, &[0; 99]),
+            ]
+            .concat(),
         )
     }
 
     #[test]
     fn the_name_is_found() {
         assert_eq!(read(&usual()), named(b"Example.com", &usual()));
-        assert_eq!(read(&[usual(), b"\x14\x03\x03\0\x01\x01early".to_vec()].concat()), named(b"Example.com", &usual()));
+        assert_eq!(
+            read(&[usual(), b"\x14\x03\x03\0\x01\x01early".to_vec()].concat()),
+            named(b"Example.com", &usual())
+        );
         assert_eq!(read(&hello(&extension(43, b"\x02\x03\x04"))), Hello::NoSni);
         assert_eq!(read(&hello(b"")), Hello::NoSni);
         assert_eq!(read(&record(&handshake(&body(b"")))), Hello::NoSni);
@@ -309,7 +330,10 @@ pub mod tests {
             b"\x18\x03",
         ] {
             assert_eq!(read(first), Hello::Odd, "{first:?}");
-            assert!((1..first.len().min(2)).all(|length| read(&first[..length]) == Hello::More), "{first:?}");
+            assert!(
+                (1..first.len().min(2)).all(|length| read(&first[..length]) == Hello::More),
+                "{first:?}"
+            );
         }
     }
 
@@ -324,19 +348,34 @@ pub mod tests {
             ("two extensions", hello(&[sni(b"a.example"), sni(b"b.example")].concat())),
             ("the same twice", hello(&[sni(b"a.example"), sni(b"a.example")].concat())),
             ("two entries", list(&[entry(b"a.example"), entry(b"b.example")].concat())),
-            ("an entry of another kind", list(&[b"\x01\0\x01a".to_vec(), entry(b"a.example")].concat())),
+            (
+                "an entry of another kind",
+                list(&[b"\x01\0\x01a".to_vec(), entry(b"a.example")].concat()),
+            ),
             ("no entry", list(b"")),
             ("nothing", hello(&extension(SERVER_NAME, b""))),
             ("an empty name", list(&entry(b""))),
-            ("more behind the list", hello(&extension(SERVER_NAME, &[long(&entry(b"a")), vec![0]].concat()))),
-            ("more behind the extensions", record(&handshake(&body(&[long(&sni(b"a")), vec![0]].concat())))),
+            (
+                "more behind the list",
+                hello(&extension(SERVER_NAME, &[long(&entry(b"a")), vec![0]].concat())),
+            ),
+            (
+                "more behind the extensions",
+                record(&handshake(&body(&[long(&sni(b"a")), vec![0]].concat()))),
+            ),
             ("a part of an extension", hello(&sni(b"a.example")[..7])),
             ("no ciphers", record(&handshake(&[3; 34]))),
             ("another message behind it", record(&[message.clone(), vec![1]].concat())),
             ("a length that is too small", bad_length),
             ("another message", record(b"\x02\0\0\0")),
-            ("an empty record", [record(&message[..9]), record(b""), record(&message[9..])].concat()),
-            ("another record between", [record(&message[..9]), b"\x17\x03\x03\0\x01x".to_vec()].concat()),
+            (
+                "an empty record",
+                [record(&message[..9]), record(b""), record(&message[9..])].concat(),
+            ),
+            (
+                "another record between",
+                [record(&message[..9]), b"\x17\x03\x03\0\x01x".to_vec()].concat(),
+            ),
             ("another record begins", [record(&message[..9]), b"\x17".to_vec()].concat()),
             ("a long record", vec![HANDSHAKE, 3, 1, 0x40, 1, CLIENT_HELLO]),
             ("a long message", record(b"\x01\x01\0\0")),
@@ -352,7 +391,11 @@ pub mod tests {
     #[test]
     fn a_second_hello_is_found_behind_all_that_servers_pass_over() {
         assert_eq!(next(&usual(), false), Next::Hello(named(b"Example.com", &usual())));
-        for skipped in [other(CHANGE_CIPHER_SPEC, b"\x01"), other(CHANGE_CIPHER_SPEC, b""), other(ALERT, b"\x01\x5a")] {
+        for skipped in [
+            other(CHANGE_CIPHER_SPEC, b"\x01"),
+            other(CHANGE_CIPHER_SPEC, b""),
+            other(ALERT, b"\x01\x5a"),
+        ] {
             assert_eq!(next(&[&skipped[..], &usual()].concat(), false), Next::Skip(skipped.len()));
         }
         let first = hello(&[extension(EARLY_DATA, b""), sni(b"a.example")].concat());
@@ -384,9 +427,15 @@ pub mod tests {
             ("over two records", [record(&message[..9]), record(&message[9..])].concat()),
             ("a part of the header", record(&message[..3])),
             ("a byte", record(&message[..1])),
-            ("a part, and it is long", other(HANDSHAKE, &[&[CLIENT_HELLO, LONGEST_HELLO][..], &[1; 60]].concat())),
+            (
+                "a part, and it is long",
+                other(HANDSHAKE, &[&[CLIENT_HELLO, LONGEST_HELLO][..], &[1; 60]].concat()),
+            ),
             ("another message behind it", record(&[message.clone(), message.clone()].concat())),
-            ("a request for it before it", record(&[b"\0\0\0\0".to_vec(), message.clone()].concat())),
+            (
+                "a request for it before it",
+                record(&[b"\0\0\0\0".to_vec(), message.clone()].concat()),
+            ),
             ("a request for it", record(b"\0\0\0\0")),
             ("empty", record(b"")),
             ("empty data", other(APPLICATION_DATA, b"")),
@@ -409,8 +458,9 @@ pub mod tests {
 
     #[test]
     fn there_is_an_end() {
-        let padded =
-            |size: usize| handshake(&body(&long(&[extension(21, &vec![0; size]), sni(b"a.example")].concat())));
+        let padded = |size: usize| {
+            handshake(&body(&long(&[extension(21, &vec![0; size]), sni(b"a.example")].concat())))
+        };
         let first = record(&padded(15_000));
         assert_eq!(read(&first), named(b"a.example", &first));
         let spread: Vec<u8> = padded(15_900).chunks(100).flat_map(record).collect();

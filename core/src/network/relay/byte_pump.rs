@@ -1,5 +1,6 @@
-//! One direction of a connection: bytes from one socket to the other, as fast as the slower of them takes them. What is not to be seen
-//! goes through a pipe when there is much of it; the rest is copied, and nothing goes on before it was judged.
+//! One direction of a connection: bytes from one socket to the other, as fast as the slower of them
+//! takes them. What is not to be seen goes through a pipe when there is much of it; the rest is
+//! copied, and nothing goes on before it was judged.
 
 use std::os::fd::OwnedFd;
 
@@ -12,7 +13,8 @@ use super::sniffer::{Refusal, Seen, Sniffer};
 use super::splice_pipes::{Pipe, Pipes};
 use crate::network::supervisor::proxy_password::Token;
 
-/// What a read that brought so much asks for next goes through a pipe: below that, copying is cheaper than moving pages.
+/// What a read that brought so much asks for next goes through a pipe: below that, copying is
+/// cheaper than moving pages.
 const BULK: usize = 32 << 10;
 
 /// A pipe that brings no more than this is no longer worth it.
@@ -32,7 +34,8 @@ pub struct End {
     pub socket: OwnedFd,
     pub readable: bool,
     pub writable: bool,
-    /// The end of the stream or an error stands behind what can be read: a short read is not the last.
+    /// The end of the stream or an error stands behind what can be read: a short read is not the
+    /// last.
     pub hung_up: bool,
 }
 
@@ -50,7 +53,8 @@ impl End {
 
     /// The other side sees a reset, not an end.
     pub fn reset_when_closed(&self) {
-        let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(std::time::Duration::ZERO));
+        let _ =
+            rustix::net::sockopt::set_socket_linger(&self.socket, Some(std::time::Duration::ZERO));
     }
 }
 
@@ -81,7 +85,8 @@ pub struct Flow {
     bulk: bool,
     /// The source has said all.
     ended: bool,
-    /// And the destination was told so, unless something else is to be said to it or it is closed at once.
+    /// And the destination was told so, unless something else is to be said to it or it is closed
+    /// at once.
     shut: bool,
     pub leaves_open: bool,
 }
@@ -167,10 +172,22 @@ impl Flow {
     }
 
     /// Passes on what is here already. False: the destination takes no more now.
-    fn deliver(&mut self, to: &mut End, sight: Option<&mut Sniffer>, tools: &mut Tools) -> Result<bool, Stop> {
+    fn deliver(
+        &mut self,
+        to: &mut End,
+        sight: Option<&mut Sniffer>,
+        tools: &mut Tools,
+    ) -> Result<bool, Stop> {
         if let Some(mut pipe) = self.pipe.take() {
             while pipe.held > 0 && to.writable {
-                match rustix::pipe::splice(&pipe.out, None, &to.socket, None, pipe.held, SpliceFlags::NONBLOCK) {
+                match rustix::pipe::splice(
+                    &pipe.out,
+                    None,
+                    &to.socket,
+                    None,
+                    pipe.held,
+                    SpliceFlags::NONBLOCK,
+                ) {
                     Ok(moved) => {
                         pipe.held -= moved;
                         self.total += moved as u64;
@@ -208,7 +225,14 @@ impl Flow {
         }
         let Some(mut pipe) = tools.pipes.take() else { return Ok(false) };
         let length = self.free.min(SPLICED) as usize;
-        match rustix::pipe::splice(&from.socket, None, &pipe.into, None, length, SpliceFlags::NONBLOCK) {
+        match rustix::pipe::splice(
+            &from.socket,
+            None,
+            &pipe.into,
+            None,
+            length,
+            SpliceFlags::NONBLOCK,
+        ) {
             Ok(0) => self.ended = true,
             Ok(length) => {
                 pipe.held = length;
@@ -240,19 +264,20 @@ impl Flow {
         if room == 0 {
             return Err(Stop::Refused(Refusal::too_long()));
         }
-        let length = match rustix::net::recv(&from.socket, &mut tools.scratch[..room], RecvFlags::empty()) {
-            Ok((0, _)) => {
-                self.ended = true;
-                return Ok(());
-            }
-            Ok((length, _)) => length,
-            Err(Errno::INTR) => return Ok(()),
-            Err(Errno::AGAIN) => {
-                from.readable = false;
-                return Ok(());
-            }
-            Err(_) => return Err(Stop::Read),
-        };
+        let length =
+            match rustix::net::recv(&from.socket, &mut tools.scratch[..room], RecvFlags::empty()) {
+                Ok((0, _)) => {
+                    self.ended = true;
+                    return Ok(());
+                }
+                Ok((length, _)) => length,
+                Err(Errno::INTR) => return Ok(()),
+                Err(Errno::AGAIN) => {
+                    from.readable = false;
+                    return Ok(());
+                }
+                Err(_) => return Err(Stop::Read),
+            };
         from.readable = length == room || from.hung_up;
         self.bulk = length >= BULK;
         let bytes = &tools.scratch[..length];
@@ -266,7 +291,12 @@ impl Flow {
     }
 
     /// Judges bytes as far as they can be, and sends those that may go on. Says how many were sent.
-    fn pass(&mut self, bytes: &[u8], to: &mut End, sight: Option<&mut Sniffer>) -> Result<usize, Stop> {
+    fn pass(
+        &mut self,
+        bytes: &[u8],
+        to: &mut End,
+        sight: Option<&mut Sniffer>,
+    ) -> Result<usize, Stop> {
         if let Some(sight) = sight {
             while self.free < bytes.len() as u64 {
                 match sight.judge(&bytes[self.free as usize..]) {

@@ -1,4 +1,5 @@
-//! The way of a connection that is decided: to its server, to whoever speaks HTTP for that, or to its end.
+//! The way of a connection that is decided: to its server, to whoever speaks HTTP for that, or to
+//! its end.
 
 use std::fmt;
 use std::rc::Rc;
@@ -18,7 +19,12 @@ const NOBODY: &str = "what speaks HTTP for it is gone, or has too much to do";
 
 impl<'t> Relay<'t> {
     /// It is allowed.
-    pub(super) fn go_on(&mut self, connection: &mut Connection<'t>, generation: u16, index: usize) -> Turn {
+    pub(super) fn go_on(
+        &mut self,
+        connection: &mut Connection<'t>,
+        generation: u16,
+        index: usize,
+    ) -> Turn {
         match (&connection.subject.name, connection.subject.address) {
             (Some(name), _) => {
                 if let Some(kind) = self.table.hands_over(name) {
@@ -29,7 +35,12 @@ impl<'t> Relay<'t> {
                     };
                 }
                 let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
-                match self.resolver.look_up(name, event(CLIENT, generation, index), self.now, &loop_) {
+                match self.resolver.look_up(
+                    name,
+                    event(CLIENT, generation, index),
+                    self.now,
+                    &loop_,
+                ) {
                     None => Turn::Wait,
                     Some(found) => self.found(connection, found, generation, index),
                 }
@@ -39,7 +50,8 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// It is the Python half's from here on, and told of by that; but not that somebody was asked about it.
+    /// It is the Python half's from here on, and told of by that; but not that somebody was asked
+    /// about it.
     pub(super) fn part(&mut self, connection: Connection<'t>, kind: Handed, index: usize) {
         let (client, said, subject) = connection.part(&self.epoll);
         if let Some(name) = &subject.name {
@@ -83,7 +95,9 @@ impl<'t> Relay<'t> {
         index: usize,
     ) -> Turn {
         let is_inward = matches!(connection.subject.way, Direction::Inward(_));
-        if !is_inward && !self.knows_guards(connection.subject.port, event(CLIENT, generation, index)) {
+        if !is_inward
+            && !self.knows_guards(connection.subject.port, event(CLIENT, generation, index))
+        {
             connection.keep_found(addresses);
             return Turn::Wait;
         }
@@ -92,7 +106,8 @@ impl<'t> Relay<'t> {
         self.dialled(connection, dialled, Errno::HOSTUNREACH)
     }
 
-    /// Is it known to which addresses the upstreams lead that may serve this port, and have endpoint rules? If not, `waiter` will be told.
+    /// Is it known to which addresses the upstreams lead that may serve this port, and have
+    /// endpoint rules? If not, `waiter` will be told.
     pub(super) fn knows_guards(&mut self, port: u16, waiter: u64) -> bool {
         let mut is_known = true;
         for name in self.guards.to_look_up(port, self.now) {
@@ -106,10 +121,20 @@ impl<'t> Relay<'t> {
     }
 
     pub(super) fn origin(&self) -> Origin<'_> {
-        Origin { table: self.table, guards: &self.guards, epoll: &self.epoll, within: self.within.as_ref() }
+        Origin {
+            table: self.table,
+            guards: &self.guards,
+            epoll: &self.epoll,
+            within: self.within.as_ref(),
+        }
     }
 
-    pub(super) fn dialled(&mut self, connection: &mut Connection<'t>, dialled: Dialled, errno: Errno) -> Turn {
+    pub(super) fn dialled(
+        &mut self,
+        connection: &mut Connection<'t>,
+        dialled: Dialled,
+        errno: Errno,
+    ) -> Turn {
         match dialled {
             Dialled::Started => Turn::Wait,
             Dialled::Forbidden(reason) => self.refuse(connection, reason, ConnectionResult::Denied),
@@ -120,7 +145,12 @@ impl<'t> Relay<'t> {
         }
     }
 
-    pub(super) fn refuse(&mut self, connection: &mut Connection<'t>, reason: &str, outcome: ConnectionResult) -> Turn {
+    pub(super) fn refuse(
+        &mut self,
+        connection: &mut Connection<'t>,
+        reason: &str,
+        outcome: ConnectionResult,
+    ) -> Turn {
         let subject = &connection.subject;
         let rule = subject.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
         let host = subject.name.as_ref().map(|name| name as &dyn fmt::Display);
@@ -137,7 +167,11 @@ impl<'t> Relay<'t> {
         });
         let address = subject.address.as_ref().map(|address| address as &dyn fmt::Display);
         let status = if outcome == ConnectionResult::Failed { UNREACHABLE } else { DENIED };
-        let answer = refusal_response::answer(host.or(address), subject.port, &RefusalText { rule, reason, status });
+        let answer = refusal_response::answer(
+            host.or(address),
+            subject.port,
+            &RefusalText { rule, reason, status },
+        );
         let answer = match connection.form() {
             Some(form) => form.refusal(answer, status),
             None => answer,

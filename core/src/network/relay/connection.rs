@@ -8,8 +8,8 @@
 //!
 //! A greeting is what is said to the proxy; who dialled the host itself says nothing before.
 //!
-//! The program inside has been connected to us since before anything was decided; a refusal is a reset, or an answer of HTTP to
-//! whoever speaks it.
+//! The program inside has been connected to us since before anything was decided; a refusal is a
+//! reset, or an answer of HTTP to whoever speaks it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -33,13 +33,15 @@ use crate::network::rules::host_table::Rule;
 use crate::network::rules::http_hosts::Kind as Handed;
 use crate::plan::host_name::{Host, Name};
 
-/// To finish the first head of a request, or a ClientHello, that was begun, and to tell the proxy what is wanted.
+/// To finish the first head of a request, or a ClientHello, that was begun, and to tell the proxy
+/// what is wanted.
 const HEAD: Duration = Duration::from_secs(30);
 
 /// To begin a request that is refused: others get their reset then.
 const REFUSED: Duration = Duration::from_secs(1);
 
-/// For a server to finish its answers to the requests before one that was refused, and for a client to read that it was.
+/// For a server to finish its answers to the requests before one that was refused, and for a client
+/// to read that it was.
 const LEAVE: Duration = Duration::from_secs(5);
 
 /// What a connection is for.
@@ -208,7 +210,12 @@ impl<'t> Connection<'t> {
     }
 
     /// To the proxy itself.
-    pub fn greeting(client: OwnedFd, now: Instant, epoll: &OwnedFd, event: u64) -> Result<Connection<'t>, Errno> {
+    pub fn greeting(
+        client: OwnedFd,
+        now: Instant,
+        epoll: &OwnedFd,
+        event: u64,
+    ) -> Result<Connection<'t>, Errno> {
         let mut connection = Connection::new(client, Subject::unknown(), now, epoll, event)?;
         connection.state = State::Greeting(Greeting::default(), Vec::new());
         connection.deadline = Some(now + HEAD);
@@ -223,7 +230,9 @@ impl<'t> Connection<'t> {
                 Step::More => {}
                 Step::Say(taken, words) => {
                     held.drain(..taken);
-                    if rustix::net::send(&self.client.socket, words, SendFlags::NOSIGNAL) != Ok(words.len()) {
+                    if rustix::net::send(&self.client.socket, words, SendFlags::NOSIGNAL)
+                        != Ok(words.len())
+                    {
                         return self.break_off();
                     }
                     continue;
@@ -235,7 +244,11 @@ impl<'t> Connection<'t> {
                 return Turn::Wait;
             }
             let room = tools.scratch.len().saturating_sub(held.len());
-            match rustix::net::recv(&self.client.socket, &mut tools.scratch[..room], RecvFlags::empty()) {
+            match rustix::net::recv(
+                &self.client.socket,
+                &mut tools.scratch[..room],
+                RecvFlags::empty(),
+            ) {
                 Ok((0, _)) => return Turn::Over,
                 Ok((length, _)) => held.extend_from_slice(&tools.scratch[..length]),
                 Err(Errno::INTR) => {}
@@ -248,10 +261,17 @@ impl<'t> Connection<'t> {
     /// It is known what the proxy is asked for. From here on it is as if that had been dialled.
     pub fn go_on(&mut self, subject: Subject<'t>, asked: ProxyRequest) {
         let ProxyRequest { host, form, taken, head, .. } = asked;
-        let State::Greeting(_, held) = std::mem::replace(&mut self.state, State::Waiting) else { return };
+        let State::Greeting(_, held) = std::mem::replace(&mut self.state, State::Waiting) else {
+            return;
+        };
         self.sight = match form {
-            Form::Request => Some(Sniffer::of_a_request(subject.name.clone().map_or(host, Host::Name), subject.port)),
-            Form::Connect | Form::Socks => subject.name.clone().map(|name| Sniffer::of(name, subject.port)),
+            Form::Request => Some(Sniffer::of_a_request(
+                subject.name.clone().map_or(host, Host::Name),
+                subject.port,
+            )),
+            Form::Connect | Form::Socks => {
+                subject.name.clone().map(|name| Sniffer::of(name, subject.port))
+            }
         };
         let flow = if self.sight.is_some() { Flow::judged() } else { Flow::unseen() };
         self.up = flow.holding([&head[..], held.get(taken..).unwrap_or_default()].concat());
@@ -291,7 +311,8 @@ impl<'t> Connection<'t> {
     /// Was there a server at the other end?
     /// Somebody was called. Who is still being dialled when its client leaves may have heard of it.
     pub fn has_flowed(&self) -> bool {
-        let is_outside = matches!(self.state, State::Flowing | State::Dialling(_)) && !self.was_refused;
+        let is_outside =
+            matches!(self.state, State::Flowing | State::Dialling(_)) && !self.was_refused;
         self.up.total + self.down.total > 0 || is_outside
     }
 
@@ -318,7 +339,13 @@ impl<'t> Connection<'t> {
     }
 
     /// Starts to dial the first of these addresses that may be dialled.
-    pub fn dial(&mut self, addresses: Addresses, from: &Origin<'_>, now: Instant, event: u64) -> Dialled {
+    pub fn dial(
+        &mut self,
+        addresses: Addresses,
+        from: &Origin<'_>,
+        now: Instant,
+        event: u64,
+    ) -> Dialled {
         self.state = State::Dialling(Dial::new(addresses, now));
         self.dial_next(from, now, event)
     }
@@ -373,7 +400,8 @@ impl<'t> Connection<'t> {
                     return self.wait_for_server();
                 }
                 // What can be written and was neither closed nor broken since is connected.
-                let connected = if server.hung_up { sockopt::socket_error(&server.socket) } else { Ok(Ok(())) };
+                let connected =
+                    if server.hung_up { sockopt::socket_error(&server.socket) } else { Ok(Ok(())) };
                 match connected {
                     Ok(Ok(())) => {
                         let _ = sockopt::set_tcp_nodelay(&server.socket, true);
@@ -403,12 +431,18 @@ impl<'t> Connection<'t> {
     fn flow(&mut self, tools: &mut Tools, now: Instant) -> Turn {
         let Some(server) = &mut self.server else { return self.say_last_words(tools, now) };
         let is_answered = match &mut self.sight {
-            Some(sight) if sight.awaits_answer() => hear_answer(sight, server, self.down.total, tools),
+            Some(sight) if sight.awaits_answer() => {
+                hear_answer(sight, server, self.down.total, tools)
+            }
             _ => true,
         };
         // When both directions have ended the sockets are closed, and that says the same.
         self.down.leaves_open |= self.up.is_done();
-        let pumped = if is_answered { self.down.pump(server, &mut self.client, None, tools) } else { Ok(false) };
+        let pumped = if is_answered {
+            self.down.pump(server, &mut self.client, None, tools)
+        } else {
+            Ok(false)
+        };
         let down = match pumped {
             Ok(again) => again,
             // Nobody is there to read what else comes, or there is nobody from whom it could come.
@@ -434,7 +468,8 @@ impl<'t> Connection<'t> {
             return Turn::Over;
         }
         if self.last_words.is_none() {
-            // Whoever has said something already, and waits for the answer inside of what is next, is idle and no more.
+            // Whoever has said something already, and waits for the answer inside of what is next,
+            // is idle and no more.
             let is_begun = self.up.is_undecided() && self.up.total == 0;
             self.deadline = if is_begun { self.deadline.or(Some(now + HEAD)) } else { None };
         }
@@ -450,7 +485,8 @@ impl<'t> Connection<'t> {
         Turn::Over
     }
 
-    /// Refused before anything was dialled, or because nothing could be: with `answer` for whoever speaks HTTP, or asked the proxy.
+    /// Refused before anything was dialled, or because nothing could be: with `answer` for whoever
+    /// speaks HTTP, or asked the proxy.
     pub fn refuse(&mut self, answer: Vec<u8>, tools: &mut Tools, now: Instant) -> Turn {
         self.was_refused = true;
         self.server = None;
@@ -487,8 +523,15 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// What was refused is a request on a connection that was allowed. The answers to those before it come first.
-    pub fn answer_refusal(&mut self, refusal: &Refusal, answer: Vec<u8>, tools: &mut Tools, now: Instant) -> Turn {
+    /// What was refused is a request on a connection that was allowed. The answers to those before
+    /// it come first.
+    pub fn answer_refusal(
+        &mut self,
+        refusal: &Refusal,
+        answer: Vec<u8>,
+        tools: &mut Tools,
+        now: Instant,
+    ) -> Turn {
         self.was_refused = true;
         if !refusal.is_http {
             return self.break_off();
@@ -522,10 +565,12 @@ impl<'t> Connection<'t> {
         self.leave(tools)
     }
 
-    /// Closing a socket with bytes that nobody read would be a reset, and the answer might be lost with it.
+    /// Closing a socket with bytes that nobody read would be a reset, and the answer might be lost
+    /// with it.
     fn leave(&mut self, tools: &mut Tools) -> Turn {
         while self.client.readable {
-            match rustix::net::recv(&self.client.socket, &mut tools.scratch[..], RecvFlags::empty()) {
+            match rustix::net::recv(&self.client.socket, &mut tools.scratch[..], RecvFlags::empty())
+            {
                 Ok((0, _)) => return Turn::Over,
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.client.readable = false,
@@ -541,7 +586,9 @@ impl<'t> Connection<'t> {
         match self.state {
             State::Waiting => Turn::Decide,
             State::Dialling(_) => Turn::Unreachable(Errno::TIMEDOUT),
-            State::Greeting(..) | State::Flowing | State::Refusing(_) | State::Leaving => self.break_off(),
+            State::Greeting(..) | State::Flowing | State::Refusing(_) | State::Leaving => {
+                self.break_off()
+            }
         }
     }
 
@@ -553,7 +600,8 @@ impl<'t> Connection<'t> {
     }
 }
 
-/// Does the server agree to another protocol? It stays unread until that can be said. False: more of it has to come.
+/// Does the server agree to another protocol? It stays unread until that can be said. False: more
+/// of it has to come.
 fn hear_answer(sight: &mut Sniffer, server: &mut End, received: u64, tools: &mut Tools) -> bool {
     // What a server says before it was asked is no answer.
     let agreed = if received > 0 { Some(false) } else { peek_answer(server, tools) };
@@ -568,7 +616,8 @@ fn peek_answer(server: &mut End, tools: &mut Tools) -> Option<bool> {
         match rustix::net::recv(&server.socket, &mut tools.scratch[..], RecvFlags::PEEK) {
             Ok((length, _)) => {
                 let is_all = server.hung_up || length == 0 || length == tools.scratch.len();
-                let agreed = http_response_head::switches(&tools.scratch[..length]).or(is_all.then_some(false));
+                let agreed = http_response_head::switches(&tools.scratch[..length])
+                    .or(is_all.then_some(false));
                 server.readable = agreed.is_some();
                 return agreed;
             }

@@ -1,4 +1,5 @@
-//! From what somebody wants to what becomes of it: judged, and from there on its way (network/relay/connect_upstream.rs) or in doubt (network/relay/pending.rs).
+//! From what somebody wants to what becomes of it: judged, and from there on its way
+//! (network/relay/connect_upstream.rs) or in doubt (network/relay/pending.rs).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -11,8 +12,10 @@ use crate::plan::host_name::Host;
 use crate::plan::{Action, Published};
 
 /// The namespace's own addresses (network/namespace.rs).
-const OWN: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1))];
+const OWN: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1)),
+];
 
 impl<'t> Relay<'t> {
     pub(super) fn begin_relaying(
@@ -26,9 +29,13 @@ impl<'t> Relay<'t> {
         let here = |port, way| (Subject { port, way, ..Subject::unknown() }, None);
         let (subject, verdict) = match entrance {
             // A client of the proxy says what it wants before it comes here.
-            Entrance::Dialled | Entrance::Proxy => self.subject_of(Host::Address(dialled.ip()), dialled.port()),
+            Entrance::Dialled | Entrance::Proxy => {
+                self.subject_of(Host::Address(dialled.ip()), dialled.port())
+            }
             Entrance::Local(port) => here(port, Direction::Local),
-            Entrance::Published(Published { inside, host }) => here(inside, Direction::Inward(host)),
+            Entrance::Published(Published { inside, host }) => {
+                here(inside, Direction::Inward(host))
+            }
         };
         let synthetic = subject.synthetic;
         let number = event(CLIENT, generation, index);
@@ -44,7 +51,11 @@ impl<'t> Relay<'t> {
     }
 
     /// What somebody wants, and what the table says of it; None: that is nowhere.
-    pub(super) fn subject_of(&mut self, host: Host, port: u16) -> (Subject<'t>, Option<HostDecision<'t>>) {
+    pub(super) fn subject_of(
+        &mut self,
+        host: Host,
+        port: u16,
+    ) -> (Subject<'t>, Option<HostDecision<'t>>) {
         let (name, synthetic, address) = match host {
             Host::Name(name) => (Some(name), None, None),
             Host::Address(address) => {
@@ -57,7 +68,9 @@ impl<'t> Relay<'t> {
         };
         let verdict = match (&name, address) {
             (Some(name), _) => Some(self.table.judge_name(name, Some(port))),
-            (None, Some(address)) if !leads_nowhere(address) => Some(self.table.judge_address(address, port)),
+            (None, Some(address)) if !leads_nowhere(address) => {
+                Some(self.table.judge_address(address, port))
+            }
             _ => None,
         };
         let rule = verdict.and_then(|verdict| verdict.rule);
@@ -89,7 +102,8 @@ impl<'t> Relay<'t> {
     }
 }
 
-/// The listener itself can be dialled, by addresses that are nobody's; and so can those that no name was given.
+/// The listener itself can be dialled, by addresses that are nobody's; and so can those that no
+/// name was given.
 fn leads_nowhere(address: IpAddr) -> bool {
     OWN.contains(&address)
         || match address {

@@ -1,8 +1,11 @@
-//! What the relay tells the supervisor: its decisions, and its questions ([`crate::network::relay::relay_messages`]). All of them: when the supervisor writes slower than
-//! is decided, nobody is served until it has caught up. Otherwise a flood could hide in its own noise what it was made for.
+//! What the relay tells the supervisor: its decisions, and its questions
+//! ([`crate::network::relay::relay_messages`]). All of them: when the supervisor writes slower than
+//! is decided, nobody is served until it has caught up. Otherwise a flood could hide in its own
+//! noise what it was made for.
 //!
-//! Connections that end in the same turn of the relay are told together: waking the supervisor for each costs both more than all else that is
-//! done about its end. Whatever else was decided is told before anybody can see it.
+//! Connections that end in the same turn of the relay are told together: waking the supervisor for
+//! each costs both more than all else that is done about its end. Whatever else was decided is told
+//! before anybody can see it.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -92,10 +95,15 @@ impl Decision<'_> {
             ConnectionResult::Failed => "fail",
         };
         let mut out = String::with_capacity(384);
-        let _ = write!(out, "{{\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
+        let _ =
+            write!(out, "{{\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
         text(&mut out, "host", self.host);
         number(&mut out, "port", self.port.map(u128::from));
-        text(&mut out, "address", self.address.as_ref().map(|address| address as &dyn fmt::Display));
+        text(
+            &mut out,
+            "address",
+            self.address.as_ref().map(|address| address as &dyn fmt::Display),
+        );
         text(&mut out, "rule", self.rule);
         text(&mut out, "reason", self.reason.as_ref().map(|reason| reason as &dyn fmt::Display));
         number(&mut out, "sent", self.traffic.map(|traffic| traffic.sent.into()));
@@ -114,7 +122,9 @@ impl Decision<'_> {
 fn text(out: &mut String, key: &str, value: Option<&dyn fmt::Display>) {
     let _ = write!(out, ",\"{key}\":");
     match value {
-        Some(value) => writer::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM),
+        Some(value) => {
+            writer::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM)
+        }
         None => out.push_str("null"),
     }
 }
@@ -163,7 +173,10 @@ impl DecisionLog {
 
     /// Until the supervisor listens, or says something itself.
     pub fn wait(&self) -> Result<(), Errno> {
-        match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)], None) {
+        match rustix::event::poll(
+            &mut [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)],
+            None,
+        ) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(errno),
         }
@@ -200,7 +213,11 @@ impl DecisionLog {
     }
 
     fn send(&mut self, message: &str) -> bool {
-        match rustix::net::send(&self.socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        match rustix::net::send(
+            &self.socket,
+            message.as_bytes(),
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        ) {
             Ok(_) => true,
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => false,
             Err(_) => {
@@ -217,7 +234,10 @@ impl DecisionLog {
             if self.waiting.is_empty() || self.over {
                 return;
             }
-            match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&PATIENCE)) {
+            match rustix::event::poll(
+                &mut [PollFd::new(&self.socket, PollFlags::OUT)],
+                Some(&PATIENCE),
+            ) {
                 Ok(1..) | Err(Errno::INTR) => {}
                 Ok(0) | Err(_) => return,
             }
@@ -226,7 +246,8 @@ impl DecisionLog {
 
     /// What the supervisor says. Where no namespace keeps the network in, clients come this way.
     pub fn hear(&mut self) -> Heard {
-        let received = if self.over { Received::End } else { loopback_proxy::receive(self.socket.as_fd()) };
+        let received =
+            if self.over { Received::End } else { loopback_proxy::receive(self.socket.as_fd()) };
         match received {
             Received::Client(client) => return Heard::Client(client),
             Received::Nothing => return Heard::Nothing,
@@ -275,13 +296,16 @@ mod tests {
 
     fn pair() -> (DecisionLog, OwnedFd) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .unwrap();
         (DecisionLog::new(ours), theirs)
     }
 
     fn heard(socket: &OwnedFd) -> Vec<Value> {
         let mut message = [0; LONGEST];
-        let length = rustix::net::recv(socket, &mut message, RecvFlags::empty()).map_or(0, |(length, _)| length);
+        let length = rustix::net::recv(socket, &mut message, RecvFlags::empty())
+            .map_or(0, |(length, _)| length);
         let lines = message[..length].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
@@ -291,7 +315,8 @@ mod tests {
         let (mut told, theirs) = pair();
         let traffic = Some(Traffic { sent: 5, received: 7, ms: 9 });
         let address = Some("192.0.2.1".parse().unwrap());
-        let (host, rule): (&dyn fmt::Display, &dyn fmt::Display) = (&"a\n\u{1b}.example", &"paddock.toml:12");
+        let (host, rule): (&dyn fmt::Display, &dyn fmt::Display) =
+            (&"a\n\u{1b}.example", &"paddock.toml:12");
         told.say(&Decision {
             layer: Layer::Connect,
             outcome: ConnectionResult::Allowed,
@@ -368,10 +393,14 @@ mod tests {
         let ended = |port| Decision {
             outcome: ConnectionResult::Allowed,
             port: Some(port),
-            reason: Some("long enough for several messages, if there are so many of it: ........................"),
+            reason: Some(
+                "long enough for several messages, if there are so many of it: ........................",
+            ),
             ..Decision::about_nobody(Layer::Connect)
         };
-        let ports = |theirs| heard(theirs).iter().map(|one| one["port"].as_u64().unwrap()).collect::<Vec<u64>>();
+        let ports = |theirs| {
+            heard(theirs).iter().map(|one| one["port"].as_u64().unwrap()).collect::<Vec<u64>>()
+        };
         told.say(&ended(1));
         told.say(&ended(2));
         assert_eq!(ports(&theirs), [0; 0]);

@@ -15,7 +15,8 @@ use crate::network::rules::address::{self, Kind};
 const CONNECT: Duration = Duration::from_secs(10);
 const CONNECT_NEXT: Duration = Duration::from_secs(3);
 
-pub const WATCHED: EventFlags = EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
+pub const WATCHED: EventFlags =
+    EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 pub struct Dial {
     addresses: Addresses,
@@ -38,7 +39,8 @@ impl Dial {
         Dial { addresses, next: 0, until: now + CONNECT, tried: None }
     }
 
-    /// Starts to dial the next of the addresses that `may` lets be dialled, from what `socket` makes.
+    /// Starts to dial the next of the addresses that `may` lets be dialled, from what `socket`
+    /// makes.
     pub fn next(
         &mut self,
         port: u16,
@@ -59,11 +61,14 @@ impl Dial {
                 continue;
             }
             self.tried = Some(address);
-            let connected =
-                socket(address).and_then(|socket| connect(socket, SocketAddr::new(address, port), epoll, event));
+            let connected = socket(address)
+                .and_then(|socket| connect(socket, SocketAddr::new(address, port), epoll, event));
             if let Ok(socket) = connected {
                 let is_last = self.next == self.addresses.len();
-                return Next::Started(socket, if is_last { self.until } else { self.until.min(now + CONNECT_NEXT) });
+                return Next::Started(
+                    socket,
+                    if is_last { self.until } else { self.until.min(now + CONNECT_NEXT) },
+                );
             }
         }
         match forbidden {
@@ -99,14 +104,18 @@ pub fn is_own(address: IpAddr) -> bool {
     address::kind(address) == Kind::Public && can_be_bound(address)
 }
 
-/// Does this address lead to the host itself, whatever its kind is? A server that listens on all addresses is the same at each of them.
+/// Does this address lead to the host itself, whatever its kind is? A server that listens on all
+/// addresses is the same at each of them.
 pub fn is_of_this_machine(address: IpAddr) -> bool {
     matches!(address::kind(address), Kind::Loopback | Kind::Unspecified) || can_be_bound(address)
 }
 
 /// Only the host's own addresses can be bound.
 fn can_be_bound(address: IpAddr) -> bool {
-    let socket = rustix::net::socket_with(family(address), SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let socket =
+        rustix::net::socket_with(family(address), SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     // If it can not be asked it counts as such: that is the answer that refuses.
-    !socket.is_ok_and(|socket| rustix::net::bind(&socket, &SocketAddr::new(address, 0)) == Err(Errno::ADDRNOTAVAIL))
+    !socket.is_ok_and(|socket| {
+        rustix::net::bind(&socket, &SocketAddr::new(address, 0)) == Err(Errno::ADDRNOTAVAIL)
+    })
 }

@@ -1,4 +1,5 @@
-//! What the Python half has dialled for it: there is one place that decides who is called, resolves and dials, and this is it.
+//! What the Python half has dialled for it: there is one place that decides who is called, resolves
+//! and dials, and this is it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -41,7 +42,8 @@ impl<'t> Relay<'t> {
             let found = match &wanted.host {
                 Host::Address(address) => Some(Ok(Rc::from([*address]))),
                 Host::Name(name) => {
-                    let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
+                    let loop_ =
+                        host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
                     self.resolver.look_up(name, number, self.now, &loop_)
                 }
             };
@@ -54,7 +56,12 @@ impl<'t> Relay<'t> {
     }
 
     /// A lookup has ended for which it waits, or waited.
-    pub(super) fn upstream_told(&mut self, mut upstream: Upstream, found: Result<Addresses, Failure>, index: usize) {
+    pub(super) fn upstream_told(
+        &mut self,
+        mut upstream: Upstream,
+        found: Result<Addresses, Failure>,
+        index: usize,
+    ) {
         if upstream.dialled.is_some() {
             self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
             return;
@@ -68,12 +75,18 @@ impl<'t> Relay<'t> {
         self.table.is_upstream(&wanted.host, wanted.port) || self.knows_guards(wanted.port, number)
     }
 
-    pub(super) fn upstream_found(&mut self, upstream: Upstream, found: Result<Addresses, Failure>, index: usize) {
+    pub(super) fn upstream_found(
+        &mut self,
+        upstream: Upstream,
+        found: Result<Addresses, Failure>,
+        index: usize,
+    ) {
         if let Host::Name(name) = &upstream.wanted.host {
             self.guards.heard(name, &found, self.now);
         }
         match found {
-            // What no route leads to is a host that is inspected: it may not be another name of a route's upstream.
+            // What no route leads to is a host that is inspected: it may not be another name of a
+            // route's upstream.
             Ok(addresses) if !self.may_compare(&upstream.wanted, index) => {
                 let upstream = Upstream { found: Some(addresses), ..upstream };
                 self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
@@ -98,8 +111,12 @@ impl<'t> Relay<'t> {
         };
         match dial.next(port, may, dial::host_socket, self.now, &self.epoll, number) {
             Next::Started(socket, deadline) => {
-                let upstream =
-                    Upstream { wanted, dialled: Some((dial, socket)), found: None, deadline: Some(deadline) };
+                let upstream = Upstream {
+                    wanted,
+                    dialled: Some((dial, socket)),
+                    found: None,
+                    deadline: Some(deadline),
+                };
                 self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
                 self.sweep_at.get_or_insert(self.now + SWEEP);
             }
@@ -118,7 +135,12 @@ impl<'t> Relay<'t> {
         self.vacate(index);
     }
 
-    pub(super) fn upstream_happened(&mut self, mut upstream: Box<Upstream>, flags: EventFlags, index: usize) {
+    pub(super) fn upstream_happened(
+        &mut self,
+        mut upstream: Box<Upstream>,
+        flags: EventFlags,
+        index: usize,
+    ) {
         let Some((dial, socket)) = upstream.dialled.take() else {
             self.slots[index].peer = Some(Peer::Upstream(upstream));
             return;
@@ -137,8 +159,12 @@ impl<'t> Relay<'t> {
                 self.handover.reached(upstream.wanted.id, socket, address);
                 self.vacate(index);
             }
-            (Ok(Err(errno)) | Err(errno), _) => self.dial_upstream(upstream.wanted, dial, errno, index),
-            (Ok(Ok(())), None) => self.upstream_failed(&upstream.wanted, "it can not be reached", false, index),
+            (Ok(Err(errno)) | Err(errno), _) => {
+                self.dial_upstream(upstream.wanted, dial, errno, index)
+            }
+            (Ok(Ok(())), None) => {
+                self.upstream_failed(&upstream.wanted, "it can not be reached", false, index)
+            }
         }
     }
 

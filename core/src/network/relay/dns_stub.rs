@@ -1,5 +1,6 @@
-//! Answers to questions for names from inside, whatever server they were meant for. A name that may be reached at some port gets
-//! addresses that lead back to it; nobody else is asked before it is dialled. All others do not exist.
+//! Answers to questions for names from inside, whatever server they were meant for. A name that may
+//! be reached at some port gets addresses that lead back to it; nobody else is asked before it is
+//! dialled. All others do not exist.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -28,7 +29,8 @@ const IDLE: Duration = Duration::from_secs(30);
 /// So many questions of one stream are answered before others get their turn.
 const IN_A_ROW: usize = 64;
 
-/// Names of addresses. Programs ask for them on their own account; nobody has to hear that they do not exist.
+/// Names of addresses. Programs ask for them on their own account; nobody has to hear that they do
+/// not exist.
 const REVERSE: [&[u8]; 2] = [b".in-addr.arpa", b".ip6.arpa"];
 
 pub struct Stub<'t> {
@@ -43,7 +45,12 @@ impl<'t> Stub<'t> {
     }
 
     /// The answer to a message, if it gets any.
-    pub fn answer(&mut self, message: &[u8], told: &mut DecisionLog, now: Instant) -> Option<Vec<u8>> {
+    pub fn answer(
+        &mut self,
+        message: &[u8],
+        told: &mut DecisionLog,
+        now: Instant,
+    ) -> Option<Vec<u8>> {
         match Query::read(message) {
             DnsQuestion::Nothing => None,
             DnsQuestion::Refused(answer) => Some(answer),
@@ -61,11 +68,16 @@ impl<'t> Stub<'t> {
             return Answer::NoName;
         };
         let verdict = self.table.judge_name(name, None);
-        // One that would be asked about is asked about when it is dialled: then the port is known, and until then nobody has to be.
+        // One that would be asked about is asked about when it is dialled: then the port is known,
+        // and until then nobody has to be.
         if verdict.action == Action::Deny {
             if !REVERSE.iter().any(|end| name.as_bytes().ends_with(end)) {
                 let rule = verdict.rule.as_ref().map(|rule| rule as _);
-                let denied = Decision { rule, reason: verdict.reason, ..Decision::about_nobody(Layer::Name) };
+                let denied = Decision {
+                    rule,
+                    reason: verdict.reason,
+                    ..Decision::about_nobody(Layer::Name)
+                };
                 self.say(query, now, told, &denied);
             }
             return Answer::NoName;
@@ -80,7 +92,13 @@ impl<'t> Stub<'t> {
         }
     }
 
-    fn say(&mut self, query: &Query, now: Instant, told: &mut DecisionLog, decision: &Decision<'_>) {
+    fn say(
+        &mut self,
+        query: &Query,
+        now: Instant,
+        told: &mut DecisionLog,
+        decision: &Decision<'_>,
+    ) {
         let name = query.asked_name();
         if self.said.get(&name).is_some_and(|said| now - *said < SAID) {
             return;
@@ -115,14 +133,25 @@ pub enum Next {
 
 impl Stream {
     pub fn new(socket: OwnedFd, now: Instant) -> Stream {
-        Stream { end: End::new(socket), received: Vec::new(), answers: Vec::new(), deadline: now + IDLE }
+        Stream {
+            end: End::new(socket),
+            received: Vec::new(),
+            answers: Vec::new(),
+            deadline: now + IDLE,
+        }
     }
 
     pub fn note(&mut self, flags: EventFlags) {
         self.end.note(flags);
     }
 
-    pub fn turn(&mut self, stub: &mut Stub<'_>, told: &mut DecisionLog, scratch: &mut [u8], now: Instant) -> Next {
+    pub fn turn(
+        &mut self,
+        stub: &mut Stub<'_>,
+        told: &mut DecisionLog,
+        scratch: &mut [u8],
+        now: Instant,
+    ) -> Next {
         let mut answered = 0;
         loop {
             while !self.answers.is_empty() {

@@ -1,9 +1,12 @@
-//! The addresses of upstreams that have endpoint rules: a route leads there, and no other connection does.
+//! The addresses of upstreams that have endpoint rules: a route leads there, and no other
+//! connection does.
 //!
-//! A name can be guarded by itself ([`crate::network::rules::http_hosts`]), but another name may lead to the same address, and an address may be listed. So before anything
-//! is dialled at a port that such an upstream may serve, the relay looks up the upstream's name too, and compares. It remembers all that it found
-//! in this run. It does not know an address to which the upstream's name never led. An upstream on this machine is guarded at all addresses of this
-//! machine: a server that listens on all of them is the same server.
+//! A name can be guarded by itself ([`crate::network::rules::http_hosts`]), but another name may
+//! lead to the same address, and an address may be listed. So before anything is dialled at a port
+//! that such an upstream may serve, the relay looks up the upstream's name too, and compares. It
+//! remembers all that it found in this run. It does not know an address to which the upstream's
+//! name never led. An upstream on this machine is guarded at all addresses of this machine: a
+//! server that listens on all of them is the same server.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -17,15 +20,16 @@ use crate::plan::host_name::{Host, Name};
 /// Where web servers are: one that serves https may serve the same in clear.
 const WEB: [u16; 2] = [80, 443];
 
-/// What was found out is not asked for again within this time. The resolver's own memory is as long as a name server says.
+/// What was found out is not asked for again within this time. The resolver's own memory is as long
+/// as a name server says.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// So many addresses of one upstream are remembered. With more of them, all are forgotten and asked for again.
+/// So many addresses of one upstream are remembered. With more of them, all are forgotten and asked
+/// for again.
 const REMEMBERED: usize = 4096;
 
 const GUARDED: &str = "a route with endpoint rules leads to this address, and nothing else does, unless the route says shared_addresses = true";
-const UNKNOWN: &str =
-    "it may be an upstream of a route with endpoint rules: no name server says to which addresses that leads";
+const UNKNOWN: &str = "it may be an upstream of a route with endpoint rules: no name server says to which addresses that leads";
 
 /// An upstream with endpoint rules.
 #[derive(Debug)]
@@ -83,7 +87,11 @@ impl<'t> Guards<'t> {
             let is_fresh = self.known[*index].looked_up.is_some_and(|at| now < at + FRESH);
             serves(&self.guarded[*index], port) && !is_fresh
         };
-        self.by_name.iter().filter(|(_, indices)| indices.iter().any(is_due)).map(|(name, _)| *name).collect()
+        self.by_name
+            .iter()
+            .filter(|(_, indices)| indices.iter().any(is_due))
+            .map(|(name, _)| *name)
+            .collect()
     }
 
     /// Whatever a lookup of a name has found.
@@ -99,7 +107,8 @@ impl<'t> Guards<'t> {
         }
     }
 
-    /// May this address be dialled at this port for a connection that is not the route's? `is_named`: a name led to it.
+    /// May this address be dialled at this port for a connection that is not the route's?
+    /// `is_named`: a name led to it.
     pub fn judge(&self, address: IpAddr, port: u16, is_named: bool) -> Result<(), &'static str> {
         for (guarded, known) in self.guarded.iter().zip(&self.known) {
             if !serves(guarded, port) || (guarded.is_shared && is_named) {
@@ -127,7 +136,11 @@ mod tests {
     use super::*;
 
     fn guarded(host: &str, port: u16, is_shared: bool) -> Guarded {
-        Guarded { host: crate::network::rules::http_hosts::read(host.as_bytes()).unwrap(), port, is_shared }
+        Guarded {
+            host: crate::network::rules::http_hosts::read(host.as_bytes()).unwrap(),
+            port,
+            is_shared,
+        }
     }
 
     fn found(addresses: &[&str]) -> Result<Addresses, Failure> {
@@ -145,9 +158,20 @@ mod tests {
         guards.heard(&name, &found(&["20.0.0.2", "2a00::1"]), now);
         assert!(guards.to_look_up(443, now).is_empty());
         assert_eq!(guards.to_look_up(443, now + FRESH), [&name]);
-        for address in ["20.0.0.1", "20.0.0.2", "2a00::1", "::ffff:20.0.0.1", "64:ff9b::20.0.0.1", "2002:1400:1::7"] {
+        for address in [
+            "20.0.0.1",
+            "20.0.0.2",
+            "2a00::1",
+            "::ffff:20.0.0.1",
+            "64:ff9b::20.0.0.1",
+            "2002:1400:1::7",
+        ] {
             for port in [80, 443, 8443] {
-                assert_eq!(guards.judge(address.parse().unwrap(), port, true), Err(GUARDED), "{address} {port}");
+                assert_eq!(
+                    guards.judge(address.parse().unwrap(), port, true),
+                    Err(GUARDED),
+                    "{address} {port}"
+                );
             }
             assert_eq!(guards.judge(address.parse().unwrap(), 5432, true), Ok(()), "{address}");
         }
@@ -158,15 +182,27 @@ mod tests {
     fn an_upstream_on_this_machine_is_closed_at_every_address_of_this_machine() {
         let table = [guarded("app.example", 8099, false), guarded("127.0.0.2", 8100, false)];
         let mut guards = Guards::new(&table);
-        assert_eq!(guards.judge("::1".parse().unwrap(), 8099, false), Ok(()), "the name has not led here");
+        assert_eq!(
+            guards.judge("::1".parse().unwrap(), 8099, false),
+            Ok(()),
+            "the name has not led here"
+        );
         guards.heard(&Name::read(b"app.example").unwrap(), &found(&["127.0.0.1"]), Instant::now());
         for address in ["127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"] {
             for port in [8099, 8100] {
-                assert_eq!(guards.judge(address.parse().unwrap(), port, false), Err(GUARDED), "{address} {port}");
+                assert_eq!(
+                    guards.judge(address.parse().unwrap(), port, false),
+                    Err(GUARDED),
+                    "{address} {port}"
+                );
             }
             assert_eq!(guards.judge(address.parse().unwrap(), 5432, false), Ok(()), "{address}");
         }
-        assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 8099, false), Ok(()), "another machine");
+        assert_eq!(
+            guards.judge("20.0.0.1".parse().unwrap(), 8099, false),
+            Ok(()),
+            "another machine"
+        );
     }
 
     #[test]
@@ -180,7 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_whose_addresses_nobody_says_closes_its_ports_and_one_without_addresses_does_not() {
+    fn an_upstream_whose_addresses_nobody_says_closes_its_ports_and_one_without_addresses_does_not()
+    {
         let table = [guarded("up.example", 443, false)];
         let mut guards = Guards::new(&table);
         let (name, now) = (Name::read(b"up.example").unwrap(), Instant::now());

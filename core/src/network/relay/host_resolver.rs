@@ -1,7 +1,9 @@
-//! The host's side of names: /etc/hosts, then the name servers of /etc/resolv.conf. Only names that a rule allows come here.
+//! The host's side of names: /etc/hosts, then the name servers of /etc/resolv.conf. Only names that
+//! a rule allows come here.
 //!
-//! Each question has a socket of its own, connected to the one server that is asked: its port and its number are random, and what
-//! others send to it is not delivered. Nothing here waits; the relay's loop says when a socket is ready or time is up.
+//! Each question has a socket of its own, connected to the one server that is asked: its port and
+//! its number are random, and what others send to it is not delivered. Nothing here waits; the
+//! relay's loop says when a socket is ready or time is up.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -27,7 +29,8 @@ const CACHED: usize = 4096;
 /// However long a name server says: hosts move.
 const LONGEST_TTL: Duration = Duration::from_secs(300);
 
-/// Once one kind of address is known, the other is waited for no longer than this. Some servers never answer for IPv6.
+/// Once one kind of address is known, the other is waited for no longer than this. Some servers
+/// never answer for IPv6.
 const GRACE: Duration = Duration::from_millis(300);
 
 /// As resolv.conf(5) bounds them.
@@ -35,10 +38,12 @@ const MOST_SERVERS: usize = 3;
 const LONGEST_TIMEOUT_S: u64 = 30;
 const MOST_ATTEMPTS: usize = 5;
 
-/// A file of the host that is longer is not read: nobody wrote that one by hand or with a program we know.
+/// A file of the host that is longer is not read: nobody wrote that one by hand or with a program
+/// we know.
 const LONGEST_FILE: u64 = 64 << 20;
 
-/// Those of one name, in the order in which they are dialled: IPv4 first, because many a host believes that it has IPv6.
+/// Those of one name, in the order in which they are dialled: IPv4 first, because many a host
+/// believes that it has IPv6.
 pub type Addresses = Rc<[IpAddr]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,9 +174,20 @@ impl Resolver {
             }
             None => return self.waiting.push_back((name, waiter)),
         };
-        let question =
-            |kind| Question { kind, id: 0, tries: 0, deadline: now, last: false, link: Link::None, answer: None };
-        let mut lookup = Lookup { name, waiters: vec![waiter], questions: [question(Kind::A), question(Kind::Aaaa)] };
+        let question = |kind| Question {
+            kind,
+            id: 0,
+            tries: 0,
+            deadline: now,
+            last: false,
+            link: Link::None,
+            answer: None,
+        };
+        let mut lookup = Lookup {
+            name,
+            waiters: vec![waiter],
+            questions: [question(Kind::A), question(Kind::Aaaa)],
+        };
         let servers = self.servers.current(now);
         for (which, question) in lookup.questions.iter_mut().enumerate() {
             question.ask(&lookup.name, servers, self.port, now, &loop_.at(index, which));
@@ -185,7 +201,14 @@ impl Resolver {
         let (index, which) = question_of(number);
         if let Some(Some(lookup)) = self.running.get_mut(index) {
             let servers = &self.servers.value;
-            lookup.questions[which].hear(&lookup.name, servers, self.port, now, &loop_.at(index, which), scratch);
+            lookup.questions[which].hear(
+                &lookup.name,
+                servers,
+                self.port,
+                now,
+                &loop_.at(index, which),
+                scratch,
+            );
             self.settle(index, now);
         }
     }
@@ -197,7 +220,13 @@ impl Resolver {
             let mut changed = false;
             for (which, question) in lookup.questions.iter_mut().enumerate() {
                 if question.answer.is_none() && question.deadline <= now {
-                    question.ask_next(&lookup.name, &self.servers.value, self.port, now, &loop_.at(index, which));
+                    question.ask_next(
+                        &lookup.name,
+                        &self.servers.value,
+                        self.port,
+                        now,
+                        &loop_.at(index, which),
+                    );
                     changed = true;
                 }
             }
@@ -209,7 +238,10 @@ impl Resolver {
 
     pub fn deadline(&self) -> Option<Instant> {
         let questions = self.running.iter().flatten().flat_map(|lookup| &lookup.questions);
-        questions.filter(|question| question.answer.is_none()).map(|question| question.deadline).min()
+        questions
+            .filter(|question| question.answer.is_none())
+            .map(|question| question.deadline)
+            .min()
     }
 
     /// The lookups that ended since this was asked last. Those that waited for their turn start.
@@ -250,7 +282,8 @@ impl Resolver {
                     ttl = ttl.min(Duration::from_secs(reply.ttl_s.into()));
                     addresses.extend(reply.addresses);
                 }
-                // A name that does not exist does so for both kinds; a server that is silent may have known more.
+                // A name that does not exist does so for both kinds; a server that is silent may
+                // have known more.
                 Err(failed) => failure = if failure == Failure::Silent { failure } else { failed },
             }
         }
@@ -287,7 +320,12 @@ impl Loop<'_> {
     }
 
     fn add(&self, socket: &OwnedFd) -> Result<(), Errno> {
-        epoll::add(self.epoll, socket, EventData::new_u64(self.tag), EventFlags::IN | EventFlags::OUT | EventFlags::ET)
+        epoll::add(
+            self.epoll,
+            socket,
+            EventData::new_u64(self.tag),
+            EventFlags::IN | EventFlags::OUT | EventFlags::ET,
+        )
     }
 }
 
@@ -308,39 +346,69 @@ impl Question {
         self.answer = Some(Err(Failure::Silent));
     }
 
-    fn ask_next(&mut self, name: &Name, servers: &Servers, port: u16, now: Instant, loop_: &Loop<'_>) {
+    fn ask_next(
+        &mut self,
+        name: &Name,
+        servers: &Servers,
+        port: u16,
+        now: Instant,
+        loop_: &Loop<'_>,
+    ) {
         self.tries = if self.last { usize::MAX } else { self.tries + 1 };
         self.ask(name, servers, port, now, loop_);
     }
 
-    fn ask_by_datagram(&mut self, name: &Name, server: SocketAddr, loop_: &Loop<'_>) -> Result<OwnedFd, Errno> {
+    fn ask_by_datagram(
+        &mut self,
+        name: &Name,
+        server: SocketAddr,
+        loop_: &Loop<'_>,
+    ) -> Result<OwnedFd, Errno> {
         let mut id = [0; 2];
         rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())?;
         self.id = u16::from_ne_bytes(id);
         let socket = open(server, SocketType::DGRAM)?;
         rustix::net::connect(&socket, &server)?;
-        rustix::net::send(&socket, &dns_message::question(self.id, name, self.kind), SendFlags::NOSIGNAL)?;
+        rustix::net::send(
+            &socket,
+            &dns_message::question(self.id, name, self.kind),
+            SendFlags::NOSIGNAL,
+        )?;
         loop_.add(&socket)?;
         Ok(socket)
     }
 
-    fn hear(&mut self, name: &Name, servers: &Servers, port: u16, now: Instant, loop_: &Loop<'_>, scratch: &mut [u8]) {
+    fn hear(
+        &mut self,
+        name: &Name,
+        servers: &Servers,
+        port: u16,
+        now: Instant,
+        loop_: &Loop<'_>,
+        scratch: &mut [u8],
+    ) {
         let heard = match &mut self.link {
             Link::None => return,
-            Link::Datagrams(socket) => {
-                hear_datagram(socket, scratch, |message| Reply::read(message, name, self.kind, self.id))
-            }
+            Link::Datagrams(socket) => hear_datagram(socket, scratch, |message| {
+                Reply::read(message, name, self.kind, self.id)
+            }),
             Link::Stream { socket, asked, received } => {
                 if !*asked {
                     let question = dns_message::question(self.id, name, self.kind);
                     let length = (question.len() as u16).to_be_bytes();
-                    match rustix::net::send(&*socket, &[&length[..], &question].concat(), SendFlags::NOSIGNAL) {
+                    match rustix::net::send(
+                        &*socket,
+                        &[&length[..], &question].concat(),
+                        SendFlags::NOSIGNAL,
+                    ) {
                         Ok(_) => *asked = true,
                         Err(Errno::AGAIN | Errno::NOTCONN) => return,
                         Err(_) => return self.ask_next(name, servers, port, now, loop_),
                     }
                 }
-                hear_stream(socket, received, scratch, |message| Reply::read(message, name, self.kind, self.id))
+                hear_stream(socket, received, scratch, |message| {
+                    Reply::read(message, name, self.kind, self.id)
+                })
             }
         };
         match heard {
@@ -350,12 +418,16 @@ impl Question {
             Some(Err(ReplyError::Truncated)) if matches!(self.link, Link::Datagrams(_)) => {
                 let stream = servers.at(self.tries, port);
                 let stream =
-                    open(stream, SocketType::STREAM).and_then(|socket| match rustix::net::connect(&socket, &stream) {
+                    open(stream, SocketType::STREAM).and_then(|socket| match rustix::net::connect(
+                        &socket, &stream,
+                    ) {
                         Ok(()) | Err(Errno::INPROGRESS) => loop_.add(&socket).map(|()| socket),
                         Err(errno) => Err(errno),
                     });
                 match stream {
-                    Ok(socket) => self.link = Link::Stream { socket, asked: false, received: Vec::new() },
+                    Ok(socket) => {
+                        self.link = Link::Stream { socket, asked: false, received: Vec::new() }
+                    }
                     Err(_) => self.ask_next(name, servers, port, now, loop_),
                 }
             }
@@ -425,7 +497,8 @@ struct Servers {
 
 impl Servers {
     fn read(text: &[u8]) -> Servers {
-        let mut servers = Servers { addresses: Vec::new(), timeout: Duration::from_secs(5), attempts: 2 };
+        let mut servers =
+            Servers { addresses: Vec::new(), timeout: Duration::from_secs(5), attempts: 2 };
         for line in text.split(|byte| *byte == b'\n') {
             let Ok(line) = std::str::from_utf8(line) else { continue };
             let mut words = line.split_ascii_whitespace();
@@ -437,11 +510,13 @@ impl Servers {
                     for word in words {
                         match word.split_once(':') {
                             Some(("timeout", number)) => {
-                                let seconds = number.parse().unwrap_or(5).clamp(1, LONGEST_TIMEOUT_S);
+                                let seconds =
+                                    number.parse().unwrap_or(5).clamp(1, LONGEST_TIMEOUT_S);
                                 servers.timeout = Duration::from_secs(seconds);
                             }
                             Some(("attempts", number)) => {
-                                servers.attempts = number.parse().unwrap_or(2).clamp(1, MOST_ATTEMPTS);
+                                servers.attempts =
+                                    number.parse().unwrap_or(2).clamp(1, MOST_ATTEMPTS);
                             }
                             _ => {}
                         }
@@ -494,7 +569,8 @@ fn read_hosts(text: &[u8]) -> HashMap<Name, Vec<IpAddr>> {
 struct Watched<T> {
     path: PathBuf,
     read: fn(&[u8]) -> T,
-    /// When it was looked at last. A turn of the relay's loop is one moment, however many connections begin in it.
+    /// When it was looked at last. A turn of the relay's loop is one moment, however many
+    /// connections begin in it.
     looked: Option<Instant>,
     stamp: Option<Stamp>,
     value: T,

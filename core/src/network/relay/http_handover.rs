@@ -1,4 +1,5 @@
-//! The line between the relay and the Python half that speaks HTTP. One datagram a message, some with a descriptor:
+//! The line between the relay and the Python half that speaks HTTP. One datagram a message, some
+//! with a descriptor:
 //!
 //! ```text
 //! relay ─▶ {"host":…,"kind":"route"|"inspect","port":…}, perhaps a NUL and what the client has said already; a connection
@@ -6,7 +7,8 @@
 //! relay ─▶ {"address":…,"id":N}; a connection      or      {"denied":…,"id":N,"reason":…}
 //! ```
 //!
-//! What does not fit into the socket waits here. Whoever talks nonsense is gone, and who is gone gets nothing more.
+//! What does not fit into the socket waits here. Whoever talks nonsense is gone, and who is gone
+//! gets nothing more.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -62,7 +64,9 @@ impl Handover {
 
     /// `said`: what was read from the client already.
     pub fn give(&mut self, client: OwnedFd, kind: Kind, host: &Name, port: u16, said: &[u8]) {
-        let mut message = format!("{{\"host\":\"{host}\",\"kind\":\"{}\",\"port\":{port}}}", kind.name()).into_bytes();
+        let mut message =
+            format!("{{\"host\":\"{host}\",\"kind\":\"{}\",\"port\":{port}}}", kind.name())
+                .into_bytes();
         if !said.is_empty() {
             message.push(0);
             message.extend_from_slice(said);
@@ -114,7 +118,8 @@ impl Handover {
         let mut message = [0; LONGEST];
         loop {
             let line = self.line.as_ref()?;
-            match rustix::net::recv(line, &mut message[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            match rustix::net::recv(line, &mut message[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)
+            {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return None,
                 Ok((_, length @ 1..=LONGEST)) => {
@@ -156,8 +161,12 @@ mod tests {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let length = rustix::net::recvmsg(line, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags).unwrap().bytes;
-        let came = control.drain().any(|message| matches!(message, RecvAncillaryMessage::ScmRights(_)));
+        let length =
+            rustix::net::recvmsg(line, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
+                .unwrap()
+                .bytes;
+        let came =
+            control.drain().any(|message| matches!(message, RecvAncillaryMessage::ScmRights(_)));
         (bytes[..length].to_vec(), came)
     }
 
@@ -169,18 +178,23 @@ mod tests {
         let name = Name::read(b"api.paddock.internal").unwrap();
         assert!(handover.takes());
         handover.give(client, Kind::Route, &name, 80, b"GET / ");
-        let expected = b"{\"host\":\"api.paddock.internal\",\"kind\":\"route\",\"port\":80}\0GET / ";
+        let expected =
+            b"{\"host\":\"api.paddock.internal\",\"kind\":\"route\",\"port\":80}\0GET / ";
         assert_eq!(heard(&theirs), (expected.to_vec(), true));
         assert!(handover.asked().is_none());
 
-        let ask = |text: &str| rustix::net::send(&theirs, text.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        let ask =
+            |text: &str| rustix::net::send(&theirs, text.as_bytes(), SendFlags::NOSIGNAL).unwrap();
         ask("{\"dial\":\"::1\",\"id\":7,\"port\":443}");
         let wanted = handover.asked().unwrap();
         assert_eq!((wanted.id, wanted.host.to_string(), wanted.port), (7, "::1".to_owned(), 443));
         handover.reached(7, server, "::1".parse().unwrap());
         assert_eq!(heard(&theirs), (b"{\"address\":\"::1\",\"id\":7}".to_vec(), true));
         handover.not_reached(8, "a \"rule\"", true);
-        assert_eq!(heard(&theirs), (b"{\"denied\":true,\"id\":8,\"reason\":\"a \\\"rule\\\"\"}".to_vec(), false));
+        assert_eq!(
+            heard(&theirs),
+            (b"{\"denied\":true,\"id\":8,\"reason\":\"a \\\"rule\\\"\"}".to_vec(), false)
+        );
     }
 
     #[test]
@@ -192,7 +206,9 @@ mod tests {
             "{\"dial\":\"a b\",\"id\":1,\"port\":80}",
             "{\"dial\":\"a.example\",\"id\":1,\"port\":80,\"more\":1}",
         ];
-        for text in nonsense.into_iter().map(str::to_owned).chain(["x".repeat(LONGEST + 1), String::new()]) {
+        for text in
+            nonsense.into_iter().map(str::to_owned).chain(["x".repeat(LONGEST + 1), String::new()])
+        {
             let (ours, theirs) = socket_pair::pair().unwrap();
             let mut handover = Handover::new(Some(ours));
             let theirs = if text.is_empty() {

@@ -1,8 +1,9 @@
-//! The process outside that stands between the run and the network. It takes what programs inside dial, answers their questions for
-//! names, decides, dials and passes bytes on.
+//! The process outside that stands between the run and the network. It takes what programs inside
+//! dial, answers their questions for names, decides, dials and passes bytes on.
 //!
-//! One thread, one loop, nothing that waits for one peer: every socket is non-blocking and every wait has its end. The sockets it
-//! accepts from were made inside and keep belonging there; those it makes itself are of the host's network.
+//! One thread, one loop, nothing that waits for one peer: every socket is non-blocking and every
+//! wait has its end. The sockets it accepts from were made inside and keep belonging there; those
+//! it makes itself are of the host's network.
 
 pub mod byte_pump;
 mod connect_upstream;
@@ -69,7 +70,8 @@ const PIPES: usize = 128;
 /// Listeners, epoll, standard descriptors, a file that is read.
 const OTHER_DESCRIPTORS: usize = 64;
 
-/// So many connections are taken from one listener, and so many questions from one socket, before others get their turn.
+/// So many connections are taken from one listener, and so many questions from one socket, before
+/// others get their turn.
 const IN_A_ROW: usize = 64;
 
 /// How often deadlines of connections are looked at while there are any.
@@ -92,12 +94,19 @@ pub struct Sockets {
     pub handover: Option<OwnedFd>,
 }
 
-/// Until the run ends, which is when the other end of `told` is closed. What is returned is the exit status.
+/// Until the run ends, which is when the other end of `told` is closed. What is returned is the
+/// exit status.
 pub fn run(plan: &plan::Network, sockets: Sockets, token: Option<Token>, told: OwnedFd) -> i32 {
     run_with(plan, sockets, token, told, Sources::of_the_host())
 }
 
-pub fn run_with(plan: &plan::Network, sockets: Sockets, token: Option<Token>, told: OwnedFd, sources: Sources) -> i32 {
+pub fn run_with(
+    plan: &plan::Network,
+    sockets: Sockets,
+    token: Option<Token>,
+    told: OwnedFd,
+    sources: Sources,
+) -> i32 {
     let table = match Table::compile(plan) {
         Ok(table) => table,
         Err(error) => {
@@ -109,7 +118,10 @@ pub fn run_with(plan: &plan::Network, sockets: Sockets, token: Option<Token>, to
     match ended {
         Ok(()) => 0,
         Err(errno) => {
-            stderr::complain(&format!("the relay of the network failed: {errno}"), "the run goes on without network");
+            stderr::complain(
+                &format!("the relay of the network failed: {errno}"),
+                "the run goes on without network",
+            );
             EXIT_REFUSED
         }
     }
@@ -171,7 +183,8 @@ struct Relay<'t> {
     /// The addresses of upstreams with endpoint rules.
     guards: Guards<'t>,
     handover: Handover,
-    /// What a person was asked about and allowed, of what is handed over: it may be called from there, too.
+    /// What a person was asked about and allowed, of what is handed over: it may be called from
+    /// there, too.
     agreed: HashSet<(Name, u16)>,
     tools: Tools,
     slots: Vec<Slot<'t>>,
@@ -200,19 +213,31 @@ impl<'t> Relay<'t> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let dialled = sockets.dialled.into_iter().map(|socket| (Entrance::Dialled, socket));
         let local = sockets.local.into_iter().map(|(port, socket)| (Entrance::Local(port), socket));
-        let published = sockets.published.into_iter().map(|(one, socket)| (Entrance::Published(one), socket));
+        let published =
+            sockets.published.into_iter().map(|(one, socket)| (Entrance::Published(one), socket));
         let listeners = dialled.chain(local).chain(published);
-        let listeners: Vec<Listener> = listeners.map(|(entrance, socket)| Listener { socket, entrance }).collect();
+        let listeners: Vec<Listener> =
+            listeners.map(|(entrance, socket)| Listener { socket, entrance }).collect();
         for (index, listener) in listeners.iter().enumerate() {
             rustix::io::ioctl_fionbio(&listener.socket, true)?;
             // What is accepted inherits these.
             sockopt::set_tcp_nodelay(&listener.socket, true)?;
             sockopt::set_socket_keepalive(&listener.socket, true)?;
-            epoll::add(&epoll, &listener.socket, EventData::new_u64(event(LISTENER, 0, index)), EventFlags::IN)?;
+            epoll::add(
+                &epoll,
+                &listener.socket,
+                EventData::new_u64(event(LISTENER, 0, index)),
+                EventFlags::IN,
+            )?;
         }
         let datagrams = sockets.names;
         for (index, socket) in datagrams.iter().enumerate() {
-            epoll::add(&epoll, socket, EventData::new_u64(event(DATAGRAMS, 0, index)), EventFlags::IN)?;
+            epoll::add(
+                &epoll,
+                socket,
+                EventData::new_u64(event(DATAGRAMS, 0, index)),
+                EventFlags::IN,
+            )?;
         }
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         epoll::add(&epoll, &told, EventData::new_u64(event(TOLD, 0, 0)), flags)?;
@@ -233,7 +258,11 @@ impl<'t> Relay<'t> {
             guards: Guards::new(table.guarded()),
             handover: Handover::new(sockets.handover),
             agreed: HashSet::new(),
-            tools: Tools { scratch: vec![0; HEAD_LIMIT + 1].into_boxed_slice(), pipes: Pipes::new(PIPES), token },
+            tools: Tools {
+                scratch: vec![0; HEAD_LIMIT + 1].into_boxed_slice(),
+                pipes: Pipes::new(PIPES),
+                token,
+            },
             slots: Vec::new(),
             free: Vec::new(),
             most,
@@ -258,7 +287,11 @@ impl<'t> Relay<'t> {
             }
             events.clear();
             let timeout = self.timeout();
-            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
@@ -273,7 +306,10 @@ impl<'t> Relay<'t> {
             for number in again {
                 self.peer_happened(number, EventFlags::empty());
             }
-            self.resolver.expire(self.now, &host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) });
+            self.resolver.expire(
+                self.now,
+                &host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) },
+            );
             self.hand_out_names();
             self.sweep();
             self.told.flush();
@@ -338,8 +374,14 @@ impl<'t> Relay<'t> {
             if self.told.is_behind() {
                 return;
             }
-            let Ok((length, sender)) = sys::receive_datagram(socket.as_fd(), &mut self.tools.scratch) else { break };
-            if let Some(answer) = self.stub.answer(&self.tools.scratch[..length], &mut self.told, self.now) {
+            let Ok((length, sender)) =
+                sys::receive_datagram(socket.as_fd(), &mut self.tools.scratch)
+            else {
+                break;
+            };
+            if let Some(answer) =
+                self.stub.answer(&self.tools.scratch[..length], &mut self.told, self.now)
+            {
                 let _ = sys::answer_datagram(socket.as_fd(), &sender, &answer);
             }
         }
@@ -354,13 +396,18 @@ impl<'t> Relay<'t> {
                 return;
             }
             let listener = &self.listeners[index];
-            match rustix::net::accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            match rustix::net::accept_with(
+                &listener.socket,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            ) {
                 Ok(client) => {
                     let entrance = listener.entrance;
                     self.begin(client, entrance);
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => return self.stop_accepting(),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return self.stop_accepting();
+                }
                 // One that went away before it was taken.
                 Err(_) => {}
             }
@@ -388,7 +435,12 @@ impl<'t> Relay<'t> {
 
     fn listen_for(&self, flags: EventFlags) {
         for (index, listener) in self.listeners.iter().enumerate() {
-            let _ = epoll::modify(&self.epoll, &listener.socket, EventData::new_u64(event(LISTENER, 0, index)), flags);
+            let _ = epoll::modify(
+                &self.epoll,
+                &listener.socket,
+                EventData::new_u64(event(LISTENER, 0, index)),
+                flags,
+            );
         }
     }
 
@@ -403,7 +455,9 @@ impl<'t> Relay<'t> {
         let generation = self.slots[index].generation;
         if entrance == Entrance::Dialled && dialled.port() == 53 {
             self.begin_asking(client, generation, index);
-        } else if entrance == Entrance::Proxy || (entrance == Entrance::Dialled && dialled.ip() == PROXY.ip()) {
+        } else if entrance == Entrance::Proxy
+            || (entrance == Entrance::Dialled && dialled.ip() == PROXY.ip())
+        {
             self.begin_greeting(client, generation, index);
         } else {
             self.begin_relaying(client, dialled, entrance, generation, index);
@@ -423,18 +477,23 @@ impl<'t> Relay<'t> {
 
     fn peer_happened(&mut self, number: u64, flags: EventFlags) {
         let (index, generation) = (number as u32 as usize, (number >> 32) as u16);
-        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.generation == generation) else { return };
+        let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.generation == generation)
+        else {
+            return;
+        };
         match slot.peer.take() {
             None => {}
             Some(Peer::Relayed(mut connection)) => {
-                connection.note(if number >> 56 == CLIENT { Side::Client } else { Side::Server }, flags);
+                connection
+                    .note(if number >> 56 == CLIENT { Side::Client } else { Side::Server }, flags);
                 let turn = connection.turn(&mut self.tools, self.now);
                 self.settle(connection, turn, generation, index);
             }
             Some(Peer::Upstream(upstream)) => self.upstream_happened(upstream, flags, index),
             Some(Peer::Asking(mut stream)) => {
                 stream.note(flags);
-                match stream.turn(&mut self.stub, &mut self.told, &mut self.tools.scratch, self.now) {
+                match stream.turn(&mut self.stub, &mut self.told, &mut self.tools.scratch, self.now)
+                {
                     Next::Over => return self.vacate(index),
                     Next::Again => self.again.push(event(CLIENT, generation, index)),
                     Next::Wait => {}
@@ -445,7 +504,13 @@ impl<'t> Relay<'t> {
     }
 
     /// Puts a connection back where it was, or ends it.
-    fn settle(&mut self, mut connection: Box<Connection<'t>>, mut turn: Turn, generation: u16, index: usize) {
+    fn settle(
+        &mut self,
+        mut connection: Box<Connection<'t>>,
+        mut turn: Turn,
+        generation: u16,
+        index: usize,
+    ) {
         loop {
             turn = match turn {
                 Turn::Wait => break,
@@ -475,7 +540,8 @@ impl<'t> Relay<'t> {
                         process: subject.process.as_ref(),
                         ..Decision::about_nobody(refusal.layer)
                     });
-                    let verdict = RefusalText { rule: None, reason: &refusal.reason, status: DENIED };
+                    let verdict =
+                        RefusalText { rule: None, reason: &refusal.reason, status: DENIED };
                     let answer = refusal_response::answer(host, subject.port, &verdict);
                     connection.answer_refusal(&refusal, answer, &mut self.tools, self.now)
                 }
@@ -548,12 +614,21 @@ impl<'t> Relay<'t> {
                     }
                     Some(Peer::Relayed(mut connection)) => {
                         let turn = match connection.take_found() {
-                            Some(addresses) => self.dial(&mut connection, addresses, generation, index),
-                            None => self.found(&mut connection, finished.found.clone(), generation, index),
+                            Some(addresses) => {
+                                self.dial(&mut connection, addresses, generation, index)
+                            }
+                            None => self.found(
+                                &mut connection,
+                                finished.found.clone(),
+                                generation,
+                                index,
+                            ),
                         };
                         self.settle(connection, turn, generation, index);
                     }
-                    Some(Peer::Upstream(upstream)) => self.upstream_told(*upstream, finished.found.clone(), index),
+                    Some(Peer::Upstream(upstream)) => {
+                        self.upstream_told(*upstream, finished.found.clone(), index)
+                    }
                     Some(Peer::Asking(_)) | None => {}
                 }
             }
@@ -601,8 +676,11 @@ impl<'t> Relay<'t> {
 /// Raises the limit of descriptors as far as it goes. Each connection needs two.
 fn most_connections() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-    let actual = rustix::process::getrlimit(Resource::Nofile).current.map_or(usize::MAX, |most| most as usize);
+    let _ =
+        rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    let actual = rustix::process::getrlimit(Resource::Nofile)
+        .current
+        .map_or(usize::MAX, |most| most as usize);
     let others = OTHER_DESCRIPTORS + 2 * PIPES + 2 * host_resolver::AT_ONCE;
     (actual.saturating_sub(others) / 2).clamp(1, CONNECTIONS)
 }

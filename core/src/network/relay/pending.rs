@@ -1,8 +1,10 @@
-//! Connections that are not simply allowed. Whose they are is found out first, by the supervisor; then they are refused, or somebody is asked.
+//! Connections that are not simply allowed. Whose they are is found out first, by the supervisor;
+//! then they are refused, or somebody is asked.
 //!
-//! A host and a port are one question, however many connections wait for the answer; they wait as they are, with what their clients have sent
-//! in the kernel's hands. `once` is for those, `session` for all that follow; who was denied and tries again at once is denied without
-//! another question.
+//! A host and a port are one question, however many connections wait for the answer; they wait as
+//! they are, with what their clients have sent in the kernel's hands. `once` is for those,
+//! `session` for all that follow; who was denied and tries again at once is denied without another
+//! question.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -89,7 +91,8 @@ impl Questions {
                     self.denied.retain(|_, denial| denial.until > now);
                 }
                 if self.denied.len() < REMEMBERED {
-                    self.denied.insert(place, Denial { reason: reason.to_owned(), until: now + DENIED });
+                    self.denied
+                        .insert(place, Denial { reason: reason.to_owned(), until: now + DENIED });
                 }
             }
         }
@@ -97,9 +100,17 @@ impl Questions {
 }
 
 impl<'t> Relay<'t> {
-    pub(super) fn doubt(&mut self, connection: &mut Connection<'t>, doubt: Doubt, number: u64) -> Turn {
+    pub(super) fn doubt(
+        &mut self,
+        connection: &mut Connection<'t>,
+        doubt: Doubt,
+        number: u64,
+    ) -> Turn {
         connection.doubt = Some(doubt);
-        match connection.ends().map_or(Owner::Unknown, |(client, dialled)| self.owners.of(client, dialled)) {
+        match connection
+            .ends()
+            .map_or(Owner::Unknown, |(client, dialled)| self.owners.of(client, dialled))
+        {
             Owner::Socket(socket) => {
                 self.told.ask(&Request::Who { id: number, socket });
                 connection.deadline = Some(self.now + WHO);
@@ -124,11 +135,22 @@ impl<'t> Relay<'t> {
         // It may have been too late, and the connection is further by now.
         let is_awaited = matches!(connection.doubt, Some(Doubt::Refused(_) | Doubt::Unasked));
         connection.subject.process = connection.subject.process.take().or(process);
-        self.settle(connection, if is_awaited { Turn::Decide } else { Turn::Wait }, generation, index);
+        self.settle(
+            connection,
+            if is_awaited { Turn::Decide } else { Turn::Wait },
+            generation,
+            index,
+        );
     }
 
-    /// What a connection in doubt waits for is there, or has taken too long; or its client has said all it will say.
-    pub(super) fn decide(&mut self, connection: &mut Connection<'t>, generation: u16, index: usize) -> Turn {
+    /// What a connection in doubt waits for is there, or has taken too long; or its client has said
+    /// all it will say.
+    pub(super) fn decide(
+        &mut self,
+        connection: &mut Connection<'t>,
+        generation: u16,
+        index: usize,
+    ) -> Turn {
         connection.deadline = None;
         match connection.doubt {
             None => Turn::Wait,
@@ -138,7 +160,10 @@ impl<'t> Relay<'t> {
             }
             Some(Doubt::Unasked) => self.ask(connection, generation, index),
             Some(Doubt::Asked(_)) if connection.has_heard_all() => {
-                match connection.ends().map_or(Owner::Nobody, |(client, dialled)| self.owners.of(client, dialled)) {
+                match connection
+                    .ends()
+                    .map_or(Owner::Nobody, |(client, dialled)| self.owners.of(client, dialled))
+                {
                     Owner::Nobody => Turn::Over,
                     Owner::Socket(_) | Owner::Unknown => {
                         connection.deadline = Some(self.now + ROLL_CALL);
@@ -156,10 +181,13 @@ impl<'t> Relay<'t> {
         let place = (name, connection.subject.port);
         let number = match self.questions.about(&place, self.now) {
             Known::Allowed => {
-                connection.subject.asked = Some(PersonAnswer { by: Some("session".to_owned()), ms: 0 });
+                connection.subject.asked =
+                    Some(PersonAnswer { by: Some("session".to_owned()), ms: 0 });
                 return self.go_on(connection, generation, index);
             }
-            Known::Denied(reason) => return self.refuse(connection, &reason, ConnectionResult::Denied),
+            Known::Denied(reason) => {
+                return self.refuse(connection, &reason, ConnectionResult::Denied);
+            }
             Known::Open(number) => number,
             Known::No => {
                 let (host, port) = (place.0.to_string(), place.1);

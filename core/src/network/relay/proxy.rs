@@ -29,7 +29,12 @@ impl<'t> Relay<'t> {
     }
 
     /// Of a client that only has to come again with its password nothing is told.
-    pub(super) fn misled(&mut self, connection: &mut Connection<'t>, words: Vec<u8>, why: Option<&str>) -> Turn {
+    pub(super) fn misled(
+        &mut self,
+        connection: &mut Connection<'t>,
+        words: Vec<u8>,
+        why: Option<&str>,
+    ) -> Turn {
         if why.is_some() {
             self.told.say(&Decision { reason: why, ..Decision::about_nobody(Layer::Connect) });
         }

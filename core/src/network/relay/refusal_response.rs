@@ -17,7 +17,8 @@ pub const UNREACHABLE: &str = "502 Bad Gateway";
 /// For whoever speaks HTTP.
 pub fn answer(host: Option<&dyn fmt::Display>, port: u16, verdict: &RefusalText<'_>) -> Vec<u8> {
     let host = host.map(ToString::to_string).unwrap_or_default();
-    let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let place =
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let RefusalText { rule, reason, status } = verdict;
     let what = if *status == DENIED { "denied" } else { "not reached" };
     let more = match rule {
@@ -49,9 +50,17 @@ mod tests {
     fn an_ipv6_address_stands_in_brackets_before_a_port() {
         let verdict = RefusalText { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED };
         for (host, port, said) in [
-            ("2001:db8::1", 8443, "[2001:db8::1]:8443 (no rule allows it; --allow-domain [2001:db8::1]:8443)"),
+            (
+                "2001:db8::1",
+                8443,
+                "[2001:db8::1]:8443 (no rule allows it; --allow-domain [2001:db8::1]:8443)",
+            ),
             ("2001:db8::1", 80, "[2001:db8::1]:80 (no rule allows it; --allow-domain 2001:db8::1)"),
-            ("192.0.2.1", 8443, "192.0.2.1:8443 (no rule allows it; --allow-domain 192.0.2.1:8443)"),
+            (
+                "192.0.2.1",
+                8443,
+                "192.0.2.1:8443 (no rule allows it; --allow-domain 192.0.2.1:8443)",
+            ),
             ("a.example", 443, "a.example:443 (no rule allows it; --allow-domain a.example)"),
         ] {
             let answer = String::from_utf8(answer(Some(&host), port, &verdict)).unwrap();

@@ -1,5 +1,7 @@
-//! What relay and supervisor ask each other, beside the decisions that are told ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). One message each, on the
-//! same line; a question has the number that its asker gave it. Decisions may share a message, one a line of it: JSON has none inside.
+//! What relay and supervisor ask each other, beside the decisions that are told
+//! ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). One
+//! message each, on the same line; a question has the number that its asker gave it. Decisions may
+//! share a message, one a line of it: JSON has none inside.
 
 use std::fmt::Write as _;
 
@@ -9,7 +11,8 @@ use crate::approve::approver_process::Answer;
 use crate::plan::present;
 use crate::plan::wire::writer::{self, Invalid};
 
-/// The longest message. A host has 253 letters and a path a thousand, and what is odd about them takes six for one.
+/// The longest message. A host has 253 letters and a path a thousand, and what is odd about them
+/// takes six for one.
 pub const LONGEST: usize = 16 * 1024;
 
 /// The longest path of a program that is told; what does not fit is counted.
@@ -66,7 +69,9 @@ pub enum Reply {
 impl Request {
     pub fn message(&self) -> String {
         match self {
-            Request::Who { id, socket } => format!("{{\"who\":{{\"id\":{id},\"socket\":{socket}}}}}"),
+            Request::Who { id, socket } => {
+                format!("{{\"who\":{{\"id\":{id},\"socket\":{socket}}}}}")
+            }
             Request::Ask { id, host, port, process } => {
                 let mut out = format!("{{\"ask\":{{\"id\":{id},\"host\":");
                 writer::string(&mut out, host.as_bytes(), Invalid::Text);
@@ -90,8 +95,10 @@ impl Reply {
                 out
             }
             Reply::Answer { id, verdict, by, reason, ms } => {
-                let mut out =
-                    format!("{{\"answer\":{{\"id\":{id},\"verdict\":\"{}\",\"ms\":{ms},\"by\":", verdict.name());
+                let mut out = format!(
+                    "{{\"answer\":{{\"id\":{id},\"verdict\":\"{}\",\"ms\":{ms},\"by\":",
+                    verdict.name()
+                );
                 text(&mut out, by.as_deref());
                 out.push_str(",\"reason\":");
                 text(&mut out, reason.as_deref());
@@ -126,11 +133,18 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let process = || Some(Process { pid: 7, exe: "/usr/bin/c\u{1b}\"rl".to_owned() });
-        let ask = |process| Request::Ask { id: 2, host: "a.example".to_owned(), port: 443, process };
-        for request in
-            [Request::Who { id: u64::MAX, socket: 1 }, ask(process()), ask(None), Request::Withdrawn { id: 3 }]
-        {
-            assert_eq!(reader::from_slice::<Request>(request.message().as_bytes()).unwrap(), request);
+        let ask =
+            |process| Request::Ask { id: 2, host: "a.example".to_owned(), port: 443, process };
+        for request in [
+            Request::Who { id: u64::MAX, socket: 1 },
+            ask(process()),
+            ask(None),
+            Request::Withdrawn { id: 3 },
+        ] {
+            assert_eq!(
+                reader::from_slice::<Request>(request.message().as_bytes()).unwrap(),
+                request
+            );
         }
         let answer = |by: Option<&str>, reason: Option<&str>, verdict| {
             let [by, reason] = [by, reason].map(|text| text.map(str::to_owned));

@@ -1,4 +1,5 @@
-//! What the first bytes of a connection, and each request of HTTP on it, have to say: the name that the connection was allowed for.
+//! What the first bytes of a connection, and each request of HTTP on it, have to say: the name that
+//! the connection was allowed for.
 
 use super::decision_log::Layer;
 use crate::network::parse::http_request::{self, First, Requests, Step};
@@ -54,7 +55,8 @@ pub struct Sniffer {
 
 enum Stage {
     First,
-    /// So much of the first line was passed on. Nobody can do anything with a request before its line has ended.
+    /// So much of the first line was passed on. Nobody can do anything with a request before its
+    /// line has ended.
     Line(Vec<u8>),
     /// A ClientHello was passed on, and another may follow. `is_early`: behind data.
     Greeted {
@@ -93,7 +95,9 @@ impl Sniffer {
             }
             match http_request::first(bytes) {
                 First::More => return Ok(Seen::More),
-                First::Other | First::Unended if matches!(self.port, 80 | 443) => return self.judge_line_of_ssh(bytes),
+                First::Other | First::Unended if matches!(self.port, 80 | 443) => {
+                    return self.judge_line_of_ssh(bytes);
+                }
                 First::Other => return Ok(Seen::Pass(u64::MAX)),
                 First::Unended => self.stage = Stage::Line(Vec::new()),
                 First::Request => self.stage = Stage::Requests(Requests::default()),
@@ -138,16 +142,21 @@ impl Sniffer {
         }
     }
 
-    /// Web servers read more as a request than a request is. At their ports only what is understood here goes on; and ssh, which many reach there.
+    /// Web servers read more as a request than a request is. At their ports only what is understood
+    /// here goes on; and ssh, which many reach there.
     fn judge_line_of_ssh(&mut self, bytes: &[u8]) -> Result<Seen, Refusal> {
-        let end = bytes.iter().position(|byte| *byte == b'\n').filter(|_| bytes.starts_with(b"SSH-"));
+        let end =
+            bytes.iter().position(|byte| *byte == b'\n').filter(|_| bytes.starts_with(b"SSH-"));
         let end = end.ok_or_else(|| self.strange())?;
         self.stage = Stage::Packets;
         Ok(Seen::Pass(end as u64 + 1))
     }
 
     fn strange(&self) -> Refusal {
-        Refusal::of_tls(format!("what it says is neither HTTP nor TLS, which port {} is for", self.port))
+        Refusal::of_tls(format!(
+            "what it says is neither HTTP nor TLS, which port {} is for",
+            self.port
+        ))
     }
 
     /// `was_early`: one before it announced data.
@@ -176,17 +185,23 @@ impl Sniffer {
         }
     }
 
-    /// The stream ends behind these bytes, which could have become a request or TLS. May they go on? A line that never ended is a request to
-    /// Python, which reads one up to there.
+    /// The stream ends behind these bytes, which could have become a request or TLS. May they go
+    /// on? A line that never ended is a request to Python, which reads one up to there.
     pub fn judge_end(&self, bytes: &[u8]) -> Result<bool, Refusal> {
         match &self.stage {
-            Stage::First if tls_client_hello::read(bytes) != Hello::NotTls || bytes.contains(&b'\n') => Ok(false),
+            Stage::First
+                if tls_client_hello::read(bytes) != Hello::NotTls || bytes.contains(&b'\n') =>
+            {
+                Ok(false)
+            }
             Stage::First if http_request::is_request(bytes) => {
                 Err(Refusal::of_request(None, "the line of the request does not end".into()))
             }
             Stage::First if matches!(self.port, 80 | 443) => Err(self.strange()),
             Stage::First => Ok(true),
-            Stage::Line(line) if !line.contains(&b'\n') && http_request::is_request(line) => Err(could_be_read()),
+            Stage::Line(line) if !line.contains(&b'\n') && http_request::is_request(line) => {
+                Err(could_be_read())
+            }
             _ => Ok(false),
         }
     }
@@ -219,7 +234,8 @@ mod tests {
     const CHANGE_CIPHER_SPEC: &[u8] = b"\x14\x03\x03\0\x01\x01";
     const DATA: &[u8] = b"\x17\x03\x03\0\x02ab";
 
-    /// What goes on of bytes that come in pieces of a size, as a flow hands them in; and whether all that follows would.
+    /// What goes on of bytes that come in pieces of a size, as a flow hands them in; and whether
+    /// all that follows would.
     fn passed(port: u16, said: &[u8], size: usize) -> (usize, Result<bool, String>) {
         let mut sight = Sniffer::of(Name::read(b"good.example").unwrap(), port);
         let (mut free, mut here) = (0_u64, 0);

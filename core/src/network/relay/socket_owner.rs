@@ -1,5 +1,5 @@
-//! Whose a connection is, as far as the kernel tells: the number of the socket at its other end, which is inside. sock_diag(7) finds that one by
-//! the two addresses, without looking at others.
+//! Whose a connection is, as far as the kernel tells: the number of the socket at its other end,
+//! which is inside. sock_diag(7) finds that one by the two addresses, without looking at others.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -76,9 +76,11 @@ fn read(answer: &[u8]) -> Option<Owner> {
     let number = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     if kind == BY_FAMILY {
-        return number(INODE).map(|inode| if inode == 0 { Owner::Nobody } else { Owner::Socket(inode) });
+        return number(INODE)
+            .map(|inode| if inode == 0 { Owner::Nobody } else { Owner::Socket(inode) });
     }
-    // That there is none is said with the same number as that nobody can tell (ENOENT: the kernel lacks tcp_diag).
+    // That there is none is said with the same number as that nobody can tell (ENOENT: the kernel
+    // lacks tcp_diag).
     None
 }
 
@@ -92,7 +94,10 @@ mod tests {
     fn owners() -> Owners {
         let flags = SocketFlags::CLOEXEC;
         let protocol = Some(netlink::SOCK_DIAG);
-        Owners::new(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol).ok())
+        Owners::new(
+            rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)
+                .ok(),
+        )
     }
 
     #[test]
@@ -102,8 +107,12 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let (server, _) = listener.accept().unwrap();
             let ends = (server.peer_addr().unwrap(), server.local_addr().unwrap());
-            let number =
-                std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&client))).unwrap().ino();
+            let number = std::fs::metadata(format!(
+                "/proc/self/fd/{}",
+                std::os::fd::AsRawFd::as_raw_fd(&client)
+            ))
+            .unwrap()
+            .ino();
             let owners = owners();
             assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
             // Who only has said all is still there.

@@ -1,4 +1,5 @@
-//! Pipes through which bytes go from socket to socket without being copied. A direction has one only while it holds bytes.
+//! Pipes through which bytes go from socket to socket without being copied. A direction has one
+//! only while it holds bytes.
 
 use std::os::fd::OwnedFd;
 
@@ -33,7 +34,8 @@ impl Pipes {
             return Some(pipe);
         }
         self.left = self.left.checked_sub(1)?;
-        let Ok((out, into)) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
+        let Ok((out, into)) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
+        else {
             self.left += 1;
             return None;
         };

@@ -1,7 +1,8 @@
 //! The addresses that names have inside. They lead nowhere, and back to the name.
 //!
-//! Out of a block for benchmarks (RFC 2544) and one of a local network, neither of which anybody reaches from inside. A name keeps its
-//! addresses as long as there is room. Then the name that was not asked for and not connected to for the longest time loses its own.
+//! Out of a block for benchmarks (RFC 2544) and one of a local network, neither of which anybody
+//! reaches from inside. A name keeps its addresses as long as there is room. Then the name that was
+//! not asked for and not connected to for the longest time loses its own.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +12,8 @@ use crate::plan::host_name::Name;
 /// So many names are known at once.
 pub const NAMES: u32 = 65_536;
 
-/// The first of each family; names have those that follow: half of 198.18.0.0/15, and the begin of fdfa::/16.
+/// The first of each family; names have those that follow: half of 198.18.0.0/15, and the begin of
+/// fdfa::/16.
 const V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const V6: Ipv6Addr = Ipv6Addr::new(0xfdfa, 0, 0, 0, 0, 0, 0, 0);
 
@@ -42,7 +44,13 @@ impl Default for Synthetic {
 
 impl Synthetic {
     fn with_room(room: u32) -> Synthetic {
-        Synthetic { room, slots: Vec::new(), numbers: HashMap::new(), idle: BTreeMap::new(), now: 0 }
+        Synthetic {
+            room,
+            slots: Vec::new(),
+            numbers: HashMap::new(),
+            idle: BTreeMap::new(),
+            now: 0,
+        }
     }
 
     /// The addresses of a name; new ones if it has none. None: connections use all there are.
@@ -66,9 +74,12 @@ impl Synthetic {
         Some(&self.slots.get(number(address)?)?.name)
     }
 
-    /// A connection to this address begins: until it ends, the address keeps its name. Says whether it has one.
+    /// A connection to this address begins: until it ends, the address keeps its name. Says whether
+    /// it has one.
     pub fn hold(&mut self, address: IpAddr) -> bool {
-        let Some(slot) = number(address).and_then(|number| self.slots.get_mut(number)) else { return false };
+        let Some(slot) = number(address).and_then(|number| self.slots.get_mut(number)) else {
+            return false;
+        };
         slot.connections = slot.connections.saturating_add(1);
         self.idle.remove(&slot.used);
         true

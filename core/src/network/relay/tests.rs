@@ -1,5 +1,5 @@
-//! The relay between two networks of its own: one in which every address is local, as the command's is, and one with servers, a name
-//! server and nothing else. Everything is real but the distance.
+//! The relay between two networks of its own: one in which every address is local, as the command's
+//! is, and one with servers, a name server and nothing else. Everything is real but the distance.
 
 mod asking;
 mod disguised;
@@ -42,9 +42,16 @@ fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
         assert!(received == sent, "{} bytes", received.len());
         drop(client);
         let told = world.told();
-        assert_eq!((&told["layer"], &told["action"]), (&"connect".into(), &"allow".into()), "{told}");
+        assert_eq!(
+            (&told["layer"], &told["action"]),
+            (&"connect".into(), &"allow".into()),
+            "{told}"
+        );
         assert_eq!((&told["host"], &told["port"]), (&"good.example".into(), &PORT.into()));
-        assert_eq!((&told["address"], &told["rule"]), (&"93.184.216.34".into(), &"paddock.toml:1".into()));
+        assert_eq!(
+            (&told["address"], &told["rule"]),
+            (&"93.184.216.34".into(), &"paddock.toml:1".into())
+        );
         assert_eq!((&told["sent"], &told["received"]), (&sent.len().into(), &sent.len().into()));
     });
 }
@@ -61,14 +68,17 @@ fn a_denied_name_does_not_exist_and_nobody_is_asked() {
             (&told["layer"], &told["action"], &told["host"]),
             (&"name".into(), &"deny".into(), &"evil.example".into())
         );
-        // The control: one that is allowed has an address at once, and is looked up when it is dialled.
+        // The control: one that is allowed has an address at once, and is looked up when it is
+        // dialled.
         assert!(world.ask("good.example").is_some());
         assert!(world.asked().is_empty(), "{:?}", world.asked());
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut heard = String::new();
         world.dial("good.example").read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "here");
-        assert!(world.asked().iter().all(|name| name == "good.example") && !world.asked().is_empty());
+        assert!(
+            world.asked().iter().all(|name| name == "good.example") && !world.asked().is_empty()
+        );
         // And the denied one was told once.
         assert_eq!(world.told()["action"], "allow");
     });
@@ -87,8 +97,13 @@ fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
         socket.send(&question).unwrap();
         let mut answer = [0; 512];
         let length = socket.recv(&mut answer).unwrap();
-        let address: [u8; 16] =
-            answer[..length].windows(16).rev().find(|last| last[..2] == [0xfd, 0xfa]).unwrap().try_into().unwrap();
+        let address: [u8; 16] = answer[..length]
+            .windows(16)
+            .rev()
+            .find(|last| last[..2] == [0xfd, 0xfa])
+            .unwrap()
+            .try_into()
+            .unwrap();
 
         let mut stream = world.inside(|| TcpStream::connect("[2620:fe::9]:53").unwrap());
         for _ in 0..2 {
@@ -99,7 +114,11 @@ fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
             stream.read_exact(&mut length).unwrap();
             let mut answer = vec![0; u16::from_be_bytes(length).into()];
             stream.read_exact(&mut answer).unwrap();
-            assert!(answer.windows(16).any(|part| part == address), "{answer:?} {}", Ipv6Addr::from(address));
+            assert!(
+                answer.windows(16).any(|part| part == address),
+                "{answer:?} {}",
+                Ipv6Addr::from(address)
+            );
         }
     });
 }
@@ -135,7 +154,11 @@ fn tls_for_another_name_is_refused() {
             client.write_all(&hello).unwrap();
             assert!(client.read(&mut [0]).is_err());
             let told = world.told();
-            assert_eq!((&told["action"], &told["host"]), (&"deny".into(), &"good.example".into()), "{told}");
+            assert_eq!(
+                (&told["action"], &told["host"]),
+                (&"deny".into(), &"good.example".into()),
+                "{told}"
+            );
         }
         // The control, in two parts.
         let hello = client_hello(Some("good.example"));
@@ -167,10 +190,17 @@ fn each_request_has_to_be_for_the_name_of_the_connection() {
         client.write_all([first, second].concat().as_bytes()).unwrap();
         let mut answers = String::new();
         client.read_to_string(&mut answers).unwrap();
-        assert!(answers.starts_with("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 403 "), "{answers}");
+        assert!(
+            answers.starts_with("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 403 "),
+            "{answers}"
+        );
         assert!(answers.contains("evil.example") && !answers.contains("GET"), "{answers}");
         let told = world.told();
-        assert_eq!((&told["layer"], &told["host"]), (&"request".into(), &"evil.example".into()), "{told}");
+        assert_eq!(
+            (&told["layer"], &told["host"]),
+            (&"request".into(), &"evil.example".into()),
+            "{told}"
+        );
 
         // As the first one.
         let mut client = world.dial("good.example");
@@ -191,18 +221,27 @@ fn an_address_is_reached_only_if_it_is_listed() {
         assert_eq!(world.told()["action"], "allow");
 
         // Its neighbour, metadata, an address that no name was given, the namespace's own.
-        for address in ["93.184.216.34", "169.254.169.254", "198.18.77.77", "10.255.255.1", "127.0.0.1"] {
+        for address in
+            ["93.184.216.34", "169.254.169.254", "198.18.77.77", "10.255.255.1", "127.0.0.1"]
+        {
             let mut client = world.dial_address(address);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
             let told = world.told();
-            assert_eq!((&told["action"], &told["address"]), (&"deny".into(), &address.into()), "{told}");
+            assert_eq!(
+                (&told["action"], &told["address"]),
+                (&"deny".into(), &address.into()),
+                "{told}"
+            );
         }
         let mut client = world.dial_address("93.184.216.34");
         client.write_all(b"GET / HTTP/1.1\r\nHost: 93.184.216.34\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("93.184.216.34:8080"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 403 ") && answer.contains("93.184.216.34:8080"),
+            "{answer}"
+        );
     });
 }
 
@@ -219,7 +258,11 @@ fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
             let told = world.told();
-            assert_eq!((&told["action"], &told["address"]), (&"deny".into(), &address.into()), "{told}");
+            assert_eq!(
+                (&told["action"], &told["address"]),
+                (&"deny".into(), &address.into()),
+                "{told}"
+            );
         }
         // The controls: it is listed; it is nobody's; of several, the one that may be.
         for (name, address) in [("inner.example", "127.0.0.9"), ("good.example", "93.184.216.34")] {
@@ -244,9 +287,16 @@ fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
         client.write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n").unwrap();
         let mut answer = String::new();
         client.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("no name server answered"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 502 ") && answer.contains("no name server answered"),
+            "{answer}"
+        );
         let told = world.told();
-        assert_eq!((&told["action"], &told["reason"]), (&"fail".into(), &"no name server answered".into()), "{told}");
+        assert_eq!(
+            (&told["action"], &told["reason"]),
+            (&"fail".into(), &"no name server answered".into()),
+            "{told}"
+        );
 
         let mut client = world.dial("good.example");
         client.write_all(b"\0").unwrap();
@@ -372,13 +422,20 @@ fn a_local_port_leads_to_the_host_s_own() {
             }
         });
         let mut heard = String::new();
-        world.inside(|| TcpStream::connect("127.0.0.1:5432").unwrap()).read_to_string(&mut heard).unwrap();
+        world
+            .inside(|| TcpStream::connect("127.0.0.1:5432").unwrap())
+            .read_to_string(&mut heard)
+            .unwrap();
         assert_eq!(heard, "database");
         let told = world.told();
         assert_eq!(
             (&told["action"], &told["host"], &told["port"]),
             (&"allow".into(), &serde_json::Value::Null, &5432.into())
         );
-        assert_eq!((&told["rule"], &told["address"]), (&"local port 5432".into(), &"127.0.0.1".into()), "{told}");
+        assert_eq!(
+            (&told["rule"], &told["address"]),
+            (&"local port 5432".into(), &"127.0.0.1".into()),
+            "{told}"
+        );
     });
 }

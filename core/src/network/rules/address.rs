@@ -1,11 +1,12 @@
 //! What kind of place an address is, and blocks of addresses.
 //!
-//! An IPv6 address can be an IPv4 address in disguise: a translator or a tunnel on the way takes the disguise off. So all that is hidden in
-//! it is looked at too, and the worst counts.
+//! An IPv6 address can be an IPv4 address in disguise: a translator or a tunnel on the way takes
+//! the disguise off. So all that is hidden in it is looked at too, and the worst counts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Only `Public` is dialled because a name leads there. All others have to be listed, and `Metadata` is never dialled.
+/// Only `Public` is dialled because a name leads there. All others have to be listed, and
+/// `Metadata` is never dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Public,
@@ -39,11 +40,11 @@ fn hidden(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     match address.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None; 4],
         // IPv4-compatible (RFC 4291, 2.5.5.1), translated (RFC 2765), NAT64 (RFC 6052).
-        [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => {
-            [v4(bits), None, None, None]
-        }
-        // NAT64 of a network of one's own (RFC 8215). Where the address stands depends on the length of the prefix (RFC 6052, 2.2):
-        // 96, 64, 56, 48. Bits 64 to 71 are never part of it.
+        [0, 0, 0, 0, 0, 0, _, _]
+        | [0, 0, 0, 0, 0xffff, 0, _, _]
+        | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [v4(bits), None, None, None],
+        // NAT64 of a network of one's own (RFC 8215). Where the address stands depends on the
+        // length of the prefix (RFC 6052, 2.2): 96, 64, 56, 48. Bits 64 to 71 are never part of it.
         [0x64, 0xff9b, 1, ..] => [
             v4(bits),
             v4(bits >> 24),
@@ -65,11 +66,14 @@ fn kind_of_form(address: IpAddr) -> Kind {
     }
 }
 
-/// After the IANA IPv4 special-purpose address registry. The few that it calls globally reachable in 192.0.0.0/24 serve no names.
+/// After the IANA IPv4 special-purpose address registry. The few that it calls globally reachable
+/// in 192.0.0.0/24 serve no names.
 fn kind_of_v4(address: Ipv4Addr) -> Kind {
     match address.octets() {
         // Link-local; Alibaba, Azure, Oracle.
-        [169, 254, ..] | [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Kind::Metadata,
+        [169, 254, ..] | [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => {
+            Kind::Metadata
+        }
         [0, 0, 0, 0] => Kind::Unspecified,
         [127, ..] => Kind::Loopback,
         [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Kind::Private,
@@ -84,11 +88,13 @@ fn kind_of_v4(address: Ipv4Addr) -> Kind {
     }
 }
 
-/// After the IANA IPv6 special-purpose address registry: what is not given out to anybody is special too.
+/// After the IANA IPv6 special-purpose address registry: what is not given out to anybody is
+/// special too.
 fn kind_of_v6(address: Ipv6Addr) -> Kind {
     match address.segments() {
-        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each has other services beside the one for instances
-        // (Amazon hands out credentials of pods at fd00:ec2::23), so it is the provider's whole block.
+        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each has other services beside the
+        // one for instances (Amazon hands out credentials of pods at fd00:ec2::23), so it is the
+        // provider's whole block.
         [0xfe80..=0xfebf, ..]
         | [0xfd00, 0xec2, ..]
         | [0xfd20, 0xce, 0, 0, ..]
@@ -109,7 +115,8 @@ fn kind_of_v6(address: Ipv6Addr) -> Kind {
     }
 }
 
-/// Addresses that have their first bits in common. An IPv4 address has the bits of its mapped form, and belongs to no shorter block than that.
+/// Addresses that have their first bits in common. An IPv4 address has the bits of its mapped form,
+/// and belongs to no shorter block than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     bits: u128,
@@ -120,7 +127,8 @@ pub struct Block {
 const MAPPED: u8 = 96;
 
 impl Block {
-    /// An address, or one with `/` and the number of bits that count. The others have to be 0: who writes 10.1.2.3/8 may mean either.
+    /// An address, or one with `/` and the number of bits that count. The others have to be 0: who
+    /// writes 10.1.2.3/8 may mean either.
     pub fn read(text: &[u8]) -> Option<Block> {
         let (address, length) = match std::str::from_utf8(text).ok()?.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -142,7 +150,9 @@ impl Block {
     /// The one of this length around an address, if there may be one.
     pub fn around(address: IpAddr, length: u8) -> Option<Block> {
         let shortest = if address.to_canonical().is_ipv4() { MAPPED } else { 0 };
-        (shortest..=128).contains(&length).then(|| Block { bits: bits(address) & mask(length), length })
+        (shortest..=128)
+            .contains(&length)
+            .then(|| Block { bits: bits(address) & mask(length), length })
     }
 
     /// How many bits its addresses have in common.
@@ -180,14 +190,34 @@ mod tests {
     fn addresses_of_the_internet_are_public() {
         kinds(
             Kind::Public,
-            &["1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"],
+            &[
+                "1.1.1.1",
+                "9.255.255.255",
+                "11.0.0.0",
+                "100.63.255.255",
+                "100.128.0.0",
+                "126.255.255.255",
+            ],
         );
         kinds(
             Kind::Public,
-            &["128.0.0.0", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "192.0.1.0"],
+            &[
+                "128.0.0.0",
+                "169.253.255.255",
+                "169.255.0.0",
+                "172.15.255.255",
+                "172.32.0.0",
+                "192.0.1.0",
+            ],
         );
-        kinds(Kind::Public, &["192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255"]);
-        kinds(Kind::Public, &["168.63.129.15", "2606:4700::1111", "2001:200::1", "2a00:1450::1", "3ffe::1"]);
+        kinds(
+            Kind::Public,
+            &["192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255"],
+        );
+        kinds(
+            Kind::Public,
+            &["168.63.129.15", "2606:4700::1111", "2001:200::1", "2a00:1450::1", "3ffe::1"],
+        );
     }
 
     #[test]
@@ -196,24 +226,67 @@ mod tests {
         kinds(Kind::Loopback, &["127.0.0.1", "127.255.255.255", "::1", "::ffff:127.0.0.1"]);
         kinds(
             Kind::Private,
-            &["10.0.0.0", "10.255.255.255", "172.16.0.0", "172.31.255.255", "192.168.0.0", "100.64.0.0"],
+            &[
+                "10.0.0.0",
+                "10.255.255.255",
+                "172.16.0.0",
+                "172.31.255.255",
+                "192.168.0.0",
+                "100.64.0.0",
+            ],
         );
-        kinds(Kind::Private, &["100.127.255.255", "fc00::", "fdff:ffff::1", "fec0::1", "::ffff:10.1.2.3", "fdfa::1"]);
+        kinds(
+            Kind::Private,
+            &["100.127.255.255", "fc00::", "fdff:ffff::1", "fec0::1", "::ffff:10.1.2.3", "fdfa::1"],
+        );
         kinds(Kind::Multicast, &["224.0.0.1", "239.255.255.255", "ff02::1", "::ffff:224.0.0.1"]);
-        kinds(Kind::Special, &["0.1.2.3", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1"]);
-        kinds(Kind::Special, &["203.0.113.1", "240.0.0.1", "255.255.255.255", "192.88.99.1", "2001:db8::1", "3fff::1"]);
         kinds(
             Kind::Special,
-            &["100::1", "5f00::1", "4000::1", "2001:2::1", "2001:20::1", "::8.8.8.8", "2001:0:808:808::"],
+            &["0.1.2.3", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1"],
+        );
+        kinds(
+            Kind::Special,
+            &[
+                "203.0.113.1",
+                "240.0.0.1",
+                "255.255.255.255",
+                "192.88.99.1",
+                "2001:db8::1",
+                "3fff::1",
+            ],
+        );
+        kinds(
+            Kind::Special,
+            &[
+                "100::1",
+                "5f00::1",
+                "4000::1",
+                "2001:2::1",
+                "2001:20::1",
+                "::8.8.8.8",
+                "2001:0:808:808::",
+            ],
         );
     }
 
     #[test]
     fn metadata_is_seen_in_every_disguise() {
-        kinds(Kind::Metadata, &["169.254.169.254", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192"]);
-        kinds(Kind::Metadata, &["fe80::1", "febf::1", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"]);
-        kinds(Kind::Metadata, &["fd00:ec2::23", "fd00:ec2:ffff::1", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1"]);
-        kinds(Kind::Private, &["fd00:ec1::254", "fd00:ec3::254", "fd20:ce:1::1", "fd00:a9fe:a9ff::1", "fd00:5a::1"]);
+        kinds(
+            Kind::Metadata,
+            &["169.254.169.254", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192"],
+        );
+        kinds(
+            Kind::Metadata,
+            &["fe80::1", "febf::1", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"],
+        );
+        kinds(
+            Kind::Metadata,
+            &["fd00:ec2::23", "fd00:ec2:ffff::1", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1"],
+        );
+        kinds(
+            Kind::Private,
+            &["fd00:ec1::254", "fd00:ec3::254", "fd20:ce:1::1", "fd00:a9fe:a9ff::1", "fd00:5a::1"],
+        );
         for v4 in ["169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"] {
             let bits = u128::from(v4.parse::<Ipv4Addr>().unwrap().to_bits());
             let below = |prefix: &str, hidden: u128| {
@@ -224,7 +297,9 @@ mod tests {
                     "{v4} {prefix}"
                 );
             };
-            for prefix in ["::ffff:0:0", "::", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:7:9::"] {
+            for prefix in
+                ["::ffff:0:0", "::", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:7:9::"]
+            {
                 below(prefix, bits);
             }
             below("64:ff9b:1:0700::", (bits >> 24) << 64 | (bits & 0xff_ffff) << 32);

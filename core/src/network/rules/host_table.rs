@@ -1,7 +1,8 @@
-//! The rules about hosts, compiled: a name or an address in, a verdict out. A lookup costs the same however many rules there are.
+//! The rules about hosts, compiled: a name or an address in, a verdict out. A lookup costs the same
+//! however many rules there are.
 //!
-//! First what is never reached, then what is denied, then what is allowed, then the default. The default and `*` are about names:
-//! an address is reached only if a rule lists it.
+//! First what is never reached, then what is denied, then what is allowed, then the default. The
+//! default and `*` are about names: an address is reached only if a rule lists it.
 
 #[cfg(test)]
 mod tests;
@@ -182,13 +183,15 @@ impl Table {
             rules: Vec::new(),
             files: Vec::new(),
         };
-        let (denied, allowed) = ((&mut table.denied, &network.denied), (&mut table.allowed, &network.allowed));
+        let (denied, allowed) =
+            ((&mut table.denied, &network.denied), (&mut table.allowed, &network.allowed));
         for (side, groups) in [denied, allowed, (&mut table.approved, &network.approved)] {
             // Most are names.
             side.names.reserve(groups.iter().map(|group| group.hosts.len()).sum());
             for group in groups {
                 for plan::HostRule(host, port, line) in &group.hosts {
-                    let written = Written { host: host.clone(), file: table.files.len(), line: *line };
+                    let written =
+                        Written { host: host.clone(), file: table.files.len(), line: *line };
                     let Some(ports) = side.ports(host.as_bytes()) else {
                         let place = Rule { host, file: &group.source, line: *line }.to_string();
                         return Err(TableError::Host { host: host.clone(), place });
@@ -214,7 +217,8 @@ impl Table {
         Ok(table)
     }
 
-    /// May this name be reached at this port; or, without one, at any port at all? That is what a question for a name asks.
+    /// May this name be reached at this port; or, without one, at any port at all? That is what a
+    /// question for a name asks.
     pub fn judge_name(&self, name: &Name, port: Option<u16>) -> HostDecision<'_> {
         if METADATA.contains(&name.as_bytes()) {
             return deny(NEVER);
@@ -276,7 +280,8 @@ impl Table {
         allowed.find_map(|ports| ports.usual(port)).map_or(unlisted, |rule| self.allowed_by(rule))
     }
 
-    /// May this address be dialled, to which a name led that may be reached? `own`: it is one of the host's own.
+    /// May this address be dialled, to which a name led that may be reached? `own`: it is one of
+    /// the host's own.
     pub fn may_dial(&self, address: IpAddr, port: u16, own: bool) -> Result<(), &'static str> {
         let kind = address::kind(address);
         if kind == Kind::Metadata {
@@ -292,8 +297,12 @@ impl Table {
             _ if own => Err("the name leads to this machine, and no rule lists the address"),
             Kind::Public => Ok(()),
             Kind::Private => Err("the name leads to a private address that no rule lists"),
-            Kind::Loopback | Kind::Unspecified => Err("the name leads to this machine, and no rule lists the address"),
-            Kind::Multicast | Kind::Special => Err("the name leads to an address of no host, and no rule lists it"),
+            Kind::Loopback | Kind::Unspecified => {
+                Err("the name leads to this machine, and no rule lists the address")
+            }
+            Kind::Multicast | Kind::Special => {
+                Err("the name leads to an address of no host, and no rule lists it")
+            }
             Kind::Metadata => Err(NEVER),
         }
     }
@@ -303,7 +312,8 @@ impl Table {
         self.ways.hands_over(name)
     }
 
-    /// May the Python half call this host, for whoever it speaks for? `agreed`: what a person allowed that was asked.
+    /// May the Python half call this host, for whoever it speaks for? `agreed`: what a person
+    /// allowed that was asked.
     pub fn judge_upstream(
         &self,
         host: &Host,
@@ -318,7 +328,13 @@ impl Table {
     }
 
     /// And may this address be dialled for it? `own`: it is one of the host's own.
-    pub fn may_dial_upstream(&self, host: &Host, address: IpAddr, port: u16, own: bool) -> Result<(), &'static str> {
+    pub fn may_dial_upstream(
+        &self,
+        host: &Host,
+        address: IpAddr,
+        port: u16,
+        own: bool,
+    ) -> Result<(), &'static str> {
         if let Some(written) = http_hosts::is_as_written(host, address) {
             return written;
         }
@@ -353,7 +369,8 @@ impl Table {
 
     /// Nobody gets around a denied block by a translator or a tunnel.
     fn denial(&self, address: IpAddr, port: u16) -> Option<usize> {
-        address::forms(address).find_map(|form| self.denied.around(form).find_map(|ports| ports.any(port)))
+        address::forms(address)
+            .find_map(|form| self.denied.around(form).find_map(|ports| ports.any(port)))
     }
 
     fn allowed_by(&self, rule: usize) -> HostDecision<'_> {

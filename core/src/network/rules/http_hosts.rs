@@ -1,7 +1,9 @@
-//! The hosts that are not dialled for whoever calls them: the Python half speaks HTTP for them. Compiled beside the table.
+//! The hosts that are not dialled for whoever calls them: the Python half speaks HTTP for them.
+//! Compiled beside the table.
 //!
-//! A route has a name of its own, below [`DOMAIN`]. An inspected host is called by its real name. Only the Python half may call the
-//! upstream of a route because it is one; and what a route lets be asked of its upstream nobody gets around by calling that himself.
+//! A route has a name of its own, below [`DOMAIN`]. An inspected host is called by its real name.
+//! Only the Python half may call the upstream of a route because it is one; and what a route lets
+//! be asked of its upstream nobody gets around by calling that himself.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -69,10 +71,16 @@ pub const NEVER: &str = "where clouds hand out credentials is never reached";
 
 impl HttpHosts {
     /// `rule` takes down where one stands, and by what name it is known.
-    pub fn compile(http: &plan::Http, mut rule: impl FnMut(&[u8], &Text) -> usize) -> Result<HttpHosts, TableError> {
+    pub fn compile(
+        http: &plan::Http,
+        mut rule: impl FnMut(&[u8], &Text) -> usize,
+    ) -> Result<HttpHosts, TableError> {
         let mut ways = HttpHosts::default();
         for route in &http.routes {
-            let odd = |host: &Text| TableError::Host { host: host.clone(), place: route.source.to_string() };
+            let odd = |host: &Text| TableError::Host {
+                host: host.clone(),
+                place: route.source.to_string(),
+            };
             let own = [route.name.as_bytes(), b".", DOMAIN].concat();
             let index = rule(&own, &route.source);
             ways.routes.insert(Name::read(&own).ok_or_else(|| odd(&route.name))?, index);
@@ -86,7 +94,9 @@ impl HttpHosts {
                 Host::Name(name) if route.inspect => {
                     ways.opened.entry(name.clone()).or_default().push((*port, index));
                 }
-                _ if route.endpoints.is_some() => drop(ways.guarded.insert(upstream.clone(), index)),
+                _ if route.endpoints.is_some() => {
+                    drop(ways.guarded.insert(upstream.clone(), index))
+                }
                 _ => {}
             }
             let listed = ways.upstreams.entry((upstream, *port)).or_default();
@@ -96,7 +106,10 @@ impl HttpHosts {
             }
         }
         for inspected in &http.inspect {
-            let odd = || TableError::Host { host: inspected.host.clone(), place: inspected.source.to_string() };
+            let odd = || TableError::Host {
+                host: inspected.host.clone(),
+                place: inspected.source.to_string(),
+            };
             let name = Name::read(inspected.host.as_bytes()).ok_or_else(odd)?;
             ways.inspected.insert(name, rule(inspected.host.as_bytes(), &inspected.source));
         }
@@ -106,12 +119,16 @@ impl HttpHosts {
     /// `port` None: is there any at which it is reached?
     pub fn to(&self, name: &Name, port: Option<u16>) -> NameRoute {
         if name.as_bytes() == DOMAIN || name.parents().any(|parent| parent == DOMAIN) {
-            return self.routes.get(name).map_or(NameRoute::Shut(None, NO_ROUTE), |rule| NameRoute::Open(*rule));
+            return self
+                .routes
+                .get(name)
+                .map_or(NameRoute::Shut(None, NO_ROUTE), |rule| NameRoute::Open(*rule));
         }
         if let Some(ports) = self.opened.get(name) {
             let open = ports.iter().find(|(open, _)| port.is_none_or(|port| port == *open));
             let first = ports.first().map(|(_, rule)| *rule);
-            return open.map_or(NameRoute::Shut(first, OTHER_SERVICE), |(_, rule)| NameRoute::Open(*rule));
+            return open
+                .map_or(NameRoute::Shut(first, OTHER_SERVICE), |(_, rule)| NameRoute::Open(*rule));
         }
         match self.guarded.get(&Host::Name(name.clone())) {
             Some(rule) => NameRoute::Shut(Some(*rule), GUARDED),
@@ -133,7 +150,8 @@ impl HttpHosts {
         self.upstreams.contains_key(&(host.clone(), port))
     }
 
-    /// Do the routes to an upstream name this address? None: they leave it to what is true of every host.
+    /// Do the routes to an upstream name this address? None: they leave it to what is true of every
+    /// host.
     pub fn lists(&self, host: &Host, port: u16, address: IpAddr) -> Option<bool> {
         let upstream = self.upstreams.get(&(host.clone(), port))?;
         let is_listed = upstream.blocks.iter().any(|block| block.contains(address));
@@ -145,11 +163,18 @@ impl HttpHosts {
         if self.routes.contains_key(name) {
             return Some(Kind::Route);
         }
-        (self.opened.contains_key(name) || self.inspected.contains_key(name)).then_some(Kind::Inspect)
+        (self.opened.contains_key(name) || self.inspected.contains_key(name))
+            .then_some(Kind::Inspect)
     }
 
-    /// May the Python half call this host? `allows`: what the table says of a name and this port to everybody.
-    pub fn serves(&self, host: &Host, port: u16, allows: impl FnOnce(&Name) -> bool) -> Result<(), &'static str> {
+    /// May the Python half call this host? `allows`: what the table says of a name and this port to
+    /// everybody.
+    pub fn serves(
+        &self,
+        host: &Host,
+        port: u16,
+        allows: impl FnOnce(&Name) -> bool,
+    ) -> Result<(), &'static str> {
         let is_upstream = self.is_upstream(host, port);
         let is_inspected = || match host {
             Host::Name(name) => self.inspected.contains_key(name) && allows(name),
@@ -168,7 +193,8 @@ pub fn read(host: &[u8]) -> Option<Host> {
     }
 }
 
-/// An upstream that was written as an address, or as this machine, may be that; it is as it was written. None: its name leads somewhere.
+/// An upstream that was written as an address, or as this machine, may be that; it is as it was
+/// written. None: its name leads somewhere.
 pub fn is_as_written(host: &Host, address: IpAddr) -> Option<Result<(), &'static str>> {
     let kind = address::kind(address);
     let written = match host {

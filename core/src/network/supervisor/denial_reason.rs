@@ -5,7 +5,9 @@ use crate::network::rules::host_table::{self, NOT_ALLOWED};
 
 impl NetworkDecision {
     pub fn why(&self, place: &str) -> String {
-        if let (Some(reason), Some(Some(hint))) = (&self.reason, self.request.as_ref().map(|request| &request.hint)) {
+        if let (Some(reason), Some(Some(hint))) =
+            (&self.reason, self.request.as_ref().map(|request| &request.hint))
+        {
             return format!("{reason}; {hint}");
         }
         match (&self.rule, self.reason.as_deref().unwrap_or(NOT_ALLOWED)) {
@@ -14,7 +16,10 @@ impl NetworkDecision {
             (None, reason) if host_table::is_unruled(reason) => {
                 // Without a port both of these are meant.
                 let usual = matches!(self.port, Some(80 | 443) | None);
-                format!("{reason}; --allow-domain {}", self.host().filter(|_| usual).unwrap_or(place))
+                format!(
+                    "{reason}; --allow-domain {}",
+                    self.host().filter(|_| usual).unwrap_or(place)
+                )
             }
             (None, reason) => reason.to_owned(),
         }
@@ -48,7 +53,10 @@ mod tests {
             (&[][..], "example.com:443 (no rule allows it; --allow-domain example.com)"),
             (&[port], "example.com:8443 (no rule allows it; --allow-domain example.com:8443)"),
             (&[("443", "null")], "example.com (no rule allows it; --allow-domain example.com)"),
-            (&[host, address, port], "[2001:db8::1]:8443 (no rule allows it; --allow-domain [2001:db8::1]:8443)"),
+            (
+                &[host, address, port],
+                "[2001:db8::1]:8443 (no rule allows it; --allow-domain [2001:db8::1]:8443)",
+            ),
             (&[unsaid, rule], "example.com:443 (paddock.toml:12)"),
             (&[unsaid], "example.com:443 (no rule allows it; --allow-domain example.com)"),
             (&[reason], "example.com:443 (it leads to a private address)"),

@@ -46,7 +46,11 @@ impl HelperProcess {
     pub fn hear(&self) -> Said {
         let mut buffer = [MaybeUninit::<u8>::uninit(); LONGEST];
         loop {
-            match rustix::net::recv(&self.line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            match rustix::net::recv(
+                &self.line,
+                &mut buffer[..],
+                RecvFlags::DONTWAIT | RecvFlags::TRUNC,
+            ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Said::Nothing,
                 Ok((_, 0)) | Err(_) => return Said::End,
@@ -57,7 +61,10 @@ impl HelperProcess {
                     for line in message.split(|byte| *byte == b'\n') {
                         match reader::from_slice(line) {
                             Ok(one) => told.push(one),
-                            Err(_) => return reader::from_slice(message).map_or(Said::Nonsense, Said::Asked),
+                            Err(_) => {
+                                return reader::from_slice(message)
+                                    .map_or(Said::Nonsense, Said::Asked);
+                            }
                         }
                     }
                     return Said::Decisions(told);
@@ -74,7 +81,11 @@ impl HelperProcess {
 
     pub fn flush(&mut self) {
         while let Some(message) = self.unsent.front() {
-            match rustix::net::send(&self.line, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match rustix::net::send(
+                &self.line,
+                message.as_bytes(),
+                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+            ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return,
                 // If it failed it is gone, and that is heard.
@@ -105,7 +116,8 @@ impl HelperProcess {
 
     /// Makes sure that it has ended, and says how.
     pub fn end(&self) -> String {
-        // Who closed the line is about to go, and its end is as it is; who only did that goes as well.
+        // Who closed the line is about to go, and its end is as it is; who only did that goes as
+        // well.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
         match rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED) {
             Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
@@ -145,7 +157,8 @@ mod tests {
     #[test]
     fn a_relay_that_talks_nonsense_or_too_much_is_not_believed() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let process = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
+        let process =
+            rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
         let relay = std::mem::ManuallyDrop::new(HelperProcess::new(process, ours));
         let say = |text: &[u8]| rustix::net::send(&theirs, text, SendFlags::NOSIGNAL).unwrap();
         assert!(matches!(relay.hear(), Said::Nothing));
@@ -153,9 +166,12 @@ mod tests {
         assert!(matches!(relay.hear(), Said::Decisions(told) if told.len() == 1));
         say(format!("{MESSAGE}\n{MESSAGE}").as_bytes());
         assert!(matches!(relay.hear(), Said::Decisions(told) if told.len() == 2));
-        for nonsense in
-            [format!("{MESSAGE}\n"), format!("{MESSAGE}\n{{}}"), format!("{MESSAGE}\n{WHO}"), format!("{WHO}\n{WHO}")]
-        {
+        for nonsense in [
+            format!("{MESSAGE}\n"),
+            format!("{MESSAGE}\n{{}}"),
+            format!("{MESSAGE}\n{WHO}"),
+            format!("{WHO}\n{WHO}"),
+        ] {
             say(nonsense.as_bytes());
             assert!(matches!(relay.hear(), Said::Nonsense), "{nonsense}");
         }

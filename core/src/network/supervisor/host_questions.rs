@@ -31,7 +31,11 @@ struct HostQuestion {
 
 impl Asker {
     pub fn of(network: &plan::Network) -> Asker {
-        Asker { timeout_s: network.ask_timeout_s.into(), source: network.default_source.clone(), asked: Vec::new() }
+        Asker {
+            timeout_s: network.ask_timeout_s.into(),
+            source: network.default_source.clone(),
+            asked: Vec::new(),
+        }
     }
 
     /// The reply, if it is no question any more.
@@ -55,7 +59,13 @@ impl Asker {
         match asked {
             Ok(at_desk) => {
                 let deadline = now + Duration::from_secs(self.timeout_s);
-                self.asked.push(HostQuestion { id, at_desk, since: now, deadline, withdrawn: false });
+                self.asked.push(HostQuestion {
+                    id,
+                    at_desk,
+                    since: now,
+                    deadline,
+                    withdrawn: false,
+                });
                 None
             }
             Err(why) => Some(unanswered(id, now, format!("nobody could be asked: {why}"))),
@@ -80,20 +90,33 @@ impl Asker {
     /// What was answered, and what will not be.
     pub fn turn(&mut self, desk: &mut OpenQuestions) -> Vec<Reply> {
         let mut replies = Vec::new();
-        for Given { id, answer, by } in desk.given(|id| self.asked.iter().any(|asked| asked.at_desk == id)) {
-            let Some(index) = self.asked.iter().position(|asked| asked.at_desk == id) else { continue };
+        for Given { id, answer, by } in
+            desk.given(|id| self.asked.iter().any(|asked| asked.at_desk == id))
+        {
+            let Some(index) = self.asked.iter().position(|asked| asked.at_desk == id) else {
+                continue;
+            };
             let HostQuestion { id, since, .. } = self.asked.swap_remove(index);
-            replies.push(Reply::Answer { id, verdict: answer, by: Some(by), reason: None, ms: elapsed_ms(since) });
+            replies.push(Reply::Answer {
+                id,
+                verdict: answer,
+                by: Some(by),
+                reason: None,
+                ms: elapsed_ms(since),
+            });
         }
         let now = Instant::now();
-        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn) {
+        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn)
+        {
             desk.withdraw(asked.at_desk);
             (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
         }
         let is_deserted = desk.is_deserted();
         let late = format!("nobody answered within {} s", self.timeout_s);
         let why = if is_deserted { "whoever was asked is gone" } else { &late };
-        for HostQuestion { id, since, .. } in self.asked.extract_if(.., |asked| is_deserted || asked.deadline <= now) {
+        for HostQuestion { id, since, .. } in
+            self.asked.extract_if(.., |asked| is_deserted || asked.deadline <= now)
+        {
             replies.push(unanswered(id, since, why.to_owned()));
         }
         replies
@@ -101,7 +124,13 @@ impl Asker {
 }
 
 fn unanswered(id: u64, since: Instant, reason: String) -> Reply {
-    Reply::Answer { id, verdict: Answer::Deny, by: None, reason: Some(reason), ms: elapsed_ms(since) }
+    Reply::Answer {
+        id,
+        verdict: Answer::Deny,
+        by: None,
+        reason: Some(reason),
+        ms: elapsed_ms(since),
+    }
 }
 
 fn elapsed_ms(since: Instant) -> u64 {

@@ -1,9 +1,10 @@
-//! The Python half that speaks HTTP (src/paddock/http): started before the command is, because secrets that can not be read are a
-//! reason not to start. Connections come to it from the relay ([`crate::network::relay::http_handover`]); its line to the supervisor says that it is ready,
-//! or why it is not, and then what it decided.
+//! The Python half that speaks HTTP (src/paddock/http): started before the command is, because
+//! secrets that can not be read are a reason not to start. Connections come to it from the relay
+//! ([`crate::network::relay::http_handover`]); its line to the supervisor says that it is ready, or
+//! why it is not, and then what it decided.
 //!
-//! It takes a while to start. Where all secrets are variables in which nothing is odd, nobody waits for it: connections that are handed over
-//! meanwhile wait on their line.
+//! It takes a while to start. Where all secrets are variables in which nothing is odd, nobody waits
+//! for it: connections that are handed over meanwhile wait on their line.
 
 use std::ffi::{CString, OsStr};
 use std::io::IoSliceMut;
@@ -35,7 +36,8 @@ const SECRET: RangeInclusive<usize> = 8..=4096;
 pub const SILENT: Duration = Duration::from_secs(60);
 
 /// What it gets of our environment in any case: how names of files are read, and whom it trusts.
-const PASSED: [&[u8]; 7] = [b"HOME", b"PATH", b"LANG", b"LC_ALL", b"LC_CTYPE", b"SSL_CERT_FILE", b"SSL_CERT_DIR"];
+const PASSED: [&[u8]; 7] =
+    [b"HOME", b"PATH", b"LANG", b"LC_ALL", b"LC_CTYPE", b"SSL_CERT_FILE", b"SSL_CERT_DIR"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
@@ -86,8 +88,8 @@ impl Http {
         }
     }
 
-    /// Waits until it has read its secrets, if anything can be wrong with them. Returns what programs inside are to trust, if they are to
-    /// trust more than others.
+    /// Waits until it has read its secrets, if anything can be wrong with them. Returns what
+    /// programs inside are to trust, if they are to trust more than others.
     pub fn ready(&self) -> Result<Option<OwnedFd>, HttpError> {
         if !self.awaited {
             return Ok(None);
@@ -102,13 +104,21 @@ impl Http {
 }
 
 /// None: it has not said one yet, and `flags` let nobody wait.
-pub fn first_word(partner: &HelperProcess, flags: RecvFlags) -> Option<Result<Option<OwnedFd>, HttpError>> {
+pub fn first_word(
+    partner: &HelperProcess,
+    flags: RecvFlags,
+) -> Option<Result<Option<OwnedFd>, HttpError>> {
     let mut bytes = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let buffers = &mut [IoSliceMut::new(&mut bytes)];
-        match rustix::net::recvmsg(&partner.line, buffers, &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
+        match rustix::net::recvmsg(
+            &partner.line,
+            buffers,
+            &mut control,
+            flags | RecvFlags::CMSG_CLOEXEC,
+        ) {
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return None,
             received => break received,
@@ -128,15 +138,18 @@ pub fn first_word(partner: &HelperProcess, flags: RecvFlags) -> Option<Result<Op
     Some(Ok(descriptors.next().and_then(|mut descriptors| descriptors.next())))
 }
 
-/// Whether it has to be heard before anything runs: if it may refuse a secret or the certificates that it is told to trust, or if programs
-/// are to trust it.
+/// Whether it has to be heard before anything runs: if it may refuse a secret or the certificates
+/// that it is told to trust, or if programs are to trust it.
 fn is_awaited(http: &plan::Http, environment: &[CString]) -> bool {
     let is_plain = |route: &plan::Route| match &route.credential {
         None => true,
         // A user and a password are two secrets in one.
-        Some(_) if route.inject_mode.as_ref().is_some_and(|mode| mode.as_bytes() == b"basic") => false,
+        Some(_) if route.inject_mode.as_ref().is_some_and(|mode| mode.as_bytes() == b"basic") => {
+            false
+        }
         Some(credential) => {
-            credential.kind == CredentialKind::Env && is_usable(credential.place.as_bytes(), environment)
+            credential.kind == CredentialKind::Env
+                && is_usable(credential.place.as_bytes(), environment)
         }
     };
     let is_told_whom_to_trust = |entry: &CString| entry.as_bytes().starts_with(b"SSL_CERT_");
@@ -147,27 +160,37 @@ fn is_awaited(http: &plan::Http, environment: &[CString]) -> bool {
 
 /// What credentials.py has no word against.
 fn is_usable(name: &[u8], environment: &[CString]) -> bool {
-    let value = environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(name)?.strip_prefix(b"="));
-    value.is_some_and(|value| SECRET.contains(&value.len()) && value.iter().all(u8::is_ascii_graphic))
+    let value = environment
+        .iter()
+        .find_map(|entry| entry.as_bytes().strip_prefix(name)?.strip_prefix(b"="));
+    value.is_some_and(|value| {
+        SECRET.contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
+    })
 }
 
 fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let script = own.with_file_name(python_helper::SCRIPT);
     let name = script.display().to_string();
-    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| HttpError::Interpreter(name.clone()))?;
+    let interpreter = python_helper::interpreter_of(&script)
+        .ok_or_else(|| HttpError::Interpreter(name.clone()))?;
     let failed = |errno| HttpError::Start(name.clone(), errno);
     let (ours, theirs) = socket_pair::pair().map_err(failed)?;
     let (relays, servers) = socket_pair::pair().map_err(failed)?;
-    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed)?;
     let [line, relay, plan] = [&theirs, &servers, plan_fd].map(|fd| fd.as_raw_fd().to_string());
-    let words =
-        [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([script.as_os_str()]);
-    let words = words.chain(["http", "--line", &line, "--relay", &relay, "--plan-fd", &plan].map(OsStr::new));
+    let words = [interpreter.as_os_str()]
+        .into_iter()
+        .chain(python_helper::ALONE.map(OsStr::new))
+        .chain([script.as_os_str()]);
+    let words = words
+        .chain(["http", "--line", &line, "--relay", &relay, "--plan-fd", &plan].map(OsStr::new));
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let argv = ExecStrings::new(words.map_err(|_| failed(Errno::INVAL))?);
     let passes = |entry: &CString| passes(http, entry.as_bytes());
-    let environment: Vec<CString> = sys::inherited_environment().into_iter().filter(passes).collect();
+    let environment: Vec<CString> =
+        sys::inherited_environment().into_iter().filter(passes).collect();
     let awaited = is_awaited(http, &environment);
     let environment = ExecStrings::new(environment);
     let supervisor = rustix::process::getpid();
@@ -177,7 +200,8 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
         if rustix::process::getppid() != Some(supervisor) {
             return Err(Errno::SRCH);
         }
-        // What is typed for the command is not for it, and the command's directory is no place to stand in.
+        // What is typed for the command is not for it, and the command's directory is no place to
+        // stand in.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
         child_fds::keep_only(&null, &[&theirs, &servers, plan_fd])

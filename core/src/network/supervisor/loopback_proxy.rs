@@ -1,15 +1,19 @@
-//! Where no namespace keeps the network in, the proxy takes connections on the host's loopback, which everybody on the machine can call.
-//! It serves nobody but the command: the supervisor makes the command's connections itself (network/supervised_connect.rs), so it knows where each of them
+//! Where no namespace keeps the network in, the proxy takes connections on the host's loopback,
+//! which everybody on the machine can call. It serves nobody but the command: the supervisor makes
+//! the command's connections itself (network/supervised_connect.rs), so it knows where each of them
 //! comes from, takes it here, and hands it to the relay. Whoever else calls is hung up on.
 //!
-//! The port stays ours until the run ends, whatever becomes of the relay: nobody else can stand there and be taken for the proxy.
+//! The port stays ours until the run ends, whatever becomes of the relay: nobody else can stand
+//! there and be taken for the proxy.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+};
 use rustix::net::{SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt};
 
 /// As many connections may wait for us to come round.
@@ -33,7 +37,8 @@ pub struct Door {
 impl Door {
     pub fn open() -> Result<Door, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let listener = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+        let listener =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
         // What is accepted inherits these.
         sockopt::set_tcp_nodelay(&listener, true)?;
         sockopt::set_socket_keepalive(&listener, true)?;
@@ -74,7 +79,10 @@ impl Door {
 
     fn next(&mut self) -> Option<OwnedFd> {
         loop {
-            match rustix::net::acceptfrom_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            match rustix::net::acceptfrom_with(
+                &self.listener,
+                SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            ) {
                 Ok((client, Some(caller))) => match SocketAddr::try_from(caller) {
                     Ok(caller) if self.expected.remove(&caller) => return Some(client),
                     // A stranger.
@@ -96,7 +104,9 @@ pub fn send(line: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let sent = rustix::net::sendmsg(line, &[std::io::IoSlice::new(CALLED)], &mut control, flags);
     match sent {
-        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => Err(client),
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => {
+            Err(client)
+        }
         // Or it is gone, and the client with it.
         _ => Ok(()),
     }
@@ -118,8 +128,12 @@ pub fn receive(line: BorrowedFd<'_>) -> Received {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let length = match rustix::net::recvmsg(line, &mut [std::io::IoSliceMut::new(&mut words)], &mut control, flags)
-        {
+        let length = match rustix::net::recvmsg(
+            line,
+            &mut [std::io::IoSliceMut::new(&mut words)],
+            &mut control,
+            flags,
+        ) {
             Err(Errno::AGAIN) => return Received::Nothing,
             Err(Errno::INTR) => continue,
             Err(_) => return Received::End,
@@ -172,7 +186,10 @@ mod tests {
     #[test]
     fn what_the_relay_can_not_take_is_kept_for_later() {
         let mut door = Door::open().unwrap();
-        let clients = [TcpStream::connect(door.address()).unwrap(), TcpStream::connect(door.address()).unwrap()];
+        let clients = [
+            TcpStream::connect(door.address()).unwrap(),
+            TcpStream::connect(door.address()).unwrap(),
+        ];
         door.expect(clients.iter().map(|client| client.local_addr().unwrap()).collect());
         door.hand_over(Err);
         assert!(door.is_waiting());

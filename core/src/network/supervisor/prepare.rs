@@ -1,5 +1,5 @@
-//! What the supervisor has of a network before anything runs: what the proxy asks for, the host's ports that are published, and what speaks
-//! HTTP.
+//! What the supervisor has of a network before anything runs: what the proxy asks for, the host's
+//! ports that are published, and what speaks HTTP.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -29,7 +29,11 @@ pub struct Outside {
 
 impl Outside {
     /// `http`: what was started already, because it takes longest.
-    pub fn prepare(network: Option<&Network>, tier: Tier, http: Option<Http>) -> Result<Outside, NetworkError> {
+    pub fn prepare(
+        network: Option<&Network>,
+        tier: Tier,
+        http: Option<Http>,
+    ) -> Result<Outside, NetworkError> {
         let Some(network) = network else { return Ok(Outside::default()) };
         let filtered = network.mode == Mode::Filtered;
         let token = if filtered { Some(Token::new().map_err(NetworkError::Random)?) } else { None };
@@ -38,7 +42,8 @@ impl Outside {
         Ok(Outside { token, listeners: published_ports::listen(&network.published)?, door, http })
     }
 
-    /// Waits until everybody is ready. Returns the certificates that programs inside are to trust, if they are to trust more than others.
+    /// Waits until everybody is ready. Returns the certificates that programs inside are to trust,
+    /// if they are to trust more than others.
     pub fn ready(&self) -> Result<Option<OwnedFd>, HttpError> {
         self.http.as_ref().map_or(Ok(None), Http::ready)
     }
@@ -53,12 +58,18 @@ impl Outside {
     }
 
     /// Of a command that no namespace keeps in.
-    pub fn outlet_at_door(self, plan: &OwnedFd, top: Pid, asker: Asker) -> Result<Option<RelayProcess<'_>>, Errno> {
+    pub fn outlet_at_door(
+        self,
+        plan: &OwnedFd,
+        top: Pid,
+        asker: Asker,
+    ) -> Result<Option<RelayProcess<'_>>, Errno> {
         let Some(door) = self.door else { return Ok(None) };
         RelayProcess::at_door(door, self.token, plan, Callers::of(top), asker).map(Some)
     }
 
-    /// `sockets` are those of [`crate::network::namespace::enter`]; `user` is the namespace that its network belongs to.
+    /// `sockets` are those of [`crate::network::namespace::enter`]; `user` is the namespace that
+    /// its network belongs to.
     pub fn outlet<'a>(
         self,
         mut sockets: Vec<OwnedFd>,
@@ -76,6 +87,7 @@ impl Outside {
             within = Some(Within { user: rustix::io::fcntl_dupfd_cloexec(user, 3)?, network });
             sockets.extend(self.listeners);
         }
-        RelayProcess::new(sockets, within, self.token, plan, Callers::of(init), asker, self.http).map(Some)
+        RelayProcess::new(sockets, within, self.token, plan, Callers::of(init), asker, self.http)
+            .map(Some)
     }
 }

@@ -1,5 +1,6 @@
-//! What lets a program use the proxy of its own run: 128 random bits, made anew for each. It stands in the command's environment and goes
-//! to the relay by its line, never into a plan, an argument or the journal.
+//! What lets a program use the proxy of its own run: 128 random bits, made anew for each. It stands
+//! in the command's environment and goes to the relay by its line, never into a plan, an argument
+//! or the journal.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -50,7 +51,8 @@ impl Token {
 
     /// Does a client know it? Told in the same time for every wrong one.
     pub fn is(&self, password: &[u8]) -> bool {
-        password.len() == LENGTH && self.0.iter().zip(password).fold(0, |other, (one, two)| other | (one ^ two)) == 0
+        password.len() == LENGTH
+            && self.0.iter().zip(password).fold(0, |other, (one, two)| other | (one ^ two)) == 0
     }
 
     /// Of a header `Proxy-Authorization`: the scheme, then user and password in base 64 (RFC 7617).
@@ -76,7 +78,8 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = Vec::with_capacity(bytes.len().div_ceil(3) * 4);
     for three in bytes.chunks(3) {
-        let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte)) << (8 * (3 - three.len()));
+        let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte))
+            << (8 * (3 - three.len()));
         for place in 0..4 {
             let letter = LETTERS[(bits >> (18 - 6 * place) & 63) as usize];
             text.push(if place <= three.len() { letter } else { b'=' });
@@ -110,7 +113,10 @@ mod tests {
     fn every_token_is_another_and_arrives_as_it_was_made() {
         let (token, other) = (Token::new().unwrap(), Token::new().unwrap());
         assert_ne!(token.to_string(), other.to_string());
-        assert!(token.to_string().bytes().all(|digit| digit.is_ascii_hexdigit()) && token.to_string().len() == LENGTH);
+        assert!(
+            token.to_string().bytes().all(|digit| digit.is_ascii_hexdigit())
+                && token.to_string().len() == LENGTH
+        );
         let (ours, theirs) = socket_pair::pair().unwrap();
         token.send(&ours).unwrap();
         assert_eq!(Token::receive(&theirs).unwrap().to_string(), token.to_string());

@@ -1,5 +1,6 @@
-//! Ports inside that the host shows at its own loopback, and at no other address. Whoever connects there is led to the same port, or
-//! another one, of the command's loopback: by a socket that was made in its network.
+//! Ports inside that the host shows at its own loopback, and at no other address. Whoever connects
+//! there is led to the same port, or another one, of the command's loopback: by a socket that was
+//! made in its network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -26,14 +27,19 @@ pub struct PublishError {
 impl PublishError {
     pub fn hint(&self) -> &'static str {
         match self.errno {
-            Errno::ADDRINUSE => "another program has it: choose one that is free, --publish FREE:INSIDE",
-            Errno::ACCESS => "ports below 1024 are root's: choose a higher one, --publish HIGHER:INSIDE",
+            Errno::ADDRINUSE => {
+                "another program has it: choose one that is free, --publish FREE:INSIDE"
+            }
+            Errno::ACCESS => {
+                "ports below 1024 are root's: choose a higher one, --publish HIGHER:INSIDE"
+            }
             _ => "--publish HOST:INSIDE takes any port that is free",
         }
     }
 }
 
-/// Listeners at the host's ports. Nothing runs if one of them is taken, also by a program that has it on one of both addresses.
+/// Listeners at the host's ports. Nothing runs if one of them is taken, also by a program that has
+/// it on one of both addresses.
 pub fn listen(published: &[Published]) -> Result<Vec<OwnedFd>, PublishError> {
     let mut listeners = Vec::with_capacity(2 * published.len());
     for Published { inside, host } in published.iter().copied() {
@@ -72,7 +78,9 @@ impl Within {
         let mut made = Err(Errno::CANCELED);
         let child = sys::spawn_into(libc::CLONE_FILES, || {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            made = self.enter().and_then(|()| rustix::net::socket_with(family, SocketType::STREAM, flags, None));
+            made = self
+                .enter()
+                .and_then(|()| rustix::net::socket_with(family, SocketType::STREAM, flags, None));
             0
         })?;
         rustix::process::waitpid(Some(child), WaitOptions::empty())?;
@@ -81,8 +89,14 @@ impl Within {
 
     /// Its owner may, from the user namespace that it belongs to.
     fn enter(&self) -> Result<(), Errno> {
-        rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
-        rustix::thread::move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
+        rustix::thread::move_into_link_name_space(
+            self.user.as_fd(),
+            Some(LinkNameSpaceType::User),
+        )?;
+        rustix::thread::move_into_link_name_space(
+            self.network.as_fd(),
+            Some(LinkNameSpaceType::Network),
+        )
     }
 }
 
@@ -98,7 +112,9 @@ mod tests {
             let host = taken.local_addr().unwrap().port();
             let refused = listen(&[Published { inside: 80, host }]).unwrap_err();
             assert_eq!(refused.errno, Errno::ADDRINUSE, "{refused}");
-            assert!(refused.to_string().contains(&host.to_string()) && refused.hint().contains("free"));
+            assert!(
+                refused.to_string().contains(&host.to_string()) && refused.hint().contains("free")
+            );
             drop(taken);
             let listeners = listen(&[Published { inside: 80, host }]).unwrap();
             for listener in &listeners {

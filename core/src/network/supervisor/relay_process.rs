@@ -1,8 +1,11 @@
-//! The supervisor's side of the network: keeps the sockets until somebody calls, starts the relay then, and hears what it decided.
+//! The supervisor's side of the network: keeps the sockets until somebody calls, starts the relay
+//! then, and hears what it decided.
 //!
-//! Where something is to be read as HTTP, another partner stands beside the relay ([`crate::network::supervisor::http_helper`]) and is heard in the same way.
+//! Where something is to be read as HTTP, another partner stands beside the relay
+//! ([`crate::network::supervisor::http_helper`]) and is heard in the same way.
 //!
-//! A relay that ends, or says what it may not, is not replaced: nobody has its sockets any more, so connections are refused from then on.
+//! A relay that ends, or says what it may not, is not replaced: nobody has its sockets any more, so
+//! connections are refused from then on.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -59,7 +62,8 @@ pub struct RelayProcess<'a> {
     /// Until when it has to say its first word, if it has not yet.
     silent_until: Option<Instant>,
     denied: BTreeSet<String>,
-    /// Where clients arrive that the supervisor hands over; they, and the relay's line, make the descriptor ready.
+    /// Where clients arrive that the supervisor hands over; they, and the relay's line, make the
+    /// descriptor ready.
     door: Option<(Door, OwnedFd)>,
 }
 
@@ -77,7 +81,8 @@ enum State {
 }
 
 impl<'a> RelayProcess<'a> {
-    /// Most commands call nobody, so a relay is not started with them: connections wait in the kernel until it is.
+    /// Most commands call nobody, so a relay is not started with them: connections wait in the
+    /// kernel until it is.
     pub fn new(
         sockets: Vec<OwnedFd>,
         within: Option<Within>,
@@ -97,7 +102,17 @@ impl<'a> RelayProcess<'a> {
         };
         let silent_until = silent.then(|| Instant::now() + http_helper::SILENT);
         let state = State::Waiting { sockets, within, handover, called };
-        Ok(RelayProcess { plan, token, state, callers, asker, http, silent_until, denied: BTreeSet::new(), door: None })
+        Ok(RelayProcess {
+            plan,
+            token,
+            state,
+            callers,
+            asker,
+            http,
+            silent_until,
+            denied: BTreeSet::new(),
+            door: None,
+        })
     }
 
     /// Of a command that no namespace keeps in.
@@ -195,10 +210,19 @@ impl<'a> RelayProcess<'a> {
         let called = self.door.as_ref().is_none_or(|(door, _)| is_ready(door.fd(), Duration::ZERO));
         if let (State::Waiting { sockets, within, handover, .. }, true) = (&self.state, called) {
             // The sockets are the relay's alone from here on.
-            self.state = match start(self.plan, self.token.as_ref(), within.as_ref(), handover.as_ref(), sockets) {
+            self.state = match start(
+                self.plan,
+                self.token.as_ref(),
+                within.as_ref(),
+                handover.as_ref(),
+                sockets,
+            ) {
                 Ok(relay) => State::Running(relay),
                 Err(errno) => {
-                    heard.push(Heard::Lost(format!("it can not be started: {}", errno_names::errno_text(errno))));
+                    heard.push(Heard::Lost(format!(
+                        "it can not be started: {}",
+                        errno_names::errno_text(errno)
+                    )));
                     State::Gone
                 }
             };
@@ -218,7 +242,8 @@ impl<'a> RelayProcess<'a> {
                     relay.reply(&Reply::Who { id, process: self.callers.find(socket, until) });
                 }
                 Said::Asked(Request::Ask { id, host, port, process }) => {
-                    let reply = self.asker.ask(id, &host, port, process.as_ref(), desk.as_deref_mut());
+                    let reply =
+                        self.asker.ask(id, &host, port, process.as_ref(), desk.as_deref_mut());
                     reply.iter().for_each(|reply| relay.reply(reply));
                 }
                 Said::Asked(Request::Withdrawn { id }) => {
@@ -283,14 +308,17 @@ impl<'a> RelayProcess<'a> {
         match &self.state {
             State::Running(relay) => {
                 let _ = epoll::add(&*ready, &relay.line, EventData::new_u64(1), EventFlags::IN);
-                door.hand_over(|client| crate::network::supervisor::loopback_proxy::send(relay.line.as_fd(), client));
+                door.hand_over(|client| {
+                    crate::network::supervisor::loopback_proxy::send(relay.line.as_fd(), client)
+                });
             }
             State::Gone => door.hand_over(|_| Ok(())),
             State::Waiting { .. } => {}
         }
     }
 
-    /// Everything inside has ended: what the two have still to say. Those who speak HTTP hear last that it is over.
+    /// Everything inside has ended: what the two have still to say. Those who speak HTTP hear last
+    /// that it is over.
     pub fn finish(&mut self, mut hear: impl FnMut(&NetworkDecision, Option<String>)) {
         let relay = match std::mem::replace(&mut self.state, State::Gone) {
             State::Running(relay) => Some(relay),
@@ -298,7 +326,9 @@ impl<'a> RelayProcess<'a> {
         };
         // Who has not begun has decided nothing, and is not waited for.
         let unheard = self.silent_until.is_some_and(|_| {
-            self.http.as_ref().is_some_and(|http| http_helper::first_word(http, RecvFlags::DONTWAIT).is_none())
+            self.http
+                .as_ref()
+                .is_some_and(|http| http_helper::first_word(http, RecvFlags::DONTWAIT).is_none())
         });
         let http = self.http.take().filter(|_| !unheard);
         for partner in [relay, http].into_iter().flatten() {
@@ -323,7 +353,8 @@ fn hear_of(heard: &mut Vec<Heard>, told: Vec<NetworkDecision>) {
     }
 }
 
-/// Our own program as the relay: with the plan, the sockets and one end of a line, and with nothing else of ours.
+/// Our own program as the relay: with the plan, the sockets and one end of a line, and with nothing
+/// else of ours.
 fn start(
     plan: &OwnedFd,
     token: Option<&Token>,
@@ -347,7 +378,8 @@ fn start(
     let words: Result<Vec<CString>, _> = words.into_iter().map(CString::new).collect();
     let argv = ExecStrings::new(words.map_err(|_| Errno::INVAL)?);
     let environment = ExecStrings::new(Vec::new());
-    let kept: Vec<&OwnedFd> = [plan, &theirs].into_iter().chain(spaces).chain(handover).chain(sockets).collect();
+    let kept: Vec<&OwnedFd> =
+        [plan, &theirs].into_iter().chain(spaces).chain(handover).chain(sockets).collect();
     let supervisor = rustix::process::getpid();
     let become_relay = || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;

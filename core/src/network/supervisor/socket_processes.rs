@@ -1,5 +1,6 @@
-//! Which process of the sandbox has a socket. The kernel keeps no way back from a socket to those who have it, so their descriptors are looked
-//! through: only for connections that are refused or asked about, and never for long.
+//! Which process of the sandbox has a socket. The kernel keeps no way back from a socket to those
+//! who have it, so their descriptors are looked through: only for connections that are refused or
+//! asked about, and never for long.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +10,8 @@ use rustix::process::Pid;
 use crate::kernel::ancestry;
 use crate::network::relay::relay_messages::Process;
 
-/// For all searches of one turn together. Whoever comes later stays unknown: others have to be served as well.
+/// For all searches of one turn together. Whoever comes later stays unknown: others have to be
+/// served as well.
 const TURN: Duration = Duration::from_millis(5);
 
 /// More processes than this are not looked at.
@@ -98,7 +100,9 @@ fn add_children(pid: u32, found: &mut Vec<u32>) {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return };
     for thread in threads.flatten() {
         let children = std::fs::read_to_string(thread.path().join("children")).unwrap_or_default();
-        found.extend(children.split_ascii_whitespace().filter_map(|child| child.parse::<u32>().ok()));
+        found.extend(
+            children.split_ascii_whitespace().filter_map(|child| child.parse::<u32>().ok()),
+        );
     }
 }
 
@@ -116,7 +120,9 @@ mod tests {
         // A tree of its own: what other tests start has descriptors of this process too.
         let init = crate::kernel::sys::fork(|| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            let number = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
+            let number = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd()))
+                .unwrap()
+                .ino() as u32;
             let forever = || std::thread::sleep(Duration::from_secs(600));
             let child = crate::kernel::sys::fork(|| {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
@@ -125,14 +131,16 @@ mod tests {
             });
             drop(listener);
             let child = child.unwrap().as_raw_nonzero().get() as u32;
-            rustix::io::write(&writer, &[number.to_ne_bytes(), child.to_ne_bytes()].concat()).unwrap();
+            rustix::io::write(&writer, &[number.to_ne_bytes(), child.to_ne_bytes()].concat())
+                .unwrap();
             forever();
             0
         });
         let init = init.unwrap();
         let mut said = [0; 8];
         assert_eq!(rustix::io::read(&reader, &mut said).unwrap(), 8);
-        let [number, child] = [0, 4].map(|at| u32::from_ne_bytes(said[at..at + 4].try_into().unwrap()));
+        let [number, child] =
+            [0, 4].map(|at| u32::from_ne_bytes(said[at..at + 4].try_into().unwrap()));
         let later = Instant::now() + Duration::from_secs(60);
         let mut callers = Callers::of(init);
         let exe = std::fs::read_link("/proc/self/exe").unwrap().to_string_lossy().into_owned();

@@ -1,8 +1,8 @@
 //! Strings that came through JSON but are bytes on Linux: paths, arguments, environment.
 //!
-//! Python writes a byte that is not UTF-8 as a lone surrogate (`surrogateescape`: byte 0x80–0xFF becomes
-//! U+DC80–U+DCFF). serde_json hands such a string over as WTF-8 when bytes are asked for; here they become
-//! the single bytes they stand for. Any other lone surrogate, and NUL, is refused.
+//! Python writes a byte that is not UTF-8 as a lone surrogate (`surrogateescape`: byte 0x80–0xFF
+//! becomes U+DC80–U+DCFF). serde_json hands such a string over as WTF-8 when bytes are asked for;
+//! here they become the single bytes they stand for. Any other lone surrogate, and NUL, is refused.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -22,25 +22,27 @@ pub struct Text(Bytes);
 enum Bytes {
     /// A part of the plan that is carried out.
     Kept(&'static [u8]),
-    /// With one NUL at the end. A CString would write to its memory when it is dropped, and a plan is dropped when a copy of this
-    /// process shares that memory: each page would be there twice from then on.
+    /// With one NUL at the end. A CString would write to its memory when it is dropped, and a plan
+    /// is dropped when a copy of this process shares that memory: each page would be there twice
+    /// from then on.
     Own(Box<[u8]>),
 }
 
-/// The plan that is carried out. It stays in memory as it was read, and what is parsed from it points there: a copy of each string
-/// would be a tenth of a launch.
+/// The plan that is carried out. It stays in memory as it was read, and what is parsed from it
+/// points there: a copy of each string would be a tenth of a launch.
 static KEPT: OnceLock<Kept> = OnceLock::new();
 
 struct Kept {
     plan: &'static [u8],
-    /// None of its strings has an empty, `.` or `..` component: looked at together, its paths take a third of the time.
+    /// None of its strings has an empty, `.` or `..` component: looked at together, its paths take
+    /// a third of the time.
     plain: bool,
 }
 
 /// Makes the strings of this plan, when it is parsed, parts of it.
 pub fn keep(plan: &'static [u8]) {
-    // Of one that is not written in printable ASCII not even one string is read (plan/wire/reader.rs): none of its parts has to be looked at
-    // for NUL and for surrogates.
+    // Of one that is not written in printable ASCII not even one string is read
+    // (plan/wire/reader.rs): none of its parts has to be looked at for NUL and for surrogates.
     let _ = KEPT.set(Kept { plan, plain: !holds_odd(plan) });
 }
 
@@ -61,7 +63,9 @@ impl Text {
     pub fn as_c_str(&self) -> Cow<'_, CStr> {
         match &self.0 {
             Bytes::Kept(bytes) => Cow::Owned(CString::new(*bytes).unwrap_or_default()),
-            Bytes::Own(bytes) => Cow::Borrowed(CStr::from_bytes_until_nul(bytes).unwrap_or_default()),
+            Bytes::Own(bytes) => {
+                Cow::Borrowed(CStr::from_bytes_until_nul(bytes).unwrap_or_default())
+            }
         }
     }
 
@@ -194,7 +198,8 @@ pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A path that starts with `/` and has no empty, `.` or `..` component: what was compared is what is opened.
+/// A path that starts with `/` and has no empty, `.` or `..` component: what was compared is what
+/// is opened.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AbsPath(Text);
 
@@ -204,7 +209,9 @@ impl AbsPath {
         match text.as_bytes() {
             [b'/', ..] if known => Ok(AbsPath(text)),
             b"/" => Ok(AbsPath(text)),
-            path @ [b'/', ..] if !may_be_odd(path) || has_plain_names(&path[1..]) => Ok(AbsPath(text)),
+            path @ [b'/', ..] if !may_be_odd(path) || has_plain_names(&path[1..]) => {
+                Ok(AbsPath(text))
+            }
             [b'/', ..] => Err(TextError::NotNormalised(text)),
             _ => Err(TextError::NotAbsolute(text)),
         }
@@ -234,8 +241,8 @@ fn may_be_odd(path: &[u8]) -> bool {
     holds_odd(path) || path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
-/// The same for what lies in the middle, where a quote ends a path as well. Of all places at once, without looking for the first: many are
-/// looked at in one step so.
+/// The same for what lies in the middle, where a quote ends a path as well. Of all places at once,
+/// without looking for the first: many are looked at in one step so.
 fn holds_odd(text: &[u8]) -> bool {
     let is = |byte: u8, other: u8| u8::from(byte == other);
     let ends = |byte: u8| is(byte, b'/') | is(byte, b'"');
@@ -243,7 +250,8 @@ fn holds_odd(text: &[u8]) -> bool {
         is(first, b'/') & (ends(second) | is(second, b'.') & (is(third, b'.') | ends(third)))
     };
     let places = text.len().saturating_sub(2);
-    let [first, second, third] = [0, 1, 2].map(|skipped| &text[text.len().min(skipped)..][..places]);
+    let [first, second, third] =
+        [0, 1, 2].map(|skipped| &text[text.len().min(skipped)..][..places]);
     (0..places).fold(0, |found, at| found | odd(first[at], second[at], third[at])) != 0
 }
 
@@ -285,7 +293,9 @@ mod tests {
 
     #[test]
     fn other_surrogates_and_nul_are_refused() {
-        for json in [r#""\ud800""#, r#""\udc7f""#, r#""\udd00""#, r#""a\u0000b""#, "[1]", "7", "null"] {
+        for json in
+            [r#""\ud800""#, r#""\udc7f""#, r#""\udd00""#, r#""a\u0000b""#, "[1]", "7", "null"]
+        {
             assert!(serde_json::from_str::<Text>(json).is_err(), "{json}");
         }
         let paired: Text = serde_json::from_str(r#""\ud83d\ude00""#).unwrap();
@@ -320,7 +330,10 @@ mod tests {
 
     #[test]
     fn paths_that_are_odd_are_seen_in_the_middle_of_a_plan() {
-        for odd in ["/", "/a/", "//a", "/a//b", "/a/../b", "/a/./b", "/..", "/.", "/a/.", "/a/..", "/./a", "/../a"] {
+        for odd in [
+            "/", "/a/", "//a", "/a//b", "/a/../b", "/a/./b", "/..", "/.", "/a/.", "/a/..", "/./a",
+            "/../a",
+        ] {
             assert!(holds_odd(format!(r#"{{"cwd":"{odd}","deny":[]}}"#).as_bytes()), "{odd}");
             assert!(holds_odd(format!(r#"["/a","{odd}"]"#).as_bytes()), "{odd}");
         }
@@ -334,7 +347,10 @@ mod tests {
         assert_eq!(split(b"", b'/'), (&b""[..], None));
         assert_eq!(split(b"/", b'/'), (&b""[..], Some(&b""[..])));
         assert_eq!(split(b"a/b/c", b'/'), (&b"a"[..], Some(&b"b/c"[..])));
-        assert_eq!(split(b"a-name-of-many-letters/b", b'/'), (&b"a-name-of-many-letters"[..], Some(&b"b"[..])));
+        assert_eq!(
+            split(b"a-name-of-many-letters/b", b'/'),
+            (&b"a-name-of-many-letters"[..], Some(&b"b"[..]))
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Looks for bytes, eight at a time: a plan's strings are short, and what is written for long ones takes long to get going.
+//! Looks for bytes, eight at a time: a plan's strings are short, and what is written for long ones
+//! takes long to get going.
 
 /// The first place that has one of the bytes.
 pub fn position<const N: usize>(text: &[u8], bytes: [u8; N]) -> Option<usize> {
@@ -8,8 +9,10 @@ pub fn position<const N: usize>(text: &[u8], bytes: [u8; N]) -> Option<usize> {
     let (words, rest) = text.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The lowest byte that becomes zero keeps its highest bit; those above it may as well, and do not matter.
-        let zeros = patterns.map(|pattern| (word ^ pattern).wrapping_sub(LOWEST) & !(word ^ pattern));
+        // The lowest byte that becomes zero keeps its highest bit; those above it may as well, and
+        // do not matter.
+        let zeros =
+            patterns.map(|pattern| (word ^ pattern).wrapping_sub(LOWEST) & !(word ^ pattern));
         let found = zeros.iter().fold(0, |all, zeros| all | zeros) & HIGHEST;
         if found != 0 {
             return Some(index * 8 + found.trailing_zeros() as usize / 8);
@@ -39,13 +42,18 @@ mod tests {
         for length in 0..40 {
             assert_eq!(position(&vec![b'x'; length], *b"\"\\"), None);
             for at in 0..length {
-                // A byte beside the one looked for, and one beyond ASCII, are the ones to be taken for it.
+                // A byte beside the one looked for, and one beyond ASCII, are the ones to be taken
+                // for it.
                 for filler in [b'x', b'"' + 1, b'\\' ^ 1, 0xA2, 0, 0xFF] {
                     let mut text = vec![filler; length];
                     text[at] = b'\\';
                     assert_eq!(position(&text, *b"\"\\"), Some(at), "{filler} {length} {at}");
                     text[length - 1] = b'"';
-                    assert_eq!(position(&text, *b"\"\\"), Some(at.min(length - 1)), "{filler} {length} {at}");
+                    assert_eq!(
+                        position(&text, *b"\"\\"),
+                        Some(at.min(length - 1)),
+                        "{filler} {length} {at}"
+                    );
                 }
             }
         }

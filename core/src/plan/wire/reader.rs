@@ -1,13 +1,16 @@
-//! Reads the one spelling that plans and messages have: JSON without blanks, in printable ASCII (src/paddock/plan/model.py).
+//! Reads the one spelling that plans and messages have: JSON without blanks, in printable ASCII
+//! (src/paddock/plan/model.py).
 //!
-//! Whoever reads any JSON looks at each byte for blanks, for escapes and for what is not UTF-8, which was a third of a launch. What
-//! has blanks, other letters or other numbers was not written by us, and is refused. (The order of keys is not looked at.)
+//! Whoever reads any JSON looks at each byte for blanks, for escapes and for what is not UTF-8,
+//! which was a third of a launch. What has blanks, other letters or other numbers was not written
+//! by us, and is refused. (The order of keys is not looked at.)
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{
-    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess, VariantAccess, Visitor,
+    self, Deserialize, DeserializeSeed, Deserializer, EnumAccess, MapAccess, SeqAccess,
+    VariantAccess, Visitor,
 };
 use serde::forward_to_deserialize_any;
 
@@ -39,7 +42,8 @@ pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
     // All of some, without looking for the first: that is done for many bytes at once.
     let (mut odd, mut escape) = (0, text.len());
     for (index, part) in text.chunks(PART).enumerate() {
-        odd |= part.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' '));
+        odd |=
+            part.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' '));
         if part.iter().fold(0, |any, byte| any | u8::from(*byte == b'\\')) != 0 {
             escape = escape.min(index * PART);
         }
@@ -56,7 +60,8 @@ struct Reader<'de> {
     text: &'de [u8],
     at: usize,
     depth: u32,
-    /// Where the part begins that has the first one: most plans have none, and strings before it end with the first quote.
+    /// Where the part begins that has the first one: most plans have none, and strings before it
+    /// end with the first quote.
     escape: usize,
 }
 
@@ -158,23 +163,29 @@ impl<'de> Reader<'de> {
             let before = self.at;
             self.at += 2;
             match self.hex()? {
-                second @ 0xDC00..0xE000 => code = 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00),
+                second @ 0xDC00..0xE000 => {
+                    code = 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00)
+                }
                 _ => self.at = before,
             }
         }
         match char::from_u32(code) {
             Some(letter) => bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
-            None => {
-                bytes.extend([0xE0 | (code >> 12) as u8, 0x80 | (code >> 6 & 0x3F) as u8, 0x80 | (code & 0x3F) as u8])
-            }
+            None => bytes.extend([
+                0xE0 | (code >> 12) as u8,
+                0x80 | (code >> 6 & 0x3F) as u8,
+                0x80 | (code & 0x3F) as u8,
+            ]),
         }
         Ok(())
     }
 
     fn hex(&mut self) -> Result<u32> {
-        let digits = self.text.get(self.at..self.at + 4).ok_or_else(|| self.fail("half an escape"))?;
+        let digits =
+            self.text.get(self.at..self.at + 4).ok_or_else(|| self.fail("half an escape"))?;
         let digit = |code: u32, byte: &u8| Some(code << 4 | char::from(*byte).to_digit(16)?);
-        let code = digits.iter().try_fold(0, digit).ok_or_else(|| self.fail("an unknown escape"))?;
+        let code =
+            digits.iter().try_fold(0, digit).ok_or_else(|| self.fail("an unknown escape"))?;
         self.at += 4;
         Ok(code)
     }
@@ -243,7 +254,9 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         }
         let not_text = |_| de::Error::custom("a string that is no text");
         match self.string()? {
-            Cow::Borrowed(bytes) => visitor.visit_borrowed_str(std::str::from_utf8(bytes).map_err(not_text)?),
+            Cow::Borrowed(bytes) => {
+                visitor.visit_borrowed_str(std::str::from_utf8(bytes).map_err(not_text)?)
+            }
             Cow::Owned(bytes) => visitor.visit_str(std::str::from_utf8(&bytes).map_err(not_text)?),
         }
     }
@@ -305,7 +318,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         self.deserialize_seq(visitor)
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _name: &'static str, visitor: V) -> Result<V::Value> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        visitor: V,
+    ) -> Result<V::Value> {
         visitor.visit_newtype_struct(self)
     }
 
@@ -320,7 +337,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             Some(b'"') => visitor.visit_enum(Variant { reader: self, alone: true }),
             Some(b'{') => {
                 self.at += 1;
-                let value = self.deeper(|reader| visitor.visit_enum(Variant { reader, alone: false }))?;
+                let value =
+                    self.deeper(|reader| visitor.visit_enum(Variant { reader, alone: false }))?;
                 self.take(b'}')?;
                 Ok(value)
             }
@@ -334,7 +352,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     /// What nobody asked for may be no text.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
-        if self.peek() == Some(b'"') { self.deserialize_bytes(visitor) } else { self.deserialize_any(visitor) }
+        if self.peek() == Some(b'"') {
+            self.deserialize_bytes(visitor)
+        } else {
+            self.deserialize_any(visitor)
+        }
     }
 }
 
@@ -438,7 +460,11 @@ impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
         self.reader.deserialize_tuple(length, visitor)
     }
 
-    fn struct_variant<V: Visitor<'de>>(self, fields: &'static [&'static str], visitor: V) -> Result<V::Value> {
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value> {
         self.reader.deserialize_struct("", fields, visitor)
     }
 }
@@ -474,7 +500,16 @@ mod tests {
     fn what_is_spelled_so_is_read_as_by_others() {
         let read: Inner = from_slice(WHOLE.as_bytes()).unwrap();
         assert_eq!(read, serde_json::from_str(WHOLE).unwrap());
-        for text in ["null", "true", "[]", "{}", "[1,[2,[]],{\"a\":{\"b\":\"c\"}}]", "0", "-1", "\"\\u0000\""] {
+        for text in [
+            "null",
+            "true",
+            "[]",
+            "{}",
+            "[1,[2,[]],{\"a\":{\"b\":\"c\"}}]",
+            "0",
+            "-1",
+            "\"\\u0000\"",
+        ] {
             assert_eq!(
                 from_slice::<Value>(text.as_bytes()).unwrap(),
                 serde_json::from_str::<Value>(text).unwrap(),
@@ -537,14 +572,28 @@ mod tests {
     fn whoever_asked_says_what_is_wrong_and_where() {
         let refused = |text: &str| from_slice::<Inner>(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused("[]"), "invalid type: sequence, expected struct Inner at byte 0");
-        assert!(refused(r#"{"flag":1}"#).starts_with("invalid type: integer `1`, expected a boolean at byte 9"));
+        assert!(
+            refused(r#"{"flag":1}"#)
+                .starts_with("invalid type: integer `1`, expected a boolean at byte 9")
+        );
         assert!(refused(r#"{"flag":true,"flag":true}"#).starts_with("duplicate field `flag`"));
         assert!(refused(r#"{"fla":true}"#).starts_with("unknown field `fla`"));
         assert!(refused(r#"{"flag":true}"#).starts_with("missing field"));
-        assert!(refused(&WHOLE.replace("[0,18446744073709551615]", "[0,1,2]")).starts_with("no ']'"));
-        assert!(refused(&WHOLE.replace("[0,18446744073709551615]", "[0]")).starts_with("invalid length"));
-        assert!(refused(&WHOLE.replace("\"alone\"", "{\"alone\":1}")).starts_with("a value that the name has not"));
-        assert!(refused(&WHOLE.replace("\"alone\"", "\"with\"")).starts_with("a name without its value"));
+        assert!(
+            refused(&WHOLE.replace("[0,18446744073709551615]", "[0,1,2]")).starts_with("no ']'")
+        );
+        assert!(
+            refused(&WHOLE.replace("[0,18446744073709551615]", "[0]"))
+                .starts_with("invalid length")
+        );
+        assert!(
+            refused(&WHOLE.replace("\"alone\"", "{\"alone\":1}"))
+                .starts_with("a value that the name has not")
+        );
+        assert!(
+            refused(&WHOLE.replace("\"alone\"", "\"with\""))
+                .starts_with("a name without its value")
+        );
         assert!(refused(&WHOLE.replace("\"alone\"", "\"nobody\"")).starts_with("unknown variant"));
     }
 
@@ -573,7 +622,12 @@ mod tests {
             match from_slice::<Inner>(&bytes) {
                 Ok(inner) => {
                     read += 1;
-                    assert_eq!(inner, serde_json::from_slice(&bytes).unwrap(), "{}", String::from_utf8_lossy(&bytes));
+                    assert_eq!(
+                        inner,
+                        serde_json::from_slice(&bytes).unwrap(),
+                        "{}",
+                        String::from_utf8_lossy(&bytes)
+                    );
                 }
                 Err(_) => refused += 1,
             }

@@ -1,4 +1,5 @@
-//! Writing JSON in plain ASCII: whatever a name holds, a line stays one line and a terminal stays calm.
+//! Writing JSON in plain ASCII: whatever a name holds, a line stays one line and a terminal stays
+//! calm.
 
 use std::fmt::Write as _;
 
@@ -7,7 +8,8 @@ use std::fmt::Write as _;
 pub enum Invalid {
     /// The four characters `\xNN`, for people.
     Text,
-    /// A lone surrogate as Python's `surrogateescape` reads it, for programs that need the name back.
+    /// A lone surrogate as Python's `surrogateescape` reads it, for programs that need the name
+    /// back.
     Surrogate,
 }
 
@@ -19,7 +21,8 @@ pub fn string(out: &mut String, bytes: &[u8], invalid: Invalid) {
     string_within(out, bytes, invalid, usize::MAX);
 }
 
-/// Appends `bytes` as a JSON string of at most `room` characters between its quotes; what does not fit is counted.
+/// Appends `bytes` as a JSON string of at most `room` characters between its quotes; what does not
+/// fit is counted.
 pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usize) {
     out.push('"');
     // Most are like this, and stand there as they are.
@@ -88,7 +91,11 @@ pub fn strings<'a>(out: &mut String, items: impl IntoIterator<Item = &'a [u8]>, 
     list(out, items, |out, item| string(out, item, invalid));
 }
 
-pub fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut write_item: impl FnMut(&mut String, T)) {
+pub fn list<T>(
+    out: &mut String,
+    items: impl IntoIterator<Item = T>,
+    mut write_item: impl FnMut(&mut String, T),
+) {
     out.push('[');
     for (index, item) in items.into_iter().enumerate() {
         if index > 0 {

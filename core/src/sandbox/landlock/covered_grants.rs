@@ -1,4 +1,5 @@
-//! Places inside grants that mounts lie over in the full tier, and what keeps their names where they are.
+//! Places inside grants that mounts lie over in the full tier, and what keeps their names where
+//! they are.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +18,8 @@ use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
 impl<'p> Files<'p> {
-    /// The closed places inside grants, to be masked, and the unwritable ones inside what can be written, to be locked.
+    /// The closed places inside grants, to be masked, and the unwritable ones inside what can be
+    /// written, to be locked.
     pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, FilesError> {
         let mut covers = Vec::new();
         let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
@@ -50,38 +52,55 @@ impl<'p> Files<'p> {
         Ok(covers)
     }
 
-    /// The grants that let a path be written. They add up: one that only reads takes nothing from one around it.
+    /// The grants that let a path be written. They add up: one that only reads takes nothing from
+    /// one around it.
     pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f Placed<'p>> {
         // The host's /tmp is shown only where it is granted itself.
         let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
         let shown = move |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(path);
-        self.placed.iter().filter(move |placed| placed.grant.writes() && shown(placed) && path.is_within(&placed.real))
+        self.placed.iter().filter(move |placed| {
+            placed.grant.writes() && shown(placed) && path.is_within(&placed.real)
+        })
     }
 
-    /// The directories above covered places, in what can be written: one that moved would take the place to a name that a later
-    /// run knows nothing of.
-    pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
+    /// The directories above covered places, in what can be written: one that moved would take the
+    /// place to a name that a later run knows nothing of.
+    pub fn pins<'c>(
+        &self,
+        covers: impl Iterator<Item = &'c Cover>,
+    ) -> Result<Vec<Cover>, FilesError> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
-            let Some(grant) = self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len()) else {
+            let Some(grant) =
+                self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len())
+            else {
                 continue;
             };
             let above = Path::new(OsStr::from_bytes(cover.path.as_bytes())).ancestors().skip(1);
-            for above in above.take_while(|above| above.as_os_str().len() > grant.real.as_bytes().len()) {
-                let seen = absolute(above.to_owned()).and_then(|path| Ok((rustix::fs::lstat(path.as_c_str())?, path)));
-                let (stat, path) = seen.map_err(|source| FilesError::Locate { path: cover.path.clone(), source })?;
+            for above in
+                above.take_while(|above| above.as_os_str().len() > grant.real.as_bytes().len())
+            {
+                let seen = absolute(above.to_owned())
+                    .and_then(|path| Ok((rustix::fs::lstat(path.as_c_str())?, path)));
+                let (stat, path) =
+                    seen.map_err(|source| FilesError::Locate { path: cover.path.clone(), source })?;
                 let identity = Identity::from(&stat);
-                pins.insert(above.to_owned(), Cover { path, identity, directory: true, kind: CoverKind::Pin });
+                pins.insert(
+                    above.to_owned(),
+                    Cover { path, identity, directory: true, kind: CoverKind::Pin },
+                );
             }
         }
         Ok(pins.into_values().collect())
     }
 
-    /// A link that leads to a closed or own place is a place of its own: turned, it would lead a later run elsewhere.
+    /// A link that leads to a closed or own place is a place of its own: turned, it would lead a
+    /// later run elsewhere.
     fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
         for link in links {
             let path = absolute(link.at.clone())?;
-            let writable = |placed: &Placed<'_>| placed.grant.writes() && path.is_within(&placed.real);
+            let writable =
+                |placed: &Placed<'_>| placed.grant.writes() && path.is_within(&placed.real);
             if let Some(identity) = link.place.object
                 && self.placed.iter().any(writable)
                 && covers.iter().all(|cover| cover.path != path)
@@ -92,7 +111,8 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// Closed files, and files right in closed directories, that have other names: under one of those they may lie in a grant.
+    /// Closed files, and files right in closed directories, that have other names: under one of
+    /// those they may lie in a grant.
     pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
         let mut found = Vec::new();
         let mut note = |stat: &Stat| {
@@ -108,7 +128,9 @@ impl<'p> Files<'p> {
             let mut buffer = Vec::with_capacity(16 * 1024);
             let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
             while let Some(Ok(entry)) = entries.next() {
-                if let Ok(stat) = rustix::fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                if let Ok(stat) =
+                    rustix::fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+                {
                     note(&stat);
                 }
             }

@@ -21,9 +21,13 @@ pub enum FilesError {
     List { path: AbsPath, except: AbsPath, from: Text, source: Errno },
     #[error("{path} has to stay outside the fence, but can not be located: {source}")]
     Locate { path: AbsPath, source: Errno },
-    #[error("{path} is no longer where this process stands: it was moved or replaced while paddock started")]
+    #[error(
+        "{path} is no longer where this process stands: it was moved or replaced while paddock started"
+    )]
     Moved { path: AbsPath },
-    #[error("{path} leads through a symlink in {dir}, where a fenced command could have put it ({from})")]
+    #[error(
+        "{path} leads through a symlink in {dir}, where a fenced command could have put it ({from})"
+    )]
     Planted { path: AbsPath, dir: AbsPath, from: Text },
     #[error(
         "{path}, which paddock itself relies on, is reached through a symlink in {dir}, where a command could change it"
@@ -33,11 +37,17 @@ pub enum FilesError {
     Remote { path: AbsPath, kind: &'static str, from: Text },
     #[error("Landlock refuses a rule on {path} ({from}): {source}")]
     AddRule { path: AbsPath, from: Text, source: Errno },
-    #[error("the journal {journal} would be reachable from inside through the grant of {path} ({from})")]
+    #[error(
+        "the journal {journal} would be reachable from inside through the grant of {path} ({from})"
+    )]
     JournalExposed { journal: AbsPath, path: AbsPath, from: Text },
-    #[error("the journal {journal} is reached through a symlink in {dir}, where a fenced command could have put it")]
+    #[error(
+        "the journal {journal} is reached through a symlink in {dir}, where a fenced command could have put it"
+    )]
     JournalWay { journal: AbsPath, dir: AbsPath },
-    #[error("{path} leads to {real}, which was not its place when later runs were told of it ({from})")]
+    #[error(
+        "{path} leads to {real}, which was not its place when later runs were told of it ({from})"
+    )]
     Unrecorded { path: AbsPath, real: AbsPath, from: Text },
     #[error("a command could write in {path}, but where that is can not be told: {source}")]
     Reach { path: AbsPath, source: Errno },
@@ -57,19 +67,28 @@ impl FilesError {
             FilesError::NoLandlock(_) | FilesError::OldAbi { .. } => {
                 "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
             }
-            FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
+            FilesError::Missing { .. } => {
+                "create it, or mark the grant optional with a trailing \"?\""
+            }
             FilesError::Moved { .. } | FilesError::Unrecorded { .. } => "start again",
             FilesError::OwnWay { .. } => "put a real directory there, or work elsewhere",
-            FilesError::Planted { .. } => "look where it leads; grant that place by its own name if you mean it",
+            FilesError::Planted { .. } => {
+                "look where it leads; grant that place by its own name if you mean it"
+            }
             FilesError::Remote { .. } => {
                 "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
             }
-            FilesError::Locate { source: Errno::ACCESS, .. } | FilesError::Reach { source: Errno::ACCESS, .. } => {
+            FilesError::Locate { source: Errno::ACCESS, .. }
+            | FilesError::Reach { source: Errno::ACCESS, .. } => {
                 "a directory of yours on the way is shut; see who did that, then: chmod u+x DIRECTORY"
             }
             FilesError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
-            FilesError::JournalExposed { .. } => "put the journal elsewhere (--audit-log DIR) or grant less",
-            FilesError::List { .. } => "make the directory readable for you, or grant its parts one by one",
+            FilesError::JournalExposed { .. } => {
+                "put the journal elsewhere (--audit-log DIR) or grant less"
+            }
+            FilesError::List { .. } => {
+                "make the directory readable for you, or grant its parts one by one"
+            }
             _ => "check the path and its permissions",
         }
     }

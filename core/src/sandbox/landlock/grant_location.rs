@@ -42,7 +42,9 @@ pub fn spell(requested: &plan::Files, placed: &[Placed<'_>]) -> Vec<u8> {
     let mut grants = requested.grants.iter().zip(0u32..);
     for one in placed {
         // They are found in the order of the plan, one grant at one place at most.
-        let Some((_, number)) = grants.find(|(grant, _)| std::ptr::eq(*grant, one.grant)) else { continue };
+        let Some((_, number)) = grants.find(|(grant, _)| std::ptr::eq(*grant, one.grant)) else {
+            continue;
+        };
         bytes.extend(number.to_le_bytes());
         bytes.extend([u8::from(one.directory), u8::from(one.socket)]);
         bytes.extend(one.identity.device.to_le_bytes());
@@ -73,7 +75,8 @@ impl<'b> Rest<'b> {
     fn placed<'p>(&mut self, requested: &'p plan::Files) -> Option<Placed<'p>> {
         let grant = requested.grants.get(self.number()? as usize)?;
         let [directory, socket] = self.array()?;
-        let identity = Identity::from((u64::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?)));
+        let identity =
+            Identity::from((u64::from_le_bytes(self.array()?), u64::from_le_bytes(self.array()?)));
         let real = Text::from_bytes(self.text()?.to_vec()).and_then(AbsPath::new).ok()?;
         let count = self.number()?;
         let links = (0..count).map(|_| {
@@ -81,7 +84,14 @@ impl<'b> Rest<'b> {
             Some(Signpost { at, target: CString::new(self.text()?).ok()? })
         });
         let links = links.collect::<Option<_>>()?;
-        Some(Placed { grant, real, identity, directory: directory != 0, socket: socket != 0, links })
+        Some(Placed {
+            grant,
+            real,
+            identity,
+            directory: directory != 0,
+            socket: socket != 0,
+            links,
+        })
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
@@ -111,12 +121,16 @@ mod tests {
 
     #[test]
     fn what_was_placed_is_read_as_it_was_spelled() {
-        let plan: Value = serde_json::from_str(include_str!("../../../../schema/examples/plan.json")).unwrap();
+        let plan: Value =
+            serde_json::from_str(include_str!("../../../../schema/examples/plan.json")).unwrap();
         let plan = Plan::parse(plan.to_string().as_bytes(), 1000).unwrap();
         let requested = plan.files.as_ref().unwrap();
         assert!(requested.grants.len() > 2, "too few to skip one");
         let place = |text: &[u8]| AbsPath::new(Text::from_bytes(text.to_vec()).unwrap()).unwrap();
-        let link = |at: &str, target: &str| Signpost { at: at.into(), target: CString::new(target).unwrap() };
+        let link = |at: &str, target: &str| Signpost {
+            at: at.into(),
+            target: CString::new(target).unwrap(),
+        };
         let one = |number: usize, real: &[u8], directory, links| Placed {
             grant: &requested.grants[number],
             real: place(real),
@@ -125,14 +139,19 @@ mod tests {
             socket: !directory,
             links,
         };
-        let placed =
-            [one(0, b"/usr/lib", true, vec![link("/lib", "usr/lib")]), one(2, b"/w/\xff x", false, Vec::new())];
+        let placed = [
+            one(0, b"/usr/lib", true, vec![link("/lib", "usr/lib")]),
+            one(2, b"/w/\xff x", false, Vec::new()),
+        ];
         let bytes = spell(requested, &placed);
         let heard = read(requested, &bytes).unwrap();
         assert_eq!(heard.len(), placed.len());
         for (heard, said) in heard.iter().zip(&placed) {
             assert!(std::ptr::eq(heard.grant, said.grant) && heard.real == said.real);
-            assert_eq!((heard.identity, heard.directory, &heard.links), (said.identity, said.directory, &said.links));
+            assert_eq!(
+                (heard.identity, heard.directory, &heard.links),
+                (said.identity, said.directory, &said.links)
+            );
         }
         assert!(read(requested, &[]).unwrap().is_empty());
         // Whatever is cut off in between is noticed.

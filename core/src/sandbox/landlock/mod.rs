@@ -1,10 +1,11 @@
 //! The plan's grants become Landlock rules, and places for the mounts of the full tier.
 //!
-//! Landlock only ever adds: a rule on a directory covers everything below it. A deny inside an allow is therefore carved: the
-//! directory gets no rule, its entries do, all but the excepted one and the directories on the way to it, which are carved
-//! in turn. Nothing can then be created in a carved directory, so an excepted name that does not exist can not appear either.
-//! In the full tier nothing is carved: mounts cover what is denied.
-//! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
+//! Landlock only ever adds: a rule on a directory covers everything below it. A deny inside an
+//! allow is therefore carved: the directory gets no rule, its entries do, all but the excepted one
+//! and the directories on the way to it, which are carved in turn. Nothing can then be created in a
+//! carved directory, so an excepted name that does not exist can not appear either. In the full
+//! tier nothing is carved: mounts cover what is denied. What was asked for (`requested_`) and what
+//! holds (`actual_`) are kept apart and reported.
 
 mod covered_grants;
 mod error;
@@ -96,7 +97,8 @@ struct Except<'p> {
 }
 
 impl<'p> Files<'p> {
-    /// None when the plan leaves the files open. `ruleset` is what the rules are added to, `journal` the one that is open already.
+    /// None when the plan leaves the files open. `ruleset` is what the rules are added to,
+    /// `journal` the one that is open already.
     pub fn prepare(
         plan: &'p Plan,
         ruleset: Option<BorrowedFd<'p>>,
@@ -139,7 +141,8 @@ impl<'p> Files<'p> {
             home,
         };
         if plan.container.is_some() {
-            // None of them is a place of the host: their rules are made when the container has its root.
+            // None of them is a place of the host: their rules are made when the container has its
+            // root.
             files.rules = requested.grants.len();
             files.actual_paths = files.rules;
             return Ok(files);
@@ -188,7 +191,9 @@ impl<'p> Files<'p> {
                     return Ok(());
                 }
                 Some(misled) => return Err(misled),
-                None if grant.path == plan.cwd && here.is_some_and(|here| here != Identity::from(&opened.stat)) => {
+                None if grant.path == plan.cwd
+                    && here.is_some_and(|here| here != Identity::from(&opened.stat)) =>
+                {
                     return Err(FilesError::Moved { path: plan.cwd.clone() });
                 }
                 None => opened,
@@ -239,10 +244,15 @@ impl<'p> Files<'p> {
         rights: Rights,
         excepts: &[Except<'p>],
     ) -> Result<(), FilesError> {
-        let own = if opened.is_dir() { Place::of_dir(&opened.fd) } else { resolved_path::place_of_file(&opened.fd) };
+        let own = if opened.is_dir() {
+            Place::of_dir(&opened.fd)
+        } else {
+            resolved_path::place_of_file(&opened.fd)
+        };
         let own = own.map_err(|source| open_error(grant, source))?;
         let inside = |place: &Place| {
-            place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
+            place.object.is_some_and(|object| own.above.contains(&object))
+                || place.object == own.object
         };
         if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
             if opened.led_to.is_some() || opened.has_other_names() {
@@ -255,7 +265,8 @@ impl<'p> Files<'p> {
             return Ok(());
         }
         let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
-        let places: Vec<&Place> = excepts.iter().flat_map(|except| &except.places).filter(below).collect();
+        let places: Vec<&Place> =
+            excepts.iter().flat_map(|except| &except.places).filter(below).collect();
         // Inside namespaces these are covered by mounts.
         if places.is_empty() || plan.tier == Tier::Full {
             return self.grant_whole(plan, grant, opened, rights);
@@ -270,7 +281,8 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// A rule for every entry of `dir` that is neither excepted nor on the way to something excepted.
+    /// A rule for every entry of `dir` that is neither excepted nor on the way to something
+    /// excepted.
     fn carve(
         &mut self,
         plan: &Plan,
@@ -304,7 +316,11 @@ impl<'p> Files<'p> {
             if actual_rights.is_empty() {
                 return Ok(());
             }
-            let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source(), source };
+            let refused = |source| FilesError::AddRule {
+                path: grant.path.clone(),
+                from: grant.source(),
+                source,
+            };
             sys::landlock_add_rule(ruleset, actual_rights.bits(), fd.as_fd()).map_err(refused)?;
             self.rules += 1;
         }
@@ -312,8 +328,15 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// Files of a server can change behind Landlock's back, and their inodes with them: each device is looked at once.
-    fn check_file_system(&mut self, plan: &Plan, grant: &Grant, fd: &OwnedFd, device: u64) -> Result<(), FilesError> {
+    /// Files of a server can change behind Landlock's back, and their inodes with them: each device
+    /// is looked at once.
+    fn check_file_system(
+        &mut self,
+        plan: &Plan,
+        grant: &Grant,
+        fd: &OwnedFd,
+        device: u64,
+    ) -> Result<(), FilesError> {
         if self.checked_devices.contains(&device) {
             return Ok(());
         }
@@ -337,8 +360,8 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// The journal is neither readable nor writable from inside, whatever the plan grants: neither what its name leads to now nor
-    /// what was opened.
+    /// The journal is neither readable nor writable from inside, whatever the plan grants: neither
+    /// what its name leads to now nor what was opened.
     fn check_journal(
         &self,
         plan: &Plan,
@@ -353,15 +376,23 @@ impl<'p> Files<'p> {
         };
         let locate = |source| FilesError::Locate { path: journal.clone(), source };
         let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
-        let opened = opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
-        // Inside namespaces what is closed is masked, also where a grant is above it: if it is still what has that name.
-        let named = |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
-        if plan.tier == Tier::Full && requested.closed.contains(journal) && opened.as_ref().is_none_or(named) {
+        let opened =
+            opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
+        // Inside namespaces what is closed is masked, also where a grant is above it: if it is
+        // still what has that name.
+        let named =
+            |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
+        if plan.tier == Tier::Full
+            && requested.closed.contains(journal)
+            && opened.as_ref().is_none_or(named)
+        {
             return Ok(());
         }
         places.extend(opened);
         for (identity, grant) in &self.granted {
-            if places.iter().any(|place| place.is_within(*identity)) || grant.path.is_within(journal) {
+            if places.iter().any(|place| place.is_within(*identity))
+                || grant.path.is_within(journal)
+            {
                 return Err(exposed(grant));
             }
         }
@@ -369,8 +400,8 @@ impl<'p> Files<'p> {
     }
 }
 
-/// Calls `add` for every entry of `dir` that is neither one of `places` nor a directory above one. Directories above one are
-/// listed in turn.
+/// Calls `add` for every entry of `dir` that is neither one of `places` nor a directory above one.
+/// Directories above one are listed in turn.
 pub fn around<E>(
     dir: BorrowedFd<'_>,
     places: &[&Place],
@@ -412,18 +443,26 @@ pub fn around<E>(
 /// The ABI that knows of TCP ports.
 const PORTS_SINCE: i32 = 4;
 
-/// An empty one, and the ABI that this kernel has. Where the network is fenced in the landlock tier, no connection and no port is the command's own:
-/// the supervisor, who is not in here, has those that are granted.
-pub fn create_ruleset(plan: &Plan, requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesError> {
+/// An empty one, and the ABI that this kernel has. Where the network is fenced in the landlock
+/// tier, no connection and no port is the command's own: the supervisor, who is not in here, has
+/// those that are granted.
+pub fn create_ruleset(
+    plan: &Plan,
+    requested: &plan::Landlock,
+) -> Result<(OwnedFd, i32), FilesError> {
     let fenced = is_pinned(plan);
     let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
     // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
-    let ports =
-        if fenced && actual_abi >= PORTS_SINCE { (AccessNet::BindTcp | AccessNet::ConnectTcp).bits() } else { 0 };
-    let ruleset = sys::landlock_create_ruleset(requested.handled.bits(), ports, requested.scoped.bits());
+    let ports = if fenced && actual_abi >= PORTS_SINCE {
+        (AccessNet::BindTcp | AccessNet::ConnectTcp).bits()
+    } else {
+        0
+    };
+    let ruleset =
+        sys::landlock_create_ruleset(requested.handled.bits(), ports, requested.scoped.bits());
     Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
 }
 
@@ -451,33 +490,54 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
     }
 }
 
-/// The process stands where the plan says. Its name may have been given to something else since the plan was compiled.
+/// The process stands where the plan says. Its name may have been given to something else since the
+/// plan was compiled.
 fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
     let here = resolved_path::of_current_directory().map_err(moved)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let named = rustix::fs::openat2(CWD, plan.cwd.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let named = rustix::fs::openat2(
+        CWD,
+        plan.cwd.as_c_str(),
+        flags,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    );
     let named = named.and_then(rustix::fs::fstat).map_err(moved)?;
-    if Identity::from(&named) == here { Ok(here) } else { Err(FilesError::Moved { path: plan.cwd.clone() }) }
+    if Identity::from(&named) == here {
+        Ok(here)
+    } else {
+        Err(FilesError::Moved { path: plan.cwd.clone() })
+    }
 }
 
-/// What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
-fn check_way(grant: &Grant, opened: &Opened, reach: &Reach<'_>) -> Result<Option<FilesError>, FilesError> {
+/// What a fenced command can write, it can turn into a link to anywhere, before the next run or
+/// during this start.
+fn check_way(
+    grant: &Grant,
+    opened: &Opened,
+    reach: &Reach<'_>,
+) -> Result<Option<FilesError>, FilesError> {
     let Some(real) = &opened.led_to else { return Ok(None) };
     let (path, from) = (grant.path.clone(), grant.source());
     if let Some(dir) = reach.planted(&opened.links)? {
         return Ok(Some(FilesError::Planted { path, dir, from }));
     }
-    // Its owner may have turned the link since. What nobody knows to be written would be believed by later runs.
+    // Its owner may have turned the link since. What nobody knows to be written would be believed
+    // by later runs.
     if grant.writes() && !reach.is_recorded(real, Identity::from(&opened.stat)) {
         return Ok(Some(FilesError::Unrecorded { path, real: real.clone(), from }));
     }
     Ok(None)
 }
 
-/// Paddock's own places must not be reached through a link that the command could change: the next run would find others. A link
-/// that is itself such a place is kept out of every grant, or locked.
-fn check_own_ways(requested: &plan::Files, linked: &[&AbsPath], reach: &Reach<'_>) -> Result<(), FilesError> {
+/// Paddock's own places must not be reached through a link that the command could change: the next
+/// run would find others. A link that is itself such a place is kept out of every grant, or locked.
+fn check_own_ways(
+    requested: &plan::Files,
+    linked: &[&AbsPath],
+    reach: &Reach<'_>,
+) -> Result<(), FilesError> {
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
     let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
@@ -490,7 +550,8 @@ fn check_own_ways(requested: &plan::Files, linked: &[&AbsPath], reach: &Reach<'_
     Ok(())
 }
 
-/// The journal is written outside the fence: no command may choose where. To be asked before it is opened.
+/// The journal is written outside the fence: no command may choose where. To be asked before it is
+/// opened.
 pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
     let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
     let journal = &journal.dir;
@@ -502,9 +563,9 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
     }
 }
 
-/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file has other names, every closed place.
-/// The plan is written by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that
-/// is granted.
+/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file
+/// has other names, every closed place. The plan is written by names; a link may lead a grant to a
+/// place that is closed under another name, or a closed name to a place that is granted.
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
@@ -514,9 +575,11 @@ fn excepts<'p>(
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
-    // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
+    // Closed names without a link lead where they say, so letters are enough to compare them with
+    // where the grant leads.
     let led_to = opened.led_to.as_ref();
-    let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
+    let met =
+        |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
     let other_names = opened.has_other_names();
     if other_names || led_to.is_some() || !linked.is_empty() {
         paths.extend(closed.filter(|path| other_names || met(path) || linked.contains(path)));
@@ -532,15 +595,23 @@ fn excepts<'p>(
         .collect()
 }
 
-/// The closed places whose names go through a symlink, or might: only these can lie where their names do not say.
+/// The closed places whose names go through a symlink, or might: only these can lie where their
+/// names do not say.
 fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != Seen::Unknown {
             return false;
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let opened = rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-        // ELOOP: there is one. ENOSYS: an outer filter hides openat2. EACCES: somebody shut a directory on the way.
+        let opened = rustix::fs::openat2(
+            CWD,
+            path.as_c_str(),
+            flags,
+            Mode::empty(),
+            ResolveFlags::NO_SYMLINKS,
+        );
+        // ELOOP: there is one. ENOSYS: an outer filter hides openat2. EACCES: somebody shut a
+        // directory on the way.
         !matches!(opened, Ok(_) | Err(Errno::NOENT | Errno::NOTDIR))
     };
     requested.closed.iter().chain(&requested.unwritable).filter(linked).collect()

@@ -12,9 +12,10 @@ fn text(path: &Path) -> AbsPath {
 
 /// A plan that stands where this process does, reads `granted` and keeps its journal in `journal`.
 fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
-    let mut plan: Value = serde_json::from_str(include_str!("../../../../schema/examples/plan-landlock.json")).unwrap();
-    let grant =
-        json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});
+    let mut plan: Value =
+        serde_json::from_str(include_str!("../../../../schema/examples/plan-landlock.json"))
+            .unwrap();
+    let grant = json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});
     plan["cwd"] = json!(std::env::current_dir().unwrap());
     plan["journal"]["dir"] = json!(journal);
     plan["files"]["grants"] = json!([grant]);
@@ -25,16 +26,23 @@ fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
 
 #[test]
 fn the_journal_that_was_opened_counts_whatever_its_name_leads_to_since() {
-    let root = std::env::temp_dir().canonicalize().unwrap().join(format!("paddock-files-{}", std::process::id()));
+    let root = std::env::temp_dir()
+        .canonicalize()
+        .unwrap()
+        .join(format!("paddock-files-{}", std::process::id()));
     let (granted, journal) = (root.join("granted"), root.join("journal"));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&granted).unwrap();
     let requested = plan::Journal { dir: text(&journal), file: None, stderr: false };
-    let opened = Journal::open(&requested, rustix::process::getuid().as_raw(), String::new()).unwrap();
+    let opened =
+        Journal::open(&requested, rustix::process::getuid().as_raw(), String::new()).unwrap();
     let plan = plan(&granted, &journal);
     assert!(Files::prepare(&plan, None, Some(&opened)).is_ok());
     // Somebody moved it into the grant after it was opened.
     std::fs::rename(&journal, granted.join("moved")).unwrap();
     assert!(Files::prepare(&plan, None, None).is_ok(), "by its name it is nowhere");
-    assert!(matches!(Files::prepare(&plan, None, Some(&opened)), Err(FilesError::JournalExposed { .. })));
+    assert!(matches!(
+        Files::prepare(&plan, None, Some(&opened)),
+        Err(FilesError::JournalExposed { .. })
+    ));
     std::fs::remove_dir_all(&root).unwrap();
 }

@@ -21,11 +21,13 @@ const MOST_LOOKS: usize = 5;
 /// What is denied or protected below the root, which is ours by now.
 pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
+    let root =
+        rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
     // A copy was noted and announced as it was found first.
     let mut more_looks = if blueprint.session.is_none() { 1..MOST_LOOKS } else { 1..1 };
     loop {
-        let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
+        let covers =
+            told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
             Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
                 init_channel::send(channel, &InitMessage::Moved, &[])
@@ -62,20 +64,30 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
         Ok(_) => Ok(()),
         // In a copy it is looked for again wherever it comes to.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
-        // It was seen, so from now on it counts as covered, also where a directory on the way was moved to.
-        Err(Errno::NOENT | Errno::NOTDIR) => Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE)),
+        // It was seen, so from now on it counts as covered, also where a directory on the way was
+        // moved to.
+        Err(Errno::NOENT | Errno::NOTDIR) => {
+            Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
+        }
         Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
     }
 }
 
-/// Does the way to a path that is not there end in what we made ourselves: a mask, the private /tmp?
+/// Does the way to a path that is not there end in what we made ourselves: a mask, the private
+/// /tmp?
 fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let device = |name: &CStr| mount::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
+    let device = |name: &CStr| {
+        mount::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev)
+    };
     let own = [device(cover_mount::MASK_DIR), device(c"tmp")];
     let path = path.as_bytes();
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
-    let above = ends.map(|end| mount::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
-    above.and_then(|dir| rustix::fs::fstat(dir).ok()).is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
+    let above = ends
+        .map(|end| mount::open_however_deep(root, &path[..end]))
+        .find_map(std::result::Result::ok);
+    above
+        .and_then(|dir| rustix::fs::fstat(dir).ok())
+        .is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
 }
 
 /// Is what lies there one of our masks?

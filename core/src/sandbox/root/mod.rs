@@ -1,9 +1,11 @@
 //! The root directory that the command sees: what is granted, at its own place, and nothing else.
 //!
-//! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and places of its own for /tmp,
-//! /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root is left for good. What is denied inside a grant is covered last (`sandbox/root/covers.rs`), so that nothing mounted later
-//! uncovers it. All of it happens in the first process of the new namespaces, while the supervisor finds out, in this order, where the grants lie,
-//! what a copy hides, and what is to be covered.
+//! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and
+//! places of its own for /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root
+//! is left for good. What is denied inside a grant is covered last (`sandbox/root/covers.rs`), so
+//! that nothing mounted later uncovers it. All of it happens in the first process of the new
+//! namespaces, while the supervisor finds out, in this order, where the grants lie, what a copy
+//! hides, and what is to be covered.
 
 mod covers;
 mod private_dirs;
@@ -57,7 +59,9 @@ impl RootError {
                 "its file system, or that of ~/.local/state/paddock, takes no overlay: run without --cow"
             }
             Errno::MFILE => "raise the limit of open files: ulimit -n 1024",
-            Errno::NOSPC | Errno::NFILE => "the kernel is out of mounts or files; end something else first",
+            Errno::NOSPC | Errno::NFILE => {
+                "the kernel is out of mounts or files; end something else first"
+            }
             _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
         }
     }
@@ -91,8 +95,8 @@ impl<'a> Blueprint<'a> {
         self.requested.grants.iter().filter(|grant| plan::is_made_anew(&grant.path))
     }
 
-    /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the root covers the grants too,
-    /// though, so only where none of them keeps its list to itself.
+    /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the
+    /// root covers the grants too, though, so only where none of them keeps its list to itself.
     fn may_list_everything(&self, placed: &[Placed<'_>]) -> bool {
         let lists = |placed: &Placed<'_>| {
             !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
@@ -105,7 +109,8 @@ fn within(path: &AbsPath, tree: &[u8]) -> bool {
     path.as_bytes().strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Any directory of the host: the new root is put there, in this namespace only, until it is the root.
+/// Any directory of the host: the new root is put there, in this namespace only, until it is the
+/// root.
 pub struct Stage {
     name: &'static CStr,
     /// What the host has there, which the name does not lead to any more.
@@ -117,18 +122,22 @@ impl Stage {
 
     pub fn find() -> Result<Stage> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open =
-            |name: &&'static CStr| Some(Stage { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? });
+        let open = |name: &&'static CStr| {
+            Some(Stage { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
+        };
         let found = Stage::NAMES.iter().find_map(open);
-        found.ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
+        found
+            .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
     }
 
     /// Attaches a tree there, over others that are, and opens it.
     pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
         let name = self.name;
-        mount::attach_by_name(tree, CWD, name).map_err(failed("can not build on", name.to_bytes()))?;
+        mount::attach_by_name(tree, CWD, name)
+            .map_err(failed("can not build on", name.to_bytes()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
+        rustix::fs::open(name, flags, Mode::empty())
+            .map_err(failed("can not open", name.to_bytes()))
     }
 
     /// As [`mount::open_host`], whatever was put here.
@@ -168,7 +177,10 @@ impl Opens {
     }
 
     fn and(self, other: Self) -> Self {
-        Self { writing: self.writing || other.writing, executing: self.executing || other.executing }
+        Self {
+            writing: self.writing || other.writing,
+            executing: self.executing || other.executing,
+        }
     }
 
     fn attributes(self) -> MountAttrFlags {
@@ -199,11 +211,18 @@ impl Base {
     ) -> Result<Base> {
         let at = root.as_fd();
         let tmp = make_tmp(at, blueprint)?;
-        let shm = make_dev(at, &devices, blueprint.plan.network.is_some(), blueprint.bundle, interception)?;
+        let shm = make_dev(
+            at,
+            &devices,
+            blueprint.plan.network.is_some(),
+            blueprint.bundle,
+            interception,
+        )?;
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
         if let (Some(_), Some(ruleset)) = (blueprint.bundle, ruleset) {
-            let bundle = mount::open_inside(at, BUNDLE).map_err(failed("can not open", BUNDLE.to_bytes()))?;
+            let bundle = mount::open_inside(at, BUNDLE)
+                .map_err(failed("can not open", BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
             sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
                 .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
@@ -213,22 +232,33 @@ impl Base {
 }
 
 /// Leaves this process in the new root.
-pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<RootReady> {
+pub fn build(
+    blueprint: &Blueprint<'_>,
+    ruleset: Option<BorrowedFd<'_>>,
+    channel: &OwnedFd,
+) -> Result<RootReady> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
     // What does not depend on where the grants lie, which the supervisor is still looking at.
     let devices = copy_devices(blueprint)?;
     let interception = Interception::prepare(blueprint)?;
-    let reopen = |session: &Session| session.reopen().map_err(failed(NO_COPY, session.workspace().as_bytes()));
+    let reopen = |session: &Session| {
+        session.reopen().map_err(failed(NO_COPY, session.workspace().as_bytes()))
+    };
     let above = blueprint.session.map(reopen).transpose()?;
     let stage = Stage::find()?;
     let veil = match &above {
-        Some(_) => Some(Layers::stage(&stage).map_err(failed("can not make a file system in memory for", b"/"))?),
+        Some(_) => Some(
+            Layers::stage(&stage)
+                .map_err(failed("can not make a file system in memory for", b"/"))?,
+        ),
         None => None,
     };
     let own = new_tmpfs(tmp_mb)?;
-    let mut base = Base::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
+    let mut base =
+        Base::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
 
-    let told = told_places(channel).and_then(|bytes| grant_location::read(blueprint.requested, &bytes));
+    let told =
+        told_places(channel).and_then(|bytes| grant_location::read(blueprint.requested, &bytes));
     let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
     let Clones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
     let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
@@ -238,7 +268,13 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         let root = stage.put(whole)?;
         attach_at(root.as_fd(), b"/tmp", &new_tmpfs(tmp_mb)?)?;
         attach_at(root.as_fd(), b"/dev", &new_tmpfs(tmp_mb)?)?;
-        base = Base::furnish(root, blueprint, copy_devices(blueprint)?, interception.as_ref(), ruleset)?;
+        base = Base::furnish(
+            root,
+            blueprint,
+            copy_devices(blueprint)?,
+            interception.as_ref(),
+            ruleset,
+        )?;
     }
     let root = base.root.as_fd();
     if whole.is_none() {
@@ -256,9 +292,12 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
             put_in_place(root, tree, mount)?;
         }
     }
-    if let (Some(session), Some(lower), Some(above), Some(veil)) = (blueprint.session, lower, above, &veil) {
+    if let (Some(session), Some(lower), Some(above), Some(veil)) =
+        (blueprint.session, lower, above, &veil)
+    {
         let layers = Layers::new(lower, above);
-        let hidden = told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
+        let hidden =
+            told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
             put_copied(root, session, tree, &layers, &hidden, veil.as_fd())?;
         }
@@ -269,7 +308,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     }
     if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&placed)) {
         let list = Rights::from(AccessFs::ReadDir);
-        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("can not grant", b"/"))?;
+        sys::landlock_add_rule(ruleset, list.bits(), root)
+            .map_err(failed("can not grant", b"/"))?;
     }
     if let Some(interception) = &interception {
         interception.intercept(root, blueprint, &placed, ruleset)?;
@@ -279,25 +319,32 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
             .map_err(failed("can not link", b"/var/tmp"))?;
-        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
+        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0)
+            .map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
     if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
         let path = session.workspace().as_bytes();
-        let view = mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
+        let view =
+            mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
         init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), veil.as_fd()])
             .map_err(failed("can not show", path))?;
     }
     let Base { root, tmp, shm, proc, devices } = base;
     // Each file system once.
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
-    // Closing these takes longer than to leave it to whoever closes everything: the exec of the command, and init while that runs.
+    // Closing these takes longer than to leave it to whoever closes everything: the exec of the
+    // command, and init while that runs.
     std::mem::forget((trees, root, devices, own, whole, interception, stage));
     Ok(RootReady { proc, volatile })
 }
 
-/// What the supervisor tells until it says that this is all. `take` says whether the word is one of those.
-fn hear(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> std::result::Result<(), Errno> {
+/// What the supervisor tells until it says that this is all. `take` says whether the word is one of
+/// those.
+fn hear(
+    channel: &OwnedFd,
+    mut take: impl FnMut(InitMessage) -> bool,
+) -> std::result::Result<(), Errno> {
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::All, _)) => return Ok(()),
@@ -335,26 +382,35 @@ fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
     Ok(hidden)
 }
 
-fn take_clones<'a>(blueprint: &Blueprint<'_>, stage: &Stage, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {
+fn take_clones<'a>(
+    blueprint: &Blueprint<'_>,
+    stage: &Stage,
+    placed: &'a [Placed<'a>],
+) -> Result<Clones<'a>> {
     let mut trees: Vec<Tree<'a>> = Vec::with_capacity(placed.len());
     let mut lower = None;
     let mut placed: Vec<&'a Placed<'a>> = placed.iter().collect();
-    // Parents before what lies in them; of two grants on one place the writing one, which is all it takes.
+    // Parents before what lies in them; of two grants on one place the writing one, which is all it
+    // takes.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
         let asked = Opens::by(placed.grant);
         let above = trees.iter().rev().find(|other| placed.real.is_within(&other.placed.real));
         // Unless a private /tmp lies between the two.
-        let shown = above.filter(|other| !within(&placed.real, b"/tmp") || within(&other.placed.real, b"/tmp"));
+        let shown = above
+            .filter(|other| !within(&placed.real, b"/tmp") || within(&other.placed.real, b"/tmp"));
         let opens = shown.map_or(asked, |other| asked.and(other.opens));
         if shown.is_some_and(|other| other.opens == opens) {
             continue;
         }
         let path = placed.real.as_c_str();
         let opened = stage.open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
-        let stat = rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
+        let stat =
+            rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
         if Identity::from(&stat) != placed.identity {
-            return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
+            return Err(failed("was replaced while paddock started:", path.to_bytes())(
+                Errno::STALE,
+            ));
         }
         let mount = match blueprint.session {
             Some(session) if placed.real == *session.workspace() => {
@@ -377,7 +433,12 @@ fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in blueprint.made() {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
-            take_device(&mut devices, &grant.path.as_c_str(), &grant.path.as_c_str(), grant.optional)?;
+            take_device(
+                &mut devices,
+                &grant.path.as_c_str(),
+                &grant.path.as_c_str(),
+                grant.optional,
+            )?;
         }
     }
     Ok(devices)
@@ -394,11 +455,13 @@ fn put_copied(
 ) -> Result<()> {
     let path = tree.placed.real.as_bytes();
     if tree.placed.real == *session.workspace() {
-        let copy = layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
+        let copy =
+            layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
     let own = mount::open_inside(root, &relative(path)?);
-    let opened = own.and_then(|own| mount::attach(mount::clone_again(&own, tree.opens.attributes())?, own));
+    let opened =
+        own.and_then(|own| mount::attach(mount::clone_again(&own, tree.opens.attributes())?, own));
     match opened {
         Err(Errno::NOENT) => Ok(()), // removed in the copy
         opened => opened.map_err(failed("can not open up", path)),
@@ -417,7 +480,8 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
     }
 }
 
-/// A symlink on the way to a grant, as the host has it. It is there already where its directory came with another grant.
+/// A symlink on the way to a grant, as the host has it. It is there already where its directory
+/// came with another grant.
 fn make_link(root: BorrowedFd<'_>, link: &grant_location::Signpost) -> Result<()> {
     let at = &link.at[..];
     let name = relative(at)?;
@@ -490,7 +554,10 @@ fn relative(path: &[u8]) -> Result<CString> {
     CString::new(name).map_err(|_| failed("is no path:", path)(Errno::INVAL))
 }
 
-fn ignoring(expected: Errno, result: std::result::Result<(), Errno>) -> std::result::Result<(), Errno> {
+fn ignoring(
+    expected: Errno,
+    result: std::result::Result<(), Errno>,
+) -> std::result::Result<(), Errno> {
     match result {
         Err(errno) if errno == expected => Ok(()),
         other => other,
@@ -538,7 +605,11 @@ pub fn add_rule_at(
         rustix::fs::FileType::Symlink => return Ok(()),
         _ => rights::on_a_file(rights),
     };
-    if rights.is_empty() { Ok(()) } else { sys::landlock_add_rule(ruleset, rights.bits(), opened.as_fd()) }
+    if rights.is_empty() {
+        Ok(())
+    } else {
+        sys::landlock_add_rule(ruleset, rights.bits(), opened.as_fd())
+    }
 }
 
 /// Afterwards the old tree can not be reached by any name: pivoting, unlike chroot, takes it away.

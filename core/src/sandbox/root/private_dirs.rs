@@ -1,7 +1,8 @@
 //! What is not the host's: /tmp, /dev and /proc.
 //!
-//! The first two are directories of the file system in memory that is the root, each by a mount of its own: one more file system
-//! takes as long as ten mounts, to be made and to be taken apart. Where the root is another's they are on one that is mounted there before.
+//! The first two are directories of the file system in memory that is the root, each by a mount of
+//! its own: one more file system takes as long as ten mounts, to be made and to be taken apart.
+//! Where the root is another's they are on one that is mounted there before.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,13 +12,16 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
-use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative};
+use super::{
+    Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative,
+};
 use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::{proc_text, sys};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::cover_mount;
 
-const DEVICES: [&CStr; 6] = [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
+const DEVICES: [&CStr; 6] =
+    [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
 
 const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
     (c"/proc/self/fd", c"dev/fd"),
@@ -60,7 +64,12 @@ pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
     Ok(devices)
 }
 
-pub(super) fn take_device(devices: &mut Devices, host: &CStr, inside: &CStr, optional: bool) -> Result<()> {
+pub(super) fn take_device(
+    devices: &mut Devices,
+    host: &CStr,
+    inside: &CStr,
+    optional: bool,
+) -> Result<()> {
     match clone_device(host) {
         Ok(tree) => {
             devices.push((inside.to_owned(), tree));
@@ -74,8 +83,11 @@ pub(super) fn take_device(devices: &mut Devices, host: &CStr, inside: &CStr, opt
 /// Is there without being copied from the host, or is the directory of such things.
 pub(super) fn is_own_device(path: &AbsPath) -> bool {
     let path = path.as_bytes();
-    let own: [&[u8]; 6] = [b"/dev", b"/dev/pts", b"/dev/shm", b"/dev/ptmx", b"/dev/fd", b"/dev/console"];
-    own.contains(&path) || path.starts_with(b"/dev/std") || DEVICES.iter().any(|device| device.to_bytes() == path)
+    let own: [&[u8]; 6] =
+        [b"/dev", b"/dev/pts", b"/dev/shm", b"/dev/ptmx", b"/dev/fd", b"/dev/console"];
+    own.contains(&path)
+        || path.starts_with(b"/dev/std")
+        || DEVICES.iter().any(|device| device.to_bytes() == path)
 }
 
 fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
@@ -89,7 +101,8 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
     let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut options = vec![(c"mode", c"0755")];
     options.extend(size.as_deref().map(|size| (c"size", size)));
-    mount::new_fs(c"tmpfs", &options, PLAIN).map_err(failed("can not make a file system in memory for", b"/"))
+    mount::new_fs(c"tmpfs", &options, PLAIN)
+        .map_err(failed("can not make a file system in memory for", b"/"))
 }
 
 /// Returns what lies at /tmp.
@@ -101,18 +114,22 @@ pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Resul
     Ok(tmp)
 }
 
-/// What programs find names with, where every name is ours to find: whom the host's own lists name would be called by their addresses.
-/// The nameserver is as good as any other, and reached by TCP too, unlike one at 127.0.0.1.
-const NAMES: [(&CStr, &CStr); 2] = [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
+/// What programs find names with, where every name is ours to find: whom the host's own lists name
+/// would be called by their addresses. The nameserver is as good as any other, and reached by TCP
+/// too, unlike one at 127.0.0.1.
+const NAMES: [(&CStr, &CStr); 2] =
+    [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
 const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 
-/// The certificates that programs are to trust; the variables that name it come with the plan (src/paddock/plan/http_routes.py).
+/// The certificates that programs are to trust; the variables that name it come with the plan
+/// (src/paddock/plan/http_routes.py).
 pub(super) const BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
 fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {
     let failure = || failed("can not write", BUNDLE.to_bytes());
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(root, BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
+    let file =
+        rustix::fs::openat(root, BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
     let (mut buffer, mut at) = (vec![0; 64 << 10], 0);
     loop {
         let length = rustix::io::pread(bundle, &mut buffer[..], at).map_err(failure())?;
@@ -130,7 +147,10 @@ fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {
 /// Before /dev is locked.
 fn write_names(root: BorrowedFd<'_>) -> Result<()> {
     let own = rustix::system::uname();
-    let hosts = format!("127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {}\n", own.nodename().to_string_lossy());
+    let hosts = format!(
+        "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {}\n",
+        own.nodename().to_string_lossy()
+    );
     for ((name, _), text) in NAMES.iter().zip([hosts.as_str(), NAMESERVER]) {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(root, *name, flags, Mode::from_raw_mode(0o644));
@@ -147,8 +167,10 @@ pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
             Err(Errno::NOENT) => continue, // who finds nothing asks 127.0.0.1, which is us as well
             target => target.map_err(failed("can not open", at.to_bytes()))?,
         };
-        let own = mount::open_inside(root, name).and_then(|own| mount::clone_tree(own, PLAIN | READ_ONLY | NO_EXEC));
-        own.and_then(|own| mount::attach(own, target)).map_err(failed("can not cover", at.to_bytes()))?;
+        let own = mount::open_inside(root, name)
+            .and_then(|own| mount::clone_tree(own, PLAIN | READ_ONLY | NO_EXEC));
+        own.and_then(|own| mount::attach(own, target))
+            .map_err(failed("can not cover", at.to_bytes()))?;
     }
     Ok(())
 }
@@ -173,13 +195,15 @@ pub fn make_dev(
     for (target, name) in DEVICE_LINKS {
         rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
     }
-    let pts =
-        mount::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
+    let pts = mount::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE)
+        .map_err(made(c"/dev/pts"))?;
     attach_at(root, b"/dev/pts", &pts)?;
     attach_to(root, b"/dev/shm", &shm)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(root, cover_mount::MASK_FILE, closed, Mode::empty()).map_err(made(cover_mount::MASK_FILE))?;
-    rustix::fs::mkdirat(root, cover_mount::MASK_DIR, Mode::empty()).map_err(made(cover_mount::MASK_DIR))?;
+    rustix::fs::openat(root, cover_mount::MASK_FILE, closed, Mode::empty())
+        .map_err(made(cover_mount::MASK_FILE))?;
+    rustix::fs::mkdirat(root, cover_mount::MASK_DIR, Mode::empty())
+        .map_err(made(cover_mount::MASK_DIR))?;
     if names {
         write_names(root)?;
     }
@@ -192,17 +216,25 @@ pub fn make_dev(
 }
 
 /// A directory that everybody may write to, with those that lead to it, as a mount of its own.
-fn make_shared_dir(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
+fn make_shared_dir(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd> {
     make_dir(root, path)?;
     let all = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
-    rustix::fs::chmodat(root, relative(path)?, all, AtFlags::empty()).map_err(failed("can not open up", path))?;
+    rustix::fs::chmodat(root, relative(path)?, all, AtFlags::empty())
+        .map_err(failed("can not open up", path))?;
     set_apart(root, path, attributes)
 }
 
-/// A directory of the new root as a mount of its own: it takes no file system to be written, or not, by other rules than those of the root.
+/// A directory of the new root as a mount of its own: it takes no file system to be written, or
+/// not, by other rules than those of the root.
 fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
     let opened = mount::open_inside(root, &relative(path)?);
-    opened.and_then(|dir| mount::clone_tree(dir, attributes)).map_err(failed("can not set apart", path))
+    opened
+        .and_then(|dir| mount::clone_tree(dir, attributes))
+        .map_err(failed("can not set apart", path))
 }
 
 pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
@@ -210,7 +242,8 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     let proc = mount::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
     attach_at(root, b"/proc", &proc)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
+    let opened =
+        rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
     if !nested {
         write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
     }
@@ -258,15 +291,18 @@ impl Masks {
 }
 
 fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
-    let file = rustix::fs::openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let file =
+        rustix::fs::openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut buffer = [0; 16];
     let length = rustix::io::read(&file, &mut buffer[..]).ok()?;
-    proc_text::number(buffer[..length].trim_ascii_end()).and_then(|number| u32::try_from(number).ok())
+    proc_text::number(buffer[..length].trim_ascii_end())
+        .and_then(|number| u32::try_from(number).ok())
 }
 
 fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
     let failure = || failed("can not write", name.to_bytes());
-    let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failure())?;
+    let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failure())?;
     rustix::io::write(&file, value.to_string().as_bytes()).map_err(failure())?;
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! Shells of a run that puts them behind more than the run itself: this program lies over each of them, and they lie on a file system of their
-//! own, by the paths they had, beside what this program has to know when it is called as one of them (`commands/intercepted_shell.rs`).
+//! Shells of a run that puts them behind more than the run itself: this program lies over each of
+//! them, and they lie on a file system of their own, by the paths they had, beside what this
+//! program has to know when it is called as one of them (`commands/intercepted_shell.rs`).
 //!
-//! The name of that directory is another one in every run. Nothing rests on that: whoever starts a real shell from there is in the fence
-//! like everybody, and with exec rules he is refused.
+//! The name of that directory is another one in every run. Nothing rests on that: whoever starts a
+//! real shell from there is in the fence like everybody, and with exec rules he is refused.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -23,7 +24,8 @@ use crate::sandbox::landlock::Placed;
 
 /// Programs that are intercepted.
 pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
-/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody inside.
+/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody
+/// inside.
 pub const PLACE: &CStr = c"/dev/.paddock-shell";
 /// The plan of shells, in the directory of the real ones.
 pub const COMPILED: &str = "plan.json";
@@ -50,11 +52,15 @@ impl<'a> Interception<'a> {
         let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
         let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
         let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
-        let opened =
-            mount::open_host(&path).map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
+        let opened = mount::open_host(&path)
+            .map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
         let same = rustix::fs::stat(c"/proc/self/exe").and_then(|running| {
             let found = rustix::fs::fstat(&opened)?;
-            if Identity::from(&running) == Identity::from(&found) { Ok(()) } else { Err(Errno::STALE) }
+            if Identity::from(&running) == Identity::from(&found) {
+                Ok(())
+            } else {
+                Err(Errno::STALE)
+            }
         });
         same.map_err(failure())?;
         let own = mount::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
@@ -71,7 +77,8 @@ impl<'a> Interception<'a> {
         make_dir(root, &self.dir)?;
         let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
         let link = relative(PLACE.to_bytes())?;
-        rustix::fs::symlinkat(&target, root, &link).map_err(failed("can not link", PLACE.to_bytes()))
+        rustix::fs::symlinkat(&target, root, &link)
+            .map_err(failed("can not link", PLACE.to_bytes()))
     }
 
     /// When everything that is granted lies in its place.
@@ -85,7 +92,8 @@ impl<'a> Interception<'a> {
         attach_at(root, &self.dir, &new_tmpfs(Some(SIZE_MB))?)?;
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
-        let own = mount::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
+        let own =
+            mount::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
         let shells = find(root)?;
         for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
             let failure = || failed("can not be intercepted:", &shell.path);
@@ -96,19 +104,22 @@ impl<'a> Interception<'a> {
             mount::attach(over, &shell.file).map_err(failure())?;
         }
         self.write(root)?;
-        let dir = mount::open_inside(root, &relative(&self.dir)?).map_err(failed("can not open", &self.dir))?;
+        let dir = mount::open_inside(root, &relative(&self.dir)?)
+            .map_err(failed("can not open", &self.dir))?;
         sys::mount_setattr(dir.as_fd(), false, (PLAIN | READ_ONLY).bits().into(), 0)
             .map_err(failed("can not lock", &self.dir))?;
         let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
         ruleset.map_or(Ok(()), |ruleset| {
-            sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(failed("can not grant", &self.dir))
+            sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd())
+                .map_err(failed("can not grant", &self.dir))
         })
     }
 
     fn write(&self, root: BorrowedFd<'_>) -> Result<()> {
         let path = [&self.dir[..], b"/", COMPILED.as_bytes()].concat();
         let failure = || failed("can not write", &path);
-        let mut text = format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
+        let mut text =
+            format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
         writer::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
         text.push_str(",\"shells\":null,\"token\":\"");
         for _ in 0..4 {
@@ -116,7 +127,8 @@ impl<'a> Interception<'a> {
         }
         text.push_str("\"}");
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(root, relative(&path)?, flags, Mode::from_raw_mode(0o444)).map_err(failure())?;
+        let file = rustix::fs::openat(root, relative(&path)?, flags, Mode::from_raw_mode(0o444))
+            .map_err(failure())?;
         match rustix::io::write(&file, text.as_bytes()) {
             Ok(length) if length == text.len() => Ok(()),
             Ok(_) => Err(failure()(Errno::NOSPC)),
@@ -133,7 +145,8 @@ fn find(root: BorrowedFd<'_>) -> Result<Vec<Found>> {
     };
     let top = real(&root).map_err(failed("can not find", b"/"))?;
     let mut shells: Vec<Found> = Vec::new();
-    for (dir, name) in DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| (dir, name))) {
+    for (dir, name) in DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| (dir, name)))
+    {
         let asked = relative(format!("{dir}/{name}").as_bytes())?;
         let Some(file) = regular(root, &asked)? else { continue };
         let whole = real(&file).map_err(failed("can not find", asked.to_bytes()))?;
@@ -157,14 +170,19 @@ fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Can it be executed at all? What is kept may be, whatever was granted. What is closed is covered later, by what it is now.
+/// Can it be executed at all? What is kept may be, whatever was granted. What is closed is covered
+/// later, by what it is now.
 fn may_run(blueprint: &Blueprint<'_>, placed: &[Placed<'_>], path: &[u8]) -> bool {
-    let above =
-        |tree: &[u8]| tree == b"/" || path.strip_prefix(tree).is_some_and(|rest| matches!(rest, [] | [b'/', ..]));
+    let above = |tree: &[u8]| {
+        tree == b"/" || path.strip_prefix(tree).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+    };
     let executes = |placed: &&Placed<'_>| {
         blueprint.plan.landlock.is_none() && placed.grant.executes()
             || blueprint.plan.rights(&placed.grant.access).contains(AccessFs::Execute)
     };
-    let granted = placed.iter().filter(|placed| above(placed.real.as_bytes())).any(|placed| executes(&placed));
+    let granted = placed
+        .iter()
+        .filter(|placed| above(placed.real.as_bytes()))
+        .any(|placed| executes(&placed));
     granted && !blueprint.requested.closed.iter().any(|closed| above(closed.as_bytes()))
 }

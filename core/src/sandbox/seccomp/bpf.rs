@@ -1,10 +1,11 @@
 //! Classic BPF for seccomp: an assembler for one shape of program.
 //!
-//! Check the architecture, load the number, then find its leaf in a search tree. The kernel walks the filter once for every
-//! number when it is installed, and on every call that is not always allowed: a tree costs six steps where a list of sixty
-//! comparisons costs thirty on average, and one whose sides have as many numbers, rather than as many ranges, a step less.
-//! It also translates every instruction to machine code on each launch, so equal answers share their leaf, and single numbers among
-//! others are looked for one after the other.
+//! Check the architecture, load the number, then find its leaf in a search tree. The kernel walks
+//! the filter once for every number when it is installed, and on every call that is not always
+//! allowed: a tree costs six steps where a list of sixty comparisons costs thirty on average, and
+//! one whose sides have as many numbers, rather than as many ranges, a step less. It also
+//! translates every instruction to machine code on each launch, so equal answers share their leaf,
+//! and single numbers among others are looked for one after the other.
 
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::Arch;
@@ -122,12 +123,18 @@ pub fn assemble(arch: Arch, mut ranges: Vec<Range<'_>>) -> Result<Vec<Instructio
 }
 
 /// A program that knows one call by all its arguments, and lets every other pass.
-pub fn answering(arch: Arch, number: u32, arguments: &[u64], errno: i32) -> Result<Vec<Instruction>, BpfError> {
+pub fn answering(
+    arch: Arch,
+    number: u32,
+    arguments: &[u64],
+    errno: i32,
+) -> Result<Vec<Instruction>, BpfError> {
     let halves = arguments.iter().zip(0..).flat_map(|(value, index)| {
         let low = offset_of_argument(index);
         [(low, *value as u32), (low + 4, (*value >> 32) as u32)]
     });
-    let tests: Vec<_> = [(OFFSET_ARCH, arch.audit()), (OFFSET_NR, number)].into_iter().chain(halves).collect();
+    let tests: Vec<_> =
+        [(OFFSET_ARCH, arch.audit()), (OFFSET_NR, number)].into_iter().chain(halves).collect();
     let mut program = Vec::with_capacity(2 * tests.len() + 2);
     for (position, (offset, value)) in tests.iter().enumerate() {
         // A miss goes to the last instruction, behind the answer.
@@ -138,7 +145,8 @@ pub fn answering(arch: Arch, number: u32, arguments: &[u64], errno: i32) -> Resu
     Ok(program)
 }
 
-/// A block holds at most this many ranges: its jumps then reach its leaves, which stand at its end, once each.
+/// A block holds at most this many ranges: its jumps then reach its leaves, which stand at its end,
+/// once each.
 const BLOCK_RANGES: usize = 128;
 
 fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
@@ -148,7 +156,8 @@ fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
     let (lower, upper) = ranges.split_at(ranges.len() / 2);
     let (below, above) = (tree(lower)?, tree(upper)?);
     // Conditional jumps reach 255 instructions; the unconditional one has 32 bits.
-    let mut program = vec![jump(JUMP_AT_LEAST, upper[0].first, 0, 1)?, instruction(JUMP, below.len() as u32)];
+    let mut program =
+        vec![jump(JUMP_AT_LEAST, upper[0].first, 0, 1)?, instruction(JUMP, below.len() as u32)];
     program.extend(below);
     program.extend(above);
     Ok(program)
@@ -195,14 +204,20 @@ fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
     let mut program = Vec::with_capacity(nodes.len() + tail.len());
     for (index, node) in nodes.iter().enumerate() {
         let next = index + 1;
-        program.push(jump(node.code, node.with, position(node.yes) - next, position(node.no) - next)?);
+        program.push(jump(
+            node.code,
+            node.with,
+            position(node.yes) - next,
+            position(node.no) - next,
+        )?);
     }
     program.extend(tail);
     Ok(program)
 }
 
 impl<'a> Block<'a> {
-    /// Nodes in preorder: every jump goes forward, as BPF demands. `end`: where the last range ends, if it does.
+    /// Nodes in preorder: every jump goes forward, as BPF demands. `end`: where the last range
+    /// ends, if it does.
     fn search(&mut self, ranges: &[Range<'a>], end: Option<u32>) -> Target {
         let (lower, upper) = match ranges {
             [] => return self.leaf(Action::Allow),
@@ -214,7 +229,12 @@ impl<'a> Block<'a> {
         }
         let index = self.nodes.len();
         let pivot = upper[0].first;
-        self.nodes.push(Node { code: JUMP_AT_LEAST, with: pivot, yes: Target::Node(0), no: Target::Node(0) });
+        self.nodes.push(Node {
+            code: JUMP_AT_LEAST,
+            with: pivot,
+            yes: Target::Node(0),
+            no: Target::Node(0),
+        });
         self.nodes[index].no = self.search(lower, Some(pivot));
         self.nodes[index].yes = self.search(upper, end);
         Target::Node(index as u16)
@@ -245,12 +265,14 @@ impl<'a> Block<'a> {
 
 /// What all numbers are answered with but for a few single ones.
 fn common_action<'a>(ranges: &[Range<'a>], end: Option<u32>) -> Option<Action<'a>> {
-    // So many single ones have at most one range more between and around them than there are of themselves.
+    // So many single ones have at most one range more between and around them than there are of
+    // themselves.
     if ranges.len() > 2 * IN_A_ROW + 1 {
         return None;
     }
     let ends = ranges.iter().skip(1).map(|range| Some(range.first)).chain([end]);
-    let wide = ranges.iter().zip(ends).filter(|(range, end)| *end != Some(range.first.wrapping_add(1)));
+    let wide =
+        ranges.iter().zip(ends).filter(|(range, end)| *end != Some(range.first.wrapping_add(1)));
     let mut actions = wide.map(|(range, _)| range.action);
     let common = actions.next()?;
     let single = ranges.iter().filter(|range| range.action != common).count();
@@ -293,7 +315,12 @@ fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
     let mut program = vec![instruction(LOAD, offset_of_argument(index))];
     for (position, value) in values.iter().enumerate() {
         let remaining = values.len() - position - 1;
-        program.push(jump(JUMP_EQUAL, *value, remaining, if remaining == 0 { body.len() } else { 0 })?);
+        program.push(jump(
+            JUMP_EQUAL,
+            *value,
+            remaining,
+            if remaining == 0 { body.len() } else { 0 },
+        )?);
     }
     program.extend(body);
     Ok(program)
@@ -315,13 +342,16 @@ fn test_of(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
         Test::RefuseBits { bits, errno } | Test::RefuseBitsWithout { bits, errno, .. } => {
             (JUMP_ANY_BIT, std::slice::from_ref(bits), false, refusal(*errno))
         }
-        Test::Notify { values } => (JUMP_EQUAL, *values, false, instruction(RETURN, RET_USER_NOTIF)),
+        Test::Notify { values } => {
+            (JUMP_EQUAL, *values, false, instruction(RETURN, RET_USER_NOTIF))
+        }
     };
     let mut program = vec![instruction(LOAD, offset_of_argument(look.index))];
     for (position, value) in values.iter().enumerate() {
         let remaining = values.len() - position - 1;
         // A miss falls to the next comparison; the last one's is the opposite of a hit.
-        let (hit, miss) = if hit_passes { (remaining + 1, 0) } else { (remaining, usize::from(remaining == 0)) };
+        let (hit, miss) =
+            if hit_passes { (remaining + 1, 0) } else { (remaining, usize::from(remaining == 0)) };
         program.push(jump(code, *value, hit, miss)?);
     }
     program.push(answer);

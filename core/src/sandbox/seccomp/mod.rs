@@ -1,9 +1,10 @@
 //! From the plan's system call list to a filter: which number gets which answer.
 //!
-//! Some answers do not depend on the list. io_uring would carry out calls that no filter sees; TIOCSTI and TIOCLINUX type
-//! into the terminal the fence was started from; a socket family that the plan does not name reaches services, kernel code
-//! and networks that nothing else here watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is
-//! ENOSYS, on which every libc falls back to clone (EPERM would break threads).
+//! Some answers do not depend on the list. io_uring would carry out calls that no filter sees;
+//! TIOCSTI and TIOCLINUX type into the terminal the fence was started from; a socket family that
+//! the plan does not name reaches services, kernel code and networks that nothing else here
+//! watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is ENOSYS, on
+//! which every libc falls back to clone (EPERM would break threads).
 
 pub mod bpf;
 mod sockets;
@@ -19,8 +20,9 @@ const TIOCLINUX: u32 = 0x541C;
 const TERMINAL_INJECTION: &[Look<'_>] =
     &[Look::at(1, Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM })];
 
-/// What decides who reads from a terminal, and what becomes of what is typed: settings (TCSETS and its kin, with the older and newer ones),
-/// flow (TCXONC), what waits to be read (TCFLSH), whose it is (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), its size (TIOCSWINSZ), its line discipline (TIOCSETD).
+/// What decides who reads from a terminal, and what becomes of what is typed: settings (TCSETS and
+/// its kin, with the older and newer ones), flow (TCXONC), what waits to be read (TCFLSH), whose it
+/// is (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), its size (TIOCSWINSZ), its line discipline (TIOCSETD).
 const TERMINAL_CHANGES: &[Look<'_>] = &[Look::at(
     1,
     Test::Notify {
@@ -48,30 +50,39 @@ const TERMINAL_CHANGES: &[Look<'_>] = &[Look::at(
     },
 )];
 
-/// Landlock does not judge prlimit(2) on another process of the same user: it could end the supervisor by its CPU limit, or
-/// silence the journal by its file size limit.
+/// Landlock does not judge prlimit(2) on another process of the same user: it could end the
+/// supervisor by its CPU limit, or silence the journal by its file size limit.
 const OWN_PROCESS: &[Look<'_>] = &[Look::at(0, Test::Only { values: &[0], errno: libc::EPERM })];
 
-/// A process group reaches across pid namespaces: kill(2) of 0 is for everybody in it, also for those who have no number here.
-const NAMED_PROCESSES: &[Look<'_>] = &[Look::at(0, Test::Refuse { values: &[0], errno: libc::EPERM })];
+/// A process group reaches across pid namespaces: kill(2) of 0 is for everybody in it, also for
+/// those who have no number here.
+const NAMED_PROCESSES: &[Look<'_>] =
+    &[Look::at(0, Test::Refuse { values: &[0], errno: libc::EPERM })];
 
-/// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only unshare and clone3 know it.
+/// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only
+/// unshare and clone3 know it.
 const CLONE_NEW: u32 = 0x7E02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
-const CLONE_NAMESPACES: &[Look<'_>] = &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM })];
+const CLONE_NAMESPACES: &[Look<'_>] =
+    &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM })];
 const UNSHARE_NAMESPACES: &[Look<'_>] =
     &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM })];
 
-/// Under exec rules. Processes that share their working directory could change it after it was judged, and what an interpreter then opens
-/// by a relative path; only threads share it, and an exec ends them. And who listens last answers: nobody may take over what we answer.
+/// Under exec rules. Processes that share their working directory could change it after it was
+/// judged, and what an interpreter then opens by a relative path; only threads share it, and an
+/// exec ends them. And who listens last answers: nobody may take over what we answer.
 const CLONE_FS: u32 = 0x200;
 const CLONE_THREAD: u32 = 0x1_0000;
 const GATED_CLONE: &[Look<'_>] = &[
     Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM }),
-    Look::at(0, Test::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM }),
+    Look::at(
+        0,
+        Test::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM },
+    ),
 ];
 const SECCOMP_NEW_LISTENER: u32 = 1 << 3;
-const GATED_SECCOMP: &[Look<'_>] = &[Look::at(1, Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY })];
+const GATED_SECCOMP: &[Look<'_>] =
+    &[Look::at(1, Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY })];
 
 #[derive(Debug)]
 pub struct Filter {
@@ -84,8 +95,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps signals from it.
-    /// `gated`: there are exec rules, and no namespaces inside.
+    /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps
+    /// signals from it. `gated`: there are exec rules, and no namespaces inside.
     pub fn compile(
         requested: &plan::Seccomp,
         arch: Arch,
@@ -97,13 +108,15 @@ impl Filter {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
         };
-        let mut families: Vec<u32> = requested.sockets.iter().map(|family| family.number()).collect();
+        let mut families: Vec<u32> =
+            requested.sockets.iter().map(|family| family.number()).collect();
         if reach.network == Some(plan::Mode::None) {
             families.retain(|family| !sockets::INTERNET.contains(family));
         }
         families.extend(reach.unix_by_path.then_some(plan::Family::Unix.number()));
         families.dedup();
-        let sockets = Sockets::of(&families, requested.sockets.contains(&plan::Family::NetlinkAll), reach);
+        let sockets =
+            Sockets::of(&families, requested.sockets.contains(&plan::Family::NetlinkAll), reach);
         let calls = calls(requested, arch);
         let mut ranges = Vec::with_capacity(calls.len() + 2);
         ranges.push(Range { first: 0, action: unknown });
@@ -116,7 +129,9 @@ impl Filter {
             let action = match syscall.name {
                 "kill" if !on_block_list && shared_group => Action::Arguments(NAMED_PROCESSES),
                 "clone" if !on_block_list && gated => Action::Arguments(GATED_CLONE),
-                "seccomp" if !on_block_list && (gated || reach.is_held()) => Action::Arguments(GATED_SECCOMP),
+                "seccomp" if !on_block_list && (gated || reach.is_held()) => {
+                    Action::Arguments(GATED_SECCOMP)
+                }
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
             };
             blocked += usize::from(on_block_list);
@@ -137,18 +152,28 @@ impl Filter {
     }
 }
 
-/// In the order of their numbers: every call whose answer may be another than that to calls nobody knows. Of some hundred that is a
-/// fifth, and each launch compiles a filter.
+/// In the order of their numbers: every call whose answer may be another than that to calls nobody
+/// knows. Of some hundred that is a fifth, and each launch compiles a filter.
 fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> {
     let mut wanted = vec![requested.default == plan::Default::Deny; syscalls::TABLE.len()];
     let mut finder = Finder::new();
     let special = SPECIAL.iter().filter_map(|name| finder.find(name.as_bytes()));
-    requested.syscalls.iter().copied().chain(special).for_each(|syscall| wanted[syscall.row] = true);
-    arch.rows().iter().filter(|(_, row)| wanted[*row]).map(|(number, row)| (*number, &syscalls::TABLE[*row])).collect()
+    requested
+        .syscalls
+        .iter()
+        .copied()
+        .chain(special)
+        .for_each(|syscall| wanted[syscall.row] = true);
+    arch.rows()
+        .iter()
+        .filter(|(_, row)| wanted[*row])
+        .map(|(number, row)| (*number, &syscalls::TABLE[*row]))
+        .collect()
 }
 
-/// A program of its own for calls that the supervisor answers: what it is asked with has to reach him before any other filter can refuse
-/// that. Where another filter refuses a call, nobody is asked.
+/// A program of its own for calls that the supervisor answers: what it is asked with has to reach
+/// him before any other filter can refuse that. Where another filter refuses a call, nobody is
+/// asked.
 pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
     let mut ranges = vec![Range { first: 0, action: Action::Allow }];
     for (number, syscall) in arch.syscalls() {

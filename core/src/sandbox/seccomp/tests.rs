@@ -1,8 +1,9 @@
-//! Filters run through a small BPF machine, for both architectures: every answer of every number is looked at.
+//! Filters run through a small BPF machine, for both architectures: every answer of every number is
+//! looked at.
 
 use super::bpf::{
-    JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR, RET_ALLOW, RET_ERRNO,
-    RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
+    JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR,
+    RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
 };
 use crate::plan::Family;
 use crate::sandbox::seccomp::*;
@@ -18,7 +19,8 @@ struct Call {
     arguments: [u64; 6],
 }
 
-/// What the kernel would answer. Panics on anything that bpf_check_classic and seccomp_check_filter refuse.
+/// What the kernel would answer. Panics on anything that bpf_check_classic and seccomp_check_filter
+/// refuse.
 fn interpret(program: &[Instruction], call: &Call) -> u32 {
     let mut accumulator = 0;
     let mut at = 0;
@@ -35,8 +37,9 @@ fn interpret(program: &[Instruction], call: &Call) -> u32 {
                 continue;
             }
             LOAD => {
-                let index =
-                    (0..6).find(|index| offset_of_argument(*index) == k).expect("loads the low half of an argument");
+                let index = (0..6)
+                    .find(|index| offset_of_argument(*index) == k)
+                    .expect("loads the low half of an argument");
                 accumulator = call.arguments[index as usize] as u32;
                 continue;
             }
@@ -62,8 +65,14 @@ fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::
 }
 
 fn blocking(names: &[&str], arch: Arch) -> Filter {
-    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false, false, SocketAccess::default())
-        .unwrap()
+    Filter::compile(
+        &requested(plan::Default::Allow, names, false),
+        arch,
+        false,
+        false,
+        SocketAccess::default(),
+    )
+    .unwrap()
 }
 
 fn answer_with(filter: &Filter, arch: Arch, number: u32, arguments: &[u64]) -> u32 {
@@ -90,7 +99,12 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
                 "socket" | "socketpair" => EAFNOSUPPORT, // family 0
                 _ => RET_ALLOW,
             };
-            assert_eq!(answer_with(&filter, arch, number, &[]), expected, "{arch:?} {}", syscall.name);
+            assert_eq!(
+                answer_with(&filter, arch, number, &[]),
+                expected,
+                "{arch:?} {}",
+                syscall.name
+            );
         }
         for unknown in [400, 1000, 0x3FFF_FFFF] {
             assert_eq!(answer_with(&filter, arch, unknown, &[]), RET_ALLOW, "{arch:?} {unknown}");
@@ -103,11 +117,15 @@ fn under_exec_rules_nobody_shares_a_directory_or_listens() {
     for arch in ARCHES {
         let open = requested(plan::Default::Allow, &[], false);
         let (plain, gated) = [false, true]
-            .map(|gated| Filter::compile(&open, arch, false, gated, SocketAccess::default()).unwrap())
+            .map(|gated| {
+                Filter::compile(&open, arch, false, gated, SocketAccess::default()).unwrap()
+            })
             .into();
         let thread = [0x0001_0200];
         let sharing = [0x0000_0211];
-        for (filter, shares, listens) in [(&plain, RET_ALLOW, RET_ALLOW), (&gated, EPERM, RET_ERRNO | 16)] {
+        for (filter, shares, listens) in
+            [(&plain, RET_ALLOW, RET_ALLOW), (&gated, EPERM, RET_ERRNO | 16)]
+        {
             assert_eq!(answer_to(filter, arch, "clone", &thread), RET_ALLOW);
             assert_eq!(answer_to(filter, arch, "clone", &sharing), shares);
             assert_eq!(answer_to(filter, arch, "clone", &[0x1000_0211]), EPERM);
@@ -139,14 +157,27 @@ fn each_single_name_is_refused_and_its_neighbours_are_not() {
                 continue;
             }
             let filter = blocking(&[syscall.name], arch);
-            let refused = if syscall.name == "clone3" || syscall.name.starts_with("io_uring") { ENOSYS } else { EPERM };
-            assert_eq!(answer_with(&filter, arch, number, &[]), refused, "{arch:?} {}", syscall.name);
+            let refused = if syscall.name == "clone3" || syscall.name.starts_with("io_uring") {
+                ENOSYS
+            } else {
+                EPERM
+            };
+            assert_eq!(
+                answer_with(&filter, arch, number, &[]),
+                refused,
+                "{arch:?} {}",
+                syscall.name
+            );
             let free = blocking(&[], arch);
             for neighbour in [number.wrapping_sub(1), number + 1] {
                 if neighbour != u32::MAX {
                     let (with, without) = (&filter, &free);
                     let expected = answer_with(without, arch, neighbour, &[]);
-                    assert_eq!(answer_with(with, arch, neighbour, &[]), expected, "{arch:?} {neighbour}");
+                    assert_eq!(
+                        answer_with(with, arch, neighbour, &[]),
+                        expected,
+                        "{arch:?} {neighbour}"
+                    );
                 }
             }
         }
@@ -184,7 +215,11 @@ fn terminal_injection_is_refused_whatever_the_upper_bits_say() {
                 (0x541B, RET_ALLOW),
                 (0x541D, RET_ALLOW),
             ] {
-                assert_eq!(answer_to(&filter, arch, "ioctl", &[0, request | high]), expected, "{request:#x}");
+                assert_eq!(
+                    answer_to(&filter, arch, "ioctl", &[0, request | high]),
+                    expected,
+                    "{request:#x}"
+                );
             }
         }
     }
@@ -200,12 +235,18 @@ fn only_the_named_socket_families_pass() {
             (&[Family::Unix, Family::Inet, Family::Inet6, Family::Netlink], &[1, 2, 10, 16]),
         ] {
             let sockets = families.iter().copied().collect();
-            let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
+            let requested =
+                plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+            let filter =
+                Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
             for family in 0..64_u64 {
                 let expected = if numbers.contains(&family) { RET_ALLOW } else { EAFNOSUPPORT };
                 assert_eq!(answer_to(&filter, arch, "socket", &[family]), expected, "{family}");
-                assert_eq!(answer_to(&filter, arch, "socket", &[family | 1 << 32]), expected, "{family}");
+                assert_eq!(
+                    answer_to(&filter, arch, "socket", &[family | 1 << 32]),
+                    expected,
+                    "{family}"
+                );
             }
             assert_eq!(answer_to(&filter, arch, "socketpair", &[1]), RET_ALLOW);
         }
@@ -217,12 +258,24 @@ fn only_the_named_socket_families_pass() {
 fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     for arch in ARCHES {
-        let without = plan::Seccomp { sockets: [Family::Inet].into(), ..requested(plan::Default::Allow, &[], false) };
-        let closed = Filter::compile(&without, arch, false, false, SocketAccess::default()).unwrap();
+        let without = plan::Seccomp {
+            sockets: [Family::Inet].into(),
+            ..requested(plan::Default::Allow, &[], false)
+        };
+        let closed =
+            Filter::compile(&without, arch, false, false, SocketAccess::default()).unwrap();
         for (kind, expected) in [(1, RET_ALLOW), (2, EPERM), (3, EPERM), (5, RET_ALLOW)] {
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind]), expected, "{kind}");
-            assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]), expected, "{kind}");
-            assert_eq!(answer_to(&blocking(&[], arch), arch, "socketpair", &[1, kind]), RET_ALLOW, "{kind}");
+            assert_eq!(
+                answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]),
+                expected,
+                "{kind}"
+            );
+            assert_eq!(
+                answer_to(&blocking(&[], arch), arch, "socketpair", &[1, kind]),
+                RET_ALLOW,
+                "{kind}"
+            );
         }
     }
 }
@@ -230,17 +283,29 @@ fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
 #[test]
 fn only_unix_sockets_come_in_pairs() {
     for arch in ARCHES {
-        for families in [&[][..], &[Family::Inet, Family::Inet6, Family::Netlink], &[Family::Unix, Family::Inet]] {
+        for families in [
+            &[][..],
+            &[Family::Inet, Family::Inet6, Family::Netlink],
+            &[Family::Unix, Family::Inet],
+        ] {
             let sockets = families.iter().copied().collect();
-            let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
-            for (family, kind) in (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind))) {
+            let requested =
+                plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+            let filter =
+                Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
+            for (family, kind) in
+                (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind)))
+            {
                 let expected = match (family, kind) {
                     (1, 2 | 3) if !families.contains(&Family::Unix) => EPERM,
                     (1, _) => RET_ALLOW,
                     _ => EAFNOSUPPORT,
                 };
-                assert_eq!(answer_to(&filter, arch, "socketpair", &[family, kind]), expected, "{family} {kind}");
+                assert_eq!(
+                    answer_to(&filter, arch, "socketpair", &[family, kind]),
+                    expected,
+                    "{family} {kind}"
+                );
                 assert_eq!(
                     answer_to(&filter, arch, "socketpair", &[family | 1 << 32, kind]),
                     expected,
@@ -269,7 +334,8 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
         assert_eq!(answer_to(&closed, arch, "clone", &[THREAD]), RET_ALLOW);
         assert_eq!(answer_to(&closed, arch, "clone", &[libc::SIGCHLD as u64]), RET_ALLOW);
         assert_eq!(answer_to(&closed, arch, "clone3", &[]), ENOSYS);
-        let flags = [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+        let flags =
+            [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
         for flag in flags {
             assert_eq!(answer_to(&closed, arch, "clone", &[flag | THREAD]), EPERM, "{flag:#x}");
             assert_eq!(answer_to(&closed, arch, "unshare", &[flag]), EPERM, "{flag:#x}");
@@ -277,9 +343,14 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x80]), EPERM);
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x400]), RET_ALLOW); // CLONE_FILES
 
-        let open =
-            Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false, false, SocketAccess::default())
-                .unwrap();
+        let open = Filter::compile(
+            &requested(plan::Default::Allow, &[], true),
+            arch,
+            false,
+            false,
+            SocketAccess::default(),
+        )
+        .unwrap();
         for name in ["clone", "clone3", "unshare"] {
             assert_eq!(answer_to(&open, arch, name, &[0x1000_0000]), RET_ALLOW);
         }
@@ -288,7 +359,8 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
 
 #[test]
 fn an_allow_list_refuses_all_the_rest() {
-    let listed = ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
+    let listed =
+        ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
     for arch in ARCHES {
         let filter = Filter::compile(
             &requested(plan::Default::Deny, &listed, false),
@@ -306,7 +378,12 @@ fn an_allow_list_refuses_all_the_rest() {
                 name if listed.contains(&name) => RET_ALLOW,
                 _ => EPERM,
             };
-            assert_eq!(answer_with(&filter, arch, number, &[]), expected, "{arch:?} {}", syscall.name);
+            assert_eq!(
+                answer_with(&filter, arch, number, &[]),
+                expected,
+                "{arch:?} {}",
+                syscall.name
+            );
         }
         let known: Vec<u32> = arch.syscalls().map(|(number, _)| number).collect();
         for number in (0..1200).filter(|number| !known.contains(number)) {
@@ -324,19 +401,29 @@ fn the_longest_lists_still_assemble() {
     let every_second: Vec<&str> = all.iter().step_by(2).copied().collect();
     for arch in ARCHES {
         // By number every second call is refused: as many ranges as there can be.
-        let alternating: Vec<&str> = arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
+        let alternating: Vec<&str> =
+            arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
         for names in [&all, &every_second, &alternating] {
             for default in [plan::Default::Allow, plan::Default::Deny] {
-                let filter =
-                    Filter::compile(&requested(default, names, true), arch, false, false, SocketAccess::default())
-                        .unwrap();
+                let filter = Filter::compile(
+                    &requested(default, names, true),
+                    arch,
+                    false,
+                    false,
+                    SocketAccess::default(),
+                )
+                .unwrap();
                 assert!(filter.program.len() <= MAX_LENGTH);
-                for (number, syscall) in arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring")) {
-                    let refused = names.contains(&syscall.name) == (default == plan::Default::Allow);
+                for (number, syscall) in
+                    arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring"))
+                {
+                    let refused =
+                        names.contains(&syscall.name) == (default == plan::Default::Allow);
                     let answer = answer_with(&filter, arch, number, &[1]);
                     let expected = match (refused, syscall.name) {
                         (true, "clone3") => ENOSYS,
-                        (true, _) | (false, "prlimit64") => EPERM, // the argument is not our own process
+                        // the argument is not our own process
+                        (true, _) | (false, "prlimit64") => EPERM,
                         (false, _) => RET_ALLOW,
                     };
                     assert_eq!(answer, expected, "{arch:?} {}", syscall.name);
@@ -362,7 +449,8 @@ fn the_filter_knows_what_it_refuses() {
 
 #[test]
 fn sixty_names_make_a_short_program() {
-    let names: Vec<&str> = Arch::X86_64.syscalls().step_by(6).map(|(_, syscall)| syscall.name).take(60).collect();
+    let names: Vec<&str> =
+        Arch::X86_64.syscalls().step_by(6).map(|(_, syscall)| syscall.name).take(60).collect();
     let filter = blocking(&names, Arch::X86_64);
     assert!(filter.program.len() < 200, "{}", filter.program.len());
 }
@@ -379,12 +467,21 @@ fn whatever_is_not_simply_allowed_is_known_as_special() {
         ] {
             let sockets = Sockets::of(families, false, reach);
             let special = |name| answer(name, false, namespaces, &sockets) != Action::Allow;
-            let unknown: Vec<&str> =
-                arch.syscalls().map(|(_, syscall)| syscall.name).filter(|name| special(name)).collect();
-            assert!(unknown.len() > 5 && unknown.iter().all(|name| SPECIAL.contains(name)), "{unknown:?}");
+            let unknown: Vec<&str> = arch
+                .syscalls()
+                .map(|(_, syscall)| syscall.name)
+                .filter(|name| special(name))
+                .collect();
+            assert!(
+                unknown.len() > 5 && unknown.iter().all(|name| SPECIAL.contains(name)),
+                "{unknown:?}"
+            );
         }
     }
-    assert!(["kill", "clone", "seccomp"].iter().all(|name| SPECIAL.contains(name)), "of Filter::compile itself");
+    assert!(
+        ["kill", "clone", "seccomp"].iter().all(|name| SPECIAL.contains(name)),
+        "of Filter::compile itself"
+    );
     assert!(SPECIAL.iter().all(|name| syscalls::find(name).is_some()));
 }
 
@@ -397,7 +494,10 @@ fn of_a_terminal_only_changes_are_asked_about() {
         let program = notifying(arch, &["execve", "ioctl"]).unwrap();
         let number = syscalls::find("ioctl").unwrap().number(arch).unwrap();
         let answer = |command: u64| {
-            interpret(&program, &Call { arch: arch.audit(), number, arguments: [0, command, 0, 0, 0, 0] })
+            interpret(
+                &program,
+                &Call { arch: arch.audit(), number, arguments: [0, command, 0, 0, 0, 0] },
+            )
         };
         assert_eq!((answer(TCGETS), answer(0)), (RET_ALLOW, RET_ALLOW));
         for command in [TCSETSW, TIOCSPGRP, 0x402C_542B, 0x7_0000_5402] {
@@ -427,11 +527,18 @@ fn of_a_network_that_is_pinned_only_tcp_is_left() {
                 assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, 0]), RET_ALLOW);
                 assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, 6]), RET_ALLOW);
                 for protocol in [1, 17, 132, 255, 262] {
-                    assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, protocol]), EPROTONOSUPPORT);
+                    assert_eq!(
+                        answer_to(&filtered, arch, "socket", &[family, kind, protocol]),
+                        EPROTONOSUPPORT
+                    );
                 }
             }
             for kind in [2, 3, 4, 5, 10, 2 | FLAGS] {
-                assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, 0]), EACCES, "{kind}");
+                assert_eq!(
+                    answer_to(&filtered, arch, "socket", &[family, kind, 0]),
+                    EACCES,
+                    "{kind}"
+                );
             }
         }
         for filter in [&none, &filtered] {
@@ -452,14 +559,33 @@ fn of_netlink_there_are_routes_alone_unless_the_plan_says_more() {
         let sockets = [Family::Netlink, Family::NetlinkAll].into();
         let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
         let of = |network| {
-            Filter::compile(&requested, arch, false, false, SocketAccess { network, unix_by_path: false }).unwrap()
+            Filter::compile(
+                &requested,
+                arch,
+                false,
+                false,
+                SocketAccess { network, unix_by_path: false },
+            )
+            .unwrap()
         };
         let (all, pinned) = (of(None), of(Some(plan::Mode::Filtered)));
         assert_eq!(answer_to(&usual, arch, "socket", &[16, 3, 0]), RET_ALLOW);
         for protocol in 1..32 {
-            assert_eq!(answer_to(&usual, arch, "socket", &[16, 3, protocol]), EPROTONOSUPPORT, "{protocol}");
-            assert_eq!(answer_to(&all, arch, "socket", &[16, 3, protocol]), RET_ALLOW, "{protocol}");
-            assert_eq!(answer_to(&pinned, arch, "socket", &[16, 3, protocol]), EPROTONOSUPPORT, "{protocol}");
+            assert_eq!(
+                answer_to(&usual, arch, "socket", &[16, 3, protocol]),
+                EPROTONOSUPPORT,
+                "{protocol}"
+            );
+            assert_eq!(
+                answer_to(&all, arch, "socket", &[16, 3, protocol]),
+                RET_ALLOW,
+                "{protocol}"
+            );
+            assert_eq!(
+                answer_to(&pinned, arch, "socket", &[16, 3, protocol]),
+                EPROTONOSUPPORT,
+                "{protocol}"
+            );
         }
     }
 }
@@ -470,7 +596,8 @@ fn nothing_connects_by_sending_and_no_option_leads_astray() {
     const EOPNOTSUPP: u32 = RET_ERRNO | libc::EOPNOTSUPP as u32;
     const ENOPROTOOPT: u32 = RET_ERRNO | libc::ENOPROTOOPT as u32;
     for arch in ARCHES {
-        let (open, held) = (reaching(arch, None, true), reaching(arch, Some(plan::Mode::Filtered), false));
+        let (open, held) =
+            (reaching(arch, None, true), reaching(arch, Some(plan::Mode::Filtered), false));
         for (name, flags) in [("sendto", 3), ("sendmmsg", 3), ("sendmsg", 2)] {
             let mut arguments = [0; 6];
             assert_eq!(answer_to(&held, arch, name, &arguments), RET_ALLOW);
@@ -489,7 +616,11 @@ fn nothing_connects_by_sending_and_no_option_leads_astray() {
             (41, 26, RET_ALLOW),
             (41, 4, RET_ALLOW),
         ] {
-            assert_eq!(answer_to(&held, arch, "setsockopt", &[3, level, option]), expected, "{level} {option}");
+            assert_eq!(
+                answer_to(&held, arch, "setsockopt", &[3, level, option]),
+                expected,
+                "{level} {option}"
+            );
             assert_eq!(answer_to(&open, arch, "setsockopt", &[3, level, option]), RET_ALLOW);
         }
     }
@@ -507,8 +638,16 @@ fn where_socket_files_are_granted_one_by_one_nothing_is_sent_without_a_connectio
             (3, EPROTONOSUPPORT, EPERM),
         ] {
             for flags in [0, 0x800, 0x8_0000, 0x8_0800] {
-                assert_eq!(answer_to(&filter, arch, "socket", &[1, kind | flags, 0]), expected, "{kind}");
-                assert_eq!(answer_to(&filter, arch, "socketpair", &[1, kind | flags, 0]), pair, "{kind}");
+                assert_eq!(
+                    answer_to(&filter, arch, "socket", &[1, kind | flags, 0]),
+                    expected,
+                    "{kind}"
+                );
+                assert_eq!(
+                    answer_to(&filter, arch, "socketpair", &[1, kind | flags, 0]),
+                    pair,
+                    "{kind}"
+                );
             }
         }
         assert_eq!(answer_to(&filter, arch, "seccomp", &[1, 8]), RET_ERRNO | 16);

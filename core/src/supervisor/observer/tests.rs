@@ -31,7 +31,9 @@ fn call(name: &str, arguments: [u64; 6]) -> Call {
 }
 
 fn seen(observer: &mut Observer, call: &Call) -> Vec<(Act, bool, Vec<u8>)> {
-    let Ok(index) = observer.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number) else {
+    let Ok(index) =
+        observer.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
+    else {
         return Vec::new();
     };
     let shape = observer.shapes[index].1;
@@ -45,7 +47,9 @@ fn what_is_told_is_what_the_examples_have() {
         observed(Act::Read, false, b"/home/ada/.ssh/id_rsa", b"/usr/bin/cat"),
         observed(Act::Update, true, b"/w/caf\xc3\xa9/\xff", b"/usr/bin/python3.11"),
     ];
-    let said = examples.map(|one| serde_json::from_str::<Value>(&one.message().replace("\\udcff", "\\u00ff")).unwrap());
+    let said = examples.map(|one| {
+        serde_json::from_str::<Value>(&one.message().replace("\\udcff", "\\u00ff")).unwrap()
+    });
     assert_eq!(said.to_vec(), golden("to_observer"));
 }
 
@@ -69,7 +73,11 @@ fn what_is_heard_is_what_the_examples_have() {
 
 #[test]
 fn who_talks_nonsense_is_gone_and_that_is_told() {
-    for wrong in golden("wrong_from_observer").iter().map(Value::to_string).chain(["x".into(), "[".repeat(9000)]) {
+    for wrong in golden("wrong_from_observer")
+        .iter()
+        .map(Value::to_string)
+        .chain(["x".into(), "[".repeat(9000)])
+    {
         let (mut observer, theirs) = pair();
         say(&theirs, wrong.as_bytes());
         observer.turn();
@@ -93,7 +101,10 @@ fn paths_are_read_with_the_directory_they_begin_in() {
         (call("openat", [cwd, old, 0, 0, 0, 0]), vec![(Act::Read, false, below(b"old"))]),
         (call("openat", [0, new, create, 0, 0, 0]), vec![(Act::Update, true, b"/new".to_vec())]),
         (call("openat", [cwd, old, path_only, 0, 0, 0]), vec![]),
-        (call("openat2", [cwd, new, how.as_ptr() as u64, 24, 0, 0]), vec![(Act::Write, false, b"/new".to_vec())]),
+        (
+            call("openat2", [cwd, new, how.as_ptr() as u64, 24, 0, 0]),
+            vec![(Act::Write, false, b"/new".to_vec())],
+        ),
         (call("openat2", [cwd, new, 8, 24, 0, 0]), vec![]),
         (
             call("renameat2", [cwd, old, cwd, new, 0, 0]),
@@ -127,12 +138,18 @@ fn each_act_is_told_once_and_only_so_many_at_all() {
         observer.note([Some(observed(Act::Write, false, b"/x", b"/y")), None]);
     }
     let mut buffer = vec![0; LONGEST];
-    let told = std::iter::from_fn(|| rustix::net::recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok()).count();
+    let told = std::iter::from_fn(|| {
+        rustix::net::recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok()
+    })
+    .count();
     assert_eq!(told, 2);
     for number in 0..2 * MOST_SEEN {
         // As `look` does it, before it reads anything.
         if observer.seen.len() < MOST_SEEN {
-            observer.note([Some(observed(Act::Read, false, number.to_string().as_bytes(), b"/y")), None]);
+            observer.note([
+                Some(observed(Act::Read, false, number.to_string().as_bytes(), b"/y")),
+                None,
+            ]);
         } else {
             observer.passed_over += 1;
         }

@@ -1,7 +1,7 @@
 """The text of a git configuration file → its entries (git-config(1), "Syntax").
 
-Whatever a fenced command may have written into the file: the time is linear, and a text that git itself would refuse
-ends at the mistake.
+Whatever a fenced command may have written into the file: the time is linear, and a text that git
+itself would refuse ends at the mistake.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ _ESCAPED = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """``[section "subsection"] key = value``. Section and key in lower case, as git compares them; a key without a
-    value is a switch that is on."""
+    """``[section "subsection"] key = value``. Section and key in lower case, as git compares them;
+    a key without a value is a switch that is on.
+    """
 
     section: str
     subsection: str | None
@@ -57,7 +58,9 @@ class _ConfigReader:
                     section = self._section()
                 elif section is not None and letter.isascii() and letter.isalpha():
                     key = self._word(_KEY).lower()
-                    yield ConfigEntry(section=section[0], subsection=section[1], key=key, value=self._value())
+                    yield ConfigEntry(
+                        section=section[0], subsection=section[1], key=key, value=self._value()
+                    )
                 else:
                     return
         except _MistakeError:

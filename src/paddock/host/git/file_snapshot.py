@@ -1,5 +1,6 @@
-"""The files of git, or of another program, as they are read: each by one bounded read, and remembered with what it was,
-so that a plan made from them holds only while they stay the same."""
+"""The files of git, or of another program, as they are read: each by one bounded read, and
+remembered with what it was, so that a plan made from them holds only while they stay the same.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +17,15 @@ MAX_FILE_BYTES = 1024 * 1024
 
 FileFacts = tuple[int, ...] | None  # None: nothing is there
 
-_HINT = "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
+_HINT = (
+    "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
+)
 
 
 class Looked:
-    def __init__(self, reader: str = "git", *, size_limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> None:
+    def __init__(
+        self, reader: str = "git", *, size_limit: int = MAX_FILE_BYTES, hint: str = _HINT
+    ) -> None:
         self._reader = reader
         self._size_limit = size_limit
         self._hint = hint
@@ -87,10 +92,15 @@ class Looked:
             raise self._unreadable(path, error) from None
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PolicyError(f"is not a regular file, and {self._reader} would read it", where=path)
+                raise PolicyError(
+                    f"is not a regular file, and {self._reader} would read it", where=path
+                )
             data = file.read(self._size_limit + 1)
         if len(data) > self._size_limit:
-            raise PolicyError(f"is longer than {self._size_limit} bytes, and {self._reader} would read it", where=path)
+            raise PolicyError(
+                f"is longer than {self._size_limit} bytes, and {self._reader} would read it",
+                where=path,
+            )
         return os.fsdecode(data)
 
     def _unreadable(self, path: str, error: OSError) -> PolicyError:

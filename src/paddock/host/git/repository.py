@@ -1,4 +1,6 @@
-"""Where the repository of a directory lies (gitrepository-layout(5)): ``.git`` → git directory → common directory."""
+"""Where the repository of a directory lies (gitrepository-layout(5)): ``.git`` → git directory →
+common directory.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ from paddock.host.git.file_snapshot import Looked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """``git_dir`` holds HEAD and the index, ``common_dir`` the configuration, objects and refs: the same place but for
-    a linked worktree. ``elsewhere``: ``.git`` is not a directory but names one, as a worktree's and a submodule's
-    does."""
+    """``git_dir`` holds HEAD and the index, ``common_dir`` the configuration, objects and refs: the
+    same place but for a linked worktree. ``elsewhere``: ``.git`` is not a directory but names one,
+    as a worktree's and a submodule's does.
+    """
 
     top: str
     git_dir: str
@@ -52,7 +55,9 @@ def repository_of(top: str, looked: Looked) -> Repository | None:
 
 
 def repository_around(top: str, looked: Looked) -> Repository | None:
-    """The one that git finds when it is started in a directory: there, or in the nearest one above."""
+    """The one that git finds when it is started in a directory: there, or in the nearest one
+    above.
+    """
     while True:
         try:
             found = repository_of(top, looked)

@@ -1,7 +1,8 @@
-"""What git's configuration makes git execute or obey: the files it includes, hooks, attributes, drivers, helpers.
+"""What git's configuration makes git execute or obey: the files it includes, hooks, attributes,
+drivers, helpers.
 
-Where such a file lies in a place the command may write, it is as good as a hook. Conditions of ``includeIf`` are not
-judged: what may be included counts.
+Where such a file lies in a place the command may write, it is as good as a hook. Conditions of
+``includeIf`` are not judged: what may be included counts.
 """
 
 from __future__ import annotations
@@ -36,16 +37,24 @@ class Trust:
 
 
 def trusted_by(
-    repository: Repository | None, top: str, home: str, looked: Looked, *, environ: Mapping[str, str] | None = None
+    repository: Repository | None,
+    top: str,
+    home: str,
+    looked: Looked,
+    *,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Trust]:
-    """``top``: where git would stand; relative names are meant from there. ``environ``: the caller's variables, which
-    may name further files of configuration. May name a path more than once. The person's own configuration is among
-    them: git obeys it in every repository."""
+    """``top``: where git would stand; relative names are meant from there. ``environ``: the
+    caller's variables, which may name further files of configuration. May name a path more than
+    once. The person's own configuration is among them: git obeys it in every repository.
+    """
     variables = environ or {}
     config_home = variables.get("XDG_CONFIG_HOME") or f"{home}/.config"
     named = [variables.get(name, "") for name in CONFIG_VARIABLES]
     own = [SYSTEM_CONFIG, f"{config_home}/git/config", f"{home}/.gitconfig"]
-    own += [os.path.normpath(os.path.join(top, file)) for file in named if file and file != os.devnull]
+    own += [
+        os.path.normpath(os.path.join(top, file)) for file in named if file and file != os.devnull
+    ]
     yield from (Trust(path=file, said=f"{file}: it is git's own configuration") for file in own)
     pending = list(own)
     if repository is not None:
@@ -75,7 +84,9 @@ def trusted_by(
             case Key.ALIAS if not entry.value.startswith("!"):
                 pass
             case Key.PROGRAM | Key.ALIAS:
-                yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
+                yield from (
+                    Trust(path=path, said=said) for path in _files_of(entry, top, home, looked)
+                )
             case Key.WORKTREE | Key.NONE | None:
                 pass
 
@@ -104,14 +115,18 @@ def _of_environment(variables: Mapping[str, str], top: str) -> Iterator[ConfigSo
         yield from ((top, f"{variable}: {entry.name}", entry) for entry in _named(key, value))
     for word in _split(variables.get("GIT_CONFIG_PARAMETERS", "")):
         key, _, value = word.partition("=")
-        yield from ((top, f"GIT_CONFIG_PARAMETERS: {entry.name}", entry) for entry in _named(key, value))
+        yield from (
+            (top, f"GIT_CONFIG_PARAMETERS: {entry.name}", entry) for entry in _named(key, value)
+        )
 
 
 def _named(key: str, value: str) -> Iterator[ConfigEntry]:
     section, _, rest = key.partition(".")
     subsection, _, last = rest.rpartition(".")
     if section and last:
-        yield ConfigEntry(section=section.lower(), subsection=subsection or None, key=last.lower(), value=value)
+        yield ConfigEntry(
+            section=section.lower(), subsection=subsection or None, key=last.lower(), value=value
+        )
 
 
 def _expanded(written: str, base: str, home: str) -> str | None:
@@ -124,8 +139,10 @@ def _expanded(written: str, base: str, home: str) -> str | None:
 
 
 def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterator[str]:
-    """The program, if it is given by a path, and the files among its arguments (``python3 tools/clean.py``). A word
-    with a slash counts also where nothing lies yet; a directory never does: it is the work that is done there."""
+    """The program, if it is given by a path, and the files among its arguments (``python3
+    tools/clean.py``). A word with a slash counts also where nothing lies yet; a directory never
+    does: it is the work that is done there.
+    """
     command = re.sub(r"\$(HOME\b|\{HOME\})", lambda _: home, entry.value or "")
     for number, word in enumerate(_words(command)):
         path = _expanded(word, top, home)
@@ -138,8 +155,10 @@ def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterat
 
 
 def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str]:
-    """What a shell would make of ``cd tools && ./clean``, ``"$PWD/tools/clean"``, ``PATH=tools:$PATH clean`` or
-    ``python3 -m tools.clean`` is not worked out: every file of the work tree that its words spell counts."""
+    """What a shell would make of ``cd tools && ./clean``, ``"$PWD/tools/clean"``,
+    ``PATH=tools:$PATH clean`` or ``python3 -m tools.clean`` is not worked out: every file of the
+    work tree that its words spell counts.
+    """
     fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MOST_LETTERS])
     words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MOST_WORDS]
     spelled = [os.path.normpath(os.path.join(top, word)) for word in words]
@@ -147,7 +166,11 @@ def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str
     bases = [top, *(path for path in below if _kind(path, looked) is _Kind.DIRECTORY)][:MOST_BASES]
     for base in bases:
         for word in words:
-            for name in (word, word.replace(".", "/") + ".py", f"{word.replace('.', '/')}/__main__.py"):
+            for name in (
+                word,
+                word.replace(".", "/") + ".py",
+                f"{word.replace('.', '/')}/__main__.py",
+            ):
                 path = os.path.normpath(os.path.join(base, name))
                 if path.startswith(f"{top}/") and _kind(path, looked) is _Kind.FILE:
                     yield path

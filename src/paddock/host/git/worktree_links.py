@@ -1,8 +1,9 @@
-"""Links: which worktree was seen to belong to which repository while no fenced command could have written either.
+"""Links: which worktree was seen to belong to which repository while no fenced command could have
+written either.
 
-After the first run in a worktree its ``.git`` file counts as within reach (policy/trust/writable_history.py), and one
-can not tell any more who wrote it. So a pair that could be believed once is remembered, in the state directory, which
-no command can write.
+After the first run in a worktree its ``.git`` file counts as within reach
+(policy/trust/writable_history.py), and one can not tell any more who wrote it. So a pair that could
+be believed once is remembered, in the state directory, which no command can write.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def remember(state_dir: str, uid: int, top: str, git_dir: str) -> None:
 def _checked(fd: int, path: str, uid: int) -> str:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
-        raise PolicyError("is not a regular file that only you can write", where=path, hint=f"remove {path}")
+        raise PolicyError(
+            "is not a regular file that only you can write", where=path, hint=f"remove {path}"
+        )
     return path
 
 

@@ -1,8 +1,9 @@
-"""The line format → Fragment: one directive a line, ``ro /usr``, ``block ptrace``, ``inherit ai-agent``.
+"""The line format → Fragment: one directive a line, ``ro /usr``, ``block ptrace``, ``inherit
+ai-agent``.
 
-The value is the rest of the line, so a path may hold blanks; a comment is a line that begins with ``#``. A
-layer can be named ``on`` here but never turned off: a file that could drop the fence would be the first thing
-a contained program writes.
+The value is the rest of the line, so a path may hold blanks; a comment is a line that begins with
+``#``. A layer can be named ``on`` here but never turned off: a file that could drop the fence would
+be the first thing a contained program writes.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def read_conf(text: str, shown: str, origin: Origin) -> Fragment:
         )
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line.encode("utf-8")) > MAX_LINE_BYTES:
-            raise PolicyError(f"the line is longer than {MAX_LINE_BYTES} bytes", where=f"{shown}:{number}")
+            raise PolicyError(
+                f"the line is longer than {MAX_LINE_BYTES} bytes", where=f"{shown}:{number}"
+            )
         words = line.strip()
         if words and not words.startswith("#"):
             directive, *rest = words.split(maxsplit=1)
@@ -85,7 +88,11 @@ class _ConfReader:
     def take(self, directive: str, value: str, source: Source) -> None:
         if directive not in DIRECTIVES:
             unnamed = Source(file=source.file, line=source.line)
-            raise wrong(unnamed, f"unknown directive {directive!r}", hint=did_you_mean(directive, DIRECTIVES))
+            raise wrong(
+                unnamed,
+                f"unknown directive {directive!r}",
+                hint=did_you_mean(directive, DIRECTIVES),
+            )
         if not value:
             raise wrong(source, "the value is missing")
         if directive in GRANTS:
@@ -122,8 +129,15 @@ class _ConfReader:
         if name in self.limits:
             raise wrong(source, f"{name} stands in line {self.limits[name].source.line} already")
         digits = words[1] if len(words) == 2 else ""
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= 16 and 0 < int(digits) <= LIMIT_MAX):
-            raise wrong(source, "a limit is a name and a whole number above 0", hint=f"limit {name} 512")
+        if not (
+            digits.isascii()
+            and digits.isdigit()
+            and len(digits) <= 16
+            and 0 < int(digits) <= LIMIT_MAX
+        ):
+            raise wrong(
+                source, "a limit is a name and a whole number above 0", hint=f"limit {name} 512"
+            )
         self.limits[name] = Limit(name=name, value=int(digits), source=source)
 
     def _scalar(self, directive: str, value: str, source: Source) -> None:
@@ -141,7 +155,9 @@ class _ConfReader:
                 env=Environment(deny=tuple(self.env_denies)),
                 audit=Audit(
                     enabled=self.audit,
-                    dir=None if journal is None else self.values.journal(journal.value, journal.source),
+                    dir=None
+                    if journal is None
+                    else self.values.journal(journal.value, journal.source),
                 ),
                 limits=tuple(self.limits.values()),
                 container=tuple(self._container()),
@@ -159,10 +175,19 @@ class _ConfReader:
         for key in CONTAINER_SCALARS:
             written = self.scalars.get(key)
             if written is not None:
-                found.append(Setting(key=key, value=self._container_scalar(sections, written), source=written.source))
+                found.append(
+                    Setting(
+                        key=key,
+                        value=self._container_scalar(sections, written),
+                        source=written.source,
+                    )
+                )
         for key in CONTAINER_LISTS:
             if key in self.lists:
-                each = tuple(sections.container_word(key, word.value, word.source) for word in self.lists[key])
+                each = tuple(
+                    sections.container_word(key, word.value, word.source)
+                    for word in self.lists[key]
+                )
                 found.append(Setting(key=key, value=each, source=self.lists[key][0].source))
         return found
 
@@ -171,7 +196,9 @@ class _ConfReader:
         match source.key:
             case "uid" | "gid":
                 word = one_word(written.value, source)
-                if not (word.isascii() and word.isdigit() and len(word) <= 10 and int(word) <= _ID_MAX):
+                if not (
+                    word.isascii() and word.isdigit() and len(word) <= 10 and int(word) <= _ID_MAX
+                ):
                     raise wrong(source, f"not a number between 0 and {_ID_MAX}: {word!r}")
                 return int(word)
             case "loopback":

@@ -1,10 +1,10 @@
-"""An agent's configuration in JSON → Config: who answers (``provider``), what its tools may do (``safety``), and how
-far it may go (``max_steps``, ``timeout``).
+"""An agent's configuration in JSON → Config: who answers (``provider``), what its tools may do
+(``safety``), and how far it may go (``max_steps``, ``timeout``).
 
-Lowest to highest: what is built in, the person's own (``~/.config/paddock/config.json``, written by ``paddock init``),
-the one that is named (``--config``), ``[tools]`` of a policy, flags. What is not said does not count. Lists of what is
-denied add up; everything else is what was said last. A file of the working directory is never read by itself: the agent
-could have written it.
+Lowest to highest: what is built in, the person's own (``~/.config/paddock/config.json``, written by
+``paddock init``), the one that is named (``--config``), ``[tools]`` of a policy, flags. What is not
+said does not count. Lists of what is denied add up; everything else is what was said last. A file
+of the working directory is never read by itself: the agent could have written it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ class Provider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """``sandbox``: where commands run; ``max_steps``: so many tool calls; ``timeout``: seconds for each."""
+    """``sandbox``: where commands run; ``max_steps``: so many tool calls; ``timeout``: seconds for
+    each.
+    """
 
     provider: Provider | None = None
     tools: ToolSettings = field(default_factory=ToolSettings)
@@ -53,8 +55,14 @@ class Config:
     timeout: Sourced[float] | None = None
 
     def over(self, under: Config) -> Config:
-        tools = merge(Policy(profiles=(), tools=under.tools), Policy(profiles=(), tools=self.tools)).tools
-        allowed = under.tools.allowed_paths if self.tools.allowed_paths is None else self.tools.allowed_paths
+        tools = merge(
+            Policy(profiles=(), tools=under.tools), Policy(profiles=(), tools=self.tools)
+        ).tools
+        allowed = (
+            under.tools.allowed_paths
+            if self.tools.allowed_paths is None
+            else self.tools.allowed_paths
+        )
         return Config(
             provider=self.provider or under.provider,
             tools=replace(tools, allowed_paths=allowed),
@@ -138,7 +146,11 @@ def _seconds(table: Table, key: str) -> Sourced[float] | None:
     if key not in table:
         return None
     value = table.values[key]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _LONGEST_TIMEOUT_S:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not 0 < value <= _LONGEST_TIMEOUT_S
+    ):
         raise table.wrong(key, f"expected seconds, more than 0 and at most {_LONGEST_TIMEOUT_S}")
     return Sourced(float(value), table.source(key))
 
@@ -152,7 +164,9 @@ def tool_flags(
     denied_paths: Sequence[str] = (),
     denied_commands: Sequence[str] = (),
 ) -> ToolSettings:
-    """What the command line says of tools. Paths that are listed count, whatever is said of the current directory."""
+    """What the command line says of tools. Paths that are listed count, whatever is said of the
+    current directory.
+    """
 
     def said(value: Any, key: str) -> Sourced[Any]:
         return Sourced(value, Source(file=COMMAND_LINE, key=key))
@@ -178,13 +192,17 @@ def _from_here(pattern: str) -> str:
 
 
 def tightened(tools: ToolSettings, wanted: ToolSettings) -> ToolSettings:
-    """What one request asks for, of a server with these tools: it may only ask for less. PolicyError names the key."""
+    """What one request asks for, of a server with these tools: it may only ask for less.
+    PolicyError names the key.
+    """
     for key, source in wanted.given():
         value = getattr(wanted, key)
         if key in _STRICTER and value.value is True:
             continue
         if key not in ("denied_paths", "denied_commands"):
-            raise PolicyError(f"a request can not loosen {key}, only make it stricter", where=str(source))
+            raise PolicyError(
+                f"a request can not loosen {key}, only make it stricter", where=str(source)
+            )
     return merge(Policy(profiles=(), tools=tools), Policy(profiles=(), tools=wanted)).tools
 
 
@@ -203,15 +221,25 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
         if value is None or value == ():
             yield one.name, defaults.get(one.name, []), "built in"
         elif isinstance(value, tuple):
-            written = [getattr(each, "value", None) or getattr(each, "id", None) or str(each) for each in value]
+            written = [
+                getattr(each, "value", None) or getattr(each, "id", None) or str(each)
+                for each in value
+            ]
             yield one.name, written, ", ".join(dict.fromkeys(str(each.source) for each in value))
         else:
             yield one.name, getattr(value.value, "value", value.value), str(value.source)
     limits = (("max_steps", config.max_steps, None), ("timeout", config.timeout, DEFAULT_TIMEOUT_S))
     for key, said, default in limits:
-        yield key, default if said is None else said.value, "built in" if said is None else str(said.source)
+        yield (
+            key,
+            default if said is None else said.value,
+            "built in" if said is None else str(said.source),
+        )
     if config.provider is not None:
-        for key, text in (("provider.name", config.provider.name), ("provider.model", config.provider.model)):
+        for key, text in (
+            ("provider.name", config.provider.name),
+            ("provider.model", config.provider.model),
+        ):
             if text is not None:
                 yield key, text.value, str(text.source)
 

@@ -20,7 +20,9 @@ from paddock.policy.formats.table import Table
 from paddock.policy.trust.file_trust import read_policy
 from paddock.policy.trust.origin import Origin
 
-BUILTIN_DISTROS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "distros")
+BUILTIN_DISTROS = os.path.join(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "distros"
+)
 PACKAGES = "{packages}"
 _ALPINE_URL = "https://dl-cdn.alpinelinux.org/alpine/v3.20/releases/x86_64/alpine-minirootfs-3.20.3-x86_64.tar.gz"
 _ALPINE_SHA256 = "d4e6fd67dcf75e40c451560ac7265166c2b72a0f38ddc9aae756a7de3d1efa0c"
@@ -50,8 +52,9 @@ class LocalSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinuxSandboxConfig:
-    """``workspace`` None: the current directory when it is used; so for the others. ``policy``: a file on top of the
-    profile, for everything else that a fence can be told."""
+    """``workspace`` None: the current directory when it is used; so for the others. ``policy``: a
+    file on top of the profile, for everything else that a fence can be told.
+    """
 
     workspace: str | None = None
     max_memory_mb: int = 512
@@ -76,9 +79,11 @@ class WindowsSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WslSandboxConfig:
-    """``profile``: a JSON file with these keys, or the name of one that Paddock has. ``automount`` false: the workspace
-    is all that is mounted of Windows, and no program of Windows can be started. ``user``: who commands run as; root if
-    nobody is named. Both are settled when the distribution is set up."""
+    """``profile``: a JSON file with these keys, or the name of one that Paddock has. ``automount``
+    false: the workspace is all that is mounted of Windows, and no program of Windows can be
+    started. ``user``: who commands run as; root if nobody is named. Both are settled when the
+    distribution is set up.
+    """
 
     profile: str | None = None
     distro: str = "paddock-sandbox"
@@ -102,7 +107,9 @@ class WslSandboxConfig:
                 raise UsageError("rootfs_url: another one needs its own rootfs_sha256")
             object.__setattr__(self, "rootfs_sha256", _ALPINE_SHA256)
         if not _DIGEST.fullmatch(self.rootfs_sha256):
-            raise UsageError(f"rootfs_sha256: not the 64 hex digits of a SHA-256: {self.rootfs_sha256!r}")
+            raise UsageError(
+                f"rootfs_sha256: not the 64 hex digits of a SHA-256: {self.rootfs_sha256!r}"
+            )
         for package in self.packages:
             if not _PACKAGE.fullmatch(package):
                 raise UsageError(f"packages: not the name of a package: {package!r}")
@@ -118,7 +125,9 @@ class WslSandboxConfig:
             return self.install_path
         base = os.environ.get("LOCALAPPDATA")
         if base is None:
-            raise UsageError("LOCALAPPDATA is not set", hint="install_path says where the distribution is kept")
+            raise UsageError(
+                "LOCALAPPDATA is not set", hint="install_path says where the distribution is kept"
+            )
         return "\\".join((base.rstrip("\\"), "paddock", "wsl-distros", self.distro))
 
     @property
@@ -144,7 +153,9 @@ class ContainerSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSandboxConfig:
-    """``destination`` and ``workspace``, a directory there, are needed when commands are to run there."""
+    """``destination`` and ``workspace``, a directory there, are needed when commands are to run
+    there.
+    """
 
     destination: str | None = None
     workspace: str | None = None
@@ -153,8 +164,9 @@ class SshSandboxConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """``require_enforced`` false: a place that holds nothing, or less than it was told to, is taken all the same; every
-    command is then asked about."""
+    """``require_enforced`` false: a place that holds nothing, or less than it was told to, is taken
+    all the same; every command is then asked about.
+    """
 
     mode: Mode = Mode.AUTO
     require_enforced: bool = True
@@ -195,7 +207,9 @@ def read_sandbox(table: Table, origin: Origin) -> SandboxConfig:
     for one, kind in _PARTS.items():
         part = table.table(one.value)
         if part is not None:
-            given[one.value] = _wsl(part, origin) if one is Mode.WSL else _built(kind, _values(part, kind), part)
+            given[one.value] = (
+                _wsl(part, origin) if one is Mode.WSL else _built(kind, _values(part, kind), part)
+            )
     return SandboxConfig(**given)
 
 
@@ -216,10 +230,14 @@ def _profile(name: str, table: Table, origin: Origin) -> dict[str, Any]:
         path = Expander(origin).path(name, table.source("profile"))
         if not os.path.isabs(path):
             raise table.wrong(
-                "profile", f"neither a path nor one of {', '.join(builtin_distros())}: {name!r}", hint="write ~/x.json"
+                "profile",
+                f"neither a path nor one of {', '.join(builtin_distros())}: {name!r}",
+                hint="write ~/x.json",
             )
         shown = path
-        text = _text(path) if sys.platform == "win32" else read_policy(path, origin, shown=path).text
+        text = (
+            _text(path) if sys.platform == "win32" else read_policy(path, origin, shown=path).text
+        )
     inner = json_table(text, shown)
     inner.allow_only(one.name for one in fields(WslSandboxConfig) if one.name != "profile")
     found = _values(inner, WslSandboxConfig)
@@ -263,7 +281,9 @@ def _values(table: Table, kind: type[Any]) -> dict[str, Any]:
     for one in fields(kind):
         if one.name in table and not (table.values[one.name] is None and "None" in str(one.type)):
             value = read[str(one.type)](one.name)
-            found[one.name] = tuple(v.value for v in value) if isinstance(value, tuple) else value.value
+            found[one.name] = (
+                tuple(v.value for v in value) if isinstance(value, tuple) else value.value
+            )
     return found
 
 

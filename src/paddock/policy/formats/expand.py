@@ -1,9 +1,10 @@
 """Expand ``~``, ``$NAME``, ``${NAME}`` and ``<cwd>`` in written values, once, at load.
 
-``HOME``, ``USER`` and ``UID`` are those of the person (see trust/origin.py), every other name comes from the
-environment. A name that is unset is an error: an empty string in its place would grant something else. What a
-variable brings in is text, never syntax: a value with a wildcard or with ``<tmp>`` in it is refused, for
-otherwise whoever sets the variable would write the policy. ``$$`` is a dollar sign.
+``HOME``, ``USER`` and ``UID`` are those of the person (see trust/origin.py), every other name comes
+from the environment. A name that is unset is an error: an empty string in its place would grant
+something else. What a variable brings in is text, never syntax: a value with a wildcard or with
+``<tmp>`` in it is refused, for otherwise whoever sets the variable would write the policy. ``$$``
+is a dollar sign.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Expander:
     def path(self, value: str, source: Source) -> str:
         """Variables, then a leading ``~`` or ``<cwd>``. The result may still be relative."""
         if value == "~" or value.startswith("~/"):
-            return self._literal(self.origin.home, "the home directory", source) + self.text(value[1:], source)
+            return self._literal(self.origin.home, "the home directory", source) + self.text(
+                value[1:], source
+            )
         if value.startswith("~"):
             raise wrong(source, f"only your own home has a short name, '~/': {value!r}")
         if value == CWD_TOKEN or value.startswith(f"{CWD_TOKEN}/"):
@@ -68,13 +71,18 @@ class Expander:
             case _:
                 value = self.origin.environ.get(name)
         if value is None:
-            raise wrong(source, f"the variable {name} is not set", hint="write $$ for a dollar sign")
+            raise wrong(
+                source, f"the variable {name} is not set", hint="write $$ for a dollar sign"
+            )
         return self._literal(value, f"the value of ${name}", source)
 
     def _literal(self, value: str, what: str, source: Source) -> str:
         for syntax in ("*", TMP_TOKEN):
             if syntax in value:
-                raise wrong(source, f"{what} holds {syntax!r}, which a pattern can not take literally: {value!r}")
+                raise wrong(
+                    source,
+                    f"{what} holds {syntax!r}, which a pattern can not take literally: {value!r}",
+                )
         return value
 
 
@@ -83,11 +91,17 @@ def _variable(rest: str, value: str, source: Source) -> tuple[str, str]:
     if rest.startswith("{"):
         name, closed, after = rest[1:].partition("}")
         if not closed or not name or name[0] not in _NAME_START or not _NAME.issuperset(name):
-            raise wrong(source, f"not a variable: {value!r}", hint="write ${NAME}, or $$ for a dollar sign")
+            raise wrong(
+                source, f"not a variable: {value!r}", hint="write ${NAME}, or $$ for a dollar sign"
+            )
         return name, after
     end = 0
     while end < len(rest) and rest[end] in _NAME:
         end += 1
     if end == 0 or rest[0] not in _NAME_START:
-        raise wrong(source, f"a '$' without a variable name: {value!r}", hint="write ${NAME}, or $$ for a dollar sign")
+        raise wrong(
+            source,
+            f"a '$' without a variable name: {value!r}",
+            hint="write ${NAME}, or $$ for a dollar sign",
+        )
     return rest[:end], rest[end:]

@@ -49,9 +49,13 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
     return Policy(
         profiles=(),
         filesystem=Filesystem(
-            grants=tuple(values.grant(one.access, one.pattern, flag(one.flag)) for one in request.grants),
+            grants=tuple(
+                values.grant(one.access, one.pattern, flag(one.flag)) for one in request.grants
+            ),
             denies=tuple(values.deny(pattern, flag("--deny")) for pattern in request.denies),
-            open_protected=tuple(values.opened(one, flag("--open-protected")) for one in request.open_protected),
+            open_protected=tuple(
+                values.opened(one, flag("--open-protected")) for one in request.open_protected
+            ),
             workspace=_workspace(request),
             widen=Sourced(Widen.NEVER, flag("--strict-globs")) if request.strict_globs else None,
             require_enforced=_given(request.require_enforced, "require_enforced"),
@@ -62,16 +66,28 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
         ),
         network=_network(request),
         env=Environment(
-            pass_=tuple(values.env_name(name, flag("--env-pass")) for name in request.env_pass if "*" in name),
-            keep=tuple(values.env_name(name, flag("--env-pass")) for name in request.env_pass if "*" not in name),
-            set=tuple(values.env_setting(name, value, flag("--env")) for name, value in request.env_set),
+            pass_=tuple(
+                values.env_name(name, flag("--env-pass"))
+                for name in request.env_pass
+                if "*" in name
+            ),
+            keep=tuple(
+                values.env_name(name, flag("--env-pass"))
+                for name in request.env_pass
+                if "*" not in name
+            ),
+            set=tuple(
+                values.env_setting(name, value, flag("--env")) for name, value in request.env_set
+            ),
         ),
         audit=Audit(
             enabled=Sourced(True, journal) if wants_journal else None,
             dir=None if request.audit_dir is None else values.journal(request.audit_dir, journal),
             stderr=request.audit_stderr,
         ),
-        limits=tuple(Limit(name=name, value=value, source=flag(name)) for name, value in request.limits),
+        limits=tuple(
+            Limit(name=name, value=value, source=flag(name)) for name, value in request.limits
+        ),
         off=tuple(dict.fromkeys(request.off)),
         container=tuple(_container(request.container or (), values)),
         tier=request.tier,
@@ -79,7 +95,9 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
         observe=request.observe,
         intercept=request.intercept_shells,
         published=tuple(dict.fromkeys(_published(one) for one in request.publish)),
-        workdir=None if workdir is None else Sourced(values.path(workdir, flag("--workdir")), flag("--workdir")),
+        workdir=None
+        if workdir is None
+        else Sourced(values.path(workdir, flag("--workdir")), flag("--workdir")),
     )
 
 
@@ -88,7 +106,9 @@ def _given(value: bool | None, name: str) -> Sourced[bool] | None:
 
 
 def _network(request: Request) -> Network | None:
-    """What is allowed is a list, and nothing else is; what is denied alone leaves the rest as it was."""
+    """What is allowed is a list, and nothing else is; what is denied alone leaves the rest as it
+    was.
+    """
     asked = {
         "--allow-domain": request.allow_domains,
         "--deny-domain": request.deny_domains,
@@ -96,7 +116,10 @@ def _network(request: Request) -> Network | None:
     }
     if request.block_net and any(asked.values()):
         other = next(name for name, values in asked.items() if values)
-        raise UsageError(f"--block-net and {other} contradict each other", hint="without a network there are no hosts")
+        raise UsageError(
+            f"--block-net and {other} contradict each other",
+            hint="without a network there are no hosts",
+        )
     if not (request.block_net or any(asked.values())):
         return None
     allowed = tuple(allowed_host(one, flag("--allow-domain")) for one in request.allow_domains)
@@ -111,8 +134,12 @@ def _network(request: Request) -> Network | None:
 def _published(text: str) -> Published:
     """As docker writes it: this machine's port first."""
     host, _, inside = text.partition(":") if ":" in text else (text, ":", text)
-    if not all(port.isascii() and port.isdecimal() and 0 < int(port) <= 65535 for port in (host, inside)):
-        raise UsageError(f"--publish: not a port: {text}", hint="--publish 3000, or --publish HOST:INSIDE")
+    if not all(
+        port.isascii() and port.isdecimal() and 0 < int(port) <= 65535 for port in (host, inside)
+    ):
+        raise UsageError(
+            f"--publish: not a port: {text}", hint="--publish 3000, or --publish HOST:INSIDE"
+        )
     return Published(host=int(host), inside=int(inside))
 
 
@@ -122,9 +149,13 @@ def _endpoint(written: str) -> RouteEndpoint:
     route, _, rest = written.partition(":")
     method, colon, path = rest.partition(":")
     if not route or not method or not colon:
-        raise UsageError(f"--allow-endpoint {written}: write ROUTE:METHOD:PATH", hint="openai:GET:/v1/models/**")
+        raise UsageError(
+            f"--allow-endpoint {written}: write ROUTE:METHOD:PATH", hint="openai:GET:/v1/models/**"
+        )
     source = flag("--allow-endpoint")
-    return RouteEndpoint(route=route, rule=endpoint(Sourced(method, source), Sourced(path, source), source))
+    return RouteEndpoint(
+        route=route, rule=endpoint(Sourced(method, source), Sourced(path, source), source)
+    )
 
 
 def _container(flags: tuple[DirectiveFlag, ...], values: Values) -> Iterator[Setting]:
@@ -135,7 +166,11 @@ def _container(flags: tuple[DirectiveFlag, ...], values: Values) -> Iterator[Set
     for one in flags:
         source = flag(one.flag)
         written = one.value
-        value: object = sections.container_word(one.key, written, source) if isinstance(written, str) else written
+        value: object = (
+            sections.container_word(one.key, written, source)
+            if isinstance(written, str)
+            else written
+        )
         if one.key in lists:
             value = lists[one.key] = (*lists[one.key], value)
         settings[one.key] = Setting(key=one.key, value=value, source=source)
@@ -145,6 +180,9 @@ def _container(flags: tuple[DirectiveFlag, ...], values: Values) -> Iterator[Set
 def _workspace(request: Request) -> Sourced[Workspace] | None:
     if request.resume is not None:
         if not request.resume or not _SESSION.issuperset(request.resume):
-            raise UsageError(f"--resume {request.resume}: not a session", hint="its name is of hexadecimal digits")
+            raise UsageError(
+                f"--resume {request.resume}: not a session",
+                hint="its name is of hexadecimal digits",
+            )
         return Sourced(Workspace.COW, flag("--resume"))
     return Sourced(Workspace.COW, flag("--cow")) if request.cow else None

@@ -1,8 +1,8 @@
 """Where each key and array element of a TOML text stands: its path → its line.
 
-``tomllib`` gives values without places. This scanner gives places without values, for text that tomllib has
-already accepted; so it may assume valid TOML and only has to find where one thing ends and the next begins.
-A path is what leads to the thing: ``("filesystem", "read_globs", 2)``.
+``tomllib`` gives values without places. This scanner gives places without values, for text that
+tomllib has already accepted; so it may assume valid TOML and only has to find where one thing ends
+and the next begins. A path is what leads to the thing: ``("filesystem", "read_globs", 2)``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from itertools import accumulate
 
 Path = tuple[str | int, ...]
 
-# No policy nests deeper. A path per step of a hostile key with 100,000 of them would take all memory there is.
+# No policy nests deeper. A path per step of a hostile key with 100,000 of them would take all
+# memory there is.
 _MAX_DEPTH = 8
 _SPACE = " \t"
 _BLANK = " \t\r\n"
@@ -130,7 +131,8 @@ class _Scanner:
             while self.at < len(self.text) and not self._sees(quote * 3):
                 self.at += 2 if escapes and self.text[self.at] == "\\" else 1
             self.at += 3
-            # Up to two quotes may stand directly before the closing three; they belong to the string.
+            # Up to two quotes may stand directly before the closing three; they belong to the
+            # string.
             while self._sees(quote):
                 self.at += 1
             return

@@ -1,5 +1,6 @@
-"""The JSON ``safety`` object → SafetyConfig: the keys of ``[tools]`` and where commands run, in the clothes of a
-configuration that other programs write."""
+"""The JSON ``safety`` object → SafetyConfig: the keys of ``[tools]`` and where commands run, in the
+clothes of a configuration that other programs write.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def read_safety_config(text: str, shown: str, origin: Origin) -> SafetyConfig:
         found = document.table("safety")
     else:
         found = document
-    if found is None or (found.path == () and not set(found.values) & {*KEYS["tools"], _SANDBOX} and found.values):
+    if found is None or (
+        found.path == () and not set(found.values) & {*KEYS["tools"], _SANDBOX} and found.values
+    ):
         document.allow_only(("safety", *KEYS["tools"], _SANDBOX))
     table = found or document
     sandbox = table.table(_SANDBOX)
@@ -41,4 +44,6 @@ def read_safety_config(text: str, shown: str, origin: Origin) -> SafetyConfig:
     reader = RuleReader(Values(Expander(origin)))
     tools = reader.tools(Table(table.file, rest, table.lines, table.path))
     reader.check_regexes()
-    return SafetyConfig(tools=tools, sandbox=SandboxConfig() if sandbox is None else read_sandbox(sandbox, origin))
+    return SafetyConfig(
+        tools=tools, sandbox=SandboxConfig() if sandbox is None else read_sandbox(sandbox, origin)
+    )

@@ -118,7 +118,12 @@ MATCH_KEYS = (
     "parent_argv",
 )
 NOT = "_not"
-RULE_PATHS = ("exe", "exe_glob", "cwd_glob", "parent_exe")  # expanded, and followed to where links lead
+RULE_PATHS = (
+    "exe",
+    "exe_glob",
+    "cwd_glob",
+    "parent_exe",
+)  # expanded, and followed to where links lead
 RULE_KEYS = ("id", "action", "reason", *MATCH_KEYS, *(key + NOT for key in MATCH_KEYS))
 
 PATH_RULE_KEYS = ("id", "action", "path", "op", "reason")

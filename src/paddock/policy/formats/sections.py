@@ -1,4 +1,6 @@
-"""The sections of a TOML policy → the model. One function per section, in the order of schema.KEYS."""
+"""The sections of a TOML policy → the model. One function per section, in the order of
+schema.KEYS.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,9 @@ from paddock.policy.model import (
     Workspace,
 )
 
-# What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right to write. Not /tmp
-# and /dev, which the run has for itself; not /boot and the homes of others, which nobody else can list.
+# What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right
+# to write. Not /tmp and /dev, which the run has for itself; not /boot and the homes of others,
+# which nobody else can list.
 _MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt", "/proc", "/sbin",
             "/snap", "/srv", "/sys", "/usr", "/var", "~")  # fmt: skip
 
@@ -58,10 +61,16 @@ class Sections:
         table.allow_only(KEYS["meta"])
         version = table.integer("version", low=-(2**63), high=2**63)
         if version is not None and version.value != VERSION:
-            raise table.wrong("version", f"version {version.value} is not known; this Paddock reads {VERSION}")
+            raise table.wrong(
+                "version", f"version {version.value} is not known; this Paddock reads {VERSION}"
+            )
         on_error = table.choice("on_policy_error", Action)
         if on_error is not None and on_error.value is Action.ALLOW:
-            raise table.wrong("on_policy_error", "a rule that can not be judged is never allowed", hint="write 'deny'")
+            raise table.wrong(
+                "on_policy_error",
+                "a rule that can not be judged is never allowed",
+                hint="write 'deny'",
+            )
         return Meta(
             default_action=table.choice("default_action", Action),
             on_policy_error=on_error,
@@ -72,7 +81,9 @@ class Sections:
     def inherit(self, table: Table) -> tuple[Sourced[str], ...]:
         names = table.string_or_strings("inherit")
         if "inherit" in table and not names:
-            raise table.wrong("inherit", "names no parent", hint='leave the key out, or write inherit = "base"')
+            raise table.wrong(
+                "inherit", "names no parent", hint='leave the key out, or write inherit = "base"'
+            )
         for name in names:
             if not name.value:
                 raise wrong(name.source, "the name is empty")
@@ -86,15 +97,23 @@ class Sections:
 
     def filesystem(self, table: Table) -> Filesystem:
         table.allow_only(KEYS["filesystem"])
-        written = [(access, one) for key, access in GRANT_KEYS.items() for one in table.strings_or_tables(key)]
+        written = [
+            (access, one)
+            for key, access in GRANT_KEYS.items()
+            for one in table.strings_or_tables(key)
+        ]
         grants = [self._grant(access, one) for access, one in written]
         reads = table.choice("reads", Reads)
         if reads is not None and reads.value is Reads.ALL:
-            grants += [self.values.grant(Access.READ, f"{path}/**?", reads.source) for path in _MACHINE]
+            grants += [
+                self.values.grant(Access.READ, f"{path}/**?", reads.source) for path in _MACHINE
+            ]
         return Filesystem(
             grants=tuple(grants),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
-            open_protected=tuple(self.values.opened(o.value, o.source) for o in table.strings("open_protected")),
+            open_protected=tuple(
+                self.values.opened(o.value, o.source) for o in table.strings("open_protected")
+            ),
             workspace=table.choice("workspace", Workspace),
             require_enforced=table.boolean("require_enforced"),
             no_bootstrap_reads=table.boolean("no_bootstrap_reads"),
@@ -124,13 +143,19 @@ class Sections:
         return Network(
             mode=table.choice("mode", NetworkMode),
             default=table.choice("default", Action),
-            allowed_hosts=tuple(allowed_host(one.value, one.source) for one in table.strings("allowed_hosts"))
+            allowed_hosts=tuple(
+                allowed_host(one.value, one.source) for one in table.strings("allowed_hosts")
+            )
             if "allowed_hosts" in table
             else None,
-            denied_hosts=tuple(read_host(one.value, one.source) for one in table.strings("denied_hosts")),
+            denied_hosts=tuple(
+                read_host(one.value, one.source) for one in table.strings("denied_hosts")
+            ),
             allowed_local_ports=table.integers("allowed_local_ports", low=1, high=65535),
             kernel_pin=table.boolean("kernel_pin"),
-            routes=() if routes is None else tuple(route(routes, name, self.values) for name in routes.values),
+            routes=()
+            if routes is None
+            else tuple(route(routes, name, self.values) for name in routes.values),
             inspect=tuple(inspected(host) for host in table.strings("inspect")),
         )
 
@@ -138,12 +163,17 @@ class Sections:
         table.allow_only(KEYS["syscalls"])
 
         def names(key: str) -> tuple[Sourced[str], ...]:
-            return tuple(self.values.syscall(name.value, name.source) for name in table.strings(key))
+            return tuple(
+                self.values.syscall(name.value, name.source) for name in table.strings(key)
+            )
 
         return Syscalls(
             block=names("block"),
             allow=names("allow") if "allow" in table else None,
-            sockets=tuple(self.values.socket(family.value, family.source) for family in table.strings("sockets")),
+            sockets=tuple(
+                self.values.socket(family.value, family.source)
+                for family in table.strings("sockets")
+            ),
             namespaces=table.boolean("namespaces"),
             trace=table.boolean("trace"),
         )
@@ -175,11 +205,17 @@ class Sections:
         table.allow_only(KEYS["audit"])
         enabled = table.boolean("enabled")
         if enabled is not None and not enabled.value:
-            raise table.wrong("enabled", "a file can not turn the journal off", hint="on the command line: --off audit")
+            raise table.wrong(
+                "enabled",
+                "a file can not turn the journal off",
+                hint="on the command line: --off audit",
+            )
         directory = table.string("dir")
         return Audit(
             enabled=enabled,
-            dir=None if directory is None else self.values.journal(directory.value, directory.source),
+            dir=None
+            if directory is None
+            else self.values.journal(directory.value, directory.source),
         )
 
     def shell(self, table: Table, source: Source) -> ShellSettings:
@@ -201,8 +237,12 @@ class Sections:
                 for key, access in GRANT_KEYS.items()
                 for one in table.strings(key)
             ),
-            denies=tuple(self.values.deny(one.value, one.source) for one in table.strings("deny_globs")),
-            block=tuple(self.values.syscall(one.value, one.source) for one in table.strings("block")),
+            denies=tuple(
+                self.values.deny(one.value, one.source) for one in table.strings("deny_globs")
+            ),
+            block=tuple(
+                self.values.syscall(one.value, one.source) for one in table.strings("block")
+            ),
             env_deny=()
             if env is None
             else tuple(self.values.env_name(one.value, one.source) for one in env.strings("deny")),
@@ -213,7 +253,11 @@ class Sections:
     def container(self, table: Table) -> tuple[Setting, ...]:
         table.allow_only(KEYS["container"])
         return tuple(
-            Setting(key=key.replace("_", "-"), value=self._container_value(table, key), source=table.source(key))
+            Setting(
+                key=key.replace("_", "-"),
+                value=self._container_value(table, key),
+                source=table.source(key),
+            )
             for key in KEYS["container"]
             if key in table
         )
@@ -227,7 +271,9 @@ class Sections:
                 flag = table.boolean(key)
                 return flag is not None and flag.value
             case "cgroup" | "cap_allow" | "mount_mask":
-                return tuple(self.container_word(key, word.value, word.source) for word in table.strings(key))
+                return tuple(
+                    self.container_word(key, word.value, word.source) for word in table.strings(key)
+                )
             case _:
                 word = table.string(key)
                 return None if word is None else self.container_word(key, word.value, word.source)
@@ -241,7 +287,9 @@ class Sections:
                 name = written.upper()
                 if name not in CAPABILITIES:
                     raise wrong(
-                        source, f"no kernel has a capability {written!r}", hint=did_you_mean(name, CAPABILITIES)
+                        source,
+                        f"no kernel has a capability {written!r}",
+                        hint=did_you_mean(name, CAPABILITIES),
                     )
                 return name
             case "netns" if written.startswith("/"):
@@ -254,7 +302,10 @@ class Sections:
                 raise wrong(source, f"a host name has at most {MAX_HOSTNAME_CHARS} letters")
             case _:
                 word = self.values.expander.text(written, source)
-                if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():
+                if (
+                    not word
+                    or not word.replace("-", "").replace("_", "").replace(".", "").isalnum()
+                ):
                     raise wrong(source, f"not a plain name: {written!r}")
                 return word
 
@@ -263,7 +314,11 @@ def _executes(access: Access, execute: Sourced[bool]) -> bool:
     if access is Access.EXEC and not execute.value:
         raise wrong(execute.source, "a grant to execute without execution", hint="leave it out")
     if access is Access.WRITE and execute.value:
-        raise wrong(execute.source, "a grant to write carries no execution", hint="read_globs and allow_globs do")
+        raise wrong(
+            execute.source,
+            "a grant to write carries no execution",
+            hint="read_globs and allow_globs do",
+        )
     return execute.value or access is Access.WRITE
 
 
@@ -274,5 +329,7 @@ def _creatable(grant: Grant, source: Source) -> bool:
     if grant.optional:
         raise wrong(source, "what is made is never missing", hint="leave the trailing '?' out")
     if glob.root != "/" or not glob.exact:
-        raise wrong(source, f"only one whole directory can be made: {grant.pattern}", hint="write /x/**")
+        raise wrong(
+            source, f"only one whole directory can be made: {grant.pattern}", hint="write /x/**"
+        )
     return True

@@ -15,7 +15,13 @@ from paddock.policy.model import Source, Sourced
 
 E = TypeVar("E", bound=Enum)
 
-_NAMES = {bool: "true or false", int: "a whole number", str: "a text", list: "a list", dict: "a table"}
+_NAMES = {
+    bool: "true or false",
+    int: "a whole number",
+    str: "a text",
+    list: "a list",
+    dict: "a table",
+}
 
 
 @dataclass(frozen=True, slots=True)

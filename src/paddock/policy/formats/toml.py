@@ -37,7 +37,9 @@ def document(text: str, shown: str) -> Table:
     for number, line in enumerate(text.split("\n"), start=1):
         # Before anything is parsed: reading a key takes time and memory by the square of its parts.
         if line.partition("=")[0].count(".") > MAX_KEY_PARTS:
-            raise PolicyError(f"a key of more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}")
+            raise PolicyError(
+                f"a key of more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}"
+            )
     try:
         values = tomllib.loads(text)
         lines = positions(text)
@@ -61,7 +63,11 @@ def _not_toml(text: str, shown: str, message: str) -> PolicyError:
         what = f"the file ends too early: {what}"
     if what == "Cannot overwrite a value":
         key = text.split("\n")[line - 1].partition("=")[0].strip()
-        what = f"the key {key!r} stands here a second time" if key else "a key stands here a second time"
+        what = (
+            f"the key {key!r} stands here a second time"
+            if key
+            else "a key stands here a second time"
+        )
     elif what.startswith("Cannot declare"):
         what = "this section stands here a second time"
     return PolicyError(f"not valid TOML: {what}", where=f"{shown}:{line}")
@@ -76,7 +82,9 @@ class _TomlReader:
         document = self.document
         if isinstance(document.values.get("filesystem"), str):
             raise document.wrong(
-                "filesystem", "a file can not turn the file layer off", hint="on the command line: --off landlock"
+                "filesystem",
+                "a file can not turn the file layer off",
+                hint="on the command line: --off landlock",
             )
         document.allow_only(SECTIONS)
         sections, rules = Sections(self.values), RuleReader(self.values)

@@ -1,4 +1,6 @@
-"""One written value → one checked value. Both file formats and the command line come through here."""
+"""One written value → one checked value. Both file formats and the command line come through
+here.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,16 @@ class Values:
         body = written[:-1] if optional else written
         at_workspace = body.startswith(CWD_TOKEN)
         glob = self.pattern(body, source)
-        whole = glob.root == "/" and glob.exact and glob.prefix == "/"  # the compiler knows whether it can be held
+        whole = (
+            glob.root == "/" and glob.exact and glob.prefix == "/"
+        )  # the compiler knows whether it can be held
         if glob.floating or (glob.prefix == "/" and (at_workspace or not whole)):
             raise wrong(
                 source,
                 f"the grant {written!r} names no directory: it would open the whole machine",
-                hint="start paddock in a project directory" if at_workspace else "name the directories that are needed",
+                hint="start paddock in a project directory"
+                if at_workspace
+                else "name the directories that are needed",
             )
         return Grant(
             access=access,
@@ -48,7 +54,11 @@ class Values:
         """What a policy takes out of the protected names: whole paths, as in a deny."""
         glob = self.pattern(written, source)
         if set(glob.parts) <= {ANY_DEPTH, "*"}:
-            raise wrong(source, f"{written!r} would open every protected name", hint="name the ones that are needed")
+            raise wrong(
+                source,
+                f"{written!r} would open every protected name",
+                hint="name the ones that are needed",
+            )
         return Sourced(glob.text, source)
 
     def pattern(self, written: str, source: Source) -> Glob:
@@ -61,7 +71,9 @@ class Values:
         except GlobError as error:
             raise wrong(source, str(error), hint=_pattern_hint(text)) from None
         if glob.text.endswith("?"):
-            raise wrong(source, f"a name that ends in '?' can not be written as a pattern: {glob.text!r}")
+            raise wrong(
+                source, f"a name that ends in '?' can not be written as a pattern: {glob.text!r}"
+            )
         return glob
 
     def path(self, written: str, source: Source) -> str:
@@ -75,7 +87,11 @@ class Values:
         from paddock.policy.syscalls import table
 
         if written not in table():
-            raise wrong(source, f"no kernel has a system call {written!r}", hint=did_you_mean(written, table()))
+            raise wrong(
+                source,
+                f"no kernel has a system call {written!r}",
+                hint=did_you_mean(written, table()),
+            )
         return Sourced(written, source)
 
     def socket(self, written: str, source: Source) -> Sourced[str]:

@@ -1,8 +1,9 @@
 """``~/.config/paddock/approved.toml``: what a person answered with "always".
 
-Rules and hosts that are allowed, and tool calls by what exactly they were about; nothing else. They are no policy: they
-only answer what the policy of a run asks, so they never beat a rule that denies. The file is believed like any policy
-file (file_trust.py), and no run can write it: Paddock's own configuration is closed to every command.
+Rules and hosts that are allowed, and tool calls by what exactly they were about; nothing else. They
+are no policy: they only answer what the policy of a run asks, so they never beat a rule that
+denies. The file is believed like any policy file (file_trust.py), and no run can write it:
+Paddock's own configuration is closed to every command.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ class Approved:
         file = self.file
         if file is None:
             return ()
-        return (PolicyFile(path=file.path, sha256=file.sha256, found=file.written, facts=file.facts),)
+        return (
+            PolicyFile(path=file.path, sha256=file.sha256, found=file.written, facts=file.facts),
+        )
 
 
 def place(origin: Origin) -> str:
@@ -86,7 +89,10 @@ def _host(table: Table) -> Sourced[Destination]:
         raise table.wrong("name", "a host without a name")
     host = allowed_host(written.value, written.source)
     if host.value.port is None or host.value.host.startswith(("*", "@")):
-        raise table.wrong("name", f"{written.value!r} is not one host at one port, and nobody was asked about more")
+        raise table.wrong(
+            "name",
+            f"{written.value!r} is not one host at one port, and nobody was asked about more",
+        )
     return host
 
 
@@ -94,5 +100,7 @@ def _tool(table: Table) -> ToolApproval:
     table.allow_only(("tool", "cwd", "subject"))
     tool, cwd, subject = table.string("tool"), table.string("cwd"), table.strings("subject")
     if tool is None or cwd is None or not subject:
-        raise table.wrong("tool", "an approval names a tool, a directory (cwd) and what it is about (subject)")
+        raise table.wrong(
+            "tool", "an approval names a tool, a directory (cwd) and what it is about (subject)"
+        )
     return ToolApproval(tool=tool.value, cwd=cwd.value, subject=tuple(one.value for one in subject))

@@ -1,10 +1,11 @@
 """Trust: which policy files may be believed, decided on the descriptor they are read from.
 
-A file is opened once; owner, mode, type, content and hash all come from that one descriptor, so what was
-checked is what is read. Two questions are kept apart:
+A file is opened once; owner, mode, type, content and hash all come from that one descriptor, so
+what was checked is what is read. Two questions are kept apart:
 
 - *Could somebody else have written this?* (owner, mode, parent directory: ``read_policy``)
-- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``: trusted_list.py)
+- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``:
+  trusted_list.py)
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from paddock.text.path_walk import Identity, PathWalk, follow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyText:
-    """A policy file as read: ``path`` is where it really lies, ``way`` how it was found. A built-in one has no hash, no
-    way and no facts."""
+    """A policy file as read: ``path`` is where it really lies, ``way`` how it was found. A built-in
+    one has no hash, no way and no facts.
+    """
 
     path: str
     text: str
@@ -40,13 +42,19 @@ class PolicyText:
 
 
 def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> PolicyText:
-    """Read a policy file. ``within``: the config directory a file found by name may not leave through a symlink."""
+    """Read a policy file. ``within``: the config directory a file found by name may not leave
+    through a symlink.
+    """
     import hashlib
 
     way = follow(path)
     real = way.end.path
     if within is not None and not real.startswith(follow(within).end.path + "/"):
-        raise PolicyError(f"is a symbolic link that leaves {within}", where=shown, hint=f"name the file itself: {real}")
+        raise PolicyError(
+            f"is a symbolic link that leaves {within}",
+            where=shown,
+            hint=f"name the file itself: {real}",
+        )
     data, found = _read_file(real, shown)
     if Identity.of(found) != way.end.object:
         raise PolicyError("was replaced while it was read", where=shown, hint="start again")
@@ -70,7 +78,9 @@ def read_builtin(path: str) -> PolicyText:
 def decode(data: bytes, shown: str) -> str:
     nul = data.find(b"\0")
     if nul >= 0:
-        raise PolicyError("holds a NUL byte: the file is damaged or cut short", where=_at(shown, data, nul))
+        raise PolicyError(
+            "holds a NUL byte: the file is damaged or cut short", where=_at(shown, data, nul)
+        )
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -82,8 +92,8 @@ def _at(shown: str, data: bytes, offset: int) -> str:
 
 
 def _read_file(real: str, shown: str) -> tuple[bytes, os.stat_result]:
-    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` had its links resolved already,
-    # so a link here was put there in between.
+    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` had its links
+    # resolved already, so a link here was put there in between.
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -115,10 +125,13 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
     try:
         found = os.stat(directory)
     except OSError as error:
-        raise PolicyError(f"its directory {directory} can not be examined: {reason_of(error)}", where=shown) from None
+        raise PolicyError(
+            f"its directory {directory} can not be examined: {reason_of(error)}", where=shown
+        ) from None
     if found.st_uid not in (origin.uid, 0):
         raise PolicyError(
-            f"its directory {directory} belongs to uid {found.st_uid}, neither to you nor to root", where=shown
+            f"its directory {directory} belongs to uid {found.st_uid}, neither to you nor to root",
+            where=shown,
         )
     if not found.st_mode & stat.S_ISVTX and _others_may_write(found, origin):
         raise PolicyError(
@@ -135,8 +148,9 @@ def _others_may_write(found: os.stat_result, origin: Origin) -> bool:
 
 
 def _is_private_group(gid: int, origin: Origin) -> bool:
-    """Distributions that give each user a group of the same name make files group-writable (umask 002). Who has it as
-    his first group is not among its members."""
+    """Distributions that give each user a group of the same name make files group-writable (umask
+    002). Who has it as his first group is not among its members.
+    """
     if gid != origin.gid:
         return False
     import grp
@@ -150,16 +164,24 @@ def _is_private_group(gid: int, origin: Origin) -> bool:
     return group.gr_name == origin.user and {*group.gr_mem, *own} <= {origin.user}
 
 
-def require_agreement(file: PolicyText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
+def require_agreement(
+    file: PolicyText, origin: Origin, *, shown: str, why: str, otherwise: str = ""
+) -> None:
     if origin.trusted.agrees_to(file.sha256, file.written):
         return
-    state = "has changed since you trusted it" if origin.trusted.knows(file.written) else "is not trusted yet"
+    state = (
+        "has changed since you trusted it"
+        if origin.trusted.knows(file.written)
+        else "is not trusted yet"
+    )
     hint = f"read it, then: paddock trust {shlex.quote(shown)}{otherwise}"
     raise PolicyError(f"{state}: {why}", where=shown, hint=hint)
 
 
 def trust(path: str, origin: Origin) -> str:
-    """Agree to the text the file has now; returns its hash. An older agreement for the same path is replaced."""
+    """Agree to the text the file has now; returns its hash. An older agreement for the same path is
+    replaced.
+    """
     file = read_policy(path, origin, shown=path)
     agree([file.sha256], file.written, origin)
     return file.sha256
@@ -169,7 +191,9 @@ def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
     """Keep a person's word for what lies there, in place of an older one."""
     if "\n" in written:
         raise PolicyError("a path with a line break can not be trusted", where=repr(written))
-    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != written]
+    others = [
+        entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != written
+    ]
     entries = (*others, *((digest, written) for digest in digests))
     Trusted(entries).write(origin.state_dir, origin.uid)
 

@@ -1,8 +1,8 @@
 """Programs and files that Paddock itself uses outside of the fence, because a person named them.
 
-A fenced command must not be the author of one: it would run, or decide, outside. So all that such a command line names
-is checked, not its first word alone: every path in every word, what ``#!`` lines bring along, and the directories of
-``PATH``.
+A fenced command must not be the author of one: it would run, or decide, outside. So all that such a
+command line names is checked, not its first word alone: every path in every word, what ``#!`` lines
+bring along, and the directories of ``PATH``.
 """
 
 from __future__ import annotations
@@ -36,12 +36,22 @@ class HostCommand:
     environ: Mapping[str, str]
 
 
-def command(words: Sequence[str], environ: Mapping[str, str], reach: WritableHistory) -> HostCommand:
+def command(
+    words: Sequence[str], environ: Mapping[str, str], reach: WritableHistory
+) -> HostCommand:
     """As it may be run, in ``CWD``. Planted; FileNotFoundError: there is no such program."""
-    kept = {name: value for name, value in environ.items() if name in _KEPT or not planted(value, environ, reach)}
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT or not planted(value, environ, reach)
+    }
     path = environ.get("PATH", os.defpath).split(os.pathsep)
-    kept["PATH"] = os.pathsep.join(one for one in path if os.path.isabs(one) and not reach.holds(follow(one)))
-    program = shutil.which(words[0], path=kept["PATH"]) or shutil.which(words[0], path=os.pathsep.join(path))
+    kept["PATH"] = os.pathsep.join(
+        one for one in path if os.path.isabs(one) and not reach.holds(follow(one))
+    )
+    program = shutil.which(words[0], path=kept["PATH"]) or shutil.which(
+        words[0], path=os.pathsep.join(path)
+    )
     if program is None or not os.path.isabs(program):
         raise FileNotFoundError(words[0])
     for word in (program, *words[1:], *_interpreters(program, kept["PATH"])):
@@ -76,12 +86,16 @@ def _expanded(word: str, environ: Mapping[str, str]) -> str:
 
 
 def _interpreters(program: str, search_path: str) -> Iterator[str]:
-    """The words of the ``#!`` line, of its interpreter's, and so on. ``env`` looks for its program in PATH."""
+    """The words of the ``#!`` line, of its interpreter's, and so on. ``env`` looks for its program
+    in PATH.
+    """
     for _ in range(_SCRIPTS_MAX):
         try:
             with open(program, "rb") as file:
                 line = file.read(_LINE_MAX).split(b"\n", 1)[0]
-        except PermissionError:  # a program may be executable and not readable; then it is no script
+        except (
+            PermissionError
+        ):  # a program may be executable and not readable; then it is no script
             return
         if not line.startswith(b"#!"):
             return

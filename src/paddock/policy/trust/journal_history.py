@@ -1,7 +1,8 @@
-"""Journals that runs of this user were told to keep in a place of their own (``--audit-log``, ``audit.dir``).
+"""Journals that runs of this user were told to keep in a place of their own (``--audit-log``,
+``audit.dir``).
 
-Each run closes its own journal and the default one. One that was placed elsewhere is remembered, so that later runs
-close it too. What is gone needs no closing, and is forgotten.
+Each run closes its own journal and the default one. One that was placed elsewhere is remembered, so
+that later runs close it too. What is gone needs no closing, and is forgotten.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def _standing(known: Remembered, path: str) -> list[str]:
 
 
 def _is_gone(place: str) -> bool:
-    """Not what can not be seen: a command may shut a directory above it (Landlock does not judge chmod)."""
+    """Not what can not be seen: a command may shut a directory above it (Landlock does not judge
+    chmod).
+    """
     try:
         os.lstat(place)
     except (FileNotFoundError, NotADirectoryError):

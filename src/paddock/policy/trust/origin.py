@@ -1,8 +1,8 @@
 """Origin: who asks, and from where. Everything a policy may depend on besides its own text.
 
 The home directory comes from the passwd entry, never from ``$HOME``: with ``HOME=/`` a line such as
-``rw $HOME`` would hand out the whole machine. The XDG variables are ignored for the same reason: whoever sets
-them would choose which policy files count.
+``rw $HOME`` would hand out the whole machine. The XDG variables are ignored for the same reason:
+whoever sets them would choose which policy files count.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def current_directory() -> str:
         cwd = os.getcwd()
     except FileNotFoundError:
         raise UsageError(
-            "the current directory no longer exists", hint="change to a directory that exists, then try again"
+            "the current directory no longer exists",
+            hint="change to a directory that exists, then try again",
         ) from None
     except OSError as error:
         raise UsageError(f"the current directory can not be named: {error.strerror}") from None
@@ -93,24 +94,35 @@ def current_directory() -> str:
 
 
 def checked_home(home: str, uid: int, *, said_by: str) -> str:
-    """A home that is absolute, not the root directory, and nobody else's. One that does not exist is no danger."""
+    """A home that is absolute, not the root directory, and nobody else's. One that does not exist
+    is no danger.
+    """
     hint = "give this user a home directory of its own"
     clean = os.path.normpath(home) if home else ""
     if not clean.startswith("/"):
-        raise UsageError(f"the home directory of uid {uid} is not absolute: {home!r} ({said_by})", hint=hint)
+        raise UsageError(
+            f"the home directory of uid {uid} is not absolute: {home!r} ({said_by})", hint=hint
+        )
     if clean.strip("/") == "" or os.path.realpath(clean) == "/":
-        raise UsageError(f"the home directory of uid {uid} is the root directory ({said_by})", hint=hint)
+        raise UsageError(
+            f"the home directory of uid {uid} is the root directory ({said_by})", hint=hint
+        )
     try:
         owner = os.stat(clean).st_uid
     except (FileNotFoundError, NotADirectoryError):
         if said_by == "$HOME":
-            raise UsageError(f"the home directory {clean!r} does not exist ({said_by})", hint=hint) from None
+            raise UsageError(
+                f"the home directory {clean!r} does not exist ({said_by})", hint=hint
+            ) from None
         return clean
     except OSError as error:
-        raise UsageError(f"the home directory {clean!r} can not be examined: {error.strerror}", hint=hint) from None
+        raise UsageError(
+            f"the home directory {clean!r} can not be examined: {error.strerror}", hint=hint
+        ) from None
     if owner != uid:
         raise UsageError(
-            f"the home directory {clean!r} belongs to uid {owner}, not to uid {uid} ({said_by})", hint=hint
+            f"the home directory {clean!r} belongs to uid {owner}, not to uid {uid} ({said_by})",
+            hint=hint,
         )
     # Where it really lies: the current directory is named that way, too, and the two get compared.
     return os.path.realpath(clean)

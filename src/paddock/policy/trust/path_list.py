@@ -1,4 +1,5 @@
-"""Lists of paths that later runs have to know, kept in the state directory, which no fenced command can write.
+"""Lists of paths that later runs have to know, kept in the state directory, which no fenced command
+can write.
 
 A list is replaced whole, under a lock on the directory: a crash leaves the old one or the new one.
 """
@@ -39,14 +40,21 @@ class Store:
             raise self._wrong(error) from None
         with os.fdopen(fd, "rb") as file:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            if (
+                not stat.S_ISREG(found.st_mode)
+                or found.st_uid != os.getuid()
+                or found.st_mode & 0o022
+            ):
                 raise PolicyError(
                     "is not a regular file that only you can write",
                     where=self.path,
                     hint="see who changed it; without it paddock can not know what earlier runs could write",
                 )
             lines = file.read().split(b"\n")
-            return Remembered(paths=tuple(_unescaped(line) for line in lines if line), facts=facts_of(os.fstat(fd)))
+            return Remembered(
+                paths=tuple(_unescaped(line) for line in lines if line),
+                facts=facts_of(os.fstat(fd)),
+            )
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -70,7 +78,9 @@ class Store:
         kept = tuple(paths)
         fresh = f"{self.path}.{os.getpid()}"
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(
+                fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
             with os.fdopen(fd, "wb") as file:
                 os.fchmod(fd, 0o600)  # whatever the umask left of it
                 file.writelines(_escaped(path) + b"\n" for path in kept)
@@ -99,7 +109,15 @@ class Store:
 def facts_of(found: os.stat_result) -> tuple[int, ...]:
     """All that a change of a file or of its rights touches."""
     times = (found.st_mtime_ns, found.st_ctime_ns)
-    return (found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_size, *times)
+    return (
+        found.st_dev,
+        found.st_ino,
+        found.st_mode,
+        found.st_uid,
+        found.st_gid,
+        found.st_size,
+        *times,
+    )
 
 
 def _escaped(path: str) -> bytes:

@@ -1,8 +1,9 @@
 """A profile's name → the file that is meant.
 
-Order: the user's config directory, the system's, the built-in ones. A name with a ``/`` in it, or one that ends
-in ``.toml`` or ``.conf``, is a path and is not searched for; a bare name never leaves the three directories.
-A file that is found is the one that counts: if it is wrong, that is an error, never a reason to look further.
+Order: the user's config directory, the system's, the built-in ones. A name with a ``/`` in it, or
+one that ends in ``.toml`` or ``.conf``, is a path and is not searched for; a bare name never leaves
+the three directories. A file that is found is the one that counts: if it is wrong, that is an
+error, never a reason to look further.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """``rung``: which of the search directories it lies in, None for a path. ``shown``: how messages name it."""
+    """``rung``: which of the search directories it lies in, None for a path. ``shown``: how
+    messages name it.
+    """
 
     name: str
     path: str
@@ -46,8 +49,12 @@ class ProfileSearch:
     def directories(self) -> tuple[str, ...]:
         return self.origin.config_dir, self.origin.system_dir, self.origin.builtin_dir
 
-    def find(self, written: str, source: Source, *, relative_to: str, asked_by: Found | None = None) -> Found:
-        """``asked_by``: the file whose ``inherit`` this is. Inheriting its own name means the next one down."""
+    def find(
+        self, written: str, source: Source, *, relative_to: str, asked_by: Found | None = None
+    ) -> Found:
+        """``asked_by``: the file whose ``inherit`` this is. Inheriting its own name means the next
+        one down.
+        """
         if is_path(written):
             return self.at_path(written, source, relative_to=relative_to)
         if not written or not _NAME.issuperset(written) or written.startswith("."):
@@ -65,14 +72,18 @@ class ProfileSearch:
         path = os.path.join(relative_to, Expander(self.origin).path(written, source))
         name, suffix = os.path.splitext(os.path.basename(path))
         if suffix not in SUFFIXES:
-            raise PolicyError(f"a policy file ends in {' or '.join(SUFFIXES)}: {written!r}", where=str(source))
+            raise PolicyError(
+                f"a policy file ends in {' or '.join(SUFFIXES)}: {written!r}", where=str(source)
+            )
         if not exists(path):
             raise PolicyError(f"there is no file {written!r}", where=str(source))
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
         return Found(name=name, path=path, shown=shown, rung=None, builtin=False)
 
     def names(self) -> dict[str, str]:
-        """Every name the directories offer, with the file that offers it first. Nothing is read or checked."""
+        """Every name the directories offer, with the file that offers it first. Nothing is read or
+        checked.
+        """
         found: dict[str, str] = {}
         for directory in self.directories:
             for entry in sorted(_entries(directory)):
@@ -80,17 +91,27 @@ class ProfileSearch:
         return found
 
     def replaces_builtin(self, found: Found) -> bool:
-        return found.rung is not None and not found.builtin and self._in_directory(found.name, BUILTIN_RUNG) is not None
+        return (
+            found.rung is not None
+            and not found.builtin
+            and self._in_directory(found.name, BUILTIN_RUNG) is not None
+        )
 
     def _in_directory(self, name: str, rung: int) -> Found | None:
         directory = self.directories[rung]
         if name == APPROVED:
             return None
-        paths = [path for suffix in SUFFIXES if exists(path := os.path.join(directory, name + suffix))]
+        paths = [
+            path for suffix in SUFFIXES if exists(path := os.path.join(directory, name + suffix))
+        ]
         if not paths:
             return None
         if len(paths) > 1:
-            raise PolicyError(f"{name!r} is there as .toml and as .conf", where=directory, hint="remove one of them")
+            raise PolicyError(
+                f"{name!r} is there as .toml and as .conf",
+                where=directory,
+                hint="remove one of them",
+            )
         builtin = rung == BUILTIN_RUNG
         return Found(
             name=name,
@@ -114,20 +135,28 @@ class ProfileSearch:
         below = self.directories[above + 1 :]
         names = {os.path.splitext(entry)[0] for directory in below for entry in _entries(directory)}
         return PolicyError(
-            f"there is no profile {name!r}; looked in {places}", where=str(source), hint=did_you_mean(name, names)
+            f"there is no profile {name!r}; looked in {places}",
+            where=str(source),
+            hint=did_you_mean(name, names),
         )
 
 
 def read_text(found: Found, origin: Origin) -> PolicyText:
-    """The file with the checks its place calls for: the built-in ones are part of the installation."""
+    """The file with the checks its place calls for: the built-in ones are part of the
+    installation.
+    """
     within = None if found.rung is None else found.directory
     return (
-        read_builtin(found.path) if found.builtin else read_policy(found.path, origin, shown=found.shown, within=within)
+        read_builtin(found.path)
+        if found.builtin
+        else read_policy(found.path, origin, shown=found.shown, within=within)
     )
 
 
 def exists(path: str) -> bool:
-    """Absent is only what is not there. A directory that can not be entered may hold the policy that counts."""
+    """Absent is only what is not there. A directory that can not be entered may hold the policy
+    that counts.
+    """
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -149,5 +178,7 @@ def _entries(directory: str) -> list[str]:
     return [
         entry
         for entry in entries
-        if entry.endswith(SUFFIXES) and not entry.startswith(".") and os.path.splitext(entry)[0] != APPROVED
+        if entry.endswith(SUFFIXES)
+        and not entry.startswith(".")
+        and os.path.splitext(entry)[0] != APPROVED
     ]

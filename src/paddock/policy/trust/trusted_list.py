@@ -1,4 +1,6 @@
-"""The list of files that a person trusts, in the state directory, which no fenced command can write."""
+"""The list of files that a person trusts, in the state directory, which no fenced command can
+write.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ STORE = "trusted"
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """The texts a person agreed to, each under the name it had then: (sha256, path); of a package manager's file, each
-    host. Agreed text under another name does not count: an agent could copy the loose policy of one project over the
-    strict one of another, or link it."""
+    """The texts a person agreed to, each under the name it had then: (sha256, path); of a package
+    manager's file, each host. Agreed text under another name does not count: an agent could copy
+    the loose policy of one project over the strict one of another, or link it.
+    """
 
     entries: tuple[tuple[str, str], ...] = ()
 
@@ -55,7 +58,9 @@ class Trusted:
             if found.st_uid != uid:
                 raise PolicyError(f"belongs to uid {found.st_uid}, not to you", where=state_dir)
             os.chmod(state_dir, 0o700)
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            descriptor = os.open(
+                fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
             with os.fdopen(descriptor, "wb") as file:
                 os.fchmod(descriptor, 0o600)
                 for sha256, path in self.entries:

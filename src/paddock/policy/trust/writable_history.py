@@ -1,11 +1,11 @@
 """Previously writable: every place that a fenced command of this user was ever allowed to write.
 
-What one run may write, it may prepare for the next: a link where a grant will lead, a policy file where one will be
-read. So the places are remembered. A grant does not follow a link that stands in one of them, and a policy file in one
-of them counts only as trusted.
+What one run may write, it may prepare for the next: a link where a grant will lead, a policy file
+where one will be read. So the places are remembered. A grant does not follow a link that stands in
+one of them, and a policy file in one of them counts only as trusted.
 
-A place is known by its name and, as a directory, by its inode: a person who renames a project keeps what a command
-left in it.
+A place is known by its name and, as a directory, by its inode: a person who renames a project keeps
+what a command left in it.
 """
 
 from __future__ import annotations
@@ -72,10 +72,13 @@ class WritableHistory:
         return replace(self, trees=tuple(trees))
 
     def holds(self, way: PathWalk) -> bool:
-        """Something on the way or at its end lies where a command could write, by its name or by its inode."""
+        """Something on the way or at its end lies where a command could write, by its name or by
+        its inode.
+        """
         names = (way.written, *(place.path for place in way.places))
         return any(
-            any(tree.names(name) for name in names) or any(tree.holds(place) for place in way.places)
+            any(tree.names(name) for name in names)
+            or any(tree.holds(place) for place in way.places)
             for tree in self.trees
         )
 
@@ -87,18 +90,24 @@ def in_private_temp(way: PathWalk, uid: int) -> bool:
     """In the temporary directory of some run of this user, alive or killed."""
     parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
-    return any(name.startswith(begins) for name in (way.written, *(place.path for place in way.places)))
+    return any(
+        name.startswith(begins) for name in (way.written, *(place.path for place in way.places))
+    )
 
 
 def _given(way: PathWalk) -> Iterator[ResolvedPath]:
-    """Where it leads; and its own name, at which there may be a directory when the command gets to write."""
+    """Where it leads; and its own name, at which there may be a directory when the command gets to
+    write.
+    """
     yield way.end
     if not way.straight:
         yield ResolvedPath(path=way.written, object=None, above=())
 
 
 def _tree(place: ResolvedPath) -> Tree:
-    lasting = place.directory and not any(Tree(path=tree).names(place.path) for tree in _KERNEL_TREES)
+    lasting = place.directory and not any(
+        Tree(path=tree).names(place.path) for tree in _KERNEL_TREES
+    )
     return Tree(path=place.path, identity=place.object if lasting else None)
 
 
@@ -111,7 +120,9 @@ def _is_renumbered(known: Tree, tree: Tree) -> bool:
 
 def _line(tree: Tree) -> str:
     """``/path``, or ``device:inode /path``."""
-    return f"{tree.identity.device}:{tree.identity.inode} {tree.path}" if tree.identity else tree.path
+    return (
+        f"{tree.identity.device}:{tree.identity.inode} {tree.path}" if tree.identity else tree.path
+    )
 
 
 def _parsed(line: str) -> Tree:

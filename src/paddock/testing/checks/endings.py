@@ -8,13 +8,25 @@ import shlex
 import time
 
 from paddock.executors.run import Outcome, run
-from paddock.testing.place import PATIENCE_S, Place, beating, beats, check, size_of, soon, still, wait_for
+from paddock.testing.place import (
+    PATIENCE_S,
+    Place,
+    beating,
+    beats,
+    check,
+    size_of,
+    soon,
+    still,
+    wait_for,
+)
 
 
 @check
 async def a_time_limit_ends_it_and_keeps_what_it_said(place: Place) -> None:
     result = await place.run(f"echo partial; {beating('limit')}", timeout_s=soon(place), grace_s=2)
-    assert (result.outcome, result.exit_code, result.timed_out) == (Outcome.TIMED_OUT, 124, True), result
+    assert (result.outcome, result.exit_code, result.timed_out) == (Outcome.TIMED_OUT, 124, True), (
+        result
+    )
     assert result.stdout.startswith("partial\n"), result
     await still(place, "limit")
 
@@ -30,7 +42,9 @@ async def a_time_limit_ends_its_children(place: Place) -> None:
 @check
 async def a_time_limit_ends_those_that_went_away(place: Place) -> None:
     away = f"setsid sh -c {shlex.quote('(' + beating('away') + ') &')}"
-    assert (await place.run(f"{away}; {beating('stayed')}", timeout_s=soon(place), grace_s=2)).timed_out
+    assert (
+        await place.run(f"{away}; {beating('stayed')}", timeout_s=soon(place), grace_s=2)
+    ).timed_out
     await still(place, "away")
 
 
@@ -43,7 +57,9 @@ async def a_time_limit_ends_those_that_do_not_listen(place: Place) -> None:
 
 @check
 async def silence_has_a_limit_too(place: Place) -> None:
-    result = await place.run(f"echo word; {beating('silent')}", idle_timeout_s=soon(place), grace_s=2)
+    result = await place.run(
+        f"echo word; {beating('silent')}", idle_timeout_s=soon(place), grace_s=2
+    )
     assert result.timed_out
     await still(place, "silent")
 
@@ -70,7 +86,9 @@ async def cancelling_ends_the_whole_tree(place: Place) -> None:
 @check
 async def cancelling_while_it_starts_leaves_nothing(place: Place) -> None:
     for number in range(10):
-        running = asyncio.create_task(run(place.executor, beating("start"), cwd=place.inside, grace_s=1))
+        running = asyncio.create_task(
+            run(place.executor, beating("start"), cwd=place.inside, grace_s=1)
+        )
         await asyncio.sleep(number / 1000)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):

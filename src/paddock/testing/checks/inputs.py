@@ -46,7 +46,9 @@ async def it_runs_in_the_workspace(place: Place) -> None:
 @check
 async def it_runs_where_it_is_told_to(place: Place) -> None:
     (place.workspace / "sub" / "dir").mkdir(parents=True)
-    assert (await place.run("pwd -P", cwd=f"{place.inside}/sub/dir")).stdout == f"{place.inside}/sub/dir\n"
+    assert (
+        await place.run("pwd -P", cwd=f"{place.inside}/sub/dir")
+    ).stdout == f"{place.inside}/sub/dir\n"
     relative = f"{os.path.basename(place.inside)}/sub"
     assert (await place.run("pwd -P", cwd=relative)).stdout == f"{place.inside}/sub\n"
 

@@ -22,14 +22,20 @@ async def success_is_0(place: Place) -> None:
 async def every_exit_code_comes_back(place: Place) -> None:
     for code in (1, 2, 7, 42, 100):
         result = await place.run(f"exit {code}")
-        assert (result.outcome, result.exit_code, result.ok) == (Outcome.EXITED, code, False), result
+        assert (result.outcome, result.exit_code, result.ok) == (Outcome.EXITED, code, False), (
+            result
+        )
 
 
 @check
 async def death_by_a_signal_is_no_success(place: Place) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         result = await place.run(["sh", "-c", f"kill -{int(number)} $$; sleep 20"])
-        assert (result.outcome, result.signal, result.exit_code) == (Outcome.KILLED, number, 128 + number), result
+        assert (result.outcome, result.signal, result.exit_code) == (
+            Outcome.KILLED,
+            number,
+            128 + number,
+        ), result
 
 
 @check
@@ -114,19 +120,25 @@ async def ten_mebibytes_arrive(place: Place) -> None:
 
 @check
 async def more_than_the_cap_keeps_beginning_and_end(place: Place) -> None:
-    result = await place.run("echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last", cap=10_000)
+    result = await place.run(
+        "echo first; head -c 3000000 /dev/zero | tr '\\0' x; echo; echo last", cap=10_000
+    )
     captured = result.output["stdout"]
     assert result.truncated, result.outcome
     assert captured.head.startswith(b"first\n"), captured.head[:20]
     assert captured.tail.endswith(b"last\n"), captured.tail[-20:]
-    assert len(captured.head) + len(captured.tail) + captured.dropped == 3000000 + 12, captured.dropped
+    assert len(captured.head) + len(captured.tail) + captured.dropped == 3000000 + 12, (
+        captured.dropped
+    )
     assert str(captured.dropped) in captured.text
 
 
 @check
 async def all_of_it_can_be_kept_in_a_file(place: Place) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        result = await place.run("head -c 300000 /dev/zero; echo err >&2", cap=1000, spool=directory)
+        result = await place.run(
+            "head -c 300000 /dev/zero; echo err >&2", cap=1000, spool=directory
+        )
         assert result.truncated
         assert result.spooled["stdout"].read_bytes() == b"\0" * 300000
         assert result.spooled["stderr"].read_bytes() == b"err\n"

@@ -10,7 +10,9 @@ from paddock.testing.place import PATIENCE_S, Place, beating, beats, check, shel
 @check
 async def a_terminal_is_one(place: Place) -> None:
     if place.has_terminals:
-        result = await place.run("test -t 0 && test -t 1 && test -t 2 && stty size", tty=Size(rows=33, columns=77))
+        result = await place.run(
+            "test -t 0 && test -t 1 && test -t 2 && stty size", tty=Size(rows=33, columns=77)
+        )
         assert (result.stdout.strip(), result.exit_code) == ("33 77", 0), result
 
 
@@ -40,7 +42,11 @@ async def a_shell_is_read_with_a_cursor(place: Place) -> None:
         )
         assert shell.state is ShellStatus.RUNNING
         assert await shell.wait_for("one", PATIENCE_S)
-        assert (shells.peek(shell.id).text, shells.read(shell.id).text, shells.read(shell.id).text) == (
+        assert (
+            shells.peek(shell.id).text,
+            shells.read(shell.id).text,
+            shells.read(shell.id).text,
+        ) == (
             "one\n",
             "one\n",
             "",
@@ -57,7 +63,9 @@ async def a_shell_is_read_with_a_cursor(place: Place) -> None:
 @check
 async def a_shell_keeps_the_end_and_its_log_all(place: Place) -> None:
     async with shells_of(place) as shells:
-        shell = await shells.start("head -c 3000000 /dev/zero | tr '\\0' x; echo end", cwd=place.inside)
+        shell = await shells.start(
+            "head -c 3000000 /dev/zero | tr '\\0' x; echo end", cwd=place.inside
+        )
         assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
         said = shell.read()
         assert (len(said.data) + said.lost, said.data[-4:]) == (3000004, b"end\n")
@@ -67,7 +75,9 @@ async def a_shell_keeps_the_end_and_its_log_all(place: Place) -> None:
 @check
 async def a_shell_is_killed_with_all_it_started(place: Place) -> None:
     async with shells_of(place) as shells:
-        shell = await shells.start(f"trap '' TERM; ({beating('shell-child')}) & {beating('shell')}", cwd=place.inside)
+        shell = await shells.start(
+            f"trap '' TERM; ({beating('shell-child')}) & {beating('shell')}", cwd=place.inside
+        )
         await beats(place, "shell-child")
         assert await shell.kill(0.3) is ShellStatus.KILLED
         await still(place, "shell-child")
@@ -91,7 +101,11 @@ async def a_shell_that_can_not_start_has_failed(place: Place) -> None:
     if place.tells_failures:
         async with shells_of(place) as shells:
             shell = await shells.start(["no-such-program-anywhere"], cwd=place.inside)
-            assert (shell.state, bool(shell.error), bool(shell.read().data)) == (ShellStatus.FAILED, True, True)
+            assert (shell.state, bool(shell.error), bool(shell.read().data)) == (
+                ShellStatus.FAILED,
+                True,
+                True,
+            )
 
 
 @check

@@ -12,7 +12,9 @@ from paddock.shell.dialect import Dialect
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    """``cwd``: where relative paths start and where a command runs; None: where the policy was made."""
+    """``cwd``: where relative paths start and where a command runs; None: where the policy was
+    made.
+    """
 
     name: str
     arguments: Mapping[str, Any]
@@ -21,8 +23,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
-    """What a tool does. ``effects`` empty: nobody said, so it may do anything. ``paths`` and ``command`` name the
-    arguments that are judged; ``optional`` lists more that a call may have, ``required`` those it must."""
+    """What a tool does. ``effects`` empty: nobody said, so it may do anything. ``paths`` and
+    ``command`` name the arguments that are judged; ``optional`` lists more that a call may have,
+    ``required`` those it must.
+    """
 
     name: str
     effects: frozenset[Effect] = frozenset()
@@ -65,7 +69,13 @@ BUILTIN_TOOLS = (
         required={"path": str, "old_text": str, "new_text": str},
         optional={"replace_all": bool, "expected_count": int, "encoding": str},
     ),
-    ToolSpec(name="list_directory", effects=_READ, paths=("path",), required={"path": str}, optional={"depth": int}),
+    ToolSpec(
+        name="list_directory",
+        effects=_READ,
+        paths=("path",),
+        required={"path": str},
+        optional={"depth": int},
+    ),
     ToolSpec(
         name="bash",
         description=DESCRIPTIONS[Dialect.BASH],

@@ -1,9 +1,9 @@
 """Open what was judged: a path that has no link in it, through no link.
 
-``Located.real`` is where all links lead at the moment it is judged. Opened by name, a directory on the way may have
-become a link since; so the kernel is told to follow none (openat2(2), RESOLVE_NO_SYMLINKS), or the path is walked by
-descriptors where there is no such call. Then the file is the one that has the judged name, or there is an error: ELOOP
-or ENOTDIR.
+``Located.real`` is where all links lead at the moment it is judged. Opened by name, a directory on
+the way may have become a link since; so the kernel is told to follow none (openat2(2),
+RESOLVE_NO_SYMLINKS), or the path is walked by descriptors where there is no such call. Then the
+file is the one that has the judged name, or there is an error: ELOOP or ENOTDIR.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _NO_MAGICLINKS, _NO_SYMLINKS = 0x02, 0x04
 _AT_FDCWD = -100
 # Never a terminal of ours, never waiting for somebody at the other end of a fifo.
 _ALWAYS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK | os.O_NOFOLLOW
-_ALWAYS_PATH = os.O_CLOEXEC | os.O_NOFOLLOW  # nothing is opened, and the kernel takes no other flags
+_ALWAYS_PATH = (
+    os.O_CLOEXEC | os.O_NOFOLLOW
+)  # nothing is opened, and the kernel takes no other flags
 _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -27,7 +29,9 @@ class _OpenHow(ctypes.Structure):
 
 
 def open_straight(path: str, flags: int, mode: int = 0o666) -> int:
-    """A descriptor for an absolute path without ``.``, ``..`` and links. OSError if there is a link by now."""
+    """A descriptor for an absolute path without ``.``, ``..`` and links. OSError if there is a link
+    by now.
+    """
     if not path.startswith("/") or any(name in (".", "..") for name in path.split("/")):
         raise ValueError(f"not a straight path: {path!r}")
     flags |= _ALWAYS_PATH if flags & os.O_PATH else _ALWAYS
@@ -66,7 +70,10 @@ def _openat2(path: str, flags: int, mode: int) -> int:
         if fd >= 0:
             return int(fd)
         number = ctypes.get_errno()
-        if number not in (errno.EINTR, errno.EAGAIN):  # EAGAIN: something was renamed meanwhile, says the kernel
+        if number not in (
+            errno.EINTR,
+            errno.EAGAIN,
+        ):  # EAGAIN: something was renamed meanwhile, says the kernel
             raise OSError(number, os.strerror(number), path)
 
 

@@ -1,8 +1,8 @@
 """Which arguments of a tool that has no ToolSpec are paths.
 
-An argument is taken for a path by its annotation in the handler's signature, by its name, or by its value: text that
-names something which is there, or could be made in a directory which is there. What is left can not be judged, and the
-question names it.
+An argument is taken for a path by its annotation in the handler's signature, by its name, or by its
+value: text that names something which is there, or could be made in a directory which is there.
+What is left can not be judged, and the question names it.
 """
 
 from __future__ import annotations
@@ -63,11 +63,15 @@ def takes_a_call(handler: Callable[..., object]) -> bool:
         return parameters is None
     (only,) = parameters
     annotated = only.annotation in (ToolCall, "ToolCall", "paddock.ToolCall")
-    return annotated or (only.annotation is inspect.Parameter.empty and only.kind is not only.KEYWORD_ONLY)
+    return annotated or (
+        only.annotation is inspect.Parameter.empty and only.kind is not only.KEYWORD_ONLY
+    )
 
 
 def annotated_paths(handler: Callable[..., object]) -> frozenset[str]:
-    """Parameters whose annotation speaks of a path: ``Path``, ``Path | None``, ``list[os.PathLike[str]]``."""
+    """Parameters whose annotation speaks of a path: ``Path``, ``Path | None``,
+    ``list[os.PathLike[str]]``.
+    """
     found = _parameters(handler) or ()
     return frozenset(one.name for one in found if re.search(r"Path\b|PathLike", _annotation(one)))
 
@@ -98,7 +102,9 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
 
 
 def _spellings(text: str, *, named: bool, cwd: str, home: str) -> list[str]:
-    """A handler may take a path as it is, or unfold ``~user``, ``file:`` and blanks first: both have to pass."""
+    """A handler may take a path as it is, or unfold ``~user``, ``file:`` and blanks first: both
+    have to pass.
+    """
     unfolded = _as_path(text, cwd, home)
     return [text] * named + ([] if unfolded is None else [unfolded])
 
@@ -117,7 +123,9 @@ def _as_path(text: str, cwd: str, home: str) -> str | None:
         written = os.path.expanduser(written)  # another user's home
     whole = os.path.join(cwd, written)
     above = os.path.dirname(whole.rstrip("/"))
-    known = _is_there(whole) or ("/" in written.strip("/") and above not in ("/", cwd) and _is_there(above))
+    known = _is_there(whole) or (
+        "/" in written.strip("/") and above not in ("/", cwd) and _is_there(above)
+    )
     return written if known else None
 
 

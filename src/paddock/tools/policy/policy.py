@@ -6,13 +6,14 @@ The order is fixed, and hard gates come first:
     2  path rules            5  command rules      8  approval for writes, for execution, for tools nobody knows: ask
     3  denied paths          6  denied commands    9  allow
 
-What 1 to 6 deny no approval can lift. A rule that allows settles what is asked or denied later by the same person's
-lists; the built-in lists hold whatever a rule says, and a rule that asks opens nothing that is denied. A call is
-judged by what its tool does (``ToolSpec``), not by its name. No call makes this raise: a call that makes no sense is
-denied, and a policy that makes none is a PolicyError when it is built.
+What 1 to 6 deny no approval can lift. A rule that allows settles what is asked or denied later by
+the same person's lists; the built-in lists hold whatever a rule says, and a rule that asks opens
+nothing that is denied. A call is judged by what its tool does (``ToolSpec``), not by its name. No
+call makes this raise: a call that makes no sense is denied, and a policy that makes none is a
+PolicyError when it is built.
 
-Paths inside a shell command are not looked at: programs open files in ways that no text shows. That is for the
-kernel's fence.
+Paths inside a shell command are not looked at: programs open files in ways that no text shows. That
+is for the kernel's fence.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from paddock.policy.model import Action, CommandRule, Effect, PathRule, ToolSett
 from paddock.shell.dialect import Dialect
 from paddock.text.path_compare import LocatedPath, PathError, PathKind, folded, locate, normal
 from paddock.text.path_walk import follow
-from paddock.tools.policy.calls import BUILTIN_TOOLS, DESCRIPTIONS, ToolCall, ToolSpec, wrong_arguments
+from paddock.tools.policy.calls import (
+    BUILTIN_TOOLS,
+    DESCRIPTIONS,
+    ToolCall,
+    ToolSpec,
+    wrong_arguments,
+)
 from paddock.tools.policy.path_arguments import Guess, guess
 
 if TYPE_CHECKING:
@@ -63,7 +70,9 @@ class Step(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What an approval is about: this tool, with this path or this parsed command, in this directory; nothing else."""
+    """What an approval is about: this tool, with this path or this parsed command, in this
+    directory; nothing else.
+    """
 
     tool: str
     cwd: str
@@ -72,8 +81,9 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """``rule_id``: what decided, for the journal. ``paths``: the files to open, by ``real``. ``scope``: what an answer
-    to a question is about."""
+    """``rule_id``: what decided, for the journal. ``paths``: the files to open, by ``real``.
+    ``scope``: what an answer to a question is about.
+    """
 
     action: Action
     step: Step
@@ -106,10 +116,12 @@ class _Matched:
 
 
 class ToolPolicy:
-    """See the module. The defaults are careful ones: the current directory, and a question for every write and every
-    command. ``writes_confined``: what runs shell commands really keeps them from writing outside. ``dialect``: the
-    shell that runs them; text that it may read otherwise than bash can not be judged. ``lift_defaults``:
-    patterns of the built-in list of denied paths, as they are written there, that are to be left out."""
+    """See the module. The defaults are careful ones: the current directory, and a question for
+    every write and every command. ``writes_confined``: what runs shell commands really keeps them
+    from writing outside. ``dialect``: the shell that runs them; text that it may read otherwise
+    than bash can not be judged. ``lift_defaults``: patterns of the built-in list of denied paths,
+    as they are written there, that are to be left out.
+    """
 
     def __init__(
         self,
@@ -147,12 +159,16 @@ class ToolPolicy:
         self._builtin = tuple(self._builtin_paths(lift_defaults))
         self._denied = tuple(self._own_paths(denied_paths))
         self._path_rules = tuple(self._path_rule(at, rule) for at, rule in enumerate(path_rules))
-        self._command_rules = tuple(_CommandRule.of(at, rule) for at, rule in enumerate(command_rules))
+        self._command_rules = tuple(
+            _CommandRule.of(at, rule) for at, rule in enumerate(command_rules)
+        )
         self._categories = tuple(_own_commands(denied_commands))
 
     @classmethod
     def of(cls, tools: ToolSettings, **settings: Any) -> ToolPolicy:
-        """What a policy file says: ``[tools]`` in TOML or the JSON ``safety`` object. Lists only ever add."""
+        """What a policy file says: ``[tools]`` in TOML or the JSON ``safety`` object. Lists only
+        ever add.
+        """
 
         def flag(name: str, default: bool) -> bool:
             sourced = getattr(tools, name)
@@ -160,7 +176,9 @@ class ToolPolicy:
 
         return cls(
             read_only=flag("read_only", False),
-            allowed_paths=BOUNDARY if tools.allowed_paths is None else [one.value for one in tools.allowed_paths],
+            allowed_paths=BOUNDARY
+            if tools.allowed_paths is None
+            else [one.value for one in tools.allowed_paths],
             denied_paths=[one.value for one in tools.denied_paths],
             path_rules=tools.path_rules,
             command_rules=tools.command_rules,
@@ -179,15 +197,21 @@ class ToolPolicy:
         return other
 
     def spec(self, name: str) -> ToolSpec:
-        """What is known of a tool, with what a model should be told where commands run in this way."""
+        """What is known of a tool, with what a model should be told where commands run in this
+        way.
+        """
         spec = self._specs.get(name) or ToolSpec(name=name)
         return replace(spec, description=DESCRIPTIONS[self.dialect]) if name == "bash" else spec
 
     def check(self, call: ToolCall, *, annotated: Collection[str] = ()) -> Decision:
-        """``annotated``: arguments that the handler's signature says are paths, of a tool that has no ToolSpec."""
+        """``annotated``: arguments that the handler's signature says are paths, of a tool that has
+        no ToolSpec.
+        """
         if not isinstance(call.name, str) or not isinstance(call.cwd, str | None):
             plain = ToolCall(name=repr(call.name), arguments={})
-            return _Judging(plain, self.cwd).deny(Step.ARGUMENTS, "invalid-arguments", "a name or a place is no text")
+            return _Judging(plain, self.cwd).deny(
+                Step.ARGUMENTS, "invalid-arguments", "a name or a place is no text"
+            )
         spec = self._specs.get(call.name)
         known = spec is not None
         spec = spec or ToolSpec(name=call.name)
@@ -224,9 +248,13 @@ class ToolPolicy:
                 judging.ask(Step.PATH_RULES, rule.id, rule.reason)
             for denied in self._builtin if lifted else (*self._builtin, *self._denied):
                 if any(denied.glob.covers(spelling) for spelling in place.spellings):
-                    return judging.deny(Step.DENIED_PATHS, denied.id, f"{place.written}: {denied.why}")
+                    return judging.deny(
+                        Step.DENIED_PATHS, denied.id, f"{place.written}: {denied.why}"
+                    )
             if not lifted and not self._inside(place):
-                return judging.deny(Step.ALLOWED_PATHS, "allowed-paths", f"{place.written} is outside allowed_paths")
+                return judging.deny(
+                    Step.ALLOWED_PATHS, "allowed-paths", f"{place.written} is outside allowed_paths"
+                )
             settled.append(lifted)
         judging.settled = bool(settled) and all(settled)
         return None
@@ -235,13 +263,19 @@ class ToolPolicy:
         """The first match for each spelling; the strictest of these."""
         found = [
             next(
-                (rule for rule, op, glob in self._path_rules if (op is None or op in spec.does) and glob.covers(one)),
+                (
+                    rule
+                    for rule, op, glob in self._path_rules
+                    if (op is None or op in spec.does) and glob.covers(one)
+                ),
                 None,
             )
             for one in place.spellings
         ]
         for action in (Action.DENY, Action.ASK):
-            strict = next((rule for rule in found if rule is not None and rule.action is action), None)
+            strict = next(
+                (rule for rule in found if rule is not None and rule.action is action), None
+            )
             if strict is not None:
                 return strict
         return found[0] if found and all(rule is not None for rule in found) else None
@@ -249,7 +283,9 @@ class ToolPolicy:
     def _inside(self, place: LocatedPath) -> bool:
         if self._allowed is None:
             return True
-        return all(any(glob.covers(spelling) for glob in self._allowed) for spelling in place.spellings)
+        return all(
+            any(glob.covers(spelling) for glob in self._allowed) for spelling in place.spellings
+        )
 
     # 5 and 6
 
@@ -266,7 +302,9 @@ class ToolPolicy:
         for rule in matched:
             if rule is not None and rule.action is Action.DENY:
                 return judging.deny(Step.COMMAND_RULES, rule.id, rule.reason)
-        asks = next((rule for rule in matched if rule is not None and rule.action is Action.ASK), None)
+        asks = next(
+            (rule for rule in matched if rule is not None and rule.action is Action.ASK), None
+        )
         judging.settled = bool(matched) and asks is None and all(matched)
         if asks is not None:
             judging.ask(Step.COMMAND_RULES, asks.id, asks.reason)
@@ -281,12 +319,16 @@ class ToolPolicy:
         return None
 
     def _rules_for(self, reading: Reading) -> Iterator[_Matched | None]:
-        """For each command of the line the first rule that is about it; then one about the line as a whole."""
+        """For each command of the line the first rule that is about it; then one about the line as
+        a whole.
+        """
         commands = reading.line.commands if reading.line is not None else []
         for command in commands:
             if command.words == ("{",) and command.bare:
                 continue
-            yield next((rule.matched for rule in self._command_rules if rule.is_about(command)), None)
+            yield next(
+                (rule.matched for rule in self._command_rules if rule.is_about(command)), None
+            )
         yield from (
             rule.matched
             for rule in self._command_rules
@@ -308,22 +350,30 @@ class ToolPolicy:
             if self.require_approval_for_writes and Effect.WRITE in spec.does:
                 judging.ask(Step.APPROVAL, "approve-writes", f"{spec.name} writes")
             if self.require_approval_for_execute and Effect.EXECUTE in spec.does:
-                judging.ask(Step.APPROVAL, "approve-execute", f"{spec.name} executes" if known else unsaid)
+                judging.ask(
+                    Step.APPROVAL, "approve-execute", f"{spec.name} executes" if known else unsaid
+                )
         if not known and self.unknown_tools is not Action.ALLOW:
             if self.unknown_tools is Action.DENY:
-                return judging.deny(Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does")
+                return judging.deny(
+                    Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does"
+                )
             judging.ask(Step.APPROVAL, "unknown-tool", unsaid)
         return judging.question
 
     # What was written → what is compared.
 
     def _places(self, written: Sequence[str]) -> tuple[Glob, ...]:
-        """A place below a link is meant by both names. Worked out once: a later chdir moves no boundary."""
+        """A place below a link is meant by both names. Worked out once: a later chdir moves no
+        boundary.
+        """
         globs: list[Glob] = []
         for one in _texts(written, "allowed_paths"):
             glob = self._glob(one, "allowed_paths")
             if glob.floating:
-                raise PolicyError(f"allowed_paths: names no directory: {one!r}", hint=f"write {CWD_TOKEN}/**")
+                raise PolicyError(
+                    f"allowed_paths: names no directory: {one!r}", hint=f"write {CWD_TOKEN}/**"
+                )
             globs += [glob, *self._led(glob)]
         return tuple(globs)
 
@@ -348,7 +398,10 @@ class ToolPolicy:
         if not text.startswith(("/", "**/")):
             kind, drive = normal(text, cwd="/", home="/", platform=self.platform)
             if kind is PathKind.POSIX:
-                raise PolicyError(f"{key}: not an absolute pattern: {written!r}", hint=f"write {CWD_TOKEN}/{written}")
+                raise PolicyError(
+                    f"{key}: not an absolute pattern: {written!r}",
+                    hint=f"write {CWD_TOKEN}/{written}",
+                )
             text = drive
         try:
             return Glob.parse(folded(text, self.platform))
@@ -372,7 +425,9 @@ class ToolPolicy:
         for pattern in _texts(written, "denied_paths"):
             glob = self._glob(pattern, "denied_paths")
             for each in (glob, *self._led(glob)):
-                yield _Denied(id="denied-paths", why=f"denied by {pattern}", written=pattern, glob=each)
+                yield _Denied(
+                    id="denied-paths", why=f"denied by {pattern}", written=pattern, glob=each
+                )
 
     def _path_rule(self, at: int, rule: PathRule) -> tuple[_Matched, Effect | None, Glob]:
         key = f"path_rules[{at}]"
@@ -382,7 +437,11 @@ class ToolPolicy:
         except ValueError:
             raise PolicyError(f"{key}: {rule.op!r} is not one of read, write, execute") from None
         reason = rule.reason or f"{action.value} {rule.path}"
-        return _Matched(id=rule.id or key, action=action, reason=reason), operation, self._glob(rule.path, key)
+        return (
+            _Matched(id=rule.id or key, action=action, reason=reason),
+            operation,
+            self._glob(rule.path, key),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,7 +459,9 @@ class _CommandRule:
             raise PolicyError(f"{key}: a command rule needs exe, argv_regex or command_regex")
         shown = " ".join(word for word in (rule.exe, rule.argv_regex, rule.command_regex) if word)
         return cls(
-            matched=_Matched(id=rule.id or key, action=action, reason=rule.reason or f"{action.value} {shown}"),
+            matched=_Matched(
+                id=rule.id or key, action=action, reason=rule.reason or f"{action.value} {shown}"
+            ),
             exe=rule.exe,
             argv=_regex(rule.argv_regex, f"{key}.argv_regex"),
             line=_regex(rule.command_regex, f"{key}.command_regex"),
@@ -410,13 +471,16 @@ class _CommandRule:
         if self.matched.action is Action.ALLOW and not command.bare:
             return False  # what stands around it is not in its words
         words = " ".join(command.words)
-        # A program that is allowed by its name is the one that PATH finds: `./ls` may be the agent's own.
+        # A program that is allowed by its name is the one that PATH finds: `./ls` may be the
+        # agent's own.
         exact = self.matched.action is Action.ALLOW or "/" in (self.exe or "")
         if self.exe is not None and not (
             command.words and self.exe == (command.words[0] if exact else command.program)
         ):
             return False
-        return all(one is None or one.search(_plain(words)) is not None for one in (self.argv, self.line))
+        return all(
+            one is None or one.search(_plain(words)) is not None for one in (self.argv, self.line)
+        )
 
     def is_about_text(self, text: str) -> bool:
         return self.exe is None and self.argv is None and self.line.search(_plain(text)) is not None
@@ -424,7 +488,9 @@ class _CommandRule:
 
 @dataclass(slots=True)
 class _Judging:
-    """One call on its way through the steps. The first question is kept: a later step may still deny."""
+    """One call on its way through the steps. The first question is kept: a later step may still
+    deny.
+    """
 
     call: ToolCall
     cwd: str
@@ -438,10 +504,14 @@ class _Judging:
         written = [self.call.arguments[name] for name in spec.paths if name in self.call.arguments]
         if self.guess is not None:
             written += self.guess.paths
-        self.paths = tuple(locate(one, cwd=self.cwd, home=home, platform=platform) for one in written)
+        self.paths = tuple(
+            locate(one, cwd=self.cwd, home=home, platform=platform) for one in written
+        )
         self.subject = tuple(path.real or path.spellings[0] for path in self.paths)
         if self.paths and spec not in BUILTIN_TOOLS:  # nobody knows what its other arguments do
-            others = {name: value for name, value in self.call.arguments.items() if name not in spec.paths}
+            others = {
+                name: value for name, value in self.call.arguments.items() if name not in spec.paths
+            }
             self.subject += (_written(others),) if others else ()
 
     def ask(self, step: Step, rule_id: str, reason: str) -> None:
@@ -456,7 +526,9 @@ class _Judging:
     def _decided(self, action: Action, step: Step, rule_id: str, reason: str) -> Decision:
         subject = self.subject or (_written(self.call.arguments),)
         scope = Scope(tool=self.call.name, cwd=self.cwd, subject=subject)
-        return Decision(action=action, step=step, rule_id=rule_id, reason=reason, scope=scope, paths=self.paths)
+        return Decision(
+            action=action, step=step, rule_id=rule_id, reason=reason, scope=scope, paths=self.paths
+        )
 
 
 @cache  # a part of the installation, like the code
@@ -465,7 +537,10 @@ def default_denied_paths() -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     import tomllib
 
     with open(_PATHS, "rb") as file:
-        return tuple((name, entry["why"], tuple(entry["paths"])) for name, entry in tomllib.load(file).items())
+        return tuple(
+            (name, entry["why"], tuple(entry["paths"]))
+            for name, entry in tomllib.load(file).items()
+        )
 
 
 def _written(arguments: object) -> str:
@@ -518,7 +593,9 @@ def _action(value: object, key: str) -> Action:
 
 
 def _regex(pattern: str | None, key: str) -> Any:
-    """RE2, whose time is linear in the text, as that of the exec rules: what a command says can not hang its judge."""
+    """RE2, whose time is linear in the text, as that of the exec rules: what a command says can not
+    hang its judge.
+    """
     if pattern is None:
         return None
     import re2

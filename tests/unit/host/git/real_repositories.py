@@ -20,7 +20,12 @@ _QUIET = {
 
 def git(*words: str | Path, cwd: Path) -> str:
     done = subprocess.run(
-        ["git", *map(str, words)], cwd=cwd, env={**os.environ, **_QUIET}, capture_output=True, text=True, check=False
+        ["git", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, **_QUIET},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         pytest.fail(f"git {words}: {done.stderr}")

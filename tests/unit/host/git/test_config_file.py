@@ -1,4 +1,6 @@
-"""Git's configuration files, read as git reads them; and as much of a broken one as git would have read."""
+"""Git's configuration files, read as git reads them; and as much of a broken one as git would have
+read.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("text", "found"), SAMPLES)
-def test_it_is_read_as_git_reads_it(text: str, found: list[tuple[str, str | None, str, str | None]]) -> None:
+def test_it_is_read_as_git_reads_it(
+    text: str, found: list[tuple[str, str | None, str, str | None]]
+) -> None:
     assert [(one.section, one.subsection, one.key, one.value) for one in entries(text)] == found
 
 
@@ -54,11 +58,20 @@ def test_git_agrees(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     listed = subprocess.run(
-        ["git", "config", "--file", file, "--null", "--list"], capture_output=True, text=True, check=True, cwd="/"
+        ["git", "config", "--file", file, "--null", "--list"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd="/",
     ).stdout
     theirs = [one.partition("\n")[::2] for one in listed.split("\0") if one]
     ours = [
-        (f"{e.section}.{e.subsection}.{e.key}" if e.subsection is not None else f"{e.section}.{e.key}", e.value or "")
+        (
+            f"{e.section}.{e.subsection}.{e.key}"
+            if e.subsection is not None
+            else f"{e.section}.{e.key}",
+            e.value or "",
+        )
         for e in entries(text)
     ]
     assert ours == theirs

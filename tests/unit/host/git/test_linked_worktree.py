@@ -76,7 +76,9 @@ def test_no_link_may_be_on_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("common", ["../../../..", "..", "/"])
-def test_an_entry_that_names_another_common_directory_is_no_worktree(tmp_path: Path, common: str) -> None:
+def test_an_entry_that_names_another_common_directory_is_no_worktree(
+    tmp_path: Path, common: str
+) -> None:
     main = repository(tmp_path / "r")
     worktree(main, tmp_path / "w")
     (main / ".git" / "worktrees" / "w" / "commondir").write_text(common + "\n")
@@ -116,7 +118,9 @@ def test_a_pair_is_remembered_once_and_only_as_a_pair(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"/a\0/r", b"/a\0", b"nonsense"])
-def test_a_store_cut_short_is_an_error_and_not_half_believed(tmp_path: Path, content: bytes) -> None:
+def test_a_store_cut_short_is_an_error_and_not_half_believed(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "worktrees").write_bytes(content)
     with pytest.raises(Exception, match="cut short"):
         Links.read(str(tmp_path), os.getuid())

@@ -20,7 +20,12 @@ def test_a_plain_repository_is_its_own(tmp_path: Path) -> None:
     top = repository(tmp_path / "r")
     here = found(top)
     assert here
-    assert (here.git_dir, here.common_dir, here.elsewhere, here.linked) == (f"{top}/.git", f"{top}/.git", False, False)
+    assert (here.git_dir, here.common_dir, here.elsewhere, here.linked) == (
+        f"{top}/.git",
+        f"{top}/.git",
+        False,
+        False,
+    )
 
 
 def test_a_linked_worktree_leads_to_its_entry_and_to_the_main_repository(tmp_path: Path) -> None:
@@ -33,7 +38,16 @@ def test_a_linked_worktree_leads_to_its_entry_and_to_the_main_repository(tmp_pat
 
 def test_a_submodule_has_its_own_repository_elsewhere(tmp_path: Path) -> None:
     main, part = repository(tmp_path / "r"), repository(tmp_path / "part")
-    git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", part, "libs/part", cwd=main)
+    git(
+        "-c",
+        "protocol.file.allow=always",
+        "submodule",
+        "--quiet",
+        "add",
+        part,
+        "libs/part",
+        cwd=main,
+    )
     here = found(main / "libs" / "part")
     assert here
     assert (here.elsewhere, here.linked) == (True, False)

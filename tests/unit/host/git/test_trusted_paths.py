@@ -31,7 +31,12 @@ def trusted(top: Path, environ: dict[str, str] | None = None) -> set[str]:
     looked = Looked()
     home = str(top.parent / "home")
     own = {trusted_paths.SYSTEM_CONFIG, f"{home}/.gitconfig", f"{home}/.config/git/config"}
-    found = {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked, environ=environ)}
+    found = {
+        one.path
+        for one in trusted_by(
+            repository_of(str(top), looked), str(top), home, looked, environ=environ
+        )
+    }
     assert own <= found, "the person's own configuration is obeyed everywhere"
     return found - own
 
@@ -146,7 +151,9 @@ def test_an_included_file_is_read_in_turn(top: Path) -> None:
 
 def test_files_that_include_each_other_come_to_an_end(top: Path) -> None:
     (top / "a.inc").write_text("[include]\npath = b.inc\n")
-    (top / "b.inc").write_text("[include]\npath = a.inc\n" + "".join(f"[include]\npath = {n}\n" for n in range(50)))
+    (top / "b.inc").write_text(
+        "[include]\npath = a.inc\n" + "".join(f"[include]\npath = {n}\n" for n in range(50))
+    )
     configure(top, "[include]\npath = ../a.inc\n")
     assert len(trusted(top)) == 52
 
@@ -154,7 +161,9 @@ def test_files_that_include_each_other_come_to_an_end(top: Path) -> None:
 def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
     """What git would obey by the next one is not known."""
     configure(top, "".join(f"[include]\npath = {n}\n" for n in range(MOST_FILES)))
-    with pytest.raises(PolicyError, match=f"includes more than {MOST_FILES} files .*/r/.git/config: include.path"):
+    with pytest.raises(
+        PolicyError, match=f"includes more than {MOST_FILES} files .*/r/.git/config: include.path"
+    ):
         trusted(top)
 
 
@@ -176,7 +185,9 @@ def test_what_variables_of_the_caller_configure_counts(top: Path, environ: dict[
     given = {name: value.replace("{top}", str(top)) for name, value in environ.items()}
     assert trusted(top, given) == {f"{top}/hooks", f"{top}/team.inc", f"{top}/watch"}
     asked = ["git", "-C", str(top), "config", "--includes", "core.fsmonitor"]
-    answer = subprocess.run(asked, env={"PATH": os.environ["PATH"], **given}, capture_output=True, text=True)
+    answer = subprocess.run(
+        asked, env={"PATH": os.environ["PATH"], **given}, capture_output=True, text=True
+    )
     assert answer.stdout == "./watch\n", "the control: git obeys it"
 
 

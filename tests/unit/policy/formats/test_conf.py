@@ -61,7 +61,10 @@ def test_every_directive_reaches_the_model(world: World) -> None:
     assert policy.workdir is not None
     assert policy.workdir.value == str(world.home)
     assert policy.env.deny[-1].value == "FOO_*"
-    assert {limit.name: limit.value for limit in policy.limits} == {"memory_mb": 512, "processes": 64}
+    assert {limit.name: limit.value for limit in policy.limits} == {
+        "memory_mb": 512,
+        "processes": 64,
+    }
     assert {setting.key: setting.value for setting in policy.container} == {
         "rootdir": "/srv/root",
         "uid": 1000,
@@ -123,8 +126,12 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:40] for m in MISTAKES])
-def test_a_mistake_is_told_with_its_line(world: World, text: str, line: int, words: str, hint: str | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:40] for m in MISTAKES]
+)
+def test_a_mistake_is_told_with_its_line(
+    world: World, text: str, line: int, words: str, hint: str | None
+) -> None:
     error = world.refuse(text, "p.conf")
     assert error.where == f"{world.root}/policies/p.conf:{line}"
     assert words in error.message

@@ -1,4 +1,6 @@
-"""An agent's configuration: every value is seen, what is said later counts, and a request may only tighten."""
+"""An agent's configuration: every value is seen, what is said later counts, and a request may only
+tighten.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,10 @@ def test_every_value_of_a_configuration_is_seen(world: World) -> None:
     found = {key: value for key, (value, _) in seen(config).items()}
     assert found["allowed_paths"] == [f"{world.origin.cwd}/**", "/srv/shared/**"]
     assert found["denied_paths"] == ["**/private/**"]
-    assert (found["require_approval_for_writes"], found["require_approval_for_execute"]) == (True, False)
+    assert (found["require_approval_for_writes"], found["require_approval_for_execute"]) == (
+        True,
+        False,
+    )
     limits = limits_of(config)
     assert (limits.calls, limits.timeout_s, limits.own_timeout_s) == (30, 120.0, 120.0)
 
@@ -104,7 +109,9 @@ def test_what_is_wrong_is_named(world: World, values: object, words: str) -> Non
     assert words in f"{refused.value.where} {refused.value.message}"
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"max_steps": NaN}', '{"safety": {}, "safety": {}}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"max_steps": NaN}', '{"safety": {}, "safety": {}}', "[" * 100_000]
+)
 def test_what_is_no_json_is_said(world: World, text: str) -> None:
     with pytest.raises(PolicyError):
         read_config(text, "c.json", world.origin)
@@ -112,13 +119,23 @@ def test_what_is_no_json_is_said(world: World, text: str) -> None:
 
 def test_what_is_said_later_counts_and_what_is_not_said_does_not(world: World) -> None:
     """A-088, A-089"""
-    assert seen(configured(world.origin))["require_approval_for_writes"] == (True, "built in")  # A-062
-    own(world, {"safety": {"require_approval_for_writes": False, "denied_paths": ["**/a"]}, "max_steps": 5})
+    assert seen(configured(world.origin))["require_approval_for_writes"] == (
+        True,
+        "built in",
+    )  # A-062
+    own(
+        world,
+        {
+            "safety": {"require_approval_for_writes": False, "denied_paths": ["**/a"]},
+            "max_steps": 5,
+        },
+    )
     place = f"{world.origin.config_dir}/config.json"
     found = seen(configured(world.origin))
     assert found["require_approval_for_writes"] == (False, f"{place}:1")
     named = world.file(
-        "named.json", json.dumps({"safety": {"read_only": True, "denied_paths": ["**/b"]}, "timeout": 9})
+        "named.json",
+        json.dumps({"safety": {"read_only": True, "denied_paths": ["**/b"]}, "timeout": 9}),
     )
     flags = tool_flags(require_approval=True, denied_paths=["c"])
     found = seen(configured(world.origin, named, flags=flags))
@@ -135,18 +152,27 @@ def test_paths_of_a_later_layer_stand_for_themselves(world: World) -> None:
     own(world, INITIAL)
     assert seen(configured(world.origin))["allowed_paths"][0] == [f"{world.origin.cwd}/**"]
     flags = tool_flags(restrict_to_cwd=True, allowed_paths=["/srv/x/**"])
-    assert seen(configured(world.origin, flags=flags))["allowed_paths"] == (["/srv/x/**"], "--allowed-paths")
+    assert seen(configured(world.origin, flags=flags))["allowed_paths"] == (
+        ["/srv/x/**"],
+        "--allowed-paths",
+    )
 
 
 def test_without_a_boundary_the_built_in_list_still_denies(world: World) -> None:
     """A-064"""
-    tools = configured(world.origin, flags=tool_flags(restrict_to_cwd=False, require_approval=False)).tools
+    tools = configured(
+        world.origin, flags=tool_flags(restrict_to_cwd=False, require_approval=False)
+    ).tools
     policy = ToolPolicy.of(tools, cwd=world.origin.cwd, home=world.origin.home)
 
     def action(path: str) -> str:
         return policy.check(ToolCall(name="read_file", arguments={"path": path})).action.value
 
-    assert (action("/usr/bin/env"), action("/etc/shadow"), action("x/.env")) == ("allow", "deny", "deny")
+    assert (action("/usr/bin/env"), action("/etc/shadow"), action("x/.env")) == (
+        "allow",
+        "deny",
+        "deny",
+    )
 
 
 def test_a_file_of_the_working_directory_is_not_read_by_itself(world: World) -> None:
@@ -175,7 +201,9 @@ def test_one_that_an_agent_could_have_written_counts_only_as_trusted(world: Worl
         ({"command_rules": [{"action": "allow", "exe": "ls"}]}, "command_rules"),
     ],
 )
-def test_a_request_may_only_tighten(world: World, wanted: dict[str, Any], loosens: str | None) -> None:
+def test_a_request_may_only_tighten(
+    world: World, wanted: dict[str, Any], loosens: str | None
+) -> None:
     """A-069, A-070, A-073"""
     server = read_safety_config(json.dumps({"read_only": True}), "server", world.origin).tools
     asked = read_safety_config(json.dumps(wanted), "request", world.origin).tools

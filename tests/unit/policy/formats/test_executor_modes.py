@@ -25,22 +25,35 @@ DIGEST = "ab" * 32
 
 
 def sandbox(world: World, **values: Any) -> SandboxConfig:
-    return read_safety_config(json.dumps({"safety": {"sandbox": values}}), "x.json", world.origin).sandbox
+    return read_safety_config(
+        json.dumps({"safety": {"sandbox": values}}), "x.json", world.origin
+    ).sandbox
 
 
 def test_the_defaults_are_these(world: World) -> None:
     """A-063, A-163 to A-168"""
     assert sandbox(world) == SandboxConfig() == SafetyConfig().sandbox
     config = SandboxConfig()
-    assert (config.mode, config.require_enforced, config.local) == (Mode.AUTO, True, LocalSandboxConfig())
+    assert (config.mode, config.require_enforced, config.local) == (
+        Mode.AUTO,
+        True,
+        LocalSandboxConfig(),
+    )
     linux, windows, wsl = config.linux, config.windows, config.wsl
     assert (linux.workspace, linux.max_memory_mb) == (None, 512)
     assert (windows.workspace, windows.max_memory_mb, windows.max_processes) == (None, 512, 10)
     assert windows.use_low_integrity
-    assert (wsl.profile, wsl.distro, wsl.shell, wsl.workspace) == (None, "paddock-sandbox", "sh", None)
+    assert (wsl.profile, wsl.distro, wsl.shell, wsl.workspace) == (
+        None,
+        "paddock-sandbox",
+        "sh",
+        None,
+    )
     assert (wsl.pre_install_commands, wsl.packages) == ((), ("python3", "py3-pip"))
     assert wsl.package_install_command == "apk add --no-cache {packages}"
-    assert wsl.rootfs_url.startswith("https://dl-cdn.alpinelinux.org/alpine/v3.20/releases/x86_64/alpine-minirootfs-")
+    assert wsl.rootfs_url.startswith(
+        "https://dl-cdn.alpinelinux.org/alpine/v3.20/releases/x86_64/alpine-minirootfs-"
+    )
     assert (wsl.system_prompt_hint, wsl.automount, wsl.user) == ("", True, None)
 
 
@@ -60,7 +73,12 @@ def test_it_is_written_in_python_as_well(world: World) -> None:
         world,
         mode="linux",
         linux={"workspace": "/w", "max_memory_mb": 1024},
-        windows={"workspace": "C:/ws", "max_memory_mb": 256, "max_processes": 5, "use_low_integrity": False},
+        windows={
+            "workspace": "C:/ws",
+            "max_memory_mb": 256,
+            "max_processes": 5,
+            "use_low_integrity": False,
+        },
         wsl={"distro": "mine", "shell": "bash", "packages": ["git"], "profile": None},
     )
     assert read == made.sandbox
@@ -103,9 +121,12 @@ def test_python_is_held_to_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "packages"), [("alpine-base", ("python3", "py3-pip")), ("ubuntu-base", ("python3", "python3-pip", "git"))]
+    ("name", "packages"),
+    [("alpine-base", ("python3", "py3-pip")), ("ubuntu-base", ("python3", "python3-pip", "git"))],
 )
-def test_paddock_has_profiles_for_distributions(world: World, name: str, packages: tuple[str, ...]) -> None:
+def test_paddock_has_profiles_for_distributions(
+    world: World, name: str, packages: tuple[str, ...]
+) -> None:
     """A-154, A-155"""
     assert name in builtin_distros()
     read = wsl_profile(name, world.origin)
@@ -118,7 +139,9 @@ def test_paddock_has_profiles_for_distributions(world: World, name: str, package
         )
     else:
         assert read.pre_install_commands == ("apt-get update -q",)
-        assert read.install_line.endswith("apt-get install -y --no-install-recommends python3 python3-pip git")
+        assert read.install_line.endswith(
+            "apt-get install -y --no-install-recommends python3 python3-pip git"
+        )
 
 
 def test_what_stands_there_lies_on_top_of_the_profile(world: World) -> None:
@@ -135,14 +158,22 @@ def test_what_stands_there_lies_on_top_of_the_profile(world: World) -> None:
     }
     world.write(world.home / "d.json", json.dumps(profile))
     read = sandbox(world, mode="wsl", wsl={"profile": "~/d.json", "packages": ["jq", "gcc"]})
-    assert (read.wsl.distro, read.wsl.shell, read.wsl.install_line) == ("mine", "bash", "get jq gcc")
+    assert (read.wsl.distro, read.wsl.shell, read.wsl.install_line) == (
+        "mine",
+        "bash",
+        "get jq gcc",
+    )
     assert read.system_prompt_hint == "You are in a distribution."
     assert SandboxConfig(mode=Mode.LINUX, wsl=read.wsl).system_prompt_hint == ""
     mirror = {"rootfs_url": "https://mirror/y", "rootfs_sha256": WslSandboxConfig().rootfs_sha256}
     assert sandbox(world, wsl=mirror).wsl.rootfs_url == "https://mirror/y"
     with pytest.raises(PolicyError, match="needs its own"):
         sandbox(world, wsl={"profile": "~/d.json", "rootfs_url": "https://other/y"})
-    for wrong, said in (({"profile": "alpine-base"}, "unknown"), ({"shell": 1}, "expected a text"), ([], "an object")):
+    for wrong, said in (
+        ({"profile": "alpine-base"}, "unknown"),
+        ({"shell": 1}, "expected a text"),
+        ([], "an object"),
+    ):
         world.write(world.home / "d.json", json.dumps(wrong))
         with pytest.raises(PolicyError, match=said):
             sandbox(world, wsl={"profile": "~/d.json"})

@@ -96,7 +96,10 @@ def leaves(value: object, path: Path = ()) -> list[Path]:
     if isinstance(value, dict):
         return [path, *(leaf for key, each in value.items() for leaf in leaves(each, (*path, key)))]
     if isinstance(value, list):
-        return [path, *(leaf for index, each in enumerate(value) for leaf in leaves(each, (*path, index)))]
+        return [
+            path,
+            *(leaf for index, each in enumerate(value) for leaf in leaves(each, (*path, index))),
+        ]
     return [path]
 
 
@@ -105,7 +108,8 @@ def test_the_scanner_finds_just_what_tomllib_finds() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ['"""a \\""" = 1\n[b]\n"""', '"\\\\"', '"\\\\\\"]"', "'''\\'''", '"""x\\\\"""', '""""""', "''"]
+    "value",
+    ['"""a \\""" = 1\n[b]\n"""', '"\\\\"', '"\\\\\\"]"', "'''\\'''", '"""x\\\\"""', '""""""', "''"],
 )
 def test_an_escaped_quote_does_not_end_a_text(value: str) -> None:
     text = f"a = [{value},\n1]\nc = 2\n"
@@ -145,9 +149,13 @@ def test_shuffled_documents_agree_with_tomllib() -> None:
     for _ in range(300):
         lines: list[str] = []
         for table in range(dice.randint(1, 4)):
-            lines.append(dice.choice([f"[t{table}]", f"[ t{table} . x ]", "[[many]]", f"[t{table}.'q r']"]))
+            lines.append(
+                dice.choice([f"[t{table}]", f"[ t{table} . x ]", "[[many]]", f"[t{table}.'q r']"])
+            )
             for key in range(dice.randint(0, 4)):
                 name = dice.choice([f"k{key}", f'"k {key}"', f"k{key}.sub", f"'k.{key}'"])
-                lines.append(f"{name} = {dice.choice(values)}" + dice.choice(["", " # c", "\n", "\t"]))
+                lines.append(
+                    f"{name} = {dice.choice(values)}" + dice.choice(["", " # c", "\n", "\t"])
+                )
         text = "\n".join(lines) + dice.choice(["", "\n"])
         assert set(positions(text)) == set(leaves(tomllib.loads(text))) - {()}, text

@@ -94,7 +94,10 @@ def test_every_section_reaches_the_model(world: World) -> None:
     assert policy.syscalls.allow is not None
     assert [call.value for call in policy.syscalls.allow] == ["read"]
     assert dict(policy.env.set)["CI"].value == "1"
-    assert [(limit.name, limit.value) for limit in policy.limits] == [("memory_mb", 1), ("wall_s", 2)]
+    assert [(limit.name, limit.value) for limit in policy.limits] == [
+        ("memory_mb", 1),
+        ("wall_s", 2),
+    ]
     assert policy.audit.dir is not None
     assert policy.audit.dir.value == f"/var/tmp/j-{world.origin.uid}"
     (rule,) = policy.rules
@@ -133,7 +136,10 @@ def test_a_grant_may_be_a_table_with_more_to_say(world: World) -> None:
 
 
 def test_absent_and_empty_host_lists_are_two_things(world: World) -> None:
-    absent, empty = world.load_text("[network]\n"), world.load_text("[network]\nallowed_hosts = []\n")
+    absent, empty = (
+        world.load_text("[network]\n"),
+        world.load_text("[network]\nallowed_hosts = []\n"),
+    )
     assert absent.network is not None
     assert empty.network is not None
     assert (absent.network.allowed_hosts, empty.network.allowed_hosts) == (None, ())
@@ -159,18 +165,68 @@ MISTAKES = [
     ("\n[metta]\n", 2, "metta: unknown section", "'meta'"),
     ("[filesystem]\nread_glob = []\n", 2, "filesystem.read_glob: unknown key", "'read_globs'"),
     ("[filesystem]\nread_globs = '/a'\n", 2, "expected a list, found a text", None),
-    ("[filesystem]\nread_globs = [\n'/a',\n3]\n", 4, "filesystem.read_globs[1]: expected a text", None),
-    ("[filesystem]\nread_globs = ['/a', [1]]\n", 2, "read_globs[1]: expected a text or a table, found a list", None),
+    (
+        "[filesystem]\nread_globs = [\n'/a',\n3]\n",
+        4,
+        "filesystem.read_globs[1]: expected a text",
+        None,
+    ),
+    (
+        "[filesystem]\nread_globs = ['/a', [1]]\n",
+        2,
+        "read_globs[1]: expected a text or a table, found a list",
+        None,
+    ),
     ("[filesystem]\nread_globs = [{ execute = false }]\n", 2, "a grant needs a path", None),
-    ("[filesystem]\nread_globs = [\n{ path = '/a', exec = false }]\n", 3, "unknown key", "'execute'"),
-    ("[filesystem]\nread_globs = [{ path = '/a', execute = 1 }]\n", 2, "expected true or false", None),
+    (
+        "[filesystem]\nread_globs = [\n{ path = '/a', exec = false }]\n",
+        3,
+        "unknown key",
+        "'execute'",
+    ),
+    (
+        "[filesystem]\nread_globs = [{ path = '/a', execute = 1 }]\n",
+        2,
+        "expected true or false",
+        None,
+    ),
     ("[filesystem]\nread_globs = [{ path = 'a/b' }]\n", 2, "not an absolute pattern", "<cwd>/a/b"),
-    ("[filesystem]\nexec_globs = [{ path = '/a', execute = false }]\n", 2, "without execution", "leave it out"),
-    ("[filesystem]\nwrite_globs = [{ path = '/a', execute = true }]\n", 2, "carries no execution", "allow_globs"),
-    ("[filesystem]\nread_globs = [{ path = '/a', create = true }]\n", 2, "only what may be written is made", "allow"),
-    ("[filesystem]\nallow_globs = [{ path = '/a?', create = true }]\n", 2, "is never missing", "'?'"),
-    ("[filesystem]\nallow_globs = [{ path = '/a/*', create = true }]\n", 2, "one whole directory", "/x/**"),
-    ("[filesystem]\nallow_globs = [{ path = '<tmp>/a', create = true }]\n", 2, "one whole directory", None),
+    (
+        "[filesystem]\nexec_globs = [{ path = '/a', execute = false }]\n",
+        2,
+        "without execution",
+        "leave it out",
+    ),
+    (
+        "[filesystem]\nwrite_globs = [{ path = '/a', execute = true }]\n",
+        2,
+        "carries no execution",
+        "allow_globs",
+    ),
+    (
+        "[filesystem]\nread_globs = [{ path = '/a', create = true }]\n",
+        2,
+        "only what may be written is made",
+        "allow",
+    ),
+    (
+        "[filesystem]\nallow_globs = [{ path = '/a?', create = true }]\n",
+        2,
+        "is never missing",
+        "'?'",
+    ),
+    (
+        "[filesystem]\nallow_globs = [{ path = '/a/*', create = true }]\n",
+        2,
+        "one whole directory",
+        "/x/**",
+    ),
+    (
+        "[filesystem]\nallow_globs = [{ path = '<tmp>/a', create = true }]\n",
+        2,
+        "one whole directory",
+        None,
+    ),
     ("[filesystem]\nread_globs = ['a/b']\n", 2, "not an absolute pattern", "<cwd>/a/b"),
     ("[filesystem]\nread_globs = ['/a/../b']\n", 2, "'..' is not allowed", None),
     ("[filesystem]\nread_globs = ['/**/x']\n", 2, "names no directory", "name the directories"),
@@ -200,7 +256,12 @@ MISTAKES = [
     ("[network]\nallowed_local_ports = [0]\n", 2, "0 is not between 1 and 65535", None),
     ("[network.routes.x]\ncredential_key = 'k'\n", 1, "no upstream", None),
     ("[network.routes.x]\nupstream = 'ftp://x'\n", 2, "not an http or https address", None),
-    ("[network.routes.x]\nupstream = 'https://x'\ninject_mode = 'heder'\n", 3, "not one of", "'header'"),
+    (
+        "[network.routes.x]\nupstream = 'https://x'\ninject_mode = 'heder'\n",
+        3,
+        "not one of",
+        "'header'",
+    ),
     (
         "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = [{ method = 'GET' }]\n",
         3,
@@ -235,9 +296,24 @@ MISTAKES = [
         "stands in line 1 already",
         None,
     ),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nreason = 'x'\n", 2, "nothing to match", "default_action"),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_glob = '<tmp>/*'\n", 4, "only while the command runs", None),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_glob = '${NO_SUCH}/x'\n", 4, "NO_SUCH is not set", None),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nreason = 'x'\n",
+        2,
+        "nothing to match",
+        "default_action",
+    ),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nexe_glob = '<tmp>/*'\n",
+        4,
+        "only while the command runs",
+        None,
+    ),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nexe_glob = '${NO_SUCH}/x'\n",
+        4,
+        "NO_SUCH is not set",
+        None,
+    ),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_host_in = ['a', '@pypi']\n", 4, "one by one", None),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_host_in = 'https://a'\n", 4, "not a host", None),
     ('[[rule]]\nid = "a"\naction = "deny"\nargv_contains = "\\u0000"\n', 4, "NUL", None),
@@ -247,12 +323,32 @@ MISTAKES = [
     ("[meta]\non_policy_error = 'allow'\n", 2, "never allowed", None),
     ("[meta]\non_supervisor_timeout_ms = 0\n", 2, "not between", None),
     ("[syscalls]\ntrace = 'yes'\n", 2, "true or false", None),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regx = 'x'\n", 4, "rule[0].argv_regx: unknown key", "'argv_regex'"),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regex = ['x',\n'(']\n", 5, "not a regular expression", None),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nargv_regx = 'x'\n",
+        4,
+        "rule[0].argv_regx: unknown key",
+        "'argv_regex'",
+    ),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nargv_regex = ['x',\n'(']\n",
+        5,
+        "not a regular expression",
+        None,
+    ),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nexe = 'git'\n", 4, "not an absolute", None),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = '/usr/bin/git'\n", 4, "holds no '/'", "exe_glob"),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = '/usr/bin/git'\n",
+        4,
+        "holds no '/'",
+        "exe_glob",
+    ),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_sha256 = 'abc'\n", 4, "64 hex digits", None),
-    ("[[rule]]\nid = 'a'\naction = 'deny'\nuid = '0'\n", 4, "expected a whole number, found a text", None),
+    (
+        "[[rule]]\nid = 'a'\naction = 'deny'\nuid = '0'\n",
+        4,
+        "expected a whole number, found a text",
+        None,
+    ),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nuid = []\n", 4, "never matches", None),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = []\n", 4, "never matches", None),
     ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_glob = '/a/../b'\n", 4, "'..'", None),
@@ -260,9 +356,19 @@ MISTAKES = [
     ("rule = [3]\n", 1, "rule[0]: expected a table", None),
     ("[tools]\nread_only = 1\n", 2, "expected true or false", None),
     ("[tools]\npath_rules = [{ path = '/a' }]\n", 2, "no action", None),
-    ("[tools]\npath_rules = [{ action = 'deny', path = '/a', op = 'raed' }]\n", 2, "not one of", "'read'"),
+    (
+        "[tools]\npath_rules = [{ action = 'deny', path = '/a', op = 'raed' }]\n",
+        2,
+        "not one of",
+        "'read'",
+    ),
     ("[tools]\ncommand_rules = [{ action = 'deny' }]\n", 2, "needs exe", None),
-    ("[tools]\ncommand_rules = [{ action = 'deny', argv_regex = '(?=x)' }]\n", 2, "look-around", None),
+    (
+        "[tools]\ncommand_rules = [{ action = 'deny', argv_regex = '(?=x)' }]\n",
+        2,
+        "look-around",
+        None,
+    ),
     ("[tools]\ndenied_commands = [' ']\n", 2, "empty", None),
     ("[container]\nuid = -1\n", 2, "not between 0", None),
     ("[container]\ncap_allow = ['CAP_NOPE']\n", 2, "no kernel has a capability", None),
@@ -271,8 +377,12 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:60] for m in MISTAKES])
-def test_a_mistake_is_told_with_its_line(world: World, text: str, line: int, words: str, hint: str | None) -> None:
+@pytest.mark.parametrize(
+    ("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:60] for m in MISTAKES]
+)
+def test_a_mistake_is_told_with_its_line(
+    world: World, text: str, line: int, words: str, hint: str | None
+) -> None:
     error = world.refuse(text)
     assert error.where == f"{world.root}/policies/p.toml:{line}"
     assert words in error.message
@@ -293,14 +403,20 @@ def test_a_mistake_is_told_with_its_line(world: World, text: str, line: int, wor
         ("x = " + "1" * 5000, None, "not valid TOML"),
     ],
 )
-def test_text_that_is_no_toml_is_told_with_its_line(world: World, text: str, line: int | None, words: str) -> None:
+def test_text_that_is_no_toml_is_told_with_its_line(
+    world: World, text: str, line: int | None, words: str
+) -> None:
     error = world.refuse(text)
     assert words in error.message
     assert (error.where or "").endswith("p.toml" if line is None else f"p.toml:{line}")
 
 
-@pytest.mark.parametrize(("data", "line"), [(b"[meta]\n\xff\n", 2), (b"# x\n\n\0", 3), (b"\xc3", 1)])
-def test_bytes_that_are_no_text_are_told_with_their_line(world: World, data: bytes, line: int) -> None:
+@pytest.mark.parametrize(
+    ("data", "line"), [(b"[meta]\n\xff\n", 2), (b"# x\n\n\0", 3), (b"\xc3", 1)]
+)
+def test_bytes_that_are_no_text_are_told_with_their_line(
+    world: World, data: bytes, line: int
+) -> None:
     assert (world.refuse(data).where or "").endswith(f"p.toml:{line}")
 
 
@@ -311,22 +427,35 @@ def test_a_value_that_names_a_terminal_command_is_escaped_in_the_message(world: 
 
 def test_both_spellings_of_a_variable_mean_the_same(world: World) -> None:
     world.environ["PLACE"] = "/srv/x"
-    one = world.load_text("[filesystem]\nread_globs = ['$HOME/p', '$PLACE/y', '~/q', '/u/$USER$$x']\n")
-    two = world.load_text("[filesystem]\nread_globs = ['${HOME}/p', '${PLACE}/y', '${HOME}/q', '/u/${USER}$$x']\n")
+    one = world.load_text(
+        "[filesystem]\nread_globs = ['$HOME/p', '$PLACE/y', '~/q', '/u/$USER$$x']\n"
+    )
+    two = world.load_text(
+        "[filesystem]\nread_globs = ['${HOME}/p', '${PLACE}/y', '${HOME}/q', '/u/${USER}$$x']\n"
+    )
     expected = [f"{world.home}/p", "/srv/x/y", f"{world.home}/q", "/u/ada$x"]
-    assert [g.pattern for g in one.filesystem.grants] == [g.pattern for g in two.filesystem.grants] == expected
+    assert (
+        [g.pattern for g in one.filesystem.grants]
+        == [g.pattern for g in two.filesystem.grants]
+        == expected
+    )
 
 
 def test_home_is_the_persons_whatever_the_environment_says(world: World) -> None:
     world.environ.update(HOME="/", USER="root", UID="0")
     policy = world.load_text("[filesystem]\nallow_globs = ['$HOME/p', '/$USER/$UID']\n")
-    assert [g.pattern for g in policy.filesystem.grants] == [f"{world.home}/p", f"/ada/{world.origin.uid}"]
+    assert [g.pattern for g in policy.filesystem.grants] == [
+        f"{world.home}/p",
+        f"/ada/{world.origin.uid}",
+    ]
 
 
 @pytest.mark.parametrize("value", ["/srv/*", "/srv/**", "/srv/../etc", "<tmp>/x"])
 def test_a_variable_brings_in_text_and_never_syntax(world: World, value: str) -> None:
     world.environ["PLACE"] = value
-    assert "PLACE" in world.refuse("[filesystem]\nread_globs = ['$PLACE']\n").message or ".." in value
+    assert (
+        "PLACE" in world.refuse("[filesystem]\nread_globs = ['$PLACE']\n").message or ".." in value
+    )
 
 
 def test_a_workspace_whose_name_holds_a_wildcard_is_refused(world: World) -> None:

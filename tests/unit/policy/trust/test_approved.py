@@ -1,4 +1,6 @@
-"""``approved.toml`` is believed like a policy, holds nothing but what allows, and is read when something can ask."""
+"""``approved.toml`` is believed like a policy, holds nothing but what allows, and is read when
+something can ask.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def test_it_is_read_where_something_can_be_asked(world: World) -> None:
     assert policy.rules == ()
     assert str(kept) in [file.path for file in policy.files]
     without = world.load_text("")
-    assert (without.approved, [file for file in without.files if file.path == str(kept)]) == ((), [])
+    assert (without.approved, [file for file in without.files if file.path == str(kept)]) == (
+        (),
+        [],
+    )
     kept.write_text("nonsense")
     assert world.load_text("").approved == ()
 
@@ -29,7 +34,9 @@ def test_it_is_read_where_something_can_be_asked(world: World) -> None:
 def test_hosts_are_read_where_hosts_are_asked_about(world: World) -> None:
     kept = world.user("approved.toml", f'{RULE}\n[[host]]\nname = "A.example:443"\n')
     policy = world.load_text('[network]\ndefault = "ask"\n')
-    assert [(str(host.value), str(host.source)) for host in policy.approved_hosts] == [("a.example:443", f"{kept}:7")]
+    assert [(str(host.value), str(host.source)) for host in policy.approved_hosts] == [
+        ("a.example:443", f"{kept}:7")
+    ]
     assert str(kept) in [file.path for file in policy.files]
     for text in ('[network]\ndefault = "deny"\n', "[network]\nallowed_hosts = []\n"):
         assert world.load_text(text).approved_hosts == ()
@@ -39,7 +46,10 @@ def test_hosts_are_read_where_hosts_are_asked_about(world: World) -> None:
     ("text", "message"),
     [
         (RULE.replace("allow", "deny"), r"approved\.toml:3: .*does not allow"),
-        (RULE + RULE.replace("git-1", "b").replace("allow", "ask"), r"approved\.toml:7: .*does not allow"),
+        (
+            RULE + RULE.replace("git-1", "b").replace("allow", "ask"),
+            r"approved\.toml:7: .*does not allow",
+        ),
         (RULE + RULE, r"approved\.toml:6: .*stands in line 1 already"),
         ("[meta]\nversion = 1\n" + RULE, r"approved\.toml:1: meta: unknown section"),
         ("[filesystem]\nallow_globs = []\n", r"approved\.toml:1: filesystem: unknown section"),
@@ -77,7 +87,9 @@ def test_it_is_no_profile(world: World) -> None:
 
 
 def test_links_are_not_followed_in_it(world: World) -> None:
-    """Elsewhere a rule means what a link leads to as well. Here that would approve what nobody was asked about."""
+    """Elsewhere a rule means what a link leads to as well. Here that would approve what nobody was
+    asked about.
+    """
     link = world.root / "link"
     link.symlink_to(world.work)
     world.user("approved.toml", f'{RULE}cwd_glob = "{link}"\n')

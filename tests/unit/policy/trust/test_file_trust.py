@@ -103,7 +103,10 @@ def test_group_write_is_fine_for_a_group_of_ones_own_only(
     path.chmod(0o664)
     group = path.stat().st_gid
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
-    users = [pwd.struct_passwd((user, "x", 1000 + number, group, "", "", "")) for number, user in enumerate(first_of)]
+    users = [
+        pwd.struct_passwd((user, "x", 1000 + number, group, "", "", ""))
+        for number, user in enumerate(first_of)
+    ]
     monkeypatch.setattr(pwd, "getpwall", lambda: users)
     if believed:
         assert load(Request(policies=(str(path),)), replace(world.origin, gid=group))
@@ -137,7 +140,9 @@ def test_a_loop_of_links_is_told(world: World) -> None:
 def test_size_has_a_limit(world: World) -> None:
     comment = b"#" * 1023 + b"\n"
     assert world.load_file(world.file("p.conf", comment * (MAX_FILE_BYTES // 1024)))
-    assert "longer than" in refused(world, world.file("p.conf", comment * (MAX_FILE_BYTES // 1024) + b"\n"))
+    assert "longer than" in refused(
+        world, world.file("p.conf", comment * (MAX_FILE_BYTES // 1024) + b"\n")
+    )
 
 
 def test_a_link_is_judged_by_what_it_points_to(world: World) -> None:
@@ -198,7 +203,9 @@ def test_what_it_inherits_by_name_is_the_persons_own(world: World) -> None:
 
 
 @pytest.mark.parametrize("parent", ["read-only", "ai-agent"])
-def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itself(world: World, parent: str) -> None:
+def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itself(
+    world: World, parent: str
+) -> None:
     """An agent would write a text that does not grant writing to its own place."""
     path = world.write(world.work / "a.toml", f"[meta]\ninherit = '{parent}'\n")
     assert "could rewrite it" in refused(world, path)

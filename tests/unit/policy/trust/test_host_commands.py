@@ -46,16 +46,22 @@ def program(path: Path, first: str) -> Path:
         "PLACE/script",
     ],
 )
-def test_every_word_that_names_a_path_is_checked(world: tuple[Path, Path, WritableHistory], words: str) -> None:
+def test_every_word_that_names_a_path_is_checked(
+    world: tuple[Path, Path, WritableHistory], words: str
+) -> None:
     import shlex
 
     safe, workspace, reach = world
     for place in (safe, workspace):
         (place / "script").chmod(0o755)
-        written = words.replace("PLACE", str(place)).replace("RELATIVE", str(place).removeprefix("/"))
+        written = words.replace("PLACE", str(place)).replace(
+            "RELATIVE", str(place).removeprefix("/")
+        )
         argv, environ = shlex.split(written), {"PATH": "/usr/bin:/bin", "HOME": str(place)}
         if place is safe:
-            assert command(argv, environ, reach).argv == tuple(argv), "the control: no command can write it"
+            assert command(argv, environ, reach).argv == tuple(argv), (
+                "the control: no command can write it"
+            )
         else:
             assert command(argv, environ, NOTHING_REACHED).argv == tuple(argv)
             with pytest.raises(Planted, match=str(place)):
@@ -84,16 +90,25 @@ def test_what_a_script_is_run_by_is_checked(world: tuple[Path, Path, WritableHis
         command([str(by_env)], environ, reach)
 
 
-def test_programs_are_not_looked_for_where_a_command_can_write(world: tuple[Path, Path, WritableHistory]) -> None:
+def test_programs_are_not_looked_for_where_a_command_can_write(
+    world: tuple[Path, Path, WritableHistory],
+) -> None:
     safe, workspace, reach = world
     program(safe / "bin" / "token", "#!/bin/sh")
     program(workspace / "bin" / "token", "#!/bin/sh")
     program(workspace / "bin" / "other", "#!/bin/sh")
-    environ = {"PATH": f"{workspace}/bin:.::{safe}/bin", "PYTHONPATH": str(workspace), "LANG": "C", "HOME": "/"}
+    environ = {
+        "PATH": f"{workspace}/bin:.::{safe}/bin",
+        "PYTHONPATH": str(workspace),
+        "LANG": "C",
+        "HOME": "/",
+    }
     assert command(["token"], environ, NOTHING_REACHED).argv == (f"{workspace}/bin/token",)
     found = command(["token"], environ, reach)
     assert found.argv == (f"{safe}/bin/token",)
-    assert found.environ == {"PATH": f"{safe}/bin", "LANG": "C", "HOME": "/"}, "nor does it look there itself"
+    assert found.environ == {"PATH": f"{safe}/bin", "LANG": "C", "HOME": "/"}, (
+        "nor does it look there itself"
+    )
     with pytest.raises(Planted, match=f"{workspace}/bin/other"):
         command(["other"], environ, reach)
     with pytest.raises(FileNotFoundError):

@@ -30,19 +30,28 @@ def test_home_comes_from_the_passwd_entry(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("XDG_CONFIG_HOME", "/evil")
     monkeypatch.setenv("XDG_STATE_HOME", "/evil")
     origin = Origin.of_process()
-    assert (origin.home, origin.user, origin.uid, origin.gid) == (str(tmp_path), "ada", os.getuid(), 4321)
+    assert (origin.home, origin.user, origin.uid, origin.gid) == (
+        str(tmp_path),
+        "ada",
+        os.getuid(),
+        4321,
+    )
     assert origin.config_dir == f"{tmp_path}/.config/paddock"
     assert origin.state_dir == f"{tmp_path}/.local/state/paddock"
 
 
-def test_without_a_passwd_entry_home_counts_if_it_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_passwd_entry_home_counts_if_it_is_ones_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     passwd(monkeypatch, None)
     monkeypatch.setenv("HOME", str(tmp_path))
     origin = Origin.of_process()
     assert (origin.home, origin.user) == (str(tmp_path), str(os.getuid()))
 
 
-@pytest.mark.parametrize("home", ["", "/", "//", "/.", "relative", "./x", "/usr/..", "/nonexistent/home"])
+@pytest.mark.parametrize(
+    "home", ["", "/", "//", "/.", "relative", "./x", "/usr/..", "/nonexistent/home"]
+)
 def test_without_one_a_bad_home_is_refused(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
     passwd(monkeypatch, None)
     monkeypatch.setenv("HOME", home)
@@ -71,10 +80,15 @@ def test_a_home_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_not_there_is_no_danger() -> None:
-    assert checked_home("/nonexistent/home", os.getuid(), said_by="the passwd entry") == "/nonexistent/home"
+    assert (
+        checked_home("/nonexistent/home", os.getuid(), said_by="the passwd entry")
+        == "/nonexistent/home"
+    )
 
 
-def test_a_deleted_current_directory_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_deleted_current_directory_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -1,4 +1,6 @@
-"""What later runs have to know survives, also from strange names, and is forgotten only for a reason."""
+"""What later runs have to know survives, also from strange names, and is forgotten only for a
+reason.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def age(state: str) -> None:
     os.utime(f"{state}/journals", (long_ago, long_ago))
 
 
-def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_it(state: str, tmp_path: Path) -> None:
+def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_it(
+    state: str, tmp_path: Path
+) -> None:
     made, never = tmp_path / "made", tmp_path / "never"
     made.mkdir()
     assert Journals.record(state, [str(made), str(never)]).places == (str(made), str(never))
@@ -92,7 +96,9 @@ def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_i
     assert Journals.read(state).places == (str(made),)
 
 
-def test_a_journal_that_can_not_be_seen_is_not_gone(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_can_not_be_seen_is_not_gone(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hidden = "/hidden/journal"
     Journals.record(state, [hidden])
     age(state)

@@ -31,7 +31,10 @@ def test_a_user_file_replaces_the_built_in_and_a_note_says_so(world: World) -> N
     world.user("ai-agent.conf", "ro /only\n")
     policy = world.load(Request(profiles=("ai-agent",)))
     assert [grant.pattern for grant in policy.filesystem.grants] == ["/only"]
-    assert f"ai-agent comes from {world.config}/ai-agent.conf, which replaces the built-in profile" in policy.notes
+    assert (
+        f"ai-agent comes from {world.config}/ai-agent.conf, which replaces the built-in profile"
+        in policy.notes
+    )
 
 
 def test_a_file_of_another_name_replaces_nothing(world: World) -> None:
@@ -60,7 +63,9 @@ def test_inheriting_ones_own_name_means_the_next_one_down(world: World) -> None:
 
 def test_a_file_named_by_path_still_knows_its_rung(world: World) -> None:
     path = world.user("ai-agent.conf", "inherit ai-agent\nro /user\n")
-    patterns = [grant.pattern for grant in world.load(Request(profiles=(str(path),))).filesystem.grants]
+    patterns = [
+        grant.pattern for grant in world.load(Request(profiles=(str(path),))).filesystem.grants
+    ]
     assert patterns[-1] == "/user"
     assert "/usr/**" in patterns
 
@@ -129,7 +134,9 @@ def test_a_dangling_link_is_found_and_wrong(world: World) -> None:
     assert "can not be read" in world.refuse_request(Request(profiles=("strict",))).message
 
 
-def test_a_link_out_of_the_config_directory_is_refused_by_name_and_read_by_path(world: World) -> None:
+def test_a_link_out_of_the_config_directory_is_refused_by_name_and_read_by_path(
+    world: World,
+) -> None:
     """C-059: a bare name never leaves the config directories; a path goes where it says."""
     target = world.file("outside.conf", "ro /outside\n")
     link = world.config / "linked.conf"

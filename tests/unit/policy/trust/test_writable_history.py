@@ -66,13 +66,20 @@ def test_another_directory_of_a_known_name_is_new(state: str, tmp_path: Path) ->
     (tmp_path / "a").rename(tmp_path / "old")
     (tmp_path / "a").mkdir()
     reach = record(state, tmp_path / "a")
-    assert {tree.identity for tree in reach.trees} == {identity(tmp_path / "a"), identity(tmp_path / "old")}
+    assert {tree.identity for tree in reach.trees} == {
+        identity(tmp_path / "a"),
+        identity(tmp_path / "old"),
+    }
 
 
 def test_a_device_that_got_another_number_is_no_second_entry(state: str, tmp_path: Path) -> None:
     device, inode = identity(tmp_path)
-    before = WritableHistory(trees=(Tree(path=str(tmp_path), identity=Identity(device + 1, inode)),))
-    assert before.including([follow(str(tmp_path))]).trees == (Tree(path=str(tmp_path), identity=identity(tmp_path)),)
+    before = WritableHistory(
+        trees=(Tree(path=str(tmp_path), identity=Identity(device + 1, inode)),)
+    )
+    assert before.including([follow(str(tmp_path))]).trees == (
+        Tree(path=str(tmp_path), identity=identity(tmp_path)),
+    )
 
 
 def test_through_a_link_both_names_are_known(state: str, tmp_path: Path) -> None:
@@ -83,10 +90,15 @@ def test_through_a_link_both_names_are_known(state: str, tmp_path: Path) -> None
 
 
 def test_devices_have_no_lasting_inode(state: str) -> None:
-    assert record(state, Path("/dev/shm"), Path("/dev/null")).trees == (Tree(path="/dev/shm"), Tree(path="/dev/null"))
+    assert record(state, Path("/dev/shm"), Path("/dev/null")).trees == (
+        Tree(path="/dev/shm"),
+        Tree(path="/dev/null"),
+    )
 
 
-@pytest.mark.parametrize("name", ["a b", "line\nbreak", "back\\slash", "\\n", "12:34 x", "caf\udce9"])
+@pytest.mark.parametrize(
+    "name", ["a b", "line\nbreak", "back\\slash", "\\n", "12:34 x", "caf\udce9"]
+)
 def test_strange_names_come_back(state: str, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
     assert record(state, tmp_path / name).holds(follow(f"{tmp_path}/{name}/x"))
@@ -107,7 +119,9 @@ def test_a_damaged_list_is_an_error(state: str, text: str) -> None:
         WritableHistory.read(state)
 
 
-def test_a_list_that_is_not_ones_own_is_an_error(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_is_not_ones_own_is_an_error(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     WritableHistory.record(state, [follow("/srv")])
     store = Path(state, "reach")
     for mode in (0o620, 0o602):

@@ -1,4 +1,6 @@
-"""What stands around an allowed command, and what an approval is about: nothing of a line is left out."""
+"""What stands around an allowed command, and what an approval is about: nothing of a line is left
+out.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from paddock import Action, CommandRule, ToolCall, ToolPolicy
 
 GIT = r"^git (status|diff|log)( --(stat|short|oneline)| [\w./][\w./~^-]*)*$"
-# Also rules for what sets variables: a rule about one command is none about what it does to the next.
+# Also rules for what sets variables: a rule about one command is none about what it does to the
+# next.
 BUILTINS = (
     "read", "printf", "test", "[", "getopts", "mapfile", "readarray", "declare", "typeset", "export", "local",
     "readonly", "let", "unset", "wait", "set", "shopt", "eval", "exec", "source", ".", "alias", "hash", "trap",
@@ -198,7 +201,9 @@ SOME = st.lists(st.sampled_from(PLAIN), max_size=2)
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(SETS), st.lists(st.sampled_from(PLAIN), max_size=2), st.lists(st.sampled_from(PLAIN), max_size=2)
+    st.sampled_from(SETS),
+    st.lists(st.sampled_from(PLAIN), max_size=2),
+    st.lists(st.sampled_from(PLAIN), max_size=2),
 )
 def test_wherever_in_the_line_it_stands(sets: str, before: list[str], after: list[str]) -> None:
     assert checked("\n".join((*before, sets, *after))) is not Action.ALLOW
@@ -206,28 +211,65 @@ def test_wherever_in_the_line_it_stands(sets: str, before: list[str], after: lis
 
 # Nothing of the text is left out of what is approved.
 
-PIECES = ("a", "2", "$x", "${x:-a b}", "$(a b)", "`a`", "'b  c'", '"d  e"', '" $x  $y "', "\\ ", "\\\n", "{a,b}", "x=1",
-          ";", "&&", "|", "&", ">", "2>", "<", "<<<", "(", ")", "!", "[[", "]]", "$((1 + 2))", "\n")  # fmt: skip
+PIECES = (
+    "a",
+    "2",
+    "$x",
+    "${x:-a b}",
+    "$(a b)",
+    "`a`",
+    "'b  c'",
+    '"d  e"',
+    '" $x  $y "',
+    "\\ ",
+    "\\\n",
+    "{a,b}",
+    "x=1",
+    ";",
+    "&&",
+    "|",
+    "&",
+    ">",
+    "2>",
+    "<",
+    "<<<",
+    "(",
+    ")",
+    "!",
+    "[[",
+    "]]",
+    "$((1 + 2))",
+    "\n",
+)
 LETTERS = (" ", "\t", "\n", "\\", "'", '"', "a", "2", "$", ";", "&", ">", "=", "-")
 
 
 def collapsed(line: str) -> str:
     """Without the blanks that part words, as far as that can be told without a grammar."""
     parts = re.findall(
-        r"""'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|\\.|[ \t]+|\\?.""", line.replace("\\\n", ""), re.DOTALL
+        r"""'[^']*'|"(?:\\.|[^"\\])*"|\$\{[^}]*\}|\\.|[ \t]+|\\?.""",
+        line.replace("\\\n", ""),
+        re.DOTALL,
     )
-    text = "".join(" " if not part.strip(" \t") else part.replace(" ", "\0").replace("\t", "\1") for part in parts)
+    text = "".join(
+        " " if not part.strip(" \t") else part.replace(" ", "\0").replace("\t", "\1")
+        for part in parts
+    )
     text = re.sub(r" ?\n ?", "\n", re.sub(" +", " ", text))
     return re.sub(r"([<>]) ", r"\1", text).strip()
 
 
 @settings(max_examples=400, deadline=None)
 @given(
-    st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(("", " ", "  "))), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.sampled_from(PIECES), st.sampled_from(("", " ", "  "))), min_size=1, max_size=6
+    ),
     st.integers(0, 60),
     st.sampled_from(LETTERS),
 )
-def test_a_line_that_differs_in_more_than_blanks_is_another(pieces: list[tuple[str, str]], at: int, more: str) -> None:
+def test_a_line_that_differs_in_more_than_blanks_is_another(
+    pieces: list[tuple[str, str]], at: int, more: str
+) -> None:
     line = "".join(piece + blank for piece, blank in pieces)
     other = line[:at] + more + line[at:]
     assume(line.strip() and other.strip() and collapsed(line) != collapsed(other))

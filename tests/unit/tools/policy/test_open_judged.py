@@ -106,14 +106,20 @@ def race(tmp_path: Path) -> Path:
     return work
 
 
-def test_ten_thousand_swaps_and_no_escape(tmp_path: Path, by: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_thousand_swaps_and_no_escape(
+    tmp_path: Path, by: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A-175"""
     work = race(tmp_path)
     policy = ToolPolicy(cwd=work, home=tmp_path)
     seen: dict[str, int] = {}
     with swapping(work, "d", "e") as count:
         # Which answers come is chance, so it goes on until there was one of each.
-        while swaps(count) < SWAPS or sum(seen.values()) < OPENS or not {"inside", "denied"} <= seen.keys():
+        while (
+            swaps(count) < SWAPS
+            or sum(seen.values()) < OPENS
+            or not {"inside", "denied"} <= seen.keys()
+        ):
             decision = policy.check(ToolCall(name="read_file", arguments={"path": "d/f"}))
             if decision.action is not Action.ALLOW:
                 outcome = "denied"
@@ -150,7 +156,9 @@ def test_writing_through_the_race_changes_nothing_outside(tmp_path: Path) -> Non
     written = 0
     with swapping(work, "d", "e") as count:
         while swaps(count) < SWAPS or not written:
-            decision = policy.check(ToolCall(name="write_file", arguments={"path": "d/f", "content": "new"}))
+            decision = policy.check(
+                ToolCall(name="write_file", arguments={"path": "d/f", "content": "new"})
+            )
             if decision.action is not Action.ALLOW or decision.paths[0].real is None:
                 continue
             try:

@@ -58,7 +58,9 @@ def decided(decision: Decision) -> tuple[Action, int]:
 
 ENV = PathRule(action=ALLOW, path="**/.env")
 X_DENY, X_ALLOW, X_ASK = (PathRule(action=action, path="/w/x") for action in (DENY, ALLOW, ASK))
-GIT_DENY, GIT_ALLOW, GIT_ASK = (CommandRule(action=action, exe="git") for action in (DENY, ALLOW, ASK))
+GIT_DENY, GIT_ALLOW, GIT_ASK = (
+    CommandRule(action=action, exe="git") for action in (DENY, ALLOW, ASK)
+)
 RM_ALLOW = CommandRule(action=ALLOW, exe="rm")
 
 # Each row: two steps disagree, or one stands alone. What comes first decides.
@@ -107,7 +109,12 @@ ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
     # 5 before 6: again the built-in list stays
     ({"command_rules": [GIT_DENY]}, bash("git status"), DENY, 5),
     ({"command_rules": [GIT_DENY], "denied_commands": ["git status"]}, bash("git status"), DENY, 5),
-    ({"command_rules": [GIT_ALLOW], "denied_commands": ["git status"]}, bash("git status"), ALLOW, 9),
+    (
+        {"command_rules": [GIT_ALLOW], "denied_commands": ["git status"]},
+        bash("git status"),
+        ALLOW,
+        9,
+    ),
     ({"command_rules": [RM_ALLOW]}, bash("rm -rf /"), DENY, 6),
     ({"command_rules": [GIT_ASK], "denied_commands": ["git status"]}, bash("git status"), DENY, 6),
     ({"command_rules": [GIT_ALLOW, GIT_DENY]}, bash("git status"), ALLOW, 9),
@@ -115,7 +122,12 @@ ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
     # 5 before 7 and 8
     ({"command_rules": [GIT_ASK], "allowed_paths": ["/w/**"]}, bash("git status"), ASK, 5),
     ({"command_rules": [GIT_ALLOW], "allowed_paths": ["/w/**"]}, bash("git status"), ALLOW, 9),
-    ({"command_rules": [GIT_ALLOW], "require_approval_for_execute": True}, bash("git status"), ALLOW, 9),
+    (
+        {"command_rules": [GIT_ALLOW], "require_approval_for_execute": True},
+        bash("git status"),
+        ALLOW,
+        9,
+    ),
     # 6 before 7 and 8
     ({"allowed_paths": ["/w/**"]}, bash("mkfs /dev/x"), DENY, 6),
     ({"require_approval_for_execute": True}, bash("mkfs /dev/x"), DENY, 6),
@@ -124,7 +136,12 @@ ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
     ({"allowed_paths": ["/w/**"]}, bash("ls"), ASK, 7),
     ({"allowed_paths": ["/w/**"], "require_approval_for_execute": True}, bash("ls"), ASK, 7),
     ({"allowed_paths": ["/w/**"], "writes_confined": True}, bash("ls"), ALLOW, 9),
-    ({"allowed_paths": ["/w/**"], "writes_confined": True, "require_approval_for_execute": True}, bash("ls"), ASK, 8),
+    (
+        {"allowed_paths": ["/w/**"], "writes_confined": True, "require_approval_for_execute": True},
+        bash("ls"),
+        ASK,
+        8,
+    ),
     # 8, each for its own
     ({"require_approval_for_writes": True}, write("/w/x"), ASK, 8),
     ({"require_approval_for_writes": True}, read("/w/x"), ALLOW, 9),
@@ -142,7 +159,9 @@ ORDER: list[tuple[dict[str, Any], ToolCall, Action, int]] = [
 
 
 @pytest.mark.parametrize(("settings", "call", "action", "step"), ORDER)
-def test_the_earlier_step_decides(settings: dict[str, Any], call: ToolCall, action: Action, step: int) -> None:
+def test_the_earlier_step_decides(
+    settings: dict[str, Any], call: ToolCall, action: Action, step: int
+) -> None:
     """A-006 to A-016, A-050, A-052, A-055"""
     decision = policy(**settings).check(call)
     assert decided(decision) == (action, step), decision
@@ -157,7 +176,10 @@ def test_every_step_is_pinned() -> None:
 
 def test_actions_are_words() -> None:
     assert policy().check(read("/w/x")).action == "allow"
-    assert policy(path_rules=[PathRule(action="deny", path="/w/x")]).check(read("/w/x")).action == "deny"  # type: ignore[arg-type]
+    assert (
+        policy(path_rules=[PathRule(action="deny", path="/w/x")]).check(read("/w/x")).action
+        == "deny"
+    )  # type: ignore[arg-type]
 
 
 def test_without_being_told_it_is_careful(tmp_path: Path) -> None:
@@ -206,7 +228,9 @@ def test_without_being_told_it_is_careful(tmp_path: Path) -> None:
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file", "list_directory"])
 def test_a_file_of_the_built_in_list_is_denied_to_every_tool(path: str, tool: str) -> None:
     """A-018 to A-025"""
-    more = {"write_file": {"content": ""}, "edit_file": {"old_text": "", "new_text": ""}}.get(tool, {})
+    more = {"write_file": {"content": ""}, "edit_file": {"old_text": "", "new_text": ""}}.get(
+        tool, {}
+    )
     decision = policy(path_rules=[PathRule(action=ALLOW, path="/**")]).check(
         ToolCall(name=tool, arguments={"path": path, **more})
     )
@@ -216,7 +240,17 @@ def test_a_file_of_the_built_in_list_is_denied_to_every_tool(path: str, tool: st
 
 @pytest.mark.parametrize(
     "path",
-    ["README.md", "src/environment.py", "keys.py", "pem.txt", ".envoy", "ssh.md", "aws.py", "passwd", "secret.py"],
+    [
+        "README.md",
+        "src/environment.py",
+        "keys.py",
+        "pem.txt",
+        ".envoy",
+        "ssh.md",
+        "aws.py",
+        "passwd",
+        "secret.py",
+    ],
 )
 def test_a_file_with_a_similar_name_is_not(path: str) -> None:
     assert policy().check(read(f"/w/{path}")).action is ALLOW
@@ -238,11 +272,16 @@ def test_what_a_tool_does_counts_and_not_its_name() -> None:
     mine = policy(tools=[stores, silent], read_only=True)
     assert decided(mine.check(ToolCall(name="store", arguments={"where": "/w/x"}))) == (DENY, 1)
     assert decided(mine.check(ToolCall(name="silent", arguments={}))) == (DENY, 1)
-    asked = policy(tools=[stores, silent], require_approval_for_writes=True, require_approval_for_execute=True)
-    assert asked.check(ToolCall(name="store", arguments={"where": "/w/x"})).rule_id == "approve-writes"
+    asked = policy(
+        tools=[stores, silent], require_approval_for_writes=True, require_approval_for_execute=True
+    )
+    assert (
+        asked.check(ToolCall(name="store", arguments={"where": "/w/x"})).rule_id == "approve-writes"
+    )
     assert asked.check(ToolCall(name="silent", arguments={})).rule_id == "approve-execute"
     assert (
-        policy(tools=[stores]).check(ToolCall(name="store", arguments={"where": "/w/.env"})).step is Step.DENIED_PATHS
+        policy(tools=[stores]).check(ToolCall(name="store", arguments={"where": "/w/.env"})).step
+        is Step.DENIED_PATHS
     )
 
 
@@ -276,36 +315,65 @@ def test_what_a_tool_does_counts_and_not_its_name() -> None:
 )
 def test_an_allowed_command_covers_nothing_that_stands_beside_it(line: str, action: Action) -> None:
     rule = CommandRule(action=ALLOW, exe="git", argv_regex=r"^git status\b")
-    assert policy(command_rules=[rule], require_approval_for_execute=True).check(bash(line)).action is action
+    assert (
+        policy(command_rules=[rule], require_approval_for_execute=True).check(bash(line)).action
+        is action
+    )
 
 
-@pytest.mark.parametrize(("line", "action"), [("ls", ALLOW), ("./ls", ASK), ("/w/bin/ls", ASK), ("bin/ls", ASK)])
-def test_a_program_that_is_allowed_by_its_name_is_the_one_of_path(line: str, action: Action) -> None:
+@pytest.mark.parametrize(
+    ("line", "action"), [("ls", ALLOW), ("./ls", ASK), ("/w/bin/ls", ASK), ("bin/ls", ASK)]
+)
+def test_a_program_that_is_allowed_by_its_name_is_the_one_of_path(
+    line: str, action: Action
+) -> None:
     """The agent may have written a file of that name."""
-    listing = policy(command_rules=[CommandRule(action=ALLOW, exe="ls")], require_approval_for_execute=True)
+    listing = policy(
+        command_rules=[CommandRule(action=ALLOW, exe="ls")], require_approval_for_execute=True
+    )
     assert listing.check(bash(line)).action is action
 
 
 @pytest.mark.parametrize(
     ("written", "opened"),
-    [("~root/x", f"{os.path.expanduser('~root')}/x"), ("file:///etc/x", "/etc/x"), (" /etc/x", "/etc/x")],
+    [
+        ("~root/x", f"{os.path.expanduser('~root')}/x"),
+        ("file:///etc/x", "/etc/x"),
+        (" /etc/x", "/etc/x"),
+    ],
 )
 def test_an_argument_named_as_a_path_is_judged_as_written_and_as_a_handler_may_open_it(
     written: str, opened: str
 ) -> None:
     for name in ("where", "path"):  # the control: one without a path's name
-        found = guess(ToolCall(name="own", arguments={name: written}), annotated=(), cwd="/w", home="/h").paths
+        found = guess(
+            ToolCall(name="own", arguments={name: written}), annotated=(), cwd="/w", home="/h"
+        ).paths
         assert opened in found, name
         assert (written in found) == (name == "path")
 
 
 @pytest.mark.parametrize(
-    "line", ["git push", "ls; git push", "sudo git push", "sh -c 'git push'", "echo $(git push)", "/usr/bin/git push"]
+    "line",
+    [
+        "git push",
+        "ls; git push",
+        "sudo git push",
+        "sh -c 'git push'",
+        "echo $(git push)",
+        "/usr/bin/git push",
+    ],
 )
 def test_a_denied_command_is_found_wherever_it_stands(line: str) -> None:
-    rule = CommandRule(action=DENY, exe="git", argv_regex=r"\bpush\b", id="no-push", reason="not from here")
+    rule = CommandRule(
+        action=DENY, exe="git", argv_regex=r"\bpush\b", id="no-push", reason="not from here"
+    )
     decision = policy(command_rules=[rule]).check(bash(line))
-    assert (decision.action, decision.rule_id, decision.reason) == (DENY, "no-push", "not from here")
+    assert (decision.action, decision.rule_id, decision.reason) == (
+        DENY,
+        "no-push",
+        "not from here",
+    )
 
 
 def test_a_rule_about_the_line_sees_all_of_it() -> None:
@@ -329,9 +397,18 @@ def scope(line: str, cwd: str = "/w") -> object:
 def test_an_approval_is_about_exactly_this_command() -> None:
     """A-094"""
     assert scope("git status") == scope("git   status") == scope("git status # why not")
-    for other in ("git status; rm -rf ~", "git status x", "git status > x", "git 'status '", "X=1 git status",
-    "git statu",
-                  "git status &", "git status | cat", "(git status)", "git status\nls"):  # fmt: skip
+    for other in (
+        "git status; rm -rf ~",
+        "git status x",
+        "git status > x",
+        "git 'status '",
+        "X=1 git status",
+        "git statu",
+        "git status &",
+        "git status | cat",
+        "(git status)",
+        "git status\nls",
+    ):
         assert scope(other) != scope("git status"), other
     assert scope("git status", cwd="/w/sub") != scope("git status")
     assert scope('echo "a  b"') != scope('echo "a b"')
@@ -343,10 +420,22 @@ def test_an_approval_is_about_exactly_this_command() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["ls >&x", "ls >& x", "ls 2>&x", 'ls >&"x"', "ls >&1x", "ls >&$x", "ls >&~/.bashrc", "ls &>x", "ls </dev/tcp/h/80"],
+    [
+        "ls >&x",
+        "ls >& x",
+        "ls 2>&x",
+        'ls >&"x"',
+        "ls >&1x",
+        "ls >&$x",
+        "ls >&~/.bashrc",
+        "ls &>x",
+        "ls </dev/tcp/h/80",
+    ],
 )
 def test_a_rule_that_allows_covers_no_file_that_is_written(line: str) -> None:
-    listing = policy(command_rules=[CommandRule(action=ALLOW, exe="ls")], require_approval_for_execute=True)
+    listing = policy(
+        command_rules=[CommandRule(action=ALLOW, exe="ls")], require_approval_for_execute=True
+    )
     assert listing.check(bash(line)).action is not ALLOW
     for harmless in ("ls", "ls 2>&1", "ls >&2", "ls 2>/dev/null", "ls 2>&-", "ls </etc/hosts"):
         assert listing.check(bash(harmless)).action is ALLOW
@@ -360,7 +449,9 @@ def test_an_approval_is_about_exactly_this_file() -> None:
 
 
 def test_of_a_tool_that_nobody_here_knows_an_approval_is_about_all_arguments() -> None:
-    mine = policy(tools=[ToolSpec(name="store", effects=frozenset({Effect.WRITE}), paths=("where",))])
+    mine = policy(
+        tools=[ToolSpec(name="store", effects=frozenset({Effect.WRITE}), paths=("where",))]
+    )
 
     def scope_of(**arguments: str) -> object:
         return mine.check(ToolCall(name="store", arguments=arguments)).scope
@@ -389,7 +480,9 @@ def test_toml_and_json_give_the_same_policy(world: World) -> None:
     import tomllib
 
     toml = world.load_text(TOML).tools
-    text = json.dumps({"provider": {"name": "x"}, "safety": tomllib.loads(TOML)["tools"], "max_steps": 30})
+    text = json.dumps(
+        {"provider": {"name": "x"}, "safety": tomllib.loads(TOML)["tools"], "max_steps": 30}
+    )
     safety = read_safety_config(text, "x.json", world.origin).tools
     calls = [
         (read(f"{world.work}/x"), ALLOW, 9),
@@ -415,7 +508,9 @@ def test_lists_of_files_and_of_the_command_line_only_add(world: World) -> None:
     """A-037, A-038"""
     under = world.load_text("[tools]\ndenied_paths = ['/a']\ndenied_commands = ['x y']\n")
     over = world.load_text("[tools]\ndenied_paths = []\ndenied_commands = []\n", "q.toml")
-    tools = merge(Policy(profiles=(), tools=under.tools), Policy(profiles=(), tools=over.tools)).tools
+    tools = merge(
+        Policy(profiles=(), tools=under.tools), Policy(profiles=(), tools=over.tools)
+    ).tools
     made = ToolPolicy.of(tools, cwd=world.work, home=world.home)
     for path in ("/a", "/w/.env", "/w/a.pem"):
         assert made.check(read(path)).step is Step.DENIED_PATHS
@@ -465,7 +560,10 @@ def test_the_same_file_means_another_boundary_elsewhere(tmp_path: Path) -> None:
             {"command_rules": [CommandRule(action=DENY, argv_regex="(")]},
             r"command_rules\[0\].argv_regex: not a regular",
         ),
-        ({"command_rules": [CommandRule(action=DENY, command_regex="(?=x)")]}, "not a regular expression"),
+        (
+            {"command_rules": [CommandRule(action=DENY, command_regex="(?=x)")]},
+            "not a regular expression",
+        ),
         ({"denied_commands": ["a | b"]}, "not one plain command"),
         ({"denied_commands": [" "]}, "not a pattern"),
         ({"unknown_tools": "perhaps"}, "not one of allow"),
@@ -495,7 +593,10 @@ def test_a_policy_that_makes_no_sense_is_none(settings: dict[str, Any], said: st
         (ToolCall(name="read_file", arguments={"path": "x", "limit": True}), "not a whole number"),
         (ToolCall(name="write_file", arguments={"path": "x"}), "needs 'content'"),
         (ToolCall(name="read_file", arguments=["path"]), "no mapping"),  # type: ignore[arg-type]
-        (ToolCall(name="read_file", arguments={"path": "x"}, cwd="relative"), "not an absolute path"),
+        (
+            ToolCall(name="read_file", arguments={"path": "x"}, cwd="relative"),
+            "not an absolute path",
+        ),
     ],
 )
 def test_a_call_that_makes_no_sense_is_denied_and_says_why(call: ToolCall, said: str) -> None:
@@ -522,7 +623,10 @@ def test_a_name_that_is_not_utf_8_is_a_name() -> None:
         ('{"safety": {"read_only": 1}}', "expected true or false"),
         ('{"safety": {"read_only": true, "read_only": false}}', "stands there twice"),
         ('{"safety": {"allowed_paths": ["src"]}}', "not an absolute pattern"),
-        ('{"safety": {"command_rules": [{"action": "deny", "argv_regex": "("}]}}', "not a regular expression"),
+        (
+            '{"safety": {"command_rules": [{"action": "deny", "argv_regex": "("}]}}',
+            "not a regular expression",
+        ),
         ('{"safety": {}, "sefety": {}}', "unknown section"),
         ('{"safety": {"sandbox": []}}', "expected a table"),
         ('{"safety": []}', "expected a table"),

@@ -1,4 +1,5 @@
-//! A command that works against its guard: shut directories, floods of names, names that change all the time.
+//! A command that works against its guard: shut directories, floods of names, names that change all
+//! the time.
 
 use super::*;
 
@@ -40,7 +41,8 @@ fn a_shut_root_is_not_taken_for_an_empty_one() {
         let scene = Scene::new();
         scene.dir("w/a");
         let mut watch = Watch::over(scene);
-        let a = rustix::fs::open(watch.scene.path("w/a"), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        let a = rustix::fs::open(watch.scene.path("w/a"), OFlags::PATH, rustix::fs::Mode::empty())
+            .unwrap();
         fs::set_permissions(watch.scene.path("w"), fs::Permissions::from_mode(0o000)).unwrap();
         rustix::fs::mkdirat(&a, c".vscode", rustix::fs::Mode::RWXU).unwrap();
         rustix::fs::mkdirat(&a, c"plain", rustix::fs::Mode::RWXU).unwrap();
@@ -94,7 +96,9 @@ fn denied_names_are_covered_before_other_events_are_judged() {
     let Watch { guard, events, scene, .. } = &mut watch;
     let mut first = None;
     let mut put_covers = |covers: &[Cover]| {
-        let left = (0..300).filter(|number| scene.path(format!("w/many/{number}/.envrc")).exists()).count();
+        let left = (0..300)
+            .filter(|number| scene.path(format!("w/many/{number}/.envrc")).exists())
+            .count();
         first.get_or_insert((covers.len(), left));
         Ok(vec![Placed::Now; covers.len()])
     };
@@ -108,7 +112,9 @@ fn denied_names_are_covered_before_other_events_are_judged() {
 #[test]
 fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
     let mut watch = Watch::over(Scene::new());
-    let mut at = rustix::fs::open(watch.scene.dir("w/deep"), OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let mut at =
+        rustix::fs::open(watch.scene.dir("w/deep"), OFlags::PATH, rustix::fs::Mode::empty())
+            .unwrap();
     for _ in 0..walk::MAX_DEPTH + 1 {
         rustix::fs::mkdirat(&at, c"d", rustix::fs::Mode::RWXU).unwrap();
         at = rustix::fs::openat(&at, c"d", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
@@ -118,9 +124,15 @@ fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
     }
     let events = &mut watch.events;
     let error = watch.guard.finish(&mut |event| events.push(event)).unwrap_err();
-    assert!(error.to_string().contains("did not finish") && error.to_string().contains("directories deep"), "{error}");
+    assert!(
+        error.to_string().contains("did not finish")
+            && error.to_string().contains("directories deep"),
+        "{error}"
+    );
     assert_eq!(watch.taken().len(), 20);
-    assert!(Command::new("rm").arg("-rf").arg(watch.scene.path("w/deep")).status().unwrap().success());
+    assert!(
+        Command::new("rm").arg("-rf").arg(watch.scene.path("w/deep")).status().unwrap().success()
+    );
 }
 
 #[test]
@@ -151,7 +163,12 @@ fn a_guard_with_nothing_to_read_does_nothing() {
 fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_outside() {
     let scene = Scene::new();
     let victim = scene.dir("victim");
-    for name in ["victim/.envrc", "victim/.git/hooks/pre-commit", "victim/keep", "w/mine/.vscode/settings.json"] {
+    for name in [
+        "victim/.envrc",
+        "victim/.git/hooks/pre-commit",
+        "victim/keep",
+        "w/mine/.vscode/settings.json",
+    ] {
         scene.file(name);
     }
     let mut watch = Watch::over(scene);
@@ -190,12 +207,21 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
     });
     assert_eq!(rounds, 399);
     watch.finish();
-    for name in ["victim/.envrc", "victim/.git/hooks/pre-commit", "victim/keep", "w/mine/.vscode/settings.json"] {
+    for name in [
+        "victim/.envrc",
+        "victim/.git/hooks/pre-commit",
+        "victim/keep",
+        "w/mine/.vscode/settings.json",
+    ] {
         assert_eq!(fs::read(watch.scene.path(name)).unwrap(), name.as_bytes());
     }
     let find = ["(", "-name", ".envrc", "-o", "-name", "post-checkout", ")"];
     let left = Command::new("find").arg(&w).args(find).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&left.stdout), "");
-    let kept = Command::new("find").arg(watch.scene.path("taken")).args(["-name", ".envrc"]).output().unwrap();
+    let kept = Command::new("find")
+        .arg(watch.scene.path("taken"))
+        .args(["-name", ".envrc"])
+        .output()
+        .unwrap();
     assert!(!kept.stdout.is_empty(), "the race was run");
 }

@@ -7,11 +7,17 @@ fn git_works_and_what_it_would_run_is_taken() {
     let scene = Scene::new();
     let w = scene.dir("w");
     scene.file("w/file");
-    assert!(git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"]));
+    assert!(
+        git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
+    );
     let mut watch = Watch::over(scene);
     // Beside a repository that is there: commit, stash, worktree.
     fs::write(w.join("file"), "changed").unwrap();
-    assert!(git(&w, &["stash", "-q"]) && git(&w, &["stash", "pop", "-q"]) && git(&w, &["commit", "-qam", "two"]));
+    assert!(
+        git(&w, &["stash", "-q"])
+            && git(&w, &["stash", "pop", "-q"])
+            && git(&w, &["commit", "-qam", "two"])
+    );
     watch.turn();
     assert!(git(&w, &["worktree", "add", "-q", "tree"]));
     watch.turn();
@@ -52,7 +58,9 @@ fn git_is_not_disturbed_while_it_works() {
     let scene = Scene::new();
     let w = scene.dir("w");
     scene.file("w/file");
-    assert!(git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"]));
+    assert!(
+        git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
+    );
     let mut watch = Watch::over(scene);
     for round in 0..10 {
         std::thread::scope(|scope| {
@@ -60,7 +68,10 @@ fn git_is_not_disturbed_while_it_works() {
                 let (sub, tree) = (format!("sub{round}"), format!("tree{round}"));
                 assert!(git(&w, &["init", "-q", &sub]));
                 fs::write(w.join(&sub).join("x"), "x").unwrap();
-                assert!(git(&w.join(&sub), &["add", "x"]) && git(&w.join(&sub), &["commit", "-qm", "one"]));
+                assert!(
+                    git(&w.join(&sub), &["add", "x"])
+                        && git(&w.join(&sub), &["commit", "-qm", "one"])
+                );
                 assert!(git(&w.join(&sub), &["remote", "add", "o", "https://example.org/x"]));
                 assert!(git(&w, &["worktree", "add", "-q", &tree]));
                 assert!(git(&w.join(&tree), &["commit", "-q", "--allow-empty", "-m", "two"]));
@@ -109,9 +120,15 @@ fn a_repository_without_a_work_tree_loses_its_head() {
         scene.file(Path::new("w/old.git").join(name));
     }
     let mut watch = Watch::over(scene);
-    for name in
-        ["trap/HEAD", "trap/objects/x", "trap/refs/x", "half/HEAD", "half/refs/x", "other/HEAD", "other/commondir"]
-    {
+    for name in [
+        "trap/HEAD",
+        "trap/objects/x",
+        "trap/refs/x",
+        "half/HEAD",
+        "half/refs/x",
+        "other/HEAD",
+        "other/commondir",
+    ] {
         watch.scene.file(Path::new("w").join(name));
         watch.turn();
     }
@@ -120,7 +137,8 @@ fn a_repository_without_a_work_tree_loses_its_head() {
     }
     fs::rename(watch.scene.path("moved"), watch.scene.path("w/moved")).unwrap();
     fs::write(watch.scene.path("w/old.git/HEAD.lock"), "x").unwrap();
-    fs::rename(watch.scene.path("w/old.git/HEAD.lock"), watch.scene.path("w/old.git/HEAD")).unwrap();
+    fs::rename(watch.scene.path("w/old.git/HEAD.lock"), watch.scene.path("w/old.git/HEAD"))
+        .unwrap();
     watch.turn().finish();
     // G10, G11.
     assert_eq!(watch.taken(), ["w/moved/HEAD", "w/other/HEAD", "w/trap/HEAD"]);

@@ -46,14 +46,20 @@ fn a_question_is_read() {
 fn answers_say_what_was_asked() {
     let asked = &QUERY[12..];
     let address = "198.18.0.7".parse().unwrap();
-    let with_address =
-        [b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0", asked, b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\xc6\x12\0\x07"]
-            .concat();
+    let with_address = [
+        b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0",
+        asked,
+        b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\xc6\x12\0\x07",
+    ]
+    .concat();
     assert_eq!(answer(&read(QUERY), Answer::V4(address)), with_address);
     let six = changed(QUERY, &[(30, 28)]);
     let told = answer(&read(&six), Answer::V6("fdfa::7".parse().unwrap()));
     assert_eq!(told[..12], *b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0");
-    assert_eq!(told[33..], *b"\xc0\x0c\0\x1c\0\x01\0\0\0\x3c\0\x10\xfd\xfa\0\0\0\0\0\0\0\0\0\0\0\0\0\x07");
+    assert_eq!(
+        told[33..],
+        *b"\xc0\x0c\0\x1c\0\x01\0\0\0\x3c\0\x10\xfd\xfa\0\0\0\0\0\0\0\0\0\0\0\0\0\x07"
+    );
     for (said, code) in [(Answer::Nothing, 0), (Answer::NoName, 3), (Answer::Failed, 2)] {
         let expected = [&[0x12, 0x34, 0x81, 0x80 | code, 0, 1, 0, 0, 0, 0, 0, 0], asked].concat();
         assert_eq!(answer(&read(QUERY), said), expected);
@@ -72,7 +78,8 @@ fn extensions_are_answered_if_they_are_used() {
     assert_eq!(told[33..], *OPTION);
     // A cookie is left out, other records are not looked at.
     let cookie = b"\0\0\x29\x04\xd0\0\0\x80\0\0\x0c\0\x0a\0\x08abcdefgh";
-    let query = changed(&[QUERY, cookie, b"\xc0\x0c\0\x10\0\x01\0\0\0\0\0\x01x"].concat(), &[(11, 2)]);
+    let query =
+        changed(&[QUERY, cookie, b"\xc0\x0c\0\x10\0\x01\0\0\0\0\0\x01x"].concat(), &[(11, 2)]);
     assert_eq!(answer(&read(&query), Answer::NoName)[33..], *OPTION);
     // Version 1: BADVERS, whose upper bits stand in the record.
     let newer = changed(&[QUERY, b"\0\0\x29\x04\xd0\0\x01\0\0\0\0"].concat(), &[(11, 1)]);
@@ -119,9 +126,12 @@ fn what_is_no_question_is_refused_or_not_answered() {
         assert_eq!(code(&message), 1, "{message:?}");
     }
     // Pointers: to itself, to each other, into the header, forward.
-    for (first, second) in
-        [(b"\xc0\x0c", b"\0\0"), (b"\xc0\x0e", b"\xc0\x0c"), (b"\xc0\0", b"\0\0"), (b"\xc0\x10", b"\0\0")]
-    {
+    for (first, second) in [
+        (b"\xc0\x0c", b"\0\0"),
+        (b"\xc0\x0e", b"\xc0\x0c"),
+        (b"\xc0\0", b"\0\0"),
+        (b"\xc0\x10", b"\0\0"),
+    ] {
         assert_eq!(code(&[&QUERY[..12], first, second, b"\0\x01\0\x01"].concat()), 1);
     }
     // Another class; another operation, which is said back.
@@ -210,11 +220,21 @@ fn aliases_are_followed_in_any_order() {
         let mut records: Vec<Vec<u8>> = Vec::new();
         for pair in names.windows(2) {
             records.push(
-                [&[1, pair[0]], &b"\xc0\x0e\0\x05\0\x01\0\0\0\x14\0\x04\x01"[..], &[pair[1]], b"\xc0\x0e"].concat(),
+                [
+                    &[1, pair[0]],
+                    &b"\xc0\x0e\0\x05\0\x01\0\0\0\x14\0\x04\x01"[..],
+                    &[pair[1]],
+                    b"\xc0\x0e",
+                ]
+                .concat(),
             );
         }
         records.push(
-            [&[1, *names.last().unwrap()], &b"\xc0\x0e\0\x01\0\x01\0\0\0\x3c\0\x04\x09\x09\x09\x09"[..]].concat(),
+            [
+                &[1, *names.last().unwrap()],
+                &b"\xc0\x0e\0\x01\0\x01\0\0\0\x3c\0\x04\x09\x09\x09\x09"[..],
+            ]
+            .concat(),
         );
         replied(&reply(GOOD, Kind::A, &records.iter().map(Vec::as_slice).collect::<Vec<_>>()))
     };
@@ -259,7 +279,11 @@ fn malformed_replies_are_refused() {
         b"\xc0\x1b\0\x01\0\x01\0\0\0\x3c\0\x04\x01\x02\x03\x04",
         b"\x40\0\0\x01\0\x01\0\0\0\x3c\0\x04\x01\x02\x03\x04",
     ] {
-        assert_eq!(replied(&reply(GOOD, Kind::A, &[record])), Err(ReplyError::Malformed), "{record:?}");
+        assert_eq!(
+            replied(&reply(GOOD, Kind::A, &[record])),
+            Err(ReplyError::Malformed),
+            "{record:?}"
+        );
     }
     let many = vec![HERE; 200];
     assert_eq!(replied(&reply(GOOD, Kind::A, &many)).unwrap().0.len(), ADDRESSES);

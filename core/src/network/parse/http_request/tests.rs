@@ -61,14 +61,18 @@ fn with(headers: &str) -> String {
 #[test]
 fn each_request_names_its_host() {
     assert_eq!(said("GET / HTTP/1.1\r\nHost: A.Example\r\n\r\n"), "a.example");
-    assert_eq!(said("GET /?q=\u{fc} HTTP/1.1\r\nhOST:\ta.example:8080 \r\nAccept: */*\r\n\r\n"), "a.example:8080");
+    assert_eq!(
+        said("GET /?q=\u{fc} HTTP/1.1\r\nhOST:\ta.example:8080 \r\nAccept: */*\r\n\r\n"),
+        "a.example:8080"
+    );
     assert_eq!(said("GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n"), "10.0.0.1");
     assert_eq!(said("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n"), "::1:80");
     assert_eq!(said("GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n"), "::1");
     assert_eq!(said("OPTIONS * HTTP/1.1\r\nHost: a.example\r\n\r\n"), "a.example");
     assert_eq!(said("GET / HTTP/1.0\r\n\r\n"), "-");
     assert_eq!(said("GET / HTTP/1.0\r\nHost: a.example\r\n\r\n"), "a.example");
-    let two = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\nHEAD /b HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    let two =
+        "GET / HTTP/1.1\r\nHost: a.example\r\n\r\nHEAD /b HTTP/1.1\r\nHost: b.example\r\n\r\n";
     assert_eq!(said(two), "a.example b.example");
     assert_eq!(said("\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "+2 +2 a.example");
     assert_eq!(said("GET / HTTP/1.1\r\nHost: a.example\r\n"), "…");
@@ -77,14 +81,24 @@ fn each_request_names_its_host() {
 #[test]
 fn bodies_are_passed_on_and_not_read() {
     let next = "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
-    let fixed =
-        |body: &str| format!("PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}{next}", body.len());
+    let fixed = |body: &str| {
+        format!(
+            "PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}{next}",
+            body.len()
+        )
+    };
     assert_eq!(said(&fixed("")), "a.example b.example");
     assert_eq!(said(&fixed("hello")), "a.example +5 b.example");
     assert_eq!(said(&fixed(next)), format!("a.example +{} b.example", next.len()));
-    assert_eq!(said("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000000\r\n\r\nx"), "a +9000000000 …");
-    let chunked =
-        |body: &str| said(&format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n{body}{next}"));
+    assert_eq!(
+        said("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000000\r\n\r\nx"),
+        "a +9000000000 …"
+    );
+    let chunked = |body: &str| {
+        said(&format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n{body}{next}"
+        ))
+    };
     assert_eq!(chunked("0\r\n\r\n"), "a +3 +2 b.example");
     assert_eq!(chunked("5\r\nhello\r\n0\r\n\r\n"), "a +8 +2 +3 +2 b.example");
     assert_eq!(chunked("5;a=b;c=\"d\"\r\nhello\r\n00\r\n\r\n"), "a +18 +2 +4 +2 b.example");
@@ -97,7 +111,9 @@ fn bodies_are_passed_on_and_not_read() {
 
 #[test]
 fn chunks_are_read_in_one_way_only() {
-    let chunked = |body: &str| said(&format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"));
+    let chunked = |body: &str| {
+        said(&format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"))
+    };
     for size in [
         "",
         "x",
@@ -216,10 +232,22 @@ fn heads_are_read_in_one_way_only() {
     ] {
         assert_eq!(said(&format!("{line}\r\nHost: a.example\r\n\r\n")), "Malformed", "{line:?}");
     }
-    for version in
-        ["HTTP/1.2", "HTTP/0.9", "HTTP/3.0", "http/1.1", "HTTP/1.10", "HTTP/11", "HTTPS/1.1", "HTTP/1.1x", "HTTP/2"]
-    {
-        assert_eq!(said(&format!("GET / {version}\r\nHost: a.example\r\n\r\n")), "Version", "{version}");
+    for version in [
+        "HTTP/1.2",
+        "HTTP/0.9",
+        "HTTP/3.0",
+        "http/1.1",
+        "HTTP/1.10",
+        "HTTP/11",
+        "HTTPS/1.1",
+        "HTTP/1.1x",
+        "HTTP/2",
+    ] {
+        assert_eq!(
+            said(&format!("GET / {version}\r\nHost: a.example\r\n\r\n")),
+            "Version",
+            "{version}"
+        );
     }
     for request in [
         "GET / HTTP/1.1\nHost: a.example\n\n",
@@ -267,7 +295,8 @@ fn there_is_one_host() {
 
 #[test]
 fn the_host_of_the_target_is_the_same() {
-    let get = |target: &str, host: &str| said(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    let get =
+        |target: &str, host: &str| said(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
     assert_eq!(get("http://a.example/b", "A.example"), "a.example");
     assert_eq!(get("HTTP://A.example", "a.example"), "a.example");
     assert_eq!(get("http://a.example:80?b", "a.example"), "a.example");
@@ -293,15 +322,28 @@ fn the_host_of_the_target_is_the_same() {
 #[test]
 fn other_protocols_wait_for_an_answer_or_are_refused() {
     assert_eq!(with("Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"), "a.example ?");
-    assert_eq!(with("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n"), "a.example ?");
-    let upgrade = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
-    assert_eq!(said(&format!("{upgrade}GET / HTTP/1.1\r\nHost: b.example\r\n\r\n")), "a.example ? …");
-    assert_eq!(said(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n{upgrade}")), "a.example Late");
+    assert_eq!(
+        with("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n"),
+        "a.example ?"
+    );
+    let upgrade =
+        "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    assert_eq!(
+        said(&format!("{upgrade}GET / HTTP/1.1\r\nHost: b.example\r\n\r\n")),
+        "a.example ? …"
+    );
+    assert_eq!(
+        said(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n{upgrade}")),
+        "a.example Late"
+    );
     // Nobody takes these for a change of protocols.
     assert_eq!(with("Upgrade: websocket\r\n"), "a.example");
     assert_eq!(with("Connection: upgrade\r\n"), "a.example");
     assert_eq!(with("Upgrade: websocket\r\nConnection: x-upgrade\r\n"), "a.example");
-    assert_eq!(said("GET / HTTP/1.0\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"), "a");
+    assert_eq!(
+        said("GET / HTTP/1.0\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"),
+        "a"
+    );
     // What is behind a body is still read.
     let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n{}\n";
     assert_eq!(said(&format!("{late}x")), "a.example +3 …");
@@ -320,7 +362,8 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
 
 #[test]
 fn only_who_agreed_to_another_protocol_is_said_anything() {
-    let upgrade = b"GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
+    let upgrade =
+        b"GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     let other = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
     for agreed in [true, false] {
         let mut requests = Requests::default();
@@ -329,7 +372,9 @@ fn only_who_agreed_to_another_protocol_is_said_anything() {
         requests.answered(agreed);
         match requests.next(other) {
             Ok(Step::Open) => assert!(agreed),
-            Ok(Step::Head(head)) => assert_eq!((agreed, head.host.unwrap().to_string()), (false, "b.example".into())),
+            Ok(Step::Head(head)) => {
+                assert_eq!((agreed, head.host.unwrap().to_string()), (false, "b.example".into()))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -343,8 +388,14 @@ fn heads_have_an_end() {
     assert_eq!(at_once(&long(HEAD_LIMIT)), "a.example");
     assert_eq!(at_once(&long(HEAD_LIMIT + 1)), "Long");
     assert_eq!(transcript(long(HEAD_LIMIT + 1).as_bytes(), usize::MAX), "Long");
-    assert_eq!(Requests::default().next(&long(HEAD_LIMIT + 1).as_bytes()[..HEAD_LIMIT - 1]), Ok(Step::More));
-    assert_eq!(Requests::default().next(&long(HEAD_LIMIT + 1).as_bytes()[..HEAD_LIMIT]), Err(RequestError::Long));
+    assert_eq!(
+        Requests::default().next(&long(HEAD_LIMIT + 1).as_bytes()[..HEAD_LIMIT - 1]),
+        Ok(Step::More)
+    );
+    assert_eq!(
+        Requests::default().next(&long(HEAD_LIMIT + 1).as_bytes()[..HEAD_LIMIT]),
+        Err(RequestError::Long)
+    );
 }
 
 #[test]
@@ -409,9 +460,17 @@ fn first_bytes_say_what_may_be_a_request() {
     ] {
         assert_eq!(first(bytes), First::Unended, "{}", bytes.escape_ascii());
     }
-    for bytes in
-        [&b""[..], b"\r\n", b"G", b"GET", b"GET ", b"GET / HTTP/1.1", b"GET / HTTP/1.1\r", b"SSH-2.0", b"GET /\0"]
-    {
+    for bytes in [
+        &b""[..],
+        b"\r\n",
+        b"G",
+        b"GET",
+        b"GET ",
+        b"GET / HTTP/1.1",
+        b"GET / HTTP/1.1\r",
+        b"SSH-2.0",
+        b"GET /\0",
+    ] {
         assert_eq!(first(bytes), First::More, "{}", bytes.escape_ascii());
     }
     let long = [&b"GET /"[..], &[b'a'; HEAD_LIMIT]].concat();
@@ -430,7 +489,12 @@ fn noise_breaks_nothing() {
     for round in 0..2_000 {
         let bytes = noise.changed(good[round % good.len()]);
         // The steps do not depend on how the bytes arrive.
-        assert_eq!(transcript(&bytes, 3), transcript(&bytes, usize::MAX), "{}", bytes.escape_ascii());
+        assert_eq!(
+            transcript(&bytes, 3),
+            transcript(&bytes, usize::MAX),
+            "{}",
+            bytes.escape_ascii()
+        );
         let _ = first(&bytes);
         // What is taken for requests here is seen as one at the start.
         let whole = Requests::default().next(&bytes);
@@ -443,7 +507,10 @@ fn noise_breaks_nothing() {
 #[test]
 fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
     let asked = |method: &str, body: &str| {
-        said(&format!("{method} / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+        said(&format!(
+            "{method} / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
     };
     let hidden = "GET /private HTTP/1.1\r\nHost: b.example\r\n\r\n";
     for method in ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "delete"] {
@@ -467,7 +534,11 @@ fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
             "\r\n",
             "two words",
         ] {
-            assert_eq!(asked(method, body), format!("a.example +{}", body.len()), "{method} {body:?}");
+            assert_eq!(
+                asked(method, body),
+                format!("a.example +{}", body.len()),
+                "{method} {body:?}"
+            );
         }
     }
     for method in ["POST", "PUT", "PATCH", "PROPFIND"] {
@@ -476,7 +547,8 @@ fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
     let long = "GET ".repeat(HEAD_LIMIT);
     assert_eq!(
         transcript(
-            format!("GET / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 999999\r\n\r\n{long}").as_bytes(),
+            format!("GET / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 999999\r\n\r\n{long}")
+                .as_bytes(),
             4096
         ),
         "a.example Body"

@@ -6,10 +6,12 @@ fn token() -> Token {
 }
 
 fn authorised() -> String {
-    "Proxy-Authorization: Basic cGFkZG9jazowMTIzNDU2Nzg5YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZg==\r\n".to_owned()
+    "Proxy-Authorization: Basic cGFkZG9jazowMTIzNDU2Nzg5YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZg==\r\n"
+        .to_owned()
 }
 
-/// All at once, and a byte at a time: what comes out is the same. Words that were said are returned too.
+/// All at once, and a byte at a time: what comes out is the same. Words that were said are returned
+/// too.
 fn greet(bytes: &[u8]) -> (Vec<u8>, Step) {
     let greet = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let (mut greeting, mut held, mut said) = (Greeting::default(), Vec::new(), Vec::new());
@@ -43,7 +45,9 @@ fn asked(bytes: &[u8]) -> ProxyRequest {
 
 fn status(bytes: &[u8]) -> String {
     match greet(bytes) {
-        (_, Step::Refused(words, _)) => String::from_utf8_lossy(&words).chars().skip(9).take(3).collect(),
+        (_, Step::Refused(words, _)) => {
+            String::from_utf8_lossy(&words).chars().skip(9).take(3).collect()
+        }
         other => panic!("{}: {other:?}", bytes.escape_ascii()),
     }
 }
@@ -62,7 +66,10 @@ fn a_connect_names_host_and_port() {
     ] {
         let head = request(&format!("CONNECT {target} HTTP/1.1"), "Host: whatever\r\n");
         let found = asked(&[&head[..], b"\x16\x03"].concat());
-        assert_eq!((found.host.to_string().as_str(), found.port, found.form), (host, port, Form::Connect));
+        assert_eq!(
+            (found.host.to_string().as_str(), found.port, found.form),
+            (host, port, Form::Connect)
+        );
         assert_eq!((found.taken, &found.head[..]), (head.len(), &b""[..]));
     }
 }
@@ -87,7 +94,11 @@ fn odd_targets_are_refused() {
         "\u{1}:443",
         "%67ood.example:443",
     ] {
-        assert_eq!(status(&request(&format!("CONNECT {target} HTTP/1.1"), "")), "400", "{target:?}");
+        assert_eq!(
+            status(&request(&format!("CONNECT {target} HTTP/1.1"), "")),
+            "400",
+            "{target:?}"
+        );
     }
     for line in [
         "GET / HTTP/1.1",
@@ -113,7 +124,10 @@ fn a_request_is_passed_on_as_the_host_itself_would_have_been_asked() {
                   Upgrade: h3\r\nTE: trailers\r\nContent-Length: 3\r\nX-Stays:  a b \r\n";
     let head = request("POST http://good.example:8080?q=http://other/ HTTP/1.1", fields);
     let found = asked(&[&head[..], b"abc"].concat());
-    assert_eq!((found.host.to_string(), found.port, found.taken), ("good.example".to_owned(), 8080, head.len()));
+    assert_eq!(
+        (found.host.to_string(), found.port, found.taken),
+        ("good.example".to_owned(), 8080, head.len())
+    );
     let expected = "POST /?q=http://other/ HTTP/1.1\r\nHost: good.example:8080\r\nContent-Length: 3\r\nX-Stays: a b\r\n\
                     Connection: close\r\n\r\n";
     assert_eq!(String::from_utf8(found.head).unwrap(), expected);
@@ -136,7 +150,11 @@ fn what_can_be_read_in_two_ways_is_refused() {
         "Host : good.example\r\n",
         "Host: good.example\r\nX: a\0b\r\n",
     ] {
-        assert_eq!(status(&request("GET http://good.example/ HTTP/1.1", fields)), "400", "{fields:?}");
+        assert_eq!(
+            status(&request("GET http://good.example/ HTTP/1.1", fields)),
+            "400",
+            "{fields:?}"
+        );
     }
 }
 
@@ -145,16 +163,24 @@ fn who_has_no_password_is_told_and_who_has_a_wrong_one_too() {
     let bare = b"CONNECT good.example:443 HTTP/1.1\r\nHost: good.example\r\n\r\n";
     let (_, Step::Refused(words, None)) = greet(bare) else { panic!("not the silent kind") };
     let text = String::from_utf8(words).unwrap();
-    assert!(text.starts_with("HTTP/1.1 407 ") && text.contains("Proxy-Authenticate: Basic realm="), "{text}");
+    assert!(
+        text.starts_with("HTTP/1.1 407 ") && text.contains("Proxy-Authenticate: Basic realm="),
+        "{text}"
+    );
     for header in [
-        "Proxy-Authorization: Basic cGFkZG9jazpmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZm\r\n".to_owned(),
+        "Proxy-Authorization: Basic cGFkZG9jazpmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZmZm\r\n"
+            .to_owned(),
         "Proxy-Authorization: Bearer x\r\n".to_owned(),
         authorised() + &authorised(),
         "Proxy-Authorization:\r\n".to_owned(),
     ] {
-        for line in ["CONNECT good.example:443 HTTP/1.1", "GET http://good.example/ HTTP/1.1", "nonsense"] {
+        for line in
+            ["CONNECT good.example:443 HTTP/1.1", "GET http://good.example/ HTTP/1.1", "nonsense"]
+        {
             let bytes = format!("{line}\r\n{header}\r\n");
-            let (_, Step::Refused(words, Some(WRONG_TOKEN))) = greet(bytes.as_bytes()) else { panic!("{bytes}") };
+            let (_, Step::Refused(words, Some(WRONG_TOKEN))) = greet(bytes.as_bytes()) else {
+                panic!("{bytes}")
+            };
             assert!(words.starts_with(b"HTTP/1.1 407 "));
         }
     }
@@ -177,9 +203,14 @@ fn a_client_of_socks_asks_by_name_and_by_address() {
         (b"\x05\x01\x00\x04\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\x01\xbb", "2001:db8::1", 443),
         (b"\x05\x01\x00\x04\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01\x01\xbb", "127.0.0.1", 443),
     ] {
-        let (said, Step::Asked(found)) = greet(&[&socks(wish)[..], b"rest"].concat()) else { panic!("{host}") };
+        let (said, Step::Asked(found)) = greet(&[&socks(wish)[..], b"rest"].concat()) else {
+            panic!("{host}")
+        };
         assert_eq!(said, [5, 2, 1, 0]);
-        assert_eq!((found.host.to_string().as_str(), found.port, found.form), (host, port, Form::Socks));
+        assert_eq!(
+            (found.host.to_string().as_str(), found.port, found.form),
+            (host, port, Form::Socks)
+        );
         assert_eq!((found.taken, &found.head[..]), (wish.len(), &b""[..]));
     }
 }
@@ -192,7 +223,9 @@ fn a_client_of_socks_is_refused_in_its_own_words() {
         (b"\x05\x01\x02\x01\x07paddock\x03bad", &[1, 1]),
         (b"\x05\x01\x02\x01\x00\x00", &[1, 1]),
     ] {
-        let (_, Step::Refused(found, Some(_))) = greet(bytes) else { panic!("{}", bytes.escape_ascii()) };
+        let (_, Step::Refused(found, Some(_))) = greet(bytes) else {
+            panic!("{}", bytes.escape_ascii())
+        };
         assert_eq!(found, words, "{}", bytes.escape_ascii());
     }
     for (wish, code) in [
@@ -206,7 +239,9 @@ fn a_client_of_socks_is_refused_in_its_own_words() {
         (b"\x05\x01\x00\x03\x0a2130706433\x01\xbb", NOT_ALLOWED),
         (b"\x05\x01\x00\x03\x0cgood.example\x00\x00", NOT_ALLOWED),
     ] {
-        let (_, Step::Refused(found, Some(_))) = greet(&socks(wish)) else { panic!("{}", wish.escape_ascii()) };
+        let (_, Step::Refused(found, Some(_))) = greet(&socks(wish)) else {
+            panic!("{}", wish.escape_ascii())
+        };
         assert_eq!(found, reply(code), "{}", wish.escape_ascii());
     }
     assert_eq!(Form::Socks.refusal(Vec::new(), refusal_response::DENIED), reply(NOT_ALLOWED));

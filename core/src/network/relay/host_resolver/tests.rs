@@ -22,7 +22,10 @@ fn the_hosts_file_is_read_with_all_its_names() {
     let hosts = read_hosts(
         b"# 1.2.3.4 no\n127.0.0.1\tlocalhost  Me.Example # here\n::1 localhost\nrubbish x\n10.0.0.1 bad/name b\n",
     );
-    assert_eq!(hosts[&name("localhost")], ["127.0.0.1".parse::<IpAddr>().unwrap(), "::1".parse().unwrap()]);
+    assert_eq!(
+        hosts[&name("localhost")],
+        ["127.0.0.1".parse::<IpAddr>().unwrap(), "::1".parse().unwrap()]
+    );
     assert_eq!(hosts[&name("me.example")], ["127.0.0.1".parse::<IpAddr>().unwrap()]);
     assert_eq!(hosts[&name("b")], ["10.0.0.1".parse::<IpAddr>().unwrap()]);
     assert_eq!(hosts.len(), 3);

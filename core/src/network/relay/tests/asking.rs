@@ -48,8 +48,15 @@ fn a_host_is_asked_about_when_it_is_dialled_and_not_looked_up_before() {
         assert_eq!(heard(&mut client), "here");
         drop(client);
         let told = world.told();
-        assert_eq!((&told["action"], &told["by"], &told["asked_ms"]), (&"allow".into(), &"terminal".into(), &7.into()));
-        assert_eq!((&told["pid"], &told["exe"]), (&std::process::id().into(), &"/usr/bin/test".into()), "{told}");
+        assert_eq!(
+            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&"allow".into(), &"terminal".into(), &7.into())
+        );
+        assert_eq!(
+            (&told["pid"], &told["exe"]),
+            (&std::process::id().into(), &"/usr/bin/test".into()),
+            "{told}"
+        );
         // Once is once.
         let _client = world.dial("new.example");
         assert_eq!(world.told()["ask"]["host"], "new.example");
@@ -117,9 +124,15 @@ fn who_is_denied_is_refused_with_a_reason_and_not_asked_again_at_once() {
         let question = world.told();
         world.reply(&question, "deny");
         let answer = heard(&mut client);
-        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"),
+            "{answer}"
+        );
         let told = world.told();
-        assert_eq!((&told["action"], &told["by"], &told["asked_ms"]), (&"deny".into(), &"terminal".into(), &7.into()));
+        assert_eq!(
+            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&"deny".into(), &"terminal".into(), &7.into())
+        );
         let mut again = world.dial("new.example");
         assert!(is_refused(&mut again));
         assert_eq!(world.told()["action"], "deny");
@@ -164,7 +177,11 @@ fn rules_are_not_asked_about() {
         // What was approved for good answers the question.
         assert_eq!(heard(&mut world.dial("new.example")), "here");
         let told = world.told();
-        assert_eq!((&told["action"], &told["rule"]), (&"allow".into(), &"approved.toml:2".into()), "{told}");
+        assert_eq!(
+            (&told["action"], &told["rule"]),
+            (&"allow".into(), &"approved.toml:2".into()),
+            "{told}"
+        );
         // And a name that leads into the host is refused, whoever allows it.
         world.name("inner.example", "127.0.0.1");
         let mut client = world.dial("inner.example");

@@ -6,7 +6,8 @@ use std::net::Shutdown;
 use super::world::{in_world, rules};
 
 const ALLOWED: &str = "good.example:8080";
-const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const UPGRADE: &str =
+    "GET / HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
 
 #[test]
@@ -43,7 +44,11 @@ fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
                 client.read_to_string(&mut heard).unwrap();
                 assert!(heard.contains(&format!("HTTP/1.1 {status} OK")), "{heard}");
                 // The control: who agreed gets what is meant for it.
-                assert_eq!((heard.ends_with(EVIL), heard.contains("HTTP/1.1 403 ")), (switches, !switches), "{heard}");
+                assert_eq!(
+                    (heard.ends_with(EVIL), heard.contains("HTTP/1.1 403 ")),
+                    (switches, !switches),
+                    "{heard}"
+                );
                 if !switches {
                     assert_eq!(world.told()["host"], "evil.example");
                 }
@@ -52,7 +57,11 @@ fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
         }
         // Before it has answered nothing can be told from what it says.
         let mut client = world.dial("good.example");
-        client.write_all(["GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", UPGRADE].concat().as_bytes()).unwrap();
+        client
+            .write_all(
+                ["GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", UPGRADE].concat().as_bytes(),
+            )
+            .unwrap();
         let mut heard = String::new();
         let _ = client.read_to_string(&mut heard);
         assert!(heard.contains("only the first request"), "{heard}");
@@ -81,10 +90,13 @@ fn what_somebody_reads_as_a_request_is_not_passed_on() {
             let request = format!("{line}\r\nHost: evil.example\r\n\r\n");
             for at_once in [request.len(), 1] {
                 let mut client = world.dial("good.example");
-                let sent = request.as_bytes().chunks(at_once).try_for_each(|part| client.write_all(part));
+                let sent =
+                    request.as_bytes().chunks(at_once).try_for_each(|part| client.write_all(part));
                 let mut heard = Vec::new();
-                let ended = client.shutdown(Shutdown::Write).and_then(|()| client.read_to_end(&mut heard));
-                let refused = sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
+                let ended =
+                    client.shutdown(Shutdown::Write).and_then(|()| client.read_to_end(&mut heard));
+                let refused =
+                    sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
                 assert!(refused, "{line:?} {}", heard.escape_ascii());
                 // What went before it is told as well.
                 while world.told()["action"] != "deny" {}
@@ -92,15 +104,19 @@ fn what_somebody_reads_as_a_request_is_not_passed_on() {
             }
         }
         // The control: other protocols, which wait for nobody; and nothing of the above has come.
-        for words in
-            ["\0\0\0\x08\u{4}", "<?xml version='1.0'?>\n<a/>", "003agit-upload-pack /a\0host=b\0", "USER a\r\n"]
-        {
+        for words in [
+            "\0\0\0\x08\u{4}",
+            "<?xml version='1.0'?>\n<a/>",
+            "003agit-upload-pack /a\0host=b\0",
+            "USER a\r\n",
+        ] {
             let mut client = world.dial("good.example");
             client.write_all(words.as_bytes()).unwrap();
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut [0]).unwrap(), 0);
-            let heard = std::iter::repeat_with(&received)
-                .find(|heard| heard.starts_with(&words.as_bytes()[..1]) && heard.len() == words.len());
+            let heard = std::iter::repeat_with(&received).find(|heard| {
+                heard.starts_with(&words.as_bytes()[..1]) && heard.len() == words.len()
+            });
             assert_eq!(heard.unwrap(), words.as_bytes());
         }
     });

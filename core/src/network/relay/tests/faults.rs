@@ -74,7 +74,11 @@ fn a_head_without_end_is_refused_and_one_that_just_fits_passes() {
         let mut answer = String::new();
         let _ = client.read_to_string(&mut answer);
         let told = world.told();
-        assert_eq!((&told["action"], &told["layer"]), (&"deny".into(), &"request".into()), "{told}");
+        assert_eq!(
+            (&told["action"], &told["layer"]),
+            (&"deny".into(), &"request".into()),
+            "{told}"
+        );
     });
 }
 
@@ -132,9 +136,17 @@ fn a_name_server_that_lies_is_not_believed() {
             world.name(&name, &format!("liar:{lie} 93.184.216.35"));
             let mut client = world.dial(&name);
             client.write_all(b"\0").unwrap();
-            assert_eq!(client.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset, "{lie}");
+            assert_eq!(
+                client.read(&mut [0]).unwrap_err().kind(),
+                ErrorKind::ConnectionReset,
+                "{lie}"
+            );
             let told = world.told();
-            assert_eq!((&told["action"], &told["address"]), (&"fail".into(), &serde_json::Value::Null), "{told}");
+            assert_eq!(
+                (&told["action"], &told["address"]),
+                (&"fail".into(), &serde_json::Value::Null),
+                "{told}"
+            );
         }
         // What is true counts, also behind a lie.
         world.name("first.example", "liar:first 93.184.216.34");
@@ -221,7 +233,8 @@ fn what_is_refused_or_never_answered_leaves_nothing_behind() {
         world.serve(|mut stream| drop(stream.read(&mut [0])));
         let before = world.relay_descriptors();
         for _ in 0..3 {
-            let mut refused: Vec<TcpStream> = (0..200).map(|_| world.dial_address("93.184.216.99")).collect();
+            let mut refused: Vec<TcpStream> =
+                (0..200).map(|_| world.dial_address("93.184.216.99")).collect();
             for client in &mut refused {
                 assert!(client.write_all(b"\0").is_err() || client.read(&mut [0]).is_err());
                 assert_eq!(world.told()["port"], PORT);

@@ -33,13 +33,16 @@ fn all(client: &mut TcpStream) -> String {
 #[test]
 fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
     in_world(&with_a_route(), |world| {
-        let request = format!("POST /a HTTP/1.1\r\nHost: {ROUTE}:8080\r\nContent-Length: 3\r\n\r\nabc");
+        let request =
+            format!("POST /a HTTP/1.1\r\nHost: {ROUTE}:8080\r\nContent-Length: 3\r\n\r\nabc");
         let connect = format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n{request}");
         let whole = format!(
             "POST http://{ROUTE}:8080/a HTTP/1.1\r\nHost: {ROUTE}:8080\r\n{AUTHORISED}Content-Length: 3\r\n\r\nabc"
         );
         let anew = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
-        let wish = [SOCKS, b"\x05\x01\x00\x03\x14", ROUTE.as_bytes(), b"\x1f\x90", request.as_bytes()].concat();
+        let wish =
+            [SOCKS, b"\x05\x01\x00\x03\x14", ROUTE.as_bytes(), b"\x1f\x90", request.as_bytes()]
+                .concat();
         let greeted = &b"\x05\x02\x01\x00\x05\0\0\x01\0\0\0\0\0\0"[..];
         for (by_proxy, sent, welcome, expected) in [
             (false, request.as_bytes(), &b""[..], &request),
@@ -55,7 +58,10 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
             let begun = said.len();
             said.resize(expected.len(), 0);
             connection.read_exact(&mut said[begun..]).unwrap();
-            assert_eq!(said.escape_ascii().to_string(), expected.as_bytes().escape_ascii().to_string());
+            assert_eq!(
+                said.escape_ascii().to_string(),
+                expected.as_bytes().escape_ascii().to_string()
+            );
             connection.write_all(b"here").unwrap();
             drop(connection);
             assert_eq!(all(&mut client), [welcome, b"here"].concat().escape_ascii().to_string());
@@ -63,20 +69,26 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
         // It is told by whoever speaks HTTP.
         assert!(world.says_nothing());
         let mut around = proxy(world);
-        around.write_all(format!("CONNECT new.example:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes()).unwrap();
+        around
+            .write_all(format!("CONNECT new.example:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
+            .unwrap();
         assert!(all(&mut around).starts_with("HTTP/1.1 403 "));
     });
 }
 
 #[test]
 fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
-    let inspected = json!({ "routes": [], "inspect": [{ "host": "new.example", "source": "paddock.toml:2" }] });
+    let inspected =
+        json!({ "routes": [], "inspect": [{ "host": "new.example", "source": "paddock.toml:2" }] });
     in_world(&plan(Action::Ask, inspected), |world| {
         world.name("new.example", "93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         world.call(1, "new.example");
         let (message, _, connection) = world.handed();
-        assert_eq!((&message["id"], &message["denied"], connection.is_none()), (&1.into(), &true.into(), true));
+        assert_eq!(
+            (&message["id"], &message["denied"], connection.is_none()),
+            (&1.into(), &true.into(), true)
+        );
         let _client = world.dial("new.example");
         let question = world.told();
         assert_eq!(question["ask"]["host"], "new.example");
@@ -86,7 +98,10 @@ fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
         assert_eq!(message, json!({ "host": "new.example", "kind": "inspect", "port": PORT }));
         assert!(said.is_empty() && connection.is_some());
         let told = world.told();
-        assert_eq!((&told["action"], &told["by"], &told["asked_ms"]), (&"allow".into(), &"terminal".into(), &7.into()));
+        assert_eq!(
+            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&"allow".into(), &"terminal".into(), &7.into())
+        );
         world.call(2, "new.example");
         let (message, _, server) = world.handed();
         assert_eq!(message, json!({ "address": "93.184.216.34", "id": 2 }));
@@ -101,10 +116,16 @@ fn when_nobody_speaks_http_any_more_that_is_said() {
         let mut client = world.dial(ROUTE);
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut tunnel = proxy(world);
-        tunnel.write_all(format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes()).unwrap();
+        tunnel
+            .write_all(format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
+            .unwrap();
         for client in [&mut client, &mut tunnel] {
             let heard = all(client);
-            assert!(heard.starts_with("HTTP/1.1 502 ") && heard.contains("what speaks HTTP for it is gone"), "{heard}");
+            assert!(
+                heard.starts_with("HTTP/1.1 502 ")
+                    && heard.contains("what speaks HTTP for it is gone"),
+                "{heard}"
+            );
             assert_eq!(world.told()["action"], "fail");
         }
     });

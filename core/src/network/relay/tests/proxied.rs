@@ -6,7 +6,8 @@ use std::net::{Shutdown, TcpStream};
 use super::ALLOWED;
 use super::world::{World, client_hello, in_world, rules};
 
-pub const AUTHORISED: &str = "Proxy-Authorization: Basic cGFkZG9jazowMTIzNDU2Nzg5YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZg==\r\n";
+pub const AUTHORISED: &str =
+    "Proxy-Authorization: Basic cGFkZG9jazowMTIzNDU2Nzg5YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZg==\r\n";
 pub const ESTABLISHED: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
 pub const SOCKS: &[u8] = b"\x05\x01\x02\x01\x07paddock\x200123456789abcdef0123456789abcdef";
 
@@ -47,7 +48,11 @@ fn what_was_said_too_early_waits_and_is_judged() {
                     };
                     assert_eq!(heard, welcome, "{}", heard.escape_ascii());
                     assert_eq!(received(), hello);
-                    assert_eq!((&told["action"], &told["sent"]), (&"allow".into(), &hello.len().into()), "{told}");
+                    assert_eq!(
+                        (&told["action"], &told["sent"]),
+                        (&"allow".into(), &hello.len().into()),
+                        "{told}"
+                    );
                 } else {
                     assert_eq!(
                         (&told["action"], &told["reason"]),
@@ -68,12 +73,13 @@ fn a_request_that_follows_another_is_not_passed_on() {
         let first = format!(
             "POST http://good.example:8080/a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\n{AUTHORISED}\r\nabc"
         );
-        for second in [&first[..], "GET http://evil.example/ HTTP/1.1\r\n\r\n", "what is this?\r\n\r\n"] {
+        for second in
+            [&first[..], "GET http://evil.example/ HTTP/1.1\r\n\r\n", "what is this?\r\n\r\n"]
+        {
             let mut client = proxy(world);
             client.write_all([&first, second].concat().as_bytes()).unwrap();
             assert!(all(&mut client).is_empty());
-            let expected =
-                "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\nConnection: close\r\n\r\nabc";
+            let expected = "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\nConnection: close\r\n\r\nabc";
             assert_eq!(String::from_utf8(received()).unwrap(), expected);
             assert_eq!(world.told()["action"], "allow");
         }
@@ -85,11 +91,17 @@ fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_
     in_world(&rules(&[ALLOWED, "gone.example:8080"]), |world| {
         let names = [("evil.example", "403", 2), ("gone.example", "502", 4)];
         for (name, status, code) in names {
-            for line in [format!("CONNECT {name}:8080 HTTP/1.1"), format!("GET http://{name}:8080/ HTTP/1.0")] {
+            for line in [
+                format!("CONNECT {name}:8080 HTTP/1.1"),
+                format!("GET http://{name}:8080/ HTTP/1.0"),
+            ] {
                 let mut client = proxy(world);
                 client.write_all(format!("{line}\r\n{AUTHORISED}\r\n").as_bytes()).unwrap();
                 let heard = String::from_utf8(all(&mut client)).unwrap();
-                assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")) && heard.contains(name), "{heard}");
+                assert!(
+                    heard.starts_with(&format!("HTTP/1.1 {status} ")) && heard.contains(name),
+                    "{heard}"
+                );
                 assert_eq!(world.told()["host"], name);
             }
             let mut client = proxy(world);

@@ -1,4 +1,5 @@
-//! Two networks: `inside`, whose every address leads to the relay, and one outside it with a name server and servers.
+//! Two networks: `inside`, whose every address leads to the relay, and one outside it with a name
+//! server and servers.
 
 use std::collections::HashMap;
 use std::io::{IoSliceMut, Read as _, Write as _};
@@ -14,7 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags,
+    SocketType, sockopt,
 };
 use rustix::process::WaitOptions;
 use rustix::thread::LinkNameSpaceType;
@@ -60,7 +62,9 @@ const INSIDE: &str = "
 /// `host` or `host:port`, one in each line.
 pub fn rules(allowed: &[&str]) -> Network {
     let rule = |(index, rule): (usize, &&str)| {
-        let (host, port) = rule.rsplit_once(':').map_or((*rule, None), |(host, port)| (host, port.parse::<u16>().ok()));
+        let (host, port) = rule
+            .rsplit_once(':')
+            .map_or((*rule, None), |(host, port)| (host, port.parse::<u16>().ok()));
         serde_json::json!([host, port, index + 1])
     };
     let hosts: Vec<Value> = allowed.iter().enumerate().map(rule).collect();
@@ -94,21 +98,29 @@ struct Names {
     is_silent: bool,
 }
 
-/// Runs `body` in a process of its own, beside a relay with these rules. The relay ends when the body does.
+/// Runs `body` in a process of its own, beside a relay with these rules. The relay ends when the
+/// body does.
 pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     const ALONE: &str = "PADDOCK_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         // Namespaces are a process's: the test runs once more, as the only one of its own.
         let name = std::thread::current().name().unwrap().to_owned();
         let mut alone = Command::new("unshare");
-        alone.args(["--user", "--map-root-user", "--net"]).arg(std::env::current_exe().unwrap()).env(ALONE, "");
-        let ended = alone.args(["--exact", &name, "--nocapture", "--test-threads=1"]).output().unwrap();
-        let said = [ended.stdout, ended.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
+        alone
+            .args(["--user", "--map-root-user", "--net"])
+            .arg(std::env::current_exe().unwrap())
+            .env(ALONE, "");
+        let ended =
+            alone.args(["--exact", &name, "--nocapture", "--test-threads=1"]).output().unwrap();
+        let said = [ended.stdout, ended.stderr]
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .concat();
         assert!(ended.status.success() && said.contains("1 passed"), "{said}");
         return;
     }
     let namespace = || OwnedFd::from(std::fs::File::open("/proc/thread-self/ns/net").unwrap());
-    let leave = || sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0]).unwrap();
+    let leave =
+        || sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0]).unwrap();
     let outside = namespace();
     let relay = std::process::id();
     leave();
@@ -128,7 +140,8 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     std::fs::write(&servers, "nameserver 127.0.0.1\noptions timeout:1 attempts:1\n").unwrap();
 
     let flags = SocketFlags::CLOEXEC;
-    let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let (handover, handed) = crate::kernel::socket_pair::pair().unwrap();
     sockets.handover = Some(handover);
     let names = Arc::new(Mutex::new(Names::default()));
@@ -140,15 +153,33 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
             sockopt::set_socket_timeout(&handed, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
             let handed = Mutex::new(Some(handed));
             let identified = Arc::default();
-            let world = World { inside, outside, far, line, heard, names, relay, servers: written, handed, identified };
+            let world = World {
+                inside,
+                outside,
+                far,
+                line,
+                heard,
+                names,
+                relay,
+                servers: written,
+                handed,
+                identified,
+            };
             world.answer_names();
             world.listen(hear);
             body(&world);
         }));
         if ended.is_err() { 101 } else { 0 }
     });
-    let relayed = run_with(plan, sockets, Some(Token::known()), ours, Sources { hosts, servers, port: NAMES });
-    let (_, status) = rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
+    let relayed = run_with(
+        plan,
+        sockets,
+        Some(Token::known()),
+        ours,
+        Sources { hosts, servers, port: NAMES },
+    );
+    let (_, status) =
+        rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
     std::fs::remove_dir_all(directory).unwrap();
     assert_eq!((relayed, status.exit_status()), (0, Some(0)), "what went wrong stands above");
 }
@@ -163,7 +194,8 @@ fn shell(commands: &str) {
 }
 
 fn enter(namespace: &OwnedFd) {
-    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .unwrap();
 }
 
 fn sockets(local_ports: &[u16]) -> Sockets {
@@ -174,13 +206,20 @@ fn sockets(local_ports: &[u16]) -> Sockets {
     sockopt::set_ipv6_v6only(&udp6, true).unwrap();
     sys::turn_socket_option_on(&udp6, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT).unwrap();
     rustix::net::bind(&udp6, &"[::]:53".parse::<SocketAddr>().unwrap()).unwrap();
-    let local = local_ports.iter().map(|port| (*port, TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap().into()));
+    let local = local_ports
+        .iter()
+        .map(|port| (*port, TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap().into()));
     let local = local.collect();
     let udp4 = OwnedFd::from(udp4);
     sys::turn_socket_option_on(&udp4, libc::IPPROTO_IP, libc::IP_PKTINFO).unwrap();
     sys::turn_socket_option_on(&udp6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO).unwrap();
     let protocol = Some(rustix::net::netlink::SOCK_DIAG);
-    let diagnosis = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, protocol);
+    let diagnosis = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        protocol,
+    );
     let (dialled, names) = (vec![tcp4.into(), tcp6.into()], vec![udp4, udp6]);
     Sockets { dialled, names, local, diagnosis: diagnosis.ok(), ..Sockets::default() }
 }
@@ -218,7 +257,10 @@ impl World {
         let answer = &answer[..length];
         match answer[3] & 15 {
             0 => {
-                let at = answer.windows(6).rposition(|part| part[..2] == [0, 4] && part[2] == 198).unwrap();
+                let at = answer
+                    .windows(6)
+                    .rposition(|part| part[..2] == [0, 4] && part[2] == 198)
+                    .unwrap();
                 Some(Ipv4Addr::new(answer[at + 2], answer[at + 3], answer[at + 4], answer[at + 5]))
             }
             3 => None,
@@ -260,18 +302,20 @@ impl World {
     /// The supervisor's answer to a question.
     pub fn reply(&self, question: &Value, verdict: &str) {
         let by = "terminal";
-        let reply =
-            json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by, "reason": null, "ms": 7 } });
+        let reply = json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by, "reason": null, "ms": 7 } });
         say(&self.line, &reply);
     }
 
     /// What whoever speaks HTTP hears next: a message, what stands behind it, and a connection.
     pub fn handed(&self) -> (Value, Vec<u8>, Option<TcpStream>) {
-        let (mut bytes, mut space) = (vec![0; 128 << 10], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
+        let (mut bytes, mut space) =
+            (vec![0; 128 << 10], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let (handed, buffers) = (self.handed.lock().unwrap(), &mut [IoSliceMut::new(&mut bytes)]);
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let length = rustix::net::recvmsg(handed.as_ref().unwrap(), buffers, &mut control, flags).unwrap().bytes;
+        let length = rustix::net::recvmsg(handed.as_ref().unwrap(), buffers, &mut control, flags)
+            .unwrap()
+            .bytes;
         let connection = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
@@ -305,7 +349,9 @@ impl World {
         let identified = Arc::clone(&self.identified);
         std::thread::spawn(move || {
             let mut buffer = [0; LONGEST];
-            while let Ok((length @ 1.., _)) = rustix::net::recv(&*line, &mut buffer, RecvFlags::empty()) {
+            while let Ok((length @ 1.., _)) =
+                rustix::net::recv(&*line, &mut buffer, RecvFlags::empty())
+            {
                 for one in buffer[..length].split(|byte| *byte == b'\n') {
                     let message: Value = serde_json::from_slice(one).unwrap();
                     match message.get("who") {
@@ -325,7 +371,8 @@ impl World {
         let handler = Arc::new(handler);
         for network in [&self.far, &self.outside] {
             enter(network);
-            let listener = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+            let listener =
+                rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
             enter(&self.outside);
             rustix::net::bind(&listener, &SocketAddr::from(([0, 0, 0, 0], PORT))).unwrap();
             rustix::net::listen(&listener, 4096).unwrap();
@@ -340,7 +387,8 @@ impl World {
         }
     }
 
-    /// A server that says nothing and keeps what it hears: what is returned gives what the last connection with any bytes brought.
+    /// A server that says nothing and keeps what it hears: what is returned gives what the last
+    /// connection with any bytes brought.
     pub fn record(&self) -> impl Fn() -> Vec<u8> {
         let (send, heard) = channel();
         let send = Mutex::new(send);
@@ -396,7 +444,9 @@ impl World {
                 let mut question = vec![0; u16::from_be_bytes(length).into()];
                 stream.read_exact(&mut question).unwrap();
                 if let Some(answer) = names.lock().unwrap().answer(&question, true) {
-                    stream.write_all(&[&(answer.len() as u16).to_be_bytes()[..], &answer].concat()).unwrap();
+                    stream
+                        .write_all(&[&(answer.len() as u16).to_be_bytes()[..], &answer].concat())
+                        .unwrap();
                 }
             }
         });
@@ -408,7 +458,8 @@ impl Names {
     fn answers(&mut self, question: &[u8]) -> Vec<Vec<u8>> {
         let Some(answer) = self.answer(question, false) else { return Vec::new() };
         let (name, _) = asked(question);
-        let lie = self.known.get(&name).and_then(|known| known.split(' ').next()?.strip_prefix("liar:"));
+        let lie =
+            self.known.get(&name).and_then(|known| known.split(' ').next()?.strip_prefix("liar:"));
         let other = [&[answer[0] ^ 1][..], &answer[1..]].concat();
         match lie {
             None => vec![answer],
@@ -435,10 +486,16 @@ impl Names {
             return None;
         }
         let Some(known) = self.known.get(&name) else {
-            return Some([&question[..2], &[0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0], &question[12..end + 4]].concat());
+            return Some(
+                [&question[..2], &[0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0], &question[12..end + 4]]
+                    .concat(),
+            );
         };
         if known.starts_with("truncated") && !by_stream {
-            return Some([&question[..2], &[0x83, 0x80, 0, 1, 0, 0, 0, 0, 0, 0], &question[12..end + 4]].concat());
+            return Some(
+                [&question[..2], &[0x83, 0x80, 0, 1, 0, 0, 0, 0, 0, 0], &question[12..end + 4]]
+                    .concat(),
+            );
         }
         let addresses: Vec<Ipv4Addr> =
             known.split(' ').filter_map(|word| word.parse().ok()).filter(|_| is_v4).collect();

@@ -24,11 +24,19 @@ fn told(verdict: HostDecision<'_>) -> (&'static str, Option<String>, Option<&'st
     (verdict.action.name(), verdict.rule.map(|rule| rule.to_string()), verdict.reason)
 }
 
-fn of_name(table: &Table, name: &str, port: Option<u16>) -> (&'static str, Option<String>, Option<&'static str>) {
+fn of_name(
+    table: &Table,
+    name: &str,
+    port: Option<u16>,
+) -> (&'static str, Option<String>, Option<&'static str>) {
     told(table.judge_name(&Name::read(name.as_bytes()).unwrap(), port))
 }
 
-fn of_address(table: &Table, address: &str, port: u16) -> (&'static str, Option<String>, Option<&'static str>) {
+fn of_address(
+    table: &Table,
+    address: &str,
+    port: u16,
+) -> (&'static str, Option<String>, Option<&'static str>) {
     told(table.judge_address(address.parse().unwrap(), port))
 }
 
@@ -42,7 +50,8 @@ fn dials(table: &Table, address: &str, port: u16) -> bool {
 
 #[test]
 fn names_match_whole_and_patterns_match_below() {
-    let allowed = json!([["example.com", null, 1], ["*.example.org", null, 2], ["a.example.org", 22, 3]]);
+    let allowed =
+        json!([["example.com", null, 1], ["*.example.org", null, 2], ["a.example.org", 22, 3]]);
     let table = table("deny", json!([]), allowed).unwrap();
     let no = ("deny", None, Some(NOT_ALLOWED));
     assert_eq!(of_name(&table, "Example.com.", Some(443)), ("allow", rule("yes.toml:1"), None));
@@ -54,7 +63,10 @@ fn names_match_whole_and_patterns_match_below() {
     assert_eq!(of_name(&table, "example.org", Some(443)), no);
     assert_eq!(of_name(&table, "notexample.org", Some(443)), no);
     assert_eq!(of_name(&table, "b.example.org", Some(443)), ("allow", rule("yes.toml:2"), None));
-    assert_eq!(of_name(&table, "c.b.a.example.org", Some(443)), ("allow", rule("yes.toml:2"), None));
+    assert_eq!(
+        of_name(&table, "c.b.a.example.org", Some(443)),
+        ("allow", rule("yes.toml:2"), None)
+    );
     assert_eq!(of_name(&table, "a.example.org", Some(443)), ("allow", rule("yes.toml:2"), None));
     assert_eq!(of_name(&table, "a.example.org", Some(22)), ("allow", rule("yes.toml:3"), None));
     assert_eq!(of_name(&table, "b.example.org", Some(22)), ("deny", None, Some(OTHER_PORTS)));
@@ -64,7 +76,11 @@ fn names_match_whole_and_patterns_match_below() {
 
 #[test]
 fn denied_comes_first() {
-    let allowed = json!([["*.example.com", null, 1], ["one.example.com", 22, 2], ["many.example.com", 8080, 3]]);
+    let allowed = json!([
+        ["*.example.com", null, 1],
+        ["one.example.com", 22, 2],
+        ["many.example.com", 8080, 3]
+    ]);
     let denied = json!([
         ["bad.example.com", null, 1],
         ["*.bad.example.com", null, null],
@@ -74,14 +90,26 @@ fn denied_comes_first() {
     ]);
     let table = table("deny", denied, allowed).unwrap();
     assert_eq!(of_name(&table, "good.example.com", Some(443)), ("allow", rule("yes.toml:1"), None));
-    assert_eq!(of_name(&table, "bad.example.com", Some(443)), ("deny", rule("no.toml:1"), Some(DENIED)));
+    assert_eq!(
+        of_name(&table, "bad.example.com", Some(443)),
+        ("deny", rule("no.toml:1"), Some(DENIED))
+    );
     assert_eq!(of_name(&table, "bad.example.com", None), ("deny", rule("no.toml:1"), Some(DENIED)));
-    assert_eq!(of_name(&table, "a.bad.example.com", Some(1)), ("deny", rule("no.toml"), Some(DENIED)));
-    assert_eq!(of_name(&table, "one.example.com", Some(22)), ("deny", rule("no.toml:3"), Some(DENIED)));
+    assert_eq!(
+        of_name(&table, "a.bad.example.com", Some(1)),
+        ("deny", rule("no.toml"), Some(DENIED))
+    );
+    assert_eq!(
+        of_name(&table, "one.example.com", Some(22)),
+        ("deny", rule("no.toml:3"), Some(DENIED))
+    );
     assert_eq!(of_name(&table, "one.example.com", Some(443)), ("allow", rule("yes.toml:1"), None));
     assert_eq!(of_name(&table, "one.example.com", None), ("allow", rule("yes.toml:1"), None));
     assert_eq!(of_name(&table, "web.example.com", None), ("deny", rule("no.toml:4"), Some(DENIED)));
-    assert_eq!(of_name(&table, "many.example.com", Some(8080)), ("allow", rule("yes.toml:3"), None));
+    assert_eq!(
+        of_name(&table, "many.example.com", Some(8080)),
+        ("allow", rule("yes.toml:3"), None)
+    );
 }
 
 #[test]
@@ -153,8 +181,12 @@ fn credentials_of_clouds_are_never_reached() {
 
 #[test]
 fn addresses_are_reached_by_blocks() {
-    let allowed =
-        json!([["10.0.0.0/8", null, 1], ["10.1.0.0/16", 22, 2], ["2001:db8::/32", null, 3], ["8.8.8.8", 53, 4]]);
+    let allowed = json!([
+        ["10.0.0.0/8", null, 1],
+        ["10.1.0.0/16", 22, 2],
+        ["2001:db8::/32", null, 3],
+        ["8.8.8.8", 53, 4]
+    ]);
     let denied = json!([["10.9.0.0/16", null, 1], ["10.1.2.3", 22, 2], ["1.2.3.0/24", null, 3]]);
     let table = table("deny", denied, allowed).unwrap();
     assert_eq!(of_address(&table, "10.2.3.4", 443), ("allow", rule("yes.toml:1"), None));
@@ -169,13 +201,17 @@ fn addresses_are_reached_by_blocks() {
     assert_eq!(of_address(&table, "8.8.8.8", 53), ("allow", rule("yes.toml:4"), None));
     // A rule about an IPv4 address allows no translator, but denies it.
     assert_eq!(of_address(&table, "64:ff9b::8.8.8.8", 53), ("deny", None, Some(NOT_LISTED)));
-    assert_eq!(of_address(&table, "64:ff9b::1.2.3.4", 53), ("deny", rule("no.toml:3"), Some(DENIED)));
+    assert_eq!(
+        of_address(&table, "64:ff9b::1.2.3.4", 53),
+        ("deny", rule("no.toml:3"), Some(DENIED))
+    );
 }
 
 #[test]
 fn names_lead_to_public_addresses_and_to_those_that_are_listed() {
     let allowed = json!([["10.0.0.0/8", null, 1], ["127.0.0.1", 5432, 2], ["*", null, 3]]);
-    let table = table("allow", json!([["1.2.3.0/24", null, 1], ["9.9.9.9", 25, 1]]), allowed).unwrap();
+    let table =
+        table("allow", json!([["1.2.3.0/24", null, 1], ["9.9.9.9", 25, 1]]), allowed).unwrap();
     for (address, port, may) in [
         ("8.8.8.8", 22, true),
         ("2606:4700::1111", 443, true),
@@ -234,7 +270,9 @@ fn what_is_no_host_is_named() {
         "bücher.example",
     ] {
         let compiled = table("deny", json!([]), json!([["ok.example", null, 1], [host, null, 7]]));
-        let expected = format!("yes.toml:7: \"{host}\" is no host, no pattern of hosts and no block of addresses");
+        let expected = format!(
+            "yes.toml:7: \"{host}\" is no host, no pattern of hosts and no block of addresses"
+        );
         assert_eq!(compiled.unwrap_err().to_string(), expected);
     }
 }
@@ -246,7 +284,10 @@ fn many_rules_are_found_as_few_are() {
     let blocks = (0..2_500).map(|n| json!([format!("11.{}.{}.0/24", n / 250, n % 250), null, n]));
     let table = table("deny", json!([]), names.chain(below).chain(blocks).collect()).unwrap();
     assert_eq!(of_name(&table, "h4999.example", Some(443)), ("allow", rule("yes.toml:4999"), None));
-    assert_eq!(of_name(&table, "a.b.s2499.example", Some(443)), ("allow", rule("yes.toml:2499"), None));
+    assert_eq!(
+        of_name(&table, "a.b.s2499.example", Some(443)),
+        ("allow", rule("yes.toml:2499"), None)
+    );
     assert_eq!(of_name(&table, "h5000.example", Some(443)).0, "deny");
     assert_eq!(of_address(&table, "11.9.249.7", 443), ("allow", rule("yes.toml:2499"), None));
     assert_eq!(table.allowed.lengths, [120]);
@@ -296,12 +337,16 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
         ],
         "inspect": [{ "host": "told.example", "source": "p.toml:4" }],
     });
-    let allowed = json!([["told.example", null, 1], ["shut.example", null, 2], ["192.0.2.0/24", null, 3]]);
+    let allowed =
+        json!([["told.example", null, 1], ["shut.example", null, 2], ["192.0.2.0/24", null, 3]]);
     let table = with_http("deny", http, allowed);
     let verdict = |name: &str, port| of_name(&table, name, port);
     for port in [None, Some(80), Some(8080)] {
         assert_eq!(verdict("open.paddock.internal", port), ("allow", rule("open.toml:3"), None));
-        assert_eq!(verdict("none.paddock.internal", port), ("deny", None, Some("no route has this name")));
+        assert_eq!(
+            verdict("none.paddock.internal", port),
+            ("deny", None, Some("no route has this name"))
+        );
         assert_eq!(verdict("a.open.paddock.internal", port).0, "deny");
         assert_eq!(verdict("paddock.internal", port).0, "deny");
         assert_eq!(verdict("denied.paddock.internal", port).1, rule("no.toml:1"));
@@ -318,7 +363,10 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
 
     let handed = |name: &str| table.hands_over(&Name::read(name.as_bytes()).unwrap());
     assert_eq!(handed("open.paddock.internal"), Some(Handed::Route));
-    assert_eq!((handed("seen.example"), handed("told.example")), (Some(Handed::Inspect), Some(Handed::Inspect)));
+    assert_eq!(
+        (handed("seen.example"), handed("told.example")),
+        (Some(Handed::Inspect), Some(Handed::Inspect))
+    );
     assert_eq!((handed("open.example"), handed("other.example")), (None, None));
 
     let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
@@ -335,8 +383,9 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
         let agreed = |name: &Name| panic!("{name}: nobody is asked");
         assert_eq!(table.judge_upstream(&host(text), port, agreed).is_ok(), may, "{text}:{port}");
     }
-    let dials =
-        |text: &str, address: &str| table.may_dial_upstream(&host(text), address.parse().unwrap(), 443, false).is_ok();
+    let dials = |text: &str, address: &str| {
+        table.may_dial_upstream(&host(text), address.parse().unwrap(), 443, false).is_ok()
+    };
     assert!(dials("open.example", "8.8.8.8") && dials("open.example", "192.0.2.7"));
     assert!(dials("127.0.0.1", "127.0.0.1") && dials("localhost", "::1"));
     for address in ["127.0.0.1", "10.0.0.1", "169.254.169.254"] {
@@ -347,13 +396,20 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
 
 #[test]
 fn an_inspected_host_that_is_asked_about_is_called_when_it_was_allowed() {
-    let http = json!({ "routes": [], "inspect": [{ "host": "told.example", "source": "p.toml:4" }] });
+    let http =
+        json!({ "routes": [], "inspect": [{ "host": "told.example", "source": "p.toml:4" }] });
     let table = with_http("ask", http, json!([]));
     assert_eq!(of_name(&table, "told.example", Some(443)).0, "ask");
     let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
-    for (text, agreed, may) in
-        [("told.example", true, true), ("told.example", false, false), ("other.example", true, false)]
-    {
-        assert_eq!(table.judge_upstream(&host(text), 443, |_| agreed).is_ok(), may, "{text} {agreed}");
+    for (text, agreed, may) in [
+        ("told.example", true, true),
+        ("told.example", false, false),
+        ("other.example", true, false),
+    ] {
+        assert_eq!(
+            table.judge_upstream(&host(text), 443, |_| agreed).is_ok(),
+            may,
+            "{text} {agreed}"
+        );
     }
 }
