@@ -30,11 +30,7 @@ def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
             yield
         return
     with _alone(tester.home / ".paddock-tests.lock"):
-        places = [
-            tester.home / ".config" / "paddock",
-            tester.home / ".local" / "state" / "paddock",
-            Path(f"/var/tmp/paddock-audit-{tester.uid}"),
-        ]
+        places = _own_paddock(tester)
         for place in places:
             if os.path.lexists(_kept(place)):
                 remove(place)
@@ -47,6 +43,20 @@ def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
                 remove(place)
                 if os.path.lexists(_kept(place)):
                     _kept(place).rename(place)
+
+
+def forget_earlier_runs(tester: Tester) -> None:
+    """Give a test file a user who never ran Paddock: no profile, no state, no journal."""
+    for place in _own_paddock(tester):
+        remove(place)
+
+
+def _own_paddock(tester: Tester) -> list[Path]:
+    return [
+        tester.home / ".config" / "paddock",
+        tester.home / ".local" / "state" / "paddock",
+        Path(f"/var/tmp/paddock-audit-{tester.uid}"),
+    ]
 
 
 _EVERYBODYS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
