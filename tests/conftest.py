@@ -15,12 +15,22 @@ from tests.support import aside, core, ground, installation, programs, tester
 from tests.support.features import need
 from tests.support.fence import Fence
 
+_testers: list[tester.Tester] = []  # the one of this worker, once a test asked for it
+
 
 @pytest.fixture(scope="session", name="tester")
 def _tester() -> Iterator[tester.Tester]:
     found = tester.find_or_make()
+    _testers.append(found)
     with aside.own_paddock_put_aside(found):
         yield found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_state_of_earlier_files() -> None:
+    """Which files share a worker is chance. Without this, what one leaves could fail another."""
+    for found in _testers:
+        aside.forget_earlier_runs(found)
 
 
 @pytest.fixture(scope="session", name="programs")

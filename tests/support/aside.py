@@ -47,9 +47,7 @@ def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
 
 
 def forget_earlier_runs(tester: Tester) -> None:
-    """Give the test a user who never ran Paddock: no profile, no state, no journal of an earlier
-    test.
-    """
+    """Give a test file a user who never ran Paddock: no profile, no state, no journal."""
     for place in _own_paddock(tester):
         remove(place)
 
