@@ -46,7 +46,7 @@ test: setup
 # The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
 STRESS ?= 20
 stress: setup
-	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/shell
+	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/system/files/faults tests/system/files/aftermath tests/system/network/test_protocol.py tests/unit/shell
 
 # Side by side with -j2: the end of a release build keeps one processor busy.
 lint: lint-python lint-rust

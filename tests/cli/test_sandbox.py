@@ -17,11 +17,11 @@ import pytest
 
 from paddock.cli import sandbox
 from paddock.errors import PolicyError, UsageError
-from tests.network.certificates import TestAuthority
 from tests.support.clients import serving_site
 from tests.support.fence import Fence, Word
 from tests.support.tester import Outcome
 from tests.support.wsl import FakeWsl
+from tests.system.network.certificates import TestAuthority
 from tests.unit.executors.test_distro import DIGEST, ROOTFS
 
 ENOSYS = "38"

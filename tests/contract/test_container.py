@@ -26,7 +26,7 @@ from paddock.executors.run import Result, run
 from paddock.policy.model import Tier
 from paddock.policy.request import Request
 from tests.contract.engine import IMAGE, OPTIONS, Engine
-from tests.session.scene import alive
+from tests.support.session_program import alive
 from tests.support.waiting import wait_for
 
 SECRET = "value-that-nobody-may-read"

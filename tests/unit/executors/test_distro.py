@@ -27,9 +27,9 @@ from paddock.executors.distro import (
     unregister_distro,
 )
 from paddock.policy.formats.executor_modes import WslSandboxConfig
-from tests.network.certificates import TestAuthority
 from tests.support.clients import serving_site
 from tests.support.wsl import FakeWsl
+from tests.system.network.certificates import TestAuthority
 
 ROOTFS = b"\x1f\x8b not really an archive" * 1000
 DIGEST = hashlib.sha256(ROOTFS).hexdigest()
