@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import aside, core, ground, installation, programs, tester
+from tests.support import core, installation, programs, saved_state, test_tree, tester
 from tests.support.features import need
 from tests.support.fence import Fence
 
@@ -19,7 +19,7 @@ from tests.support.fence import Fence
 @pytest.fixture(scope="session", name="tester")
 def _tester() -> Iterator[tester.Tester]:
     found = tester.find_or_make()
-    with aside.own_paddock_put_aside(found):
+    with saved_state.own_paddock_put_aside(found):
         yield found
 
 
@@ -47,9 +47,9 @@ def host(tester: tester.Tester, installation: installation.Installation) -> dict
 
 
 @pytest.fixture(name="ground")
-def _ground(tester: tester.Tester) -> Iterator[ground.Ground]:
-    aside.forget_earlier_runs(tester)
-    with ground.laid_out(tester) as laid_out:
+def _ground(tester: tester.Tester) -> Iterator[test_tree.Ground]:
+    saved_state.forget_earlier_runs(tester)
+    with test_tree.laid_out(tester) as laid_out:
         yield laid_out
 
 
@@ -58,7 +58,7 @@ def fence(
     tester: tester.Tester,
     installation: installation.Installation,
     programs: programs.Programs,
-    ground: ground.Ground,
+    ground: test_tree.Ground,
     host: dict[str, Any],
 ) -> Fence:
     need(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fence import Fence, Word
-from tests.support.ground import Snapshot
+from tests.support.test_tree import Snapshot
 from tests.support.tester import Outcome
 
 Case = Callable[[Fence], tuple[list[Word], list[Word]]]  # flags and command

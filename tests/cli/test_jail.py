@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import jail as jails
 from tests.support.features import need, need_program
-from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.jail import Jail, Word
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.ground import Ground
 from tests.support.installation import Installation
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
 
 SUPPORT = Path(__file__).parent

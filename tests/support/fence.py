@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import journal
-from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.programs import Programs
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
 
 Word = str | bytes | Path

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.features import need_program
+from tests.support.outside_targets import alive
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 COLUMNS, ROWS = 100, 30
 

@@ -3,7 +3,7 @@
 Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests
 started by root make one system user (``paddock-tester``, own home, no groups) and run everything as
 him; tests started by anybody else use that person, and then leave alone what is his
-(``Tester.disposable`` is false; aside.py). Two checkouts that are tested at the same time need two
+(``Tester.disposable`` is false; saved_state.py). Two checkouts that are tested at the same time need two
 users: ``PADDOCK_TESTER`` names another one. So do two workers of one test run, each of which has
 its own.
 """

@@ -18,10 +18,10 @@ import pytest
 from tests.support import journal, terminal
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, Word
+from tests.support.outside_targets import alive
 from tests.support.terminal import Screen
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 POLICY = """
 [meta]

@@ -16,8 +16,8 @@ import pytest
 from tests.support.container import ENGINE_PROFILE, Container, removed, started_from
 from tests.support.features import need_program, need_root
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET
 from tests.support.syscalls import numbers
+from tests.support.test_tree import SECRET
 from tests.support.tester import subordinate_numbers
 from tests.support.waiting import wait_for
 

@@ -23,10 +23,10 @@ from tests.support import jail as jails
 from tests.support.features import need, need_program, need_root
 from tests.support.installation import Installation
 from tests.support.jail import MESSAGE, Jail, Word, status
+from tests.support.outside_targets import alive
 from tests.support.programs import Programs
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 NOBODY = 65534
 SHIFTED = 0x7FFF0000

@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import jail as jails
 from tests.support.features import need, need_program, need_root
-from tests.support.ground import SECRET, Ground
 from tests.support.installation import Installation
 from tests.support.jail import MESSAGE, Jail, status
+from tests.support.test_tree import SECRET, Ground
 from tests.support.tester import Tester, subordinate_numbers
 
 NOBODY = 65534

@@ -21,9 +21,9 @@ from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import Jail
+from tests.support.outside_targets import alive
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 
 def test_the_command_has_no_descriptor_of_the_gate(gate: Gate) -> None:

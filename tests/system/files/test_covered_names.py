@@ -12,9 +12,9 @@ import pytest
 from tests.support.cow import tree
 from tests.support.features import need_root
 from tests.support.fence import Fence, Word, only
-from tests.support.ground import small_disk
+from tests.support.outside_targets import listening
+from tests.support.test_tree import small_disk
 from tests.support.waiting import wait_for
-from tests.support.witness import listening
 
 
 @pytest.mark.parametrize("name", [".env", "app/.env", "a/b/c/.env.local", "deploy/id_ed25519"])

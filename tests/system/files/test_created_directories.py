@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET, Ground, Snapshot
+from tests.support.test_tree import SECRET, Ground, Snapshot
 from tests.support.tester import Outcome
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.support import core
 from tests.support.features import need_program
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET, Ground, Snapshot
+from tests.support.test_tree import SECRET, Ground, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

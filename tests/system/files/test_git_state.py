@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fence import Fence
-from tests.support.ground import SECRET
+from tests.support.test_tree import SECRET
 from tests.system.files.test_git_directories import made
 
 # An index with one more entry, whose path is in the git directory.

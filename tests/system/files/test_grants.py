@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.aside import remove
 from tests.support.features import need
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET, Ground, Snapshot
+from tests.support.saved_state import remove
+from tests.support.test_tree import SECRET, Ground, Snapshot
 
 # grant: read, list, overwrite, create, execute   (F-083 to F-086, C-012, C-013, C-021, C-067)
 MEANING = {

@@ -15,8 +15,8 @@ import pytest
 
 from tests.support.fence import Fence, Word
 from tests.support.guard import wait_until_judged
+from tests.support.outside_targets import state
 from tests.support.waiting import wait_for
-from tests.support.witness import state
 
 # Says what it found when the host has said that it is done.
 READER = """

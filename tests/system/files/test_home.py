@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import witness
+from tests.support import outside_targets
 from tests.support.features import need
 from tests.support.fence import Fence
-from tests.support.ground import SECRET
+from tests.support.test_tree import SECRET
 from tests.support.tester import Tester
 
 SECRETS = (
@@ -227,7 +227,7 @@ def test_other_processes_can_not_be_read_through_proc(
     fence: Fence, tester: Tester, name: str
 ) -> None:
     """C-027."""
-    with witness.bystander(tester) as pid:
+    with outside_targets.bystander(tester) as pid:
         denied = fence.inside(fence.probe("proc", str(pid), name))
         control = fence.outside(fence.probe("proc", str(pid), name))
     assert denied.answer in ("EACCES", "EPERM"), str(denied)
@@ -236,7 +236,7 @@ def test_other_processes_can_not_be_read_through_proc(
 
 def test_no_environment_of_another_process_leaks(fence: Fence, tester: Tester) -> None:
     script = "echo started; grep -al PADDOCK_VICTIM= /proc/[0-9]*/environ"
-    with witness.bystander(tester) as pid:
+    with outside_targets.bystander(tester) as pid:
         denied = fence.inside(["sh", "-c", script])
         control = fence.outside(["sh", "-c", script])
     assert denied.stdout == "started\n", str(denied)

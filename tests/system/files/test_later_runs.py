@@ -13,8 +13,8 @@ import pytest
 
 from tests.support.features import need
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET
-from tests.support.later import at_home, paddock
+from tests.support.repeated_runs import at_home, paddock
+from tests.support.test_tree import SECRET
 
 
 def loose(fence: Fence) -> str:

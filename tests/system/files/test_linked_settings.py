@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.features import need
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET
+from tests.support.test_tree import SECRET
 from tests.support.tester import Outcome, Tester
 
 # By their names in the home, and where each leads in the workspace.

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.features import need
 from tests.support.fence import Fence, Word
-from tests.support.ground import Snapshot
+from tests.support.test_tree import Snapshot
 from tests.support.tester import Tester
 
 

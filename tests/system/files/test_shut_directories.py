@@ -13,9 +13,9 @@ import pytest
 
 from tests.support.features import need, need_root
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET, laid_out
-from tests.support.later import at_home, paddock
+from tests.support.repeated_runs import at_home, paddock
 from tests.support.session_program import play
+from tests.support.test_tree import SECRET, laid_out
 from tests.support.tester import Outcome
 
 

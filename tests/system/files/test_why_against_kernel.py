@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.acts import MARK
 from tests.support.fence import Fence, Word
-from tests.support.ground import Ground
+from tests.support.file_probe import MARK
 from tests.support.installation import reachable_interpreter
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome
 
 WORLDS = 5
@@ -217,8 +217,8 @@ def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] 
     copied = "--cow" in flags
     choose = random.Random(seed)
     world = World(root=fence.ground.project, seed=seed)
-    script = fence.programs.directory / "acts.py"
-    shutil.copy(Path(__file__).parents[2] / "support" / "acts.py", script)
+    script = fence.programs.directory / "file_probe.py"
+    shutil.copy(Path(__file__).parents[2] / "support" / "file_probe.py", script)
     script.chmod(0o644)
     prober: list[Word] = [reachable_interpreter(fence.tester)[0], "-I", script]
     world.make(fence.ground)
@@ -271,7 +271,7 @@ def judge_all(
     fence: Fence, options: list[str], cases: list[tuple[str, str]]
 ) -> list[dict[str, object]] | None:
     """None: there is no such plan."""
-    script = Path(__file__).parents[2] / "support" / "judged.py"
+    script = Path(__file__).parents[2] / "support" / "plan_answers.py"
     asked = {"flags": options, "cases": [(path, OPERATIONS.get(act, act)) for path, act in cases]}
     python = fence.installation.root / "bin" / "python3"
     shown = fence.tester.run(

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.features import need_root
 from tests.support.fence import Fence, Word
-from tests.support.ground import small_disk
+from tests.support.test_tree import small_disk
 from tests.support.tester import Outcome
 from tests.system.journal.test_journal import assert_chained
 

@@ -2,7 +2,7 @@
 says which and by what it was held, nothing of it is left, and the same act without the limit
 succeeds.
 
-Each run is in a cage of root's (tests/support/cage.py), whose counters are the host's verdict.
+Each run is in control groups of root (tests/support/cgroup_limit.py), whose counters are the host's verdict.
 Paddock can not use those groups and has to do without; the tests at the end give it groups of
 version 1 and of version 2.
 """
@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import cage, witness
-from tests.support.cage import Cage, Word, python
+from tests.support import cgroup_limit, outside_targets
+from tests.support.cgroup_limit import CgroupLimit, Word, python
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, only
 from tests.support.tester import Outcome
@@ -88,11 +88,11 @@ print('full')
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limited:
     fence: Fence
-    cage: Cage
+    cgroups: CgroupLimit
 
     def run(self, words: list[Word], **limits: int) -> Outcome:
         return self.fence.inside(
-            words, *self.policy(**limits), prefix=self.cage.prefix(), as_root=True
+            words, *self.policy(**limits), prefix=self.cgroups.prefix(), as_root=True
         )
 
     def policy(self, **limits: int) -> tuple[Word, ...]:
@@ -139,8 +139,8 @@ class Limited:
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
-        wait_for(lambda: self.cage.tasks == 0, "the cage is empty")
-        assert not self.cage.left_behind
+        wait_for(lambda: self.cgroups.tasks == 0, "the control groups are empty")
+        assert not self.cgroups.left_behind
 
 
 @pytest.fixture(params=["landlock", "full"])
@@ -154,14 +154,14 @@ def limited(
             host["namespaces"]["usable"],
             f"this machine makes no namespaces: {host['namespaces']}",
         )
-    with cage.around(fence.tester) as around:
-        yield Limited(fence=replace(fence, tier=tier), cage=around)
+    with cgroup_limit.around(fence.tester) as around:
+        yield Limited(fence=replace(fence, tier=tier), cgroups=around)
 
 
 @pytest.fixture
 def full_tier(full: Fence) -> Iterator[Limited]:
-    with cage.around(full.tester) as around:
-        yield Limited(fence=full, cage=around)
+    with cgroup_limit.around(full.tester) as around:
+        yield Limited(fence=full, cgroups=around)
 
 
 @pytest.mark.parametrize("hog", [SHARED, MEMFD, MANY_SMALL], ids=["shared", "memfd", "many-small"])
@@ -170,7 +170,7 @@ def test_a_memory_hog_ends_the_run(limited: Limited, hog: str) -> None:
         limited.run(python(REACH + hog, 1500), memory_mb=100), "memory_mb", 100, "watchdog"
     )
     assert limited.reach < 1200, "what it gets between two looks"
-    assert limited.cage.peak_mb < 1500, "the host's count"
+    assert limited.cgroups.peak_mb < 1500, "the host's count"
     limited.assert_unharmed(limited.run(python(REACH + hog, 200)))
     limited.assert_unharmed(limited.run(python(REACH + hog, 60), memory_mb=100))
 
@@ -182,7 +182,7 @@ def test_one_process_meets_the_limit_as_an_error(limited: Limited) -> None:
     assert outcome.exit_code == 1, str(outcome)
     assert "Cannot allocate memory" in outcome.stderr, str(outcome)
     assert limited.reach <= 200
-    assert limited.cage.peak_mb < 400
+    assert limited.cgroups.peak_mb < 400
     limited.met()
     limited.assert_unharmed(limited.run(python(REACH + ANONYMOUS, 400)))
 
@@ -200,7 +200,7 @@ def test_files_in_memory_count_as_memory(full_tier: Limited, place: str) -> None
     outcome = full_tier.run(python(REACH + FILES, 1500, place), memory_mb=100)
     full_tier.assert_ended(outcome, "memory_mb", 100, "watchdog")
     assert full_tier.reach < 1200
-    assert full_tier.cage.peak_mb < 1500
+    assert full_tier.cgroups.peak_mb < 1500
     full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 200, place)))
     full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 60, place), memory_mb=100))
 
@@ -257,7 +257,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     held = limited.fence.tier == "full"
     argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
     with limited.fence.tester.starting(
-        [*limited.cage.prefix(), *argv], cwd=limited.fence.ground.project, as_root=True
+        [*limited.cgroups.prefix(), *argv], cwd=limited.fence.ground.project, as_root=True
     ) as bomb:
         assert bomb.stdout
         assert bomb.stdout.readline() == "started\n"
@@ -270,8 +270,8 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
     assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
-    # Paddock's two, and in the landlock tier what a bomb does between two looks, up to the cage.
-    assert limited.cage.peak_tasks <= (43 if held else cage.SAFE_TASKS)
+    # Paddock's two, and in the landlock tier what a bomb does between two looks, up to the safe limit.
+    assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)
     limited.assert_nothing_left()
     limited.assert_unharmed(limited.run(["sh", "-c", CROWD]))
     limited.assert_unharmed(limited.run(["sh", "-c", CROWD], processes=80))
@@ -384,7 +384,7 @@ def _stopping(
     words = python(
         REACH + STOPS_ITSELF.replace("CHILD", child.strip().replace("\n", "\n    ")), 1500
     )
-    argv = [*limited.cage.prefix(), *limited.fence.command(words, *flags)]
+    argv = [*limited.cgroups.prefix(), *limited.fence.command(words, *flags)]
     return limited.fence.tester.starting(argv, cwd=limited.fence.ground.project, as_root=True)
 
 
@@ -422,7 +422,7 @@ def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> No
     ) as paddock:
         wait_for(done.exists, "the child has done it")
         wait_for(
-            lambda: witness.state(paddock.pid) == "T",
+            lambda: outside_targets.state(paddock.pid) == "T",
             "the run is stopped, as the shell would see it",
         )
         paddock.send_signal(signal.SIGCONT)
@@ -438,7 +438,9 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
     with _stopping(full_tier, "open('.envrc', 'w').close()") as paddock:
         wait_for((project / "done").exists, "the child has done it")
         wait_for(lambda: not (project / ".envrc").exists(), "it is taken away")
-        wait_for(lambda: witness.state(paddock.pid) == "T", "and the run is stopped as before")
+        wait_for(
+            lambda: outside_targets.state(paddock.pid) == "T", "and the run is stopped as before"
+        )
         paddock.send_signal(signal.SIGCONT)
         assert paddock.wait(timeout=120) == 0
     only(full_tier.fence.events(), "name.taken")
@@ -461,8 +463,8 @@ def given(
     with ExitStack() as stack:
 
         def give(*trees: str) -> Limited:
-            around = stack.enter_context(cage.around(fence.tester, *trees))
-            return Limited(fence=replace(fence, tier=tier), cage=around)
+            around = stack.enter_context(cgroup_limit.around(fence.tester, *trees))
+            return Limited(fence=replace(fence, tier=tier), cgroups=around)
 
         yield give
 
@@ -487,7 +489,7 @@ def test_a_group_of_version_1_holds_memory(
     limited = given("memory")
     outcome = limited.run(python(REACH + hog, 600, *arguments), memory_mb=100)
     limited.assert_ended(outcome, "memory_mb", 100, "cgroup v1")
-    assert limited.cage.peak_mb < 200, "with what paddock itself has, and the page cache"
+    assert limited.cgroups.peak_mb < 200, "with what paddock itself has, and the page cache"
     limited.assert_unharmed(limited.run(python(REACH + hog, 200, *arguments)))
     _empty_shared_memory(limited.fence)
 
@@ -509,7 +511,7 @@ def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> 
         ("wall_s", "watchdog"),
         ("processes", "cgroup v1"),
     ]
-    assert limited.cage.peak_tasks <= 43
+    assert limited.cgroups.peak_tasks <= 43
     limited.assert_nothing_left()
     limited.assert_unharmed(limited.run(["sh", "-c", CROWD], processes=80))
 
@@ -558,17 +560,17 @@ def test_no_grant_lets_a_command_lift_its_own_limit(
     given: Callable[..., Limited], grant: str
 ) -> None:
     limited = given("memory")
-    fence, above = limited.fence, limited.cage.given["memory"]
+    fence, above = limited.fence, limited.cgroups.given["memory"]
     # The group has the name of the session, which the command is not told; but it may look.
     script = f"import glob, sys\nsys.argv = ['', glob.glob('{above}/paddock-*')[0]]\n{LIFT}"
     flags = (*limited.policy(memory_mb=300), "-a", grant)
-    outcome = fence.inside(python(script), *flags, prefix=limited.cage.prefix(), as_root=True)
+    outcome = fence.inside(python(script), *flags, prefix=limited.cgroups.prefix(), as_root=True)
     assert outcome.started, str(outcome)
     assert "lifted" not in outcome.stdout, str(outcome)
     assert set(outcome.stdout.splitlines()[1:]) <= {"Permission denied", "Read-only file system"}
     # The control: the same user outside lifts it.
     words = ["sh", "-c", "echo started; read line"]
-    argv = [*limited.cage.prefix(), *fence.command(words, *limited.policy(memory_mb=300))]
+    argv = [*limited.cgroups.prefix(), *fence.command(words, *limited.policy(memory_mb=300))]
     starting = fence.tester.starting(
         argv, cwd=fence.ground.project, stdin=subprocess.PIPE, as_root=True
     )

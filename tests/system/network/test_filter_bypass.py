@@ -13,8 +13,8 @@ import pytest
 from tests.support.features import need_program
 from tests.support.fence import Fence, Word
 from tests.support.tester import Outcome
+from tests.support.two_machines import NAME_SERVER, OWN, OWN_SIXTH, TwoMachines, two_machines
 from tests.support.waiting import wait_for
-from tests.support.world import NAME_SERVER, OWN, OWN_SIXTH, World, world
 
 EVIL = "93.184.216.66"
 # Names that may be reached, and lead where nobody may go.
@@ -101,9 +101,9 @@ print(json.dumps([ask(one, kind, over) for one in names for kind in kinds for ov
 """
 
 
-@pytest.fixture(name="world", scope="module")
-def _world() -> Iterator[World]:
-    with world(ZONE) as made:
+@pytest.fixture(name="machines", scope="module")
+def _machines() -> Iterator[TwoMachines]:
+    with two_machines(ZONE) as made:
         yield made
 
 
@@ -128,22 +128,24 @@ def _visited(heard: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [one for one in heard if "request" in one]
 
 
-def test_an_allowed_name_is_reached(full: Fence, world: World) -> None:
+def test_an_allowed_name_is_reached(full: Fence, machines: TwoMachines) -> None:
     """What the others are measured by: the same visit, where it is allowed."""
-    outcome = world.inside(full, _visiting(f"Web.{DOMAIN}", f"web.{DOMAIN}."), NAMED)
+    outcome = machines.inside(full, _visiting(f"Web.{DOMAIN}", f"web.{DOMAIN}."), NAMED)
     assert _answers(outcome) == ["HTTP/1.1 200 OK"] * 2, str(outcome)
-    assert [one["place"] for one in _visited(world.heard())] == ["there"] * 2
+    assert [one["place"] for one in _visited(machines.heard())] == ["there"] * 2
 
 
 @pytest.mark.parametrize("way", ["udp", "tcp"])
-def test_a_static_program_asks_for_names_itself(full: Fence, world: World, way: str) -> None:
+def test_a_static_program_asks_for_names_itself(
+    full: Fence, machines: TwoMachines, way: str
+) -> None:
     words: list[Word] = [full.programs.caller, way, NAME_SERVER, "evil.example", "80"]
-    control = world.outside(full, words)
+    control = machines.outside(full, words)
     assert "200 OK" in control.stdout, str(control)
-    assert [one.get("to") for one in world.heard()] == [None, EVIL]
-    outcome = world.inside(full, words, NAMED)
+    assert [one.get("to") for one in machines.heard()] == [None, EVIL]
+    outcome = machines.inside(full, words, NAMED)
     assert outcome.answer == "no such name: 3", str(outcome)
-    assert world.heard() == []
+    assert machines.heard() == []
 
 
 @pytest.mark.parametrize(
@@ -156,13 +158,13 @@ def test_a_static_program_asks_for_names_itself(full: Fence, world: World, way: 
     ],
     ids=["an empty list", "the domain itself", "denied", "another port"],
 )
-def test_what_is_not_listed_is_not_reached(full: Fence, world: World, policy: str) -> None:
+def test_what_is_not_listed_is_not_reached(full: Fence, machines: TwoMachines, policy: str) -> None:
     words = _visiting(f"web.{DOMAIN}", f"x{DOMAIN}", f"{DOMAIN}.evil.example", EVIL, "2a00:9::34")
-    assert _answers(world.outside(full, words)) == ["HTTP/1.1 200 OK"] * 5
-    assert len(_visited(world.heard())) == 5
-    outcome = world.inside(full, words, policy)
+    assert _answers(machines.outside(full, words)) == ["HTTP/1.1 200 OK"] * 5
+    assert len(_visited(machines.heard())) == 5
+    outcome = machines.inside(full, words, policy)
     assert "HTTP/1.1 200 OK" not in _answers(outcome), str(outcome)
-    assert world.heard() == []
+    assert machines.heard() == []
 
 
 # One host in spellings that the C library reads as an address, and some that programs write.
@@ -176,15 +178,17 @@ SPELLINGS = [
 ]
 
 
-def test_an_address_is_none_of_the_names_however_it_is_written(full: Fence, world: World) -> None:
+def test_an_address_is_none_of_the_names_however_it_is_written(
+    full: Fence, machines: TwoMachines
+) -> None:
     words = _visiting(*SPELLINGS, f"::ffff:{EVIL}", "64:ff9b::5db8:d842")
-    control = world.outside(full, words)
+    control = machines.outside(full, words)
     assert _answers(control) == ["HTTP/1.1 200 OK"] * 8, str(control)
-    world.heard()
+    machines.heard()
     for policy in (NAMED, EVERY):
-        outcome = world.inside(full, words, policy)
+        outcome = machines.inside(full, words, policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
-        assert world.heard() == []
+        assert machines.heard() == []
 
 
 ODD = [
@@ -206,19 +210,19 @@ ODD = [
 
 
 @pytest.mark.parametrize("policy", [NAMED, EVERY], ids=["below a name", "every name"])
-def test_odd_names_are_asked_of_nobody(full: Fence, world: World, policy: str) -> None:
-    assert _answers(world.outside(full, _asking(ODD))) == [[0, 1]] * len(ODD) * 2
-    assert len(world.heard()) == len(ODD) * 2
-    outcome = world.inside(full, _asking(ODD), policy)
+def test_odd_names_are_asked_of_nobody(full: Fence, machines: TwoMachines, policy: str) -> None:
+    assert _answers(machines.outside(full, _asking(ODD))) == [[0, 1]] * len(ODD) * 2
+    assert len(machines.heard()) == len(ODD) * 2
+    outcome = machines.inside(full, _asking(ODD), policy)
     assert all(code != 0 and count == 0 for code, count in _answers(outcome)), str(outcome)
-    assert world.heard() == []
+    assert machines.heard() == []
 
 
 KINDS = {"A": 1, "AAAA": 28, "TXT": 16, "NULL": 10, "SRV": 33, "HTTPS": 65, "ANY": 255}
 
 
 @pytest.mark.parametrize("server", [NAME_SERVER, "8.8.8.8", "2a00:9::53"])
-def test_no_question_leaves(full: Fence, world: World, server: str) -> None:
+def test_no_question_leaves(full: Fence, machines: TwoMachines, server: str) -> None:
     """Nor one for a name that is allowed, before it is dialled: names carry words to who is asked
     for them.
     """
@@ -226,53 +230,53 @@ def test_no_question_leaves(full: Fence, world: World, server: str) -> None:
         [["c2VjcmV0", "evil", "example"], ["c2VjcmV0", "allowed", "example"]],
         list(KINDS.values()),
     )
-    control = world.outside(full, _asking(names, kinds))
-    assert len(world.heard()) == 4 * len(kinds), str(control)
-    outcome = world.inside(full, _asking(names, kinds, server), NAMED)
+    control = machines.outside(full, _asking(names, kinds))
+    assert len(machines.heard()) == 4 * len(kinds), str(control)
+    outcome = machines.inside(full, _asking(names, kinds, server), NAMED)
     each = 2 * len(kinds)
     assert [code for code, _ in _answers(outcome)] == [3] * each + [0] * each, str(outcome)
-    assert world.heard() == []
+    assert machines.heard() == []
 
 
 def test_where_clouds_hand_out_credentials_nobody_gets_whatever_is_listed(
-    full: Fence, world: World
+    full: Fence, machines: TwoMachines
 ) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*METADATA, "alias")] + ["metadata.google.internal"]
     literal = [*METADATA.values(), "2852039166", "0xa9fea9fe", "0251.0376.0251.0376"]
-    control = world.outside(full, _visiting(*names, *literal))
+    control = machines.outside(full, _visiting(*names, *literal))
     assert _answers(control) == ["HTTP/1.1 200 OK"] * len([*names, *literal]), str(control)
-    world.heard()
+    machines.heard()
     listed = ", ".join(
         f'"{address}"' for address in ("0.0.0.0/0", "::/0", "*", "*.example", "*.internal")
     )
     for policy in (EVERY, f'[network]\nallowed_hosts = [{listed}]\ndefault = "allow"\n'):
-        outcome = world.inside(full, _visiting(*names, *literal), policy)
+        outcome = machines.inside(full, _visiting(*names, *literal), policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
-        assert _visited(world.heard()) == []
+        assert _visited(machines.heard()) == []
 
 
-def test_a_name_that_leads_inward_is_not_followed(full: Fence, world: World) -> None:
+def test_a_name_that_leads_inward_is_not_followed(full: Fence, machines: TwoMachines) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*REBOUND, "inward")]
-    control = dict(zip(names, _answers(world.outside(full, _visiting(*names))), strict=True))
+    control = dict(zip(names, _answers(machines.outside(full, _visiting(*names))), strict=True))
     reached = [name for name, answer in control.items() if answer == "HTTP/1.1 200 OK"]
     # 0.0.0.0/8 is nobody's as a destination, for this kernel.
     assert set(names) - set(reached) <= {f"zero.{DOMAIN}"}, control
-    world.heard()
+    machines.heard()
     for policy in (NAMED, EVERY):
-        outcome = world.inside(full, _visiting(*names), policy)
+        outcome = machines.inside(full, _visiting(*names), policy)
         assert not any("200" in answer for answer in _answers(outcome)), str(outcome)
-        assert _visited(world.heard()) == []
+        assert _visited(machines.heard()) == []
 
 
 def test_a_name_that_changes_its_mind_is_dialled_where_it_was_checked(
-    full: Fence, world: World
+    full: Fence, machines: TwoMachines
 ) -> None:
     names = [f"turning.{DOMAIN}"] * 8
-    world.outside(full, _visiting(*names))
-    assert {one["place"] for one in _visited(world.heard())} == {"here", "there"}, "the control"
-    outcome = world.inside(full, _visiting(*names), NAMED)
+    machines.outside(full, _visiting(*names))
+    assert {one["place"] for one in _visited(machines.heard())} == {"here", "there"}, "the control"
+    outcome = machines.inside(full, _visiting(*names), NAMED)
     assert "HTTP/1.1 200 OK" in _answers(outcome), str(outcome)
-    assert {one["place"] for one in _visited(world.heard())} == {"there"}
+    assert {one["place"] for one in _visited(machines.heard())} == {"there"}
 
 
 # What is said on a connection to a name that is allowed, so that a server which knows both answers
@@ -305,15 +309,15 @@ for said in sys.argv[2:]:
 """
 
 
-def test_a_request_for_another_host_does_not_arrive(full: Fence, world: World) -> None:
+def test_a_request_for_another_host_does_not_arrive(full: Fence, machines: TwoMachines) -> None:
     words: list[Word] = [need_program("python3"), "-c", _SAY, f"web.{DOMAIN}", *_FRONTED.values()]
-    assert world.outside(full, words).started
-    control = [one["request"] for one in _visited(world.heard())]
+    assert machines.outside(full, words).started
+    control = [one["request"] for one in _visited(machines.heard())]
     assert len(control) > len(_FRONTED)
     assert sum("evil.example" in one for one in control) == len(_FRONTED) - 1, control
-    outcome = world.inside(full, words, NAMED)
+    outcome = machines.inside(full, words, NAMED)
     assert outcome.started, str(outcome)
-    arrived = [one["request"] for one in _visited(world.heard())]
+    arrived = [one["request"] for one in _visited(machines.heard())]
     # Of the one whose second request is refused, the first arrives.
     assert not any("evil.example" in one for one in arrived), arrived
     assert f"GET / HTTP/1.1\r\nHost: web.{DOMAIN}" in arrived
@@ -367,13 +371,13 @@ for name, way in ways.items():
 """
 
 
-def test_no_other_protocol_leaves(full: Fence, world: World) -> None:
+def test_no_other_protocol_leaves(full: Fence, machines: TwoMachines) -> None:
     words: list[Word] = [need_program("python3"), "-c", _OTHERWISE, EVIL, "2a00:9::66"]
-    control = world.outside(full, words)
-    arrived = world.heard()
+    control = machines.outside(full, words)
+    arrived = machines.heard()
 
     def all_datagrams() -> bool:  # nobody answered the last two
-        arrived.extend(world.heard())
+        arrived.extend(machines.heard())
         return len([one for one in arrived if "datagram" in one]) == 4
 
     wait_for(all_datagrams, f"four datagrams arrive: {control}")
@@ -381,15 +385,15 @@ def test_no_other_protocol_leaves(full: Fence, world: World) -> None:
         one["request"][: one["request"].index(" H")] for one in _visited(arrived)
     }
     for policy in (NAMED, EVERY):
-        outcome = world.inside(full, words, policy)
+        outcome = machines.inside(full, words, policy)
         assert outcome.started, str(outcome)
         assert "200 OK" not in outcome.stdout, str(outcome)
         assert "udp: [Errno 111]" in outcome.stdout, str(outcome)
-        assert world.heard() == []
+        assert machines.heard() == []
 
 
 def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
-    full: Fence, world: World
+    full: Fence, machines: TwoMachines
 ) -> None:
     """Instances, pods and functions get their credentials at several of them."""
     clouds = (
@@ -401,7 +405,7 @@ def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(
         "fd00:42::42",
     )
     words = _visiting(*clouds, "fd00:ec3::23")
-    assert _answers(world.outside(full, words)) == ["HTTP/1.1 200 OK"] * 7
-    world.heard()
-    outcome = world.inside(full, words, '[network]\nallowed_hosts = ["fc00::/7"]\n')
-    assert [one["to"] for one in _visited(world.heard())] == ["fd00:ec3::23"], outcome
+    assert _answers(machines.outside(full, words)) == ["HTTP/1.1 200 OK"] * 7
+    machines.heard()
+    outcome = machines.inside(full, words, '[network]\nallowed_hosts = ["fc00::/7"]\n')
+    assert [one["to"] for one in _visited(machines.heard())] == ["fd00:ec3::23"], outcome

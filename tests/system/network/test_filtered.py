@@ -24,8 +24,8 @@ from tests.support.network import (
     relays_of,
     serving,
 )
+from tests.support.outside_targets import alive
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 FILTERED = network("filtered")
 REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")  # the last: before it has said that it says no more

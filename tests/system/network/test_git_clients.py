@@ -17,7 +17,7 @@ from tests.support.clients import ALLOWED, OTHER, Clients
 from tests.support.clients import serving_site as serve
 from tests.support.features import need, need_program
 from tests.support.fence import Word
-from tests.support.ground import Ground
+from tests.support.test_tree import Ground
 from tests.support.tester import Tester
 
 # Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does

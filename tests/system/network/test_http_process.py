@@ -16,8 +16,8 @@ from tests.support import core
 from tests.support.features import need_program
 from tests.support.fence import Fence
 from tests.support.network import relays_of
+from tests.support.outside_targets import alive
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 from tests.system.network.served import KEY, SECRET, policy, route, served_by
 from tests.system.network.upstreams import Asked, echo, upstream
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.support.features import need
 from tests.support.network import MESSAGE, Netted, network, own_address, serving
+from tests.support.outside_targets import listening
 from tests.support.waiting import wait_for
-from tests.support.witness import listening
 
 NONE = network("none")
 

@@ -19,9 +19,9 @@ import pytest
 
 from tests.support.features import need
 from tests.support.fence import Fence
+from tests.support.outside_targets import Listener, listening
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
-from tests.support.witness import Listener, listening
 
 # Each way, by its name, to say something to a socket; a line each: ok, or the name of an errno.
 _WAYS = """

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.features import need
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET
+from tests.support.test_tree import SECRET
 from tests.support.tester import Outcome
 
 NFS, SMB2, V9FS, AFS, CEPH, CODA, FUSE = (

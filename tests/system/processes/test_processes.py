@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import core, witness
+from tests.support import core, outside_targets
 from tests.support.fence import Fence, Word
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
@@ -164,7 +164,7 @@ def test_a_command_that_is_stopped_may_go_on_or_end_without_us(
     with fence.starting(["python3", "-c", STOPPED, str(int(number))]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        wait_for(lambda: witness.state(process.pid) == "T", "it stops as the command does")
+        wait_for(lambda: outside_targets.state(process.pid) == "T", "it stops as the command does")
         fence.ground.put(fence.ground.project / "go", "")
         assert process.wait(timeout=120) == status, "nobody outside continues it"
 
@@ -180,13 +180,13 @@ def test_a_process_that_hides_ends_with_the_run(fence: Fence) -> None:
     """Double fork, own session, deaf to every signal that can be ignored."""
     outcome = fence.inside(fence.probe("linger", "left"))
     assert outcome.answer == "ok left", str(outcome)
-    assert not witness.alive(left_behind(fence))
+    assert not outside_targets.alive(left_behind(fence))
 
     control = fence.outside(fence.probe("linger", "left"))
     assert control.answer == "ok left"
     pid = left_behind(fence)
     try:
-        assert witness.alive(pid), "without the fence it lives on"
+        assert outside_targets.alive(pid), "without the fence it lives on"
     finally:
         os.kill(pid, signal.SIGKILL)
 
@@ -198,7 +198,7 @@ def test_many_background_processes_end_with_the_run(fence: Fence) -> None:
     assert outcome.exit_code == 5, str(outcome)
     pids = [int(line) for line in (fence.ground.project / "left").read_text().split()]
     assert len(pids) == 8
-    assert not any(map(witness.alive, pids))
+    assert not any(map(outside_targets.alive, pids))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -210,10 +210,10 @@ def test_the_end_of_paddock_is_the_end_of_the_command(fence: Fence, number: sign
         assert process.stdout.readline() == "started\n"
         command = int(process.stdout.readline())
         temp = Path(process.stdout.readline().strip())
-        assert witness.alive(command)
+        assert outside_targets.alive(command)
         process.send_signal(number)
         process.wait(timeout=120)
-        wait_for(lambda: not witness.alive(command), "the command died with paddock")
+        wait_for(lambda: not outside_targets.alive(command), "the command died with paddock")
     assert temp.exists() == (number == signal.SIGKILL)
     if temp.exists():
         temp.rmdir()  # nobody can clean up behind himself after SIGKILL
@@ -233,12 +233,12 @@ def test_paddock_out_of_reach_from_inside(fence: Fence) -> None:
 @pytest.mark.parametrize("act", ["signal", "pidfd-signal"])
 def test_a_process_outside_can_not_be_signalled(fence: Fence, tester: Tester, act: str) -> None:
     """Landlock scope (C-028)."""
-    with witness.bystander(tester) as pid:
+    with outside_targets.bystander(tester) as pid:
         denied = fence.inside(fence.probe(act, str(pid)))
         assert denied.answer == "EPERM", str(denied)
-        assert witness.alive(pid)
+        assert outside_targets.alive(pid)
         assert fence.outside(fence.probe(act, str(pid))).answer == "ok"
-        wait_for(lambda: not witness.alive(pid), "the control ended it")
+        wait_for(lambda: not outside_targets.alive(pid), "the control ended it")
 
 
 def test_processes_inside_can_signal_each_other(fence: Fence) -> None:
@@ -253,7 +253,7 @@ def test_a_process_outside_can_not_be_traced(
     fence: Fence, tester: Tester, act: tuple[str, ...]
 ) -> None:
     """C-032, and again with the filter off: the Landlock domain alone forbids it."""
-    with witness.bystander(tester) as pid:
+    with outside_targets.bystander(tester) as pid:
         words = fence.probe(act[0], str(pid), *act[1:])
         assert fence.inside(words).answer == "EPERM"
         assert fence.inside(words, "--off", "seccomp").answer == "EPERM"
@@ -269,7 +269,7 @@ UNIX = ("--socket", "unix")
 def test_unix_sockets_can_not_be_made_unless_asked_for(fence: Fence) -> None:
     """One socket file of the user's (D-Bus, docker, tmux) is as good as a shell outside."""
     address = str(fence.ground.outside / "socket")
-    with witness.listening(address) as listener:
+    with outside_targets.listening(address) as listener:
         denied = fence.inside(fence.probe("pathname", address))
         assert denied.answer == "EAFNOSUPPORT", str(denied)
         assert listener.heard == []
@@ -290,7 +290,7 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
 ) -> None:
     """socketpair needs no socket(2), and a datagram end takes any address."""
     address = str(fence.ground.outside / "socket")
-    with witness.listening(address, kind) as listener:
+    with outside_targets.listening(address, kind) as listener:
         words = fence.probe(act, str(int(kind)), address)
         tried = fence.inside(words)
         # a message on a connected pair of the other kinds goes to the other end, whatever address
@@ -320,7 +320,7 @@ def test_an_abstract_socket_outside_can_not_be_reached(
     """The Landlock scope holds where the family is open."""
     name = f"paddock-test-{os.getpid()}-{kind}"
     words = fence.probe("abstract", name, "datagram" if kind == socket.SOCK_DGRAM else "stream")
-    with witness.listening("\0" + name, kind) as listener:
+    with outside_targets.listening("\0" + name, kind) as listener:
         denied = fence.inside(words, *flags)
         assert denied.answer == ("EPERM" if flags else "EAFNOSUPPORT"), str(denied)
         assert listener.heard == []

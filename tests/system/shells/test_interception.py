@@ -20,9 +20,9 @@ import pytest
 
 from tests.support.fence import Fence, Word
 from tests.support.network import MESSAGE, Server, serving
+from tests.support.outside_targets import alive
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 PYTHON = "/usr/bin/python3"
 RUN = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"

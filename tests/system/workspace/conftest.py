@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.support import cow as support
-from tests.support.aside import remove
 from tests.support.features import need
-from tests.support.ground import Ground
 from tests.support.installation import Installation
+from tests.support.saved_state import remove
+from tests.support.test_tree import Ground
 from tests.support.tester import Tester
 
 _TRY = "from tests.support import overlay; overlay.enter_namespaces(); overlay.mount_tmpfs('/tmp', '1m'); print('mounted')"

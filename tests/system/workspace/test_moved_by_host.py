@@ -19,8 +19,8 @@ import pytest
 from tests.support.cow import Cow
 from tests.support.features import need_root
 from tests.support.guard import wait_until_judged, wait_until_masked
+from tests.support.outside_targets import state
 from tests.support.waiting import wait_for
-from tests.support.witness import state
 from tests.system.workspace import moves
 
 DENY = ("--deny", "**/*.secret")

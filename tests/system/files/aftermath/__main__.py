@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support import aside, installation, tester
+from tests.support import installation, saved_state, tester
 from tests.system.files.aftermath.grammar import MODES, Program, generate
 from tests.system.files.aftermath.machine import Machine, shrink
 
@@ -31,7 +31,7 @@ def main() -> int:
     count = started = runs = 0
     begun = time.monotonic()
     with (
-        aside.own_paddock_put_aside(found),
+        saved_state.own_paddock_put_aside(found),
         installation.for_tester(found) as installed,
         Machine.ready(found, installed) as machine,
     ):

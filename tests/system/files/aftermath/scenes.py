@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.aside import remove
+from tests.support.saved_state import remove
 from tests.support.tester import Tester
 
 _COMMON = """

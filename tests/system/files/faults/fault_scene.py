@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.aside import remove
 from tests.support.fence import Fence, Word
+from tests.support.saved_state import remove
 from tests.support.tester import TIMEOUT_S, Outcome
 from tests.system.files.faults.injection import LOST
 

@@ -11,7 +11,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.support.aside import remove
+from tests.support.saved_state import remove
 from tests.support.session_program import alive, gone, mark
 from tests.support.waiting import wait_for
 from tests.system.files.faults.fault_scene import PLANT, Scene

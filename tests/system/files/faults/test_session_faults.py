@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.aside import remove
 from tests.support.fence import Word
-from tests.support.ground import Snapshot
+from tests.support.saved_state import remove
+from tests.support.test_tree import Snapshot
 from tests.support.tester import Outcome
 from tests.system.files.faults.fault_scene import ACT, Scene
 from tests.system.files.faults.injection import ERRORS, LOST, Table, Tracing, try_faults

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.aside import remove
+from tests.support.saved_state import remove
 from tests.support.tester import Tester
 
 SECRET = "the-secret-outside"

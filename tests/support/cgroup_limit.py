@@ -27,7 +27,7 @@ Word = str | bytes | Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cage:
+class CgroupLimit:
     memory: Path
     pids: Path
     given: dict[str, Path]
@@ -66,7 +66,7 @@ class Cage:
 
 
 @contextmanager
-def around(tester: Tester, *given: str) -> Iterator[Cage]:
+def around(tester: Tester, *given: str) -> Iterator[CgroupLimit]:
     need_root()
     need(
         "cgroup",
@@ -87,12 +87,12 @@ def around(tester: Tester, *given: str) -> Iterator[Cage]:
                 if place.exists():
                     os.chown(place, tester.uid, tester.gid)
             delegated[tree] = group
-        yield Cage(memory=memory, pids=pids, given=delegated, tester=tester)
+        yield CgroupLimit(memory=memory, pids=pids, given=delegated, tester=tester)
 
 
 @contextmanager
 def _group(tree: str, above: Path | None = None) -> Iterator[Path]:
-    group = (above or TREES / tree) / f"cage_{secrets.token_hex(4)}"
+    group = (above or TREES / tree) / f"paddock_test_{secrets.token_hex(4)}"
     group.mkdir()
     try:
         yield group

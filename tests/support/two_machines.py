@@ -45,7 +45,7 @@ there ip -6 route add local default dev lo table main
 
 
 @dataclass(slots=True, kw_only=True)
-class World:
+class TwoMachines:
     here: int  # a process in the namespaces of this machine
     log: Path
     read: int = field(default=0)
@@ -71,7 +71,9 @@ class World:
 
 
 @contextmanager
-def world(zone: Mapping[str, Sequence[str] | Sequence[Sequence[str]]]) -> Iterator[World]:
+def two_machines(
+    zone: Mapping[str, Sequence[str] | Sequence[Sequence[str]]],
+) -> Iterator[TwoMachines]:
     need(
         "root",
         os.getuid() == 0,
@@ -81,7 +83,7 @@ def world(zone: Mapping[str, Sequence[str] | Sequence[Sequence[str]]]) -> Iterat
     with ExitStack() as stack:
         directory = Path(
             stack.enter_context(
-                tempfile.TemporaryDirectory(prefix="paddock-world-", dir="/var/tmp")
+                tempfile.TemporaryDirectory(prefix="paddock-machines-", dir="/var/tmp")
             )
         )
         directory.chmod(0o755)
@@ -106,7 +108,7 @@ def world(zone: Mapping[str, Sequence[str] | Sequence[Sequence[str]]]) -> Iterat
             stack.enter_context(side.stdin) for side in sides if side.stdin
         ]  # their ends are those of the servers
         written = directory / "log"
-        wait_for(lambda: written.read_text().count('"waits"') == 2, "two sides of the world")
+        wait_for(lambda: written.read_text().count('"waits"') == 2, "both machines wait")
         subprocess.run(
             ["bash", "-c", _WIRE, "wire", *(str(side.pid) for side in sides)], check=True
         )
@@ -114,6 +116,6 @@ def world(zone: Mapping[str, Sequence[str] | Sequence[Sequence[str]]]) -> Iterat
             line.write(b"\n")
             line.flush()
         wait_for(lambda: written.read_text().count('"ready"') == 2, "the servers")
-        made = World(here=sides[0].pid, log=written)
+        made = TwoMachines(here=sides[0].pid, log=written)
         made.heard()
         yield made
