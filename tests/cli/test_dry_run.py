@@ -63,7 +63,8 @@ def a_script_whose_interpreter_is_not_granted(fence: Fence) -> tuple[list[Word],
 def a_program_without_its_loader(fence: Fence) -> tuple[list[Word], list[Word]]:
     policy = fence.ground.put(
         fence.ground.root / "bare.toml",
-        '[meta]\ninherit = "base"\n[filesystem]\nno_bootstrap_reads = true\nread_globs = ["/usr/bin/true"]\n',
+        '[meta]\ninherit = "base"\n[filesystem]\nno_bootstrap_reads = true\n'
+        'read_globs = ["/usr/bin/true"]\n',
     )
     return ["--policy", policy], ["/usr/bin/true"]
 

@@ -160,7 +160,8 @@ class Cow:
     def put(self, path: str, text: str = "") -> Path:
         """As the host does: a new content, in place, and nothing else is touched."""
         self.host(
-            f"mkdir -p {shlex.quote(os.path.dirname(path) or '.')}; printf %s {shlex.quote(text)} > {shlex.quote(path)}"
+            f"mkdir -p {shlex.quote(os.path.dirname(path) or '.')}; "
+            f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
         )
         return self.workspace / path
 

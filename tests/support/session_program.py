@@ -62,7 +62,8 @@ def words(fence: Fence, body: str, **options: Any) -> list[str | Path]:
     program = _PROGRAM.format(body=indent(dedent(body), "    "))
     program = program.replace(
         "options = json.loads(sys.argv[1])",
-        "options = json.loads(sys.argv[1])\noptions['tier'] = options['tier'] and Tier(options['tier'])",
+        "options = json.loads(sys.argv[1])\noptions['tier'] = options['tier'] and "
+        "Tier(options['tier'])",
     )
     return [fence.installation.root / "bin" / "python", "-c", program, json.dumps(given)]
 

@@ -108,7 +108,8 @@ def opened(tester: Tester, argv: Sequence[str | Path], *, cwd: Path) -> Iterator
     command = shlex.join(map(str, argv))
     screen.tmux(
         "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), "-c", str(cwd), f"exec {command}",
-        ";", "set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "window-size", "manual",
+        ";", "set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "window-size",
+        "manual",
     )  # fmt: skip
     try:
         yield screen

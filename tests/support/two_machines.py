@@ -25,7 +25,10 @@ from tests.support.waiting import wait_for
 
 OWN, OWN_SIXTH = "20.0.0.2", "2a00:1::2"
 NAME_SERVER = "93.184.216.53"
-_HERE = 'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && shift && exec "$@"'
+_HERE = (
+    'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && '
+    'shift && exec "$@"'
+)
 _WIRE = f"""set -e
 ip link add wire netns "$1" type veth peer name wire netns "$2"
 here() {{ nsenter -t "$here" -n "$@"; }}

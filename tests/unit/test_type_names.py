@@ -20,7 +20,10 @@ def test_each_type_has_a_name_of_its_own() -> None:
 
 
 def test_classes_and_aliases_are_types_and_constants_are_not() -> None:
-    text = "class One: ...\nTwo = str | int\nTHREE = 3\nfour = 4\nT = TypeVar('T')\nFive: TypeAlias = One\n"
+    text = (
+        "class One: ...\nTwo = str | int\nTHREE = 3\nfour = 4\nT = TypeVar('T')\nFive: "
+        "TypeAlias = One\n"
+    )
     assert type_names(text) == ["One", "Two", "Five"]
 
 

@@ -54,7 +54,10 @@ def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, 
     fence: Fence = request.getfixturevalue(tier)
     made = [fence.ground.project / name for name in ("one", "two", "three", "four")]
     page.go(server.address)
-    script = "touch one; echo $?; touch two; echo $?; touch three; echo $?; touch three; echo $?; touch four; echo $?"
+    script = (
+        "touch one; echo $?; touch two; echo $?; touch three; echo $?; touch three; echo $?; "
+        "touch four; echo $?"
+    )
     with running(fence, script) as run:
         cards(page, 1)
         assert page.tell("document.querySelector('.lines').textContent") == "touch one"
@@ -74,7 +77,10 @@ def test_keys_answer(tier: str, request: pytest.FixtureRequest, server: Server, 
     assert run.outcome.stdout == "0\n126\n0\n0\n126\n", run.outcome
     assert [one.exists() for one in made] == [True, False, True, False]
     page.until("document.querySelector('#none').hidden === false")
-    verdicts = "[...document.querySelectorAll('#history .verdict')].map((one) => one.textContent).slice(0, 4)"
+    verdicts = (
+        "[...document.querySelectorAll('#history .verdict')].map((one) => "
+        "one.textContent).slice(0, 4)"
+    )
     assert page.tell(verdicts) == ["deny", "session", "deny", "once"]
     assert page.tell("document.querySelector('#history .how').textContent").startswith(
         "web, after "
@@ -202,7 +208,8 @@ def test_it_fits_a_phone_and_asks_for_nothing_from_elsewhere(
             for dark in (False, True):
                 page.size(390, 844, dark=dark)
                 page.until(
-                    "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+                    "new Promise((done) => requestAnimationFrame(() => "
+                    "requestAnimationFrame(() => done(true))))"
                 )
                 (fence.ground.root / f"phone-{dark}.png").write_bytes(page.screenshot())
             page.key("n")

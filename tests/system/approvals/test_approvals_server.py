@@ -14,7 +14,10 @@ import pytest
 from tests.support.fence import Fence, Word
 from tests.system.approvals.conftest import Server
 
-SEQPACKET = "import os, socket, sys; line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); print('started');"
+SEQPACKET = (
+    "import os, socket, sys; line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+    "print('started');"
+)
 
 
 def asked(
@@ -166,9 +169,8 @@ def test_its_socket_is_the_persons_alone(fence: Fence, server: Server) -> None:
                 assert line.recv(100) == b""
 
 
-KNOCK = (
-    SEQPACKET
-    + "line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(60); print(line.recv(9))"
+KNOCK = SEQPACKET + (
+    "line.connect('{place}/socket'); line.send({hello!r}); line.settimeout(60); print(line.recv(9))"
 )
 
 
@@ -194,7 +196,10 @@ def test_who_does_not_know_the_key_asks_nothing(fence: Fence, server: Server) ->
 def test_no_command_reaches_it(tier: str, request: pytest.FixtureRequest, server: Server) -> None:
     fence: Fence = request.getfixturevalue(tier)
     place = meeting(fence)
-    read = f"print('started', flush=True); import os; print(os.listdir('{place}'), open('{place}/key').read())"
+    read = (
+        f"print('started', flush=True); import os; print(os.listdir('{place}'), "
+        f"open('{place}/key').read())"
+    )
     control = fence.outside(["python3", "-c", read])
     assert (control.started, control.exit_code) == (True, 0)
     grants: list[Word] = ["-a", "/var/tmp/**", "--socket", "unix"]

@@ -172,7 +172,10 @@ def test_once_is_for_once(asking: Asking) -> None:
 
 
 def test_for_the_session_is_until_the_run_ends(asking: Asking) -> None:
-    script = f"{PUSH}; echo first-$?; {PUSH}; echo second-$?; git push -q remote.git main:other; echo third-$?"
+    script = (
+        f"{PUSH}; echo first-$?; {PUSH}; echo second-$?; git push -q remote.git main:other; "
+        f"echo third-$?"
+    )
     with asking.at_terminal(script) as screen:
         asked(screen)
         screen.line("session")
@@ -238,7 +241,11 @@ def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) ->
     """Its place is closed, whatever is granted."""
     home = asking.fence.tester.home
     rule = '[[rule]]\\nid = "x"\\naction = "allow"\\nexe = "/usr/bin/git"\\n'
-    script = f"echo started; mkdir -p {asking.approved.parent}; printf '{rule}' > {asking.approved}; {PUSH}"
+    script = (
+        f"echo started; mkdir -p {asking.approved.parent}; "
+        f"printf '{rule}' > {asking.approved}; "
+        f"{PUSH}"
+    )
     run = asking.run(["sh", "-c", script], "-a", f"{home}/.config/**")
     assert (run.started, run.exit_code, asking.pushed(), asking.approved.exists()) == (
         True,
@@ -389,7 +396,11 @@ def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(
     letters that vanish.
     """
     asking.fence.ground.put(asking.project / "disturbs.py", DISTURBS)
-    script = f"python3 disturbs.py {how} & while ! test -e disturbing; do sleep 0.1; done; {PUSH}; echo push-$?; wait"
+    script = (
+        f"python3 disturbs.py {how} & while ! test -e disturbing; do sleep 0.1; done; "
+        f"{PUSH}; "
+        f"echo push-$?; wait"
+    )
     with asking.at_terminal(script) as screen:
         asked(screen)
         screen.type(typed)
@@ -426,7 +437,10 @@ open("taken", "wb").write(letter)
 def test_who_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
     """A process that left the session is not stopped when it reads."""
     asking.fence.ground.put(asking.project / "takes.py", TAKES)
-    script = f"python3 takes.py < /dev/tty; while ! test -e taking; do sleep 0.1; done; {PUSH}; echo push-$?"
+    script = (
+        f"python3 takes.py < /dev/tty; while ! test -e taking; do sleep 0.1; done; {PUSH}; "
+        f"echo push-$?"
+    )
     with asking.at_terminal(script) as screen:
         asked(screen)
         # Who comes first gets it; whoever takes it, the answer is none.
@@ -475,7 +489,6 @@ def test_a_question_stops_neither_the_run_nor_anybody_else(asking: Asking) -> No
 
 
 # --- the API
-# -------------------------------------------------------------------------------------------------------
 
 PROGRAM = """
 import json, os, sys, threading

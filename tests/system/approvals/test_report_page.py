@@ -108,6 +108,9 @@ def test_nothing_that_is_added_to_it_runs_either(fence: Fence, page: Page) -> No
     page.tell(f"{{ {made}; document.body.append(one) }}")
     assert page.tell("document.querySelectorAll('script').length") == 1
     assert page.tell("document.title") != "1"
-    heard = "document.addEventListener('securitypolicyviolation', (event) => done(event.effectiveDirective))"
+    heard = (
+        "document.addEventListener('securitypolicyviolation', "
+        "(event) => done(event.effectiveDirective))"
+    )
     image = "const one = new Image(); one.src = 'http://127.0.0.1:9/x'; document.body.append(one)"
     assert page.tell(f"new Promise((done) => {{ {heard}; {image} }})") == "img-src"

@@ -112,19 +112,22 @@ from paddock.executors.run import run
 place, image, workspace, runtime = sys.argv[1:]
 words = ["podman", "--root", f"{place}/store", "--runroot", f"{place}/run", "--runtime", runtime]
 words += ["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
-subprocess.run([*words, "import", "--quiet", image, "localhost/tiny"], check=True, capture_output=True)
+subprocess.run([*words, "import", "--quiet", image, "localhost/tiny"], check=True, \
+capture_output=True)
 
 
 async def main():
     executor = ContainerExecutor(
-        "localhost/tiny", workspace=workspace, engine=words[0], engine_options=words[1:], memory_mb=None,
+        "localhost/tiny", workspace=workspace, engine=words[0], engine_options=words[1:], \
+memory_mb=None,
         processes=None,
         options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
     )
     line = "echo started; id -u; cat .env; echo x > .git/hooks/post-checkout; echo x > made"
     line += "; ln -s ../../../.bashrc .git/logs/HEAD"
     ran = await run(executor, line)
-    print(json.dumps([ran.stdout, ran.stderr, ran.error, executor.confines_writes, await executor.dispose()]))
+    print(json.dumps([ran.stdout, ran.stderr, ran.error, executor.confines_writes, await \
+executor.dispose()]))
 
 
 asyncio.run(main())

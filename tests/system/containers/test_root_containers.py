@@ -59,7 +59,8 @@ def test_nothing_of_the_host_is_there(jail: Jail) -> None:
         subprocess.run(["cat", secret], capture_output=True, check=True).stdout == b"of the host\n"
     )
     outcome = jail.shell(
-        f"cat {secret}; cat /proc/1/root{secret}; cat /../..{secret}; cat /proc/self/cwd/../..{secret}; "
+        f"cat {secret}; cat /proc/1/root{secret}; cat /../..{secret}; "
+        f"cat /proc/self/cwd/../..{secret}; "
         "cat /proc/mounts; cat /proc/self/mountinfo"
     )
     assert outcome.started, str(outcome)
@@ -306,7 +307,10 @@ def test_grants_are_held_inside_by_landlock(jail: Jail) -> None:
     """C-139"""
     (jail.rootdir / "srv" / "data").mkdir()
     (jail.rootdir / "srv" / "data").chmod(0o777)
-    script = "touch /srv/data/a && echo wrote; touch /srv/b && echo wrote; cat /etc/message; cat /tmp/x; true"
+    script = (
+        "touch /srv/data/a && echo wrote; touch /srv/b && echo wrote; cat /etc/message; "
+        "cat /tmp/x; true"
+    )
     (jail.rootdir / "tmp" / "x").write_text("readable\n")
     free = jail.shell(script)
     assert free.stdout.count("wrote") == 2, str(free)
@@ -494,7 +498,10 @@ def test_the_steps_come_in_their_order(jail: Jail) -> None:
     profile.write_text("hostname order\nloopback on\n")
     profile.chmod(0o644)
     log = jail.rootdir.parent / "strace"
-    calls = "openat,clone,clone3,vfork,write,pivot_root,umount2,sethostname,prlimit64,prctl,setgroups,setresgid,setresuid,"
+    calls = (
+        "openat,clone,clone3,vfork,write,pivot_root,umount2,sethostname,prlimit64,prctl,"
+        "setgroups,setresgid,setresuid,"
+    )
     calls += "capset,seccomp,close_range,execve,move_mount,sendto,unshare"
     prefix: list[str | Path] = ["strace", "-f", "-s", "256", "-o", log, "-e", f"trace={calls}"]
     with control_group("pids") as group:

@@ -66,7 +66,10 @@ def test_what_leads_to_a_mask_stays_where_it_is(jail: Jail) -> None:
         "mkdir -p /srv/a/b /srv/free/b; echo secret > /srv/a/b/key; echo secret > /srv/free/b/key"
     )
     assert jail.shell(made).exit_code == 0
-    move = "for d in a/b a free/b free; do mv /srv/$d /srv/$d-moved; done; touch /srv/a/b/other; find /srv -name key"
+    move = (
+        "for d in a/b a free/b free; do mv /srv/$d /srv/$d-moved; done; touch /srv/a/b/other; "
+        "find /srv -name key"
+    )
     mask = ("--mount-mask", "/srv/a/b/key")
     moved = jail.shell(move, *mask)
     assert set(moved.stdout.split()) == {

@@ -37,7 +37,11 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
     assert gate.inside(probe, because).stderr.splitlines() == [said]
     assert gate.inside(probe, because, flags=["--quiet"]).stderr == ""
     # Who looks for a program in several places, or tries again, is refused each time and told once.
-    again = f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', 'a b'])\n except OSError: pass"
+    again = (
+        f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', "
+        f"'a b'])\n"
+        f" except OSError: pass"
+    )
     outcome = gate.inside(["python3", "-c", again], because)
     assert outcome.stderr.splitlines() == [said], str(outcome)
     # Without end it becomes rare, and the journal has each.
@@ -55,7 +59,11 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
     because = rule("no-marker", "deny", exe=str(programs.forbidden), reason="leaves a mark")
     known = rule("marker", "allow", exe=str(programs.allowed))
     sub = gate.fence.ground.make(gate.project / "sub")
-    script = f"echo $$ $PPID; cd sub; {programs.forbidden} 1; {programs.allowed} 2 é; ./none; cd ..; exec true"
+    script = (
+        f"echo $$ $PPID; cd sub; {programs.forbidden} 1; {programs.allowed} 2 é; ./none; "
+        f"cd ..; "
+        f"exec true"
+    )
     outcome = gate.shell(script, because, known)
     assert gate.ran(sub) == ["allowed 2 é"], str(outcome)
     events = [
@@ -74,12 +82,14 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
     assert shell["exe"] == os.path.realpath("/bin/sh")
     assert denied == {
         "event": "exec", "pid": denied["pid"], "ppid": shell["pid"], "exe": str(programs.forbidden),
-        "argv": [str(programs.forbidden), "1"], "cwd": str(sub), "action": "deny", "ran": False, "verified": False,
-        "rule_id": "no-marker", "reason": "leaves a mark", "by": None, "asked_ms": None,
+        "argv": [str(programs.forbidden), "1"], "cwd": str(sub), "action": "deny", "ran": False,
+        "verified": False, "rule_id": "no-marker", "reason": "leaves a mark", "by": None,
+        "asked_ms": None,
     }  # fmt: skip
     assert ran == {
-        **denied, "pid": ran["pid"], "exe": str(programs.allowed), "argv": [str(programs.allowed), "2", "é"],
-        "action": "allow", "ran": True, "verified": True, "rule_id": "marker", "reason": None,
+        **denied, "pid": ran["pid"], "exe": str(programs.allowed),
+        "argv": [str(programs.allowed), "2", "é"], "action": "allow", "ran": True, "verified": True,
+        "rule_id": "marker", "reason": None,
     }  # fmt: skip
     assert (last["pid"], last["ppid"], last["cwd"]) == (
         shell["pid"],
@@ -137,8 +147,8 @@ def test_each_key_of_a_rule_is_held(gate: Gate, key: str) -> None:
 
     def filled(text: str) -> str:
         for name, value in (
-            ("MARK", programs.allowed), ("OTHER", programs.forbidden), ("DIR", programs.directory), ("SHA", digest),
-            ("UID", gate.fence.tester.uid),
+            ("MARK", programs.allowed), ("OTHER", programs.forbidden), ("DIR", programs.directory),
+            ("SHA", digest), ("UID", gate.fence.tester.uid),
         ):  # fmt: skip
             text = text.replace(name, str(value))
         return text

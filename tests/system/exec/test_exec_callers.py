@@ -137,8 +137,8 @@ def test_what_is_no_program_is_none(gate: Gate) -> None:
     (project / "broken").write_bytes(b"\x7fELF\x02\x01\x01" + b"\xff" * 200)
     (project / "broken").chmod(0o755)
     for path, answer in (
-        ("./text", "ENOEXEC"), ("./broken", "ENOEXEC"), ("./plain", "EACCES"), (".", "EACCES"), ("/dev/null", "EACCES"),
-        ("./none", "ENOENT"), ("./plain/x", "ENOTDIR"), ("", "ENOENT"),
+        ("./text", "ENOEXEC"), ("./broken", "ENOEXEC"), ("./plain", "EACCES"), (".", "EACCES"),
+        ("/dev/null", "EACCES"), ("./none", "ENOENT"), ("./plain/x", "ENOTDIR"), ("", "ENOENT"),
     ):  # fmt: skip
         assert gate.without(gate.fence.probe("exec", path)).answer == answer, path
         outcome = gate.inside(gate.fence.probe("exec", path), own)

@@ -203,7 +203,8 @@ def test_a_copy_of_the_workspace_has_rules_and_renames_at_once(full_gate: Gate) 
     gate, programs = full_gate, full_gate.fence.programs
     gate.fence.ground.put(gate.project / "old" / "file", "1")
     text = (
-        f"mv old new && {programs.forbidden} x; {programs.allowed} y; mkdir a && mv a b && rmdir b; cat new/file; "
+        f"mv old new && {programs.forbidden} x; {programs.allowed} y; mkdir a && mv a b && "
+        f"rmdir b; cat new/file; "
         f"cp {programs.forbidden} copy; ./copy z; mv new old2; {programs.allowed} w; cat ran"
     )
     outcome = gate.shell(text, gate.forbidding, flags=["--cow"])

@@ -54,7 +54,9 @@ def run(gate: Gate, script: str) -> Outcome:
 
 
 CRATE = {
-    "crate/Cargo.toml": '[package]\nname = "small"\nversion = "0.1.0"\nedition = "2021"\n[workspace]\n',
+    "crate/Cargo.toml": (
+        '[package]\nname = "small"\nversion = "0.1.0"\nedition = "2021"\n[workspace]\n'
+    ),
     "crate/build.rs": 'fn main() { println!("cargo:rustc-env=BUILT=yes"); }\n',
     "crate/src/main.rs": 'fn main() { println!("{}", env!("BUILT")); }\n',
 }
@@ -70,7 +72,8 @@ def test_git(gate: Gate) -> None:
     script = """
         export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@x GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@x
         mkdir one && cd one && git init -q . && echo 1 > a && git add a && git commit -qm first
-        git switch -qc side && echo 2 > b && git add b && git commit -qm second && echo 3 >> b && git commit -qam third
+        git switch -qc side && echo 2 > b && git add b && git commit -qm second && echo 3 >> b && \
+git commit -qam third
         git switch -q - && echo 4 > c && git add c && git commit -qm fourth
         git switch -q side && git rebase -q - && git log --oneline | wc -l
         two=${TMPDIR:-/tmp}/two && git clone -q . $two && cd $two && git log --oneline | wc -l
@@ -84,7 +87,8 @@ def test_make_with_many_compilers_at_once(gate: Gate) -> None:
     files = {f"m{index}.c": f"int f{index}(void) {{ return {index}; }}\n" for index in range(16)}
     calls = "".join(f"int f{index}(void);" for index in range(16))
     files["main.c"] = (
-        f'#include <stdio.h>\n{calls}int main(void) {{ printf("%d\\n", f3() + f15()); return 0; }}\n'
+        f'#include <stdio.h>\n{calls}int main(void) {{ printf("%d\\n", f3() + f15()); '
+        f"return 0; }}\n"
     )
     files["Makefile"] = "OBJ := $(patsubst %.c,%.o,$(wildcard *.c))\nprog: $(OBJ)\n\tgcc -o $@ $^\n"
     copied(gate, files)
@@ -136,7 +140,8 @@ def test_npm_and_node(gate: Gate) -> None:
     need_program("npm"), need_program("node")
     copied(gate, {
         "lib/package.json": json.dumps(
-            {"name": "lib", "version": "1.0.0", "bin": {"tool": "tool.js"}, "scripts": {"postinstall": "node -e 1"}}
+            {"name": "lib", "version": "1.0.0", "bin": {"tool": "tool.js"},
+            "scripts": {"postinstall": "node -e 1"}}
         ),
         "lib/tool.js": "#!/usr/bin/env node\nconsole.log('tool', process.argv[2])\n",
         "app/package.json": json.dumps(
@@ -146,9 +151,11 @@ def test_npm_and_node(gate: Gate) -> None:
         "app/many.js": """
             const { execFile, spawnSync } = require('child_process')
             Promise.all([...Array(20).keys()].map(i => new Promise((done, bad) =>
-              execFile('/bin/echo', [i], (error, out) => error ? bad(error) : done(+out))))).then(all => {
+              execFile('/bin/echo', [i], (error, out) =>
+                error ? bad(error) : done(+out))))).then(all => {
                 console.log(all.reduce((a, b) => a + b), spawnSync('sh', ['-c', 'exit 3']).status)
-                try { require('child_process').execFileSync('/usr/bin/wget') } catch (error) { console.log(error.code) }
+                try { require('child_process').execFileSync('/usr/bin/wget') }
+                catch (error) { console.log(error.code) }
             })
         """,
     })  # fmt: skip
@@ -174,8 +181,10 @@ def test_many_processes_of_python(gate: Gate) -> None:
             import multiprocessing, os, subprocess, sys
 
             def one(number):
-                by_vfork = subprocess.check_output([sys.executable, "-c", f"print({number})"], text=True)
-                by_shell = subprocess.check_output(f"echo {number}", shell=True, text=True, preexec_fn=os.getpid)
+                words = [sys.executable, "-c", f"print({number})"]
+                by_vfork = subprocess.check_output(words, text=True)
+                by_shell = subprocess.check_output(
+                    f"echo {number}", shell=True, text=True, preexec_fn=os.getpid)
                 pid = os.posix_spawn("/bin/true", ["true"], os.environ)
                 return int(by_vfork) + int(by_shell) + os.waitpid(pid, 0)[1]
 
@@ -219,11 +228,13 @@ def test_pytest_with_workers(gate: Gate) -> None:
         @pytest.mark.parametrize("number", range(24))
         def test_one(number):
             assert "PYTEST_XDIST_WORKER" in os.environ
-            assert subprocess.check_output([sys.executable, "-c", f"print({number})"], text=True) == f"{number}\\n"
+            words = [sys.executable, "-c", f"print({number})"]
+            assert subprocess.check_output(words, text=True) == f"{number}\\n"
     """.replace("\n        ", "\n")})  # fmt: skip
     outcome = run(
         gate,
-        "PYTHONPATH=$PWD/lib python3 -m pytest -q -p no:cacheprovider -p xdist.plugin -n 2 test_many.py",
+        "PYTHONPATH=$PWD/lib python3 -m pytest -q -p no:cacheprovider -p xdist.plugin -n 2 "
+        "test_many.py",
     )
     assert "24 passed" in outcome.stdout, str(outcome)
 
@@ -302,9 +313,16 @@ def test_a_java_program(gate: Gate) -> None:
 def test_small_tools_that_start_others(gate: Gate, program: str) -> None:
     need_program(program)
     scripts = {
-        "perl": "perl -e 'print `echo $_` for 1..20; system(q(true)); open(P, q(-|), q(echo), q(p)); print <P>'",
+        "perl": (
+            "perl -e 'print `echo $_` for 1..20; system(q(true)); open(P, q(-|), q(echo), "
+            "q(p)); "
+            "print <P>'"
+        ),
         "awk": 'awk \'BEGIN { while (("seq 20" | getline x) > 0) print x; print "p" | "cat" }\'',
-        "find": "touch f{1..20}; find . -name 'f*' -exec echo {} + | wc -w; seq 20 | xargs -P4 -n1 true; echo p",
+        "find": (
+            "touch f{1..20}; find . -name 'f*' -exec echo {} + | wc -w; "
+            "seq 20 | xargs -P4 -n1 true; echo p"
+        ),
     }
     lines = run(gate, scripts[program]).stdout.splitlines()
     assert lines[-1] == "p"

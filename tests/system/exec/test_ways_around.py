@@ -399,8 +399,8 @@ def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
         allow=[gate.project],
     )
     held = {
-        "default": "allow", "on_error": "deny", "timeout_ms": 1000, "ask_timeout_s": 1, "trace": False,
-        "exec_only_granted": False, "rules": [], "approved": [],
+        "default": "allow", "on_error": "deny", "timeout_ms": 1000, "ask_timeout_s": 1,
+        "trace": False, "exec_only_granted": False, "rules": [], "approved": [],
     }  # fmt: skip
     words = [str(word) for word in fence.probe("exec-traced", programs.allowed, "x")]
     control = core.run_core(fence.tester, fence.installation.core, plan, words)

@@ -46,7 +46,10 @@ def test_a_deny_of_a_person_can_not_be_opened(full: Fence) -> None:
 )
 def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -> None:
     place = full.ground.put(full.ground.project / name, "as it was\n")
-    script = f"echo started\necho evil > {place}\nrm -f {place}\nmv {place} {place}.old\nchmod 777 {place}"
+    script = (
+        f"echo started\necho evil > {place}\nrm -f {place}\nmv {place} {place}.old\n"
+        f"chmod 777 {place}"
+    )
     assert full.inside(["sh", "-c", script]).started
     assert place.read_text() == "as it was\n"
     assert place.stat().st_mode & 0o777 == 0o644
@@ -60,7 +63,10 @@ def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str
     """
     inner = full.ground.make(full.ground.project / "inner")
     there = full.ground.put(inner / ".envrc", "as it was\n")
-    script = f"echo started\necho evil > {there}\necho evil > {inner}/.mcp.json\necho fine > {inner}/work"
+    script = (
+        f"echo started\necho evil > {there}\necho evil > {inner}/.mcp.json\n"
+        f"echo fine > {inner}/work"
+    )
     assert full.inside(["sh", "-c", script], flag, f"{inner}/**").started
     assert (inner / "work").read_text() == "fine\n", "it can be written there"
     assert there.read_text() == "as it was\n"
@@ -71,7 +77,10 @@ def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str
 
 def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
     project = full.ground.project
-    script = f"echo started\nmkdir -p {project}/new/.vscode\necho evil > {project}/new/.vscode/tasks.json"
+    script = (
+        f"echo started\nmkdir -p {project}/new/.vscode\n"
+        f"echo evil > {project}/new/.vscode/tasks.json"
+    )
     assert full.inside(["sh", "-c", script]).started
     assert not (project / "new" / ".vscode").exists()
 
@@ -239,7 +248,10 @@ def test_a_repository_above_the_workspace_counts_as_well(full: Fence) -> None:
 @pytest.mark.parametrize("mode", [0o000, 0o300])
 def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mode: int) -> None:
     place = full.ground.put(full.ground.project / "shut" / ".env", "secret\n")
-    opening = f"chmod 700 {place.parent}; mv {place.parent} {place.parent}-moved; cat {place} {place.parent}-moved/.env"
+    opening = (
+        f"chmod 700 {place.parent}; mv {place.parent} {place.parent}-moved; "
+        f"cat {place} {place.parent}-moved/.env"
+    )
     place.parent.chmod(mode)
     done = full.inside(["sh", "-c", f"echo started; {opening}"])
     assert done.started, str(done)
@@ -346,7 +358,10 @@ def test_a_directory_that_became_a_link_to_packages_is_listed(full: Fence) -> No
     (project / "linked").symlink_to("node_modules/old")
     full.ground.put(project / "parts" / "a" / "Makefile", "as it was\n")
     assert "changed during" not in full.inside(["ls"]).stderr, "the control: the link was there"
-    acts = "mv parts/a node_modules/a; ln -s ../node_modules/a parts/a; ln -s parts free; echo new > parts/a/Makefile"
+    acts = (
+        "mv parts/a node_modules/a; ln -s ../node_modules/a parts/a; ln -s parts free; "
+        "echo new > parts/a/Makefile"
+    )
     done = full.inside(["sh", "-c", acts])
     assert f"{FLAGGED}{project / 'parts' / 'a'}\n" in done.stderr, str(done)
 
@@ -538,7 +553,10 @@ def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) 
 
 def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(full: Fence) -> None:
     project = full.ground.project
-    acts = "mkdir -p a/.hg b/.jj c/.jj/repo/store; echo ../x > a/.hg/sharedpath; echo ../x > b/.jj/repo"
+    acts = (
+        "mkdir -p a/.hg b/.jj c/.jj/repo/store; echo ../x > a/.hg/sharedpath; "
+        "echo ../x > b/.jj/repo"
+    )
     done = full.inside(["sh", "-c", f"echo started; {acts}; echo x > c/.jj/repo/store/type"])
     assert done.started, str(done)
     assert not (project / "a" / ".hg" / "sharedpath").exists()

@@ -105,7 +105,10 @@ def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
     full: Fence, levels: int, code: int
 ) -> None:
     """The host makes it: a run that makes one itself ends in the same way."""
-    program = f"import os\nos.mkdir('deep'); os.chdir('deep')\nfor _ in range({levels}): os.mkdir('d'); os.chdir('d')"
+    program = (
+        f"import os\nos.mkdir('deep'); os.chdir('deep')\nfor _ in range({levels}): "
+        f"os.mkdir('d'); os.chdir('d')"
+    )
     assert full.outside(["python3", "-c", program]).exit_code == 0
     told = full.inside(["echo", "started"])
     assert told.exit_code == code, str(told)

@@ -11,12 +11,18 @@ from tests.support.fence import Fence
 # guard time to find the repository harmless first.
 PLANTS = r"""
 mark() { echo "touch $MARKS/$1"; }
-evil() { printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "%s; false"\n' "$(mark $1)"; }
-git_dir() { mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' > $1/HEAD; evil $2 > $1/config; }
+evil() {
+  printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n'
+  printf '\tfsmonitor = "%s; false"\n' "$(mark $1)"
+}
+git_dir() {
+  mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' > $1/HEAD; evil $2 > $1/config
+}
 echo started
 (evil config >> .git/config)
 (git config core.fsmonitor "$(mark git-config); false")
-(printf '#!/bin/sh\n%s\n' "$(mark hook)" > .git/hooks/post-index-change; chmod +x .git/hooks/post-index-change)
+(printf '#!/bin/sh\n%s\n' "$(mark hook)" > .git/hooks/post-index-change
+chmod +x .git/hooks/post-index-change)
 (git config extensions.worktreeConfig true; evil worktree-config > .git/config.worktree)
 (mv .git .git-aside; cp -r .git-aside .git; evil moved > .git/config)
 (git_dir sub/bare bare)
@@ -40,14 +46,19 @@ find . -type d | while read -r dir; do
   git -C "$dir" status >/dev/null 2>&1 </dev/null
   git -C "$dir" diff >/dev/null 2>&1 </dev/null
 done
-git log --oneline >/dev/null; git stash list; git branch >/dev/null; git worktree list >/dev/null; git submodule status
+git log --oneline >/dev/null; git stash list; git branch >/dev/null; git worktree list >/dev/null; \
+git submodule status
 exit 0
 """
 
 
 def prepared(full: Fence, place: Path) -> Path:
     full.ground.put(place / "file", "1\n")
-    script = "git init -q . && git add . && git -c user.name=t -c user.email=t@example.com commit -qm one"
+    script = (
+        "git init -q . && git add . && git -c user.name=t -c user.email=t@example.com "
+        "commit -qm "
+        "one"
+    )
     assert full.outside(["sh", "-c", script], cwd=place).exit_code == 0
     return full.ground.make(full.ground.outside / place.name)
 
@@ -78,7 +89,8 @@ def test_git_on_the_host_executes_nothing_that_was_planted(full: Fence) -> None:
 # leads.
 THROUGH = r"""
 echo started
-printf '[core]\n\trepositoryformatversion = 0\n\tfsmonitor = "touch %s; false"\n' "$MARKS/through" > message
+printf '[core]\n\trepositoryformatversion = 0\n' > message
+printf '\tfsmonitor = "touch %s; false"\n' "$MARKS/through" >> message
 git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -F message
 rm -f .git/COMMIT_EDITMSG .git/FETCH_HEAD
 ln -s config .git/COMMIT_EDITMSG
@@ -121,7 +133,10 @@ def test_links_in_git_s_own_directory_that_were_there_before_stay(full: Fence) -
 
 def test_git_finds_out_that_there_are_links(full: Fence) -> None:
     """It makes one in its directory, looks at it, and removes it."""
-    script = "echo started; for n in 1 2 3 4 5 6 7 8; do git init -q r$n; git -C r$n config core.symlinks; done"
+    script = (
+        "echo started; for n in 1 2 3 4 5 6 7 8; do git init -q r$n; "
+        "git -C r$n config core.symlinks; done"
+    )
     outcome = full.inside(["sh", "-c", script])
     assert outcome.stdout == "started\n", str(outcome)
     assert len(list(full.ground.project.glob("r*/.git/config"))) == 8

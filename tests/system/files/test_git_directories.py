@@ -31,8 +31,10 @@ _LED_TO = r"""
 echo started
 B=$PWD/$HIDDEN
 mkdir -p $B/objects $B/refs $B/worktrees/N sub
-printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch %s; false"\n' "$MARK" > $B/config
-(cd $B/worktrees/N; echo ../.. > commondir; echo ref: refs/heads/main > HEAD; echo $OLDPWD/sub/.git > gitdir)
+printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n' > $B/config
+printf '\tfsmonitor = "touch %s; false"\n' "$MARK" >> $B/config
+(cd $B/worktrees/N; echo ../.. > commondir; echo ref: refs/heads/main > HEAD
+echo $OLDPWD/sub/.git > gitdir)
 echo "gitdir: $B/worktrees/N" > sub/.git
 git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub
 exit 0
@@ -76,13 +78,15 @@ if what == "name":
 else:
     os.makedirs(".git/worktrees/N/refs"); os.makedirs(".git/objects"); os.mkdir(".git/refs")
     open(".git/config", "w").write(
-        f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch {mark}; false"\n')
+        f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n'
+        f'\tfsmonitor = "touch {mark}; false"\n')
     entry = {"commondir": "../..", "HEAD": "ref: refs/heads/main", "gitdir": f"{top}/sub/.git"}
     for name, said in entry.items():
         open(f".git/worktrees/N/{name}", "w").write(said + "\n")
 os.chdir(top)
 if what == "repository":
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    words = ["git", "rev-parse", "HEAD"]
+    head = subprocess.run(words, capture_output=True, text=True).stdout.strip()
     subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"160000,{head},sub"])
     open("sub/.git", "w").write(f"gitdir: {top}/x/{hide}/.git/worktrees/N\n")
 print("started")
@@ -136,7 +140,10 @@ def test_a_new_work_tree_executes_nothing_by_a_relative_value(
     ):
         made(full, place, f"{_REPOSITORY}; git config {key} '{value}'")
         mark = full.ground.outside / f"mark-{place.name}"
-        add = "git worktree add -q -b deep deep/wt; cd deep/wt; hook tools/hooks; hook ../tools/hooks; cd ../.."
+        add = (
+            "git worktree add -q -b deep deep/wt; cd deep/wt; hook tools/hooks; "
+            "hook ../tools/hooks; cd ../.."
+        )
         link = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),deep/wt"
         assert run(
             ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{add}; {link}; exit 0"], cwd=place
@@ -162,7 +169,10 @@ def test_a_value_counts_wherever_a_git_file_leads(full: Fence, rename: str) -> N
     ):
         made(full, place)
         mark = full.ground.outside / f"mark-{place.name}"
-        move = "E=$PWD/.git/worktrees; [ $N = wt ] || { mv $E/wt $E/$N; echo gitdir: $E/$N > wt/.git; }"
+        move = (
+            "E=$PWD/.git/worktrees; [ $N = wt ] || { mv $E/wt $E/$N; echo gitdir: "
+            "$E/$N > wt/.git; }"
+        )
         first = f"echo started; git worktree add -q wt; N=wt; {rename}; {move}; exit 0"
         assert run(["sh", "-c", first], cwd=place).started
         full.outside(["git", "config", "core.hooksPath", "tools/hooks"], cwd=place)
@@ -184,7 +194,8 @@ def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) 
         made(
             full,
             place,
-            f"{_REPOSITORY}; git worktree add -q wt; mv wt moved; git config core.hooksPath tools/hooks",
+            f"{_REPOSITORY}; git worktree add -q wt; mv wt moved; "
+            f"git config core.hooksPath tools/hooks",
         )
         mark = full.ground.outside / f"mark-{place.name}"
         assert run(
@@ -202,7 +213,10 @@ def test_a_name_that_is_denied_and_protected_is_not_left(full: Fence) -> None:
     mark = full.ground.outside / "mark"
     config = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "touch {mark}; false"\\n'
     make = f"mkdir -p n p/objects p/refs; printf '{config}' > p/config"
-    plant = f"echo started; rm -rf n p; {make}; mv p n/.git; echo ref: refs/heads/main > n/.git/HEAD; exit 0"
+    plant = (
+        f"echo started; rm -rf n p; {make}; mv p n/.git; echo ref: "
+        f"refs/heads/main > n/.git/HEAD; exit 0"
+    )
     assert full.inside(["sh", "-c", plant], "--deny", "**/.git/config").started
     full.outside(["git", "status"], cwd=full.ground.project / "n")
     assert not mark.exists()
@@ -233,7 +247,11 @@ def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fen
     places.
     """
     sub = made(full, full.ground.outside / "source")
-    script = f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule --quiet add {sub} sub"
+    script = (
+        f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule "
+        f"--quiet add "
+        f"{sub} sub"
+    )
     config = "git -C sub config core.hooksPath tools/hooks && git -C sub worktree add -q ../linked"
     for place, run in (
         (full.ground.root / "control", full.outside),
@@ -256,7 +274,10 @@ def test_a_work_tree_is_added_where_every_value_means_the_same(full: Fence) -> N
     """`.husky` is protected by its name in every directory, and a program by its whole path is the
     same everywhere.
     """
-    config = "git config core.hooksPath .husky/_; git config credential.helper '!/usr/bin/gh auth git-credential'"
+    config = (
+        "git config core.hooksPath .husky/_; git config credential.helper '!/usr/bin/gh auth "
+        "git-credential'"
+    )
     project = made(full, full.ground.project, f"{_REPOSITORY}; {config}")
     done = full.inside(
         [
@@ -296,9 +317,14 @@ def test_a_repository_stays_where_its_relative_values_are_meant_from(
 def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: Fence) -> None:
     project = full.ground.project
     sub = made(full, full.ground.outside / "sub")
-    script = f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule --quiet add {sub} sub"
+    script = (
+        f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule "
+        f"--quiet add "
+        f"{sub} sub"
+    )
     made(full, project, f"{script} && git commit -qm one")
-    done = full.inside(["sh", "-c", f"{_WHO}set -e; cd sub; for n in config hooks/x; do git checkout -qb $n; "
+    done = full.inside(["sh", "-c",
+    f"{_WHO}set -e; cd sub; for n in config hooks/x; do git checkout -qb $n; "
                         "git commit -q --allow-empty -m $n; done; git branch"])  # fmt: skip
     assert done.exit_code == 0, str(done)
     log = full.outside(["git", "log", "--format=%s", "hooks/x"], cwd=project / "sub")
@@ -328,7 +354,10 @@ class Bare:
         self.fence.outside(["sh", "-c", script], cwd=self.top / "feature")
 
 
-_PLANT = "E=$(git -C {top}/feature rev-parse --git-dir); rm -f $E/logs/HEAD; ln -s {victim} $E/logs/HEAD; exit 0"
+_PLANT = (
+    "E=$(git -C {top}/feature rev-parse --git-dir); rm -f $E/logs/HEAD; "
+    "ln -s {victim} $E/logs/HEAD; exit 0"
+)
 
 
 @pytest.fixture
@@ -338,7 +367,8 @@ def bare(full: Fence) -> Bare:
     made(
         full,
         top,
-        f"git clone -q --bare {source} .bare; cd .bare; git worktree add -q -b feature ../feature main",
+        f"git clone -q --bare {source} .bare; cd .bare; "
+        f"git worktree add -q -b feature ../feature main",
     )
     return Bare(
         fence=full, top=top, victim=full.ground.put(full.ground.outside / "bashrc", "mine\n")
@@ -371,10 +401,14 @@ def test_what_git_obeys_in_a_bare_repository_stays_as_it_is(bare: Bare, part: st
 
 def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
     done = bare.run(
-        "set -e; cd feature; echo x > a; git add a; git commit -qm inside; git checkout -qb other; echo y >> a;"
-        "git stash -q; git stash pop -q; git commit -qam more; git rebase -q HEAD~1; git checkout -q feature;"
-        "git merge -q other; git worktree add -q ../second; cd ../second; git commit -q --allow-empty -m second;"
-        "git status --short; git init -q ../third; git -C ../third commit -q --allow-empty -m third",
+        "set -e; cd feature; echo x > a; git add a; git commit -qm inside; "
+        "git checkout -qb other; echo y >> a;"
+        "git stash -q; git stash pop -q; git commit -qam more; git rebase -q HEAD~1; "
+        "git checkout -q feature;"
+        "git merge -q other; git worktree add -q ../second; cd ../second; "
+        "git commit -q --allow-empty -m second;"
+        "git status --short; git init -q ../third; "
+        "git -C ../third commit -q --allow-empty -m third",
         cwd=bare.top,
     )
     assert done.exit_code == 0, str(done)
@@ -453,12 +487,14 @@ def test_no_directory_above_a_repository_is_renamed(full: Fence) -> None:
     made(
         full,
         project,
-        "git clone -q --bare . tests/fixtures/r.git; cd tests/fixtures/r.git; rm -r config hooks info",
+        "git clone -q --bare . tests/fixtures/r.git; cd tests/fixtures/r.git; "
+        "rm -r config hooks info",
     )
     move = "mv tests other; mv tests/fixtures tests/other; "
     plant = (
         "D=$(echo */*/r.git); mkdir -p $D/hooks; "
-        f"printf '#!/bin/sh\\ntouch {mark}\\n' > $D/hooks/post-update; chmod +x $D/hooks/post-update"
+        f"printf '#!/bin/sh\\ntouch {mark}\\n' > $D/hooks/post-update; "
+        f"chmod +x $D/hooks/post-update"
     )
     tried = full.inside(["sh", "-c", f"echo started; {move}{plant}"])
     assert tried.started, str(tried)
@@ -495,12 +531,17 @@ def test_what_an_included_configuration_names_is_protected(full: Fence) -> None:
         nested = made(
             full,
             full.ground.make(place / "nested"),
-            f"{_REPOSITORY}; mkdir -p tools/hooks; printf '[include]\\n\\tpath = more\\n' > .gitconfig;"
-            "printf '[core]\\n\\thooksPath = tools/hooks\\n' > more; git config include.path ../.gitconfig;"
+            f"{_REPOSITORY}; mkdir -p tools/hooks; "
+            f"printf '[include]\\n\\tpath = more\\n' > .gitconfig;"
+            "printf '[core]\\n\\thooksPath = tools/hooks\\n' > more; "
+            "git config include.path ../.gitconfig;"
             "printf '#!/bin/sh\\n' > tools/hooks/pre-commit; chmod +x tools/hooks/pre-commit",
         )
         mark = full.ground.outside / f"mark-{place.name}"
-        plant = f"echo started; cd {nested}; printf '#!/bin/sh\\ntouch {mark}\\n' > tools/hooks/pre-commit; exit 0"
+        plant = (
+            f"echo started; cd {nested}; printf '#!/bin/sh\\ntouch {mark}\\n' > "
+            f"tools/hooks/pre-commit; exit 0"
+        )
         assert run(["sh", "-c", plant]).started
         full.outside(["sh", "-c", f"{_WHO}git commit -q --allow-empty -m two"], cwd=nested)
         assert mark.exists() is (run == full.outside)
@@ -562,7 +603,11 @@ def dotfiles(full: Fence, tester: Tester) -> Iterator[Path]:
 def test_the_settings_that_the_home_links_to_are_protected(full: Fence, dotfiles: Path) -> None:
     mark = full.ground.outside / "mark"
     evil = f'printf "[core]\\n\\tfsmonitor = \\"touch {mark}; false\\"\\n" >> git/.gitconfig'
-    script = f"echo started; {evil}; echo evil >> bash/.bashrc; echo evil >> config/fish/config.fish; echo 1 > free"
+    script = (
+        f"echo started; {evil}; echo evil >> bash/.bashrc; "
+        f"echo evil >> config/fish/config.fish; "
+        f"echo 1 > free"
+    )
     repository = made(full, full.ground.outside / "any")
     assert full.inside(["sh", "-c", script], cwd=dotfiles).started
     assert (dotfiles / "free").exists()
@@ -589,7 +634,11 @@ def test_git_s_own_configuration_is_protected_where_its_directory_is_the_workspa
         (config / "git").mkdir()
         (config / "git/config").write_text("# mine\n")
         tester.give(config)
-        script = "echo started; echo '[core]' >> git/config; echo x > git/attributes; echo x > free; exit 0"
+        script = (
+            "echo started; echo '[core]' >> git/config; echo x > git/attributes; "
+            "echo x > free; "
+            "exit 0"
+        )
         assert full.inside(["sh", "-c", script], cwd=config).started
         assert (config / "git/config").read_text() == "# mine\n"
         assert not (config / "git/attributes").exists()

@@ -20,7 +20,8 @@ _INDEX = r"""
 import hashlib, os, struct, subprocess, sys
 path, content = sys.argv[1].encode(), sys.argv[2].encode()
 print("started", flush=True)
-written = subprocess.run(["git", "hash-object", "-w", "--stdin"], input=content, capture_output=True, check=True)
+words = ["git", "hash-object", "-w", "--stdin"]
+written = subprocess.run(words, input=content, capture_output=True, check=True)
 raw = open(".git/index", "rb").read()
 version, count = struct.unpack(">II", raw[4:12])
 assert version == 2
@@ -29,7 +30,8 @@ for _ in range(count):
     length = struct.unpack(">H", raw[at + 60 : at + 62])[0] & 0xFFF
     entries.append((raw[at + 62 : at + 62 + length], raw[at : at + 62]))
     at += (62 + length + 8) // 8 * 8
-head = struct.pack(">10I", 0, 0, 0, 0, 0, 0, 0o100755, 0, 0, 0) + bytes.fromhex(written.stdout.decode().strip())
+head = struct.pack(">10I", 0, 0, 0, 0, 0, 0, 0o100755, 0, 0, 0)
+head += bytes.fromhex(written.stdout.decode().strip())
 entries.append((path, head + struct.pack(">H", len(path) | 0x8000)))
 body = b"DIRC" + struct.pack(">II", 2, len(entries))
 for name, head in sorted(entries):
@@ -61,7 +63,10 @@ def test_an_index_names_no_file_outside_the_work_tree(full: Fence, path: str) ->
 
 def test_an_honest_index_stays(full: Fence) -> None:
     place = made(full, full.ground.project)
-    script = "set -e; echo started; echo 2 > other; git add other; git -c user.name=a -c user.email=a@b commit -qm two"
+    script = (
+        "set -e; echo started; echo 2 > other; git add other; "
+        "git -c user.name=a -c user.email=a@b commit -qm two"
+    )
     ran = full.inside(["sh", "-c", script], cwd=place)
     assert (ran.exit_code, ran.started) == (0, True), str(ran)
     assert full.outside(["git", "status", "--short", "-uno"], cwd=place).stdout == ""
@@ -89,7 +94,8 @@ def test_no_resolution_that_the_command_made_up_copies_a_secret(full: Fence) -> 
 @pytest.mark.parametrize(
     "part",
     ["MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/strategy",
-     "rebase-merge/strategy_opts", "sequencer/opts", "remotes/origin", "branches/origin", "refs/replace/x",
+     "rebase-merge/strategy_opts", "sequencer/opts", "remotes/origin", "branches/origin",
+     "refs/replace/x",
      "rr-cache/x", "worktrees/w/rebase-merge/strategy"],
 )  # fmt: skip
 def test_state_that_git_obeys_does_not_appear(full: Fence, part: str) -> None:

@@ -141,7 +141,8 @@ def test_a_workspace_without_execution_can_be_written_and_not_run(
     closed = ground.put(
         ground.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\n'
-        'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", execute = false }]\n',
+        'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", '
+        "execute = false }]\n",
     )
     make = (
         'printf "#!/bin/sh\\necho ran\\n" > $DIR/made; chmod +x $DIR/made; echo started; $DIR/made'
@@ -181,7 +182,8 @@ def test_in_the_full_tier_no_program_is_loaded_from_there_either(
     closed = ground.put(
         ground.root / "p.toml",
         '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["<cwd>/tools/**"]\n'
-        'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", execute = false }]\n',
+        'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", '
+        "execute = false }]\n",
     )
     ground.put(ground.project / "tools" / "tool", "#!/bin/sh\necho tool\n", mode=0o755)
     loader = next(Path("/lib64").glob("ld-linux-*.so.*"), None) or next(
@@ -204,7 +206,8 @@ def test_execution_that_a_wider_grant_would_give_back_stops_the_run(
     ground.put(ground.project / "data" / "tool", "#!/bin/sh\n", mode=0o755)
     file = ground.put(
         ground.root / "p.toml",
-        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [{ path = "<cwd>/data/**", execute = false }]\n',
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [{ path = "<cwd>/data/**", '
+        "execute = false }]\n",
     )
     refused = fence.inside(
         fence.probe("execute", ground.project / "data" / "tool"), "--policy", file

@@ -207,14 +207,17 @@ def test_a_name_that_the_host_removes_is_not_the_command_s_to_make(full: Fence) 
 REPOSITORIES = {
     "a nested repository": "git init -q n; cd n; git config core.hooksPath tools/hooks",
     "a linked worktree": (
-        "git init -q .; git config core.hooksPath tools/hooks; git commit -q --allow-empty -m x; git worktree add -q n"
+        "git init -q .; git config core.hooksPath tools/hooks; "
+        "git commit -q --allow-empty -m x; git worktree add -q n"
     ),
     "a worktree's own configuration": (
-        "git init -q .; git commit -q --allow-empty -m x; git worktree add -q n; git config extensions.worktreeConfig "
+        "git init -q .; git commit -q --allow-empty -m x; git worktree add -q n; "
+        "git config extensions.worktreeConfig "
         "true; git -C n config --worktree core.hooksPath tools/hooks"
     ),
     "a submodule": (
-        "git init -q ../s; git -C ../s commit -q --allow-empty -m x; git init -q .; git -c protocol.file.allow=always "
+        "git init -q ../s; git -C ../s commit -q --allow-empty -m x; git init -q .; "
+        "git -c protocol.file.allow=always "
         "submodule --quiet add $PWD/../s n; git -C n config core.hooksPath tools/hooks"
     ),
 }
@@ -247,7 +250,10 @@ def test_what_other_repositories_of_the_workspace_name_is_protected_too(
 
 def test_a_bare_repository_gets_no_hooks(full: Fence) -> None:
     project, mark = full.ground.project, full.ground.outside / "mark"
-    made = "git init -q .; git commit -q --allow-empty -m x; git clone -q --bare --template= . fixture.git"
+    made = (
+        "git init -q .; git commit -q --allow-empty -m x; git clone -q --bare --template= . "
+        "fixture.git"
+    )
     who = {
         f"GIT_{one}_{what}": "t@example.com"
         for one in ("AUTHOR", "COMMITTER")
@@ -255,7 +261,8 @@ def test_a_bare_repository_gets_no_hooks(full: Fence) -> None:
     }
     assert full.outside(["sh", "-c", made], env=who).exit_code == 0
     plant = (
-        f"mkdir -p fixture.git/hooks; printf '#!/bin/sh\\ntouch {mark}\\n' > fixture.git/hooks/post-receive;"
+        f"mkdir -p fixture.git/hooks; printf '#!/bin/sh\\ntouch {mark}\\n' > "
+        f"fixture.git/hooks/post-receive;"
         "chmod +x fixture.git/hooks/post-receive"
     )
     assert full.inside(

@@ -33,7 +33,8 @@ def flood(count):
     open("n1", "w").close()
     for _ in range(count // 2): os.rename("n1", "n2"); os.rename("n2", "n1")
 def busy():
-    "Events that take the guard seconds, and are fewer than the kernel keeps: each has it look through a tree."
+    "Events that take the guard seconds, and are fewer than the kernel keeps: each has it look \
+through a tree."
     for _ in range(1000): os.rename("tree", "eert"); os.rename("eert", "tree")
 for number in range(300): os.makedirs(f"tree/{number}")
 print("started", flush=True)
@@ -135,7 +136,11 @@ def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
     full: Fence, gap: str
 ) -> None:
     project, mark = full.ground.project, full.ground.outside / "mark"
-    config = f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch {mark}; false"\n'
+    config = (
+        f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+        f'\tfsmonitor = "touch {mark}; '
+        f'false"\n'
+    )
     assert full.outside(["git", "init", "-q", "."]).exit_code == 0
     full.ground.put(project / "evil" / "config", config)
     assert full.outside(["cp", "-r", ".git/objects", ".git/refs", "evil"]).exit_code == 0
@@ -164,8 +169,15 @@ def test_what_another_run_removed_is_not_the_command_s(full: Fence, gap: str) ->
     outside.
     """
     project, mark = full.ground.project, full.ground.outside / "mark"
-    first = "git init -q nested; echo started; while ! test -e remove; do sleep 0.01; done; rm nested/.git/config"
-    config = f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch {mark}; false"\n'
+    first = (
+        "git init -q nested; echo started; while ! test -e remove; do sleep 0.01; done; "
+        "rm nested/.git/config"
+    )
+    config = (
+        f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+        f'\tfsmonitor = "touch {mark}; '
+        f'false"\n'
+    )
     plant = f"""
 try:
     open("nested/.git/config", "a")

@@ -97,7 +97,11 @@ def test_secrets_in_the_home_are_unreadable_by_default(
 
 def test_start_up_files_in_the_home_can_not_be_changed(fence: Fence, home: Path) -> None:
     """C-024: what a shell, git or an editor runs next time."""
-    script = "echo started; for name; do echo evil >> ~/$name; rm -f ~/$name; mv ~/$name ~/$name.old; done"
+    script = (
+        "echo started; for name; do echo evil >> ~/$name; rm -f ~/$name; "
+        "mv ~/$name ~/$name.old; "
+        "done"
+    )
     denied = fence.inside(["bash", "-c", script, "bash", *START_UP])
     assert denied.started, str(denied)
     for name in START_UP:
@@ -109,7 +113,10 @@ def test_start_up_files_in_the_home_can_not_be_changed(fence: Fence, home: Path)
 
 def test_nothing_new_appears_in_the_home(fence: Fence, home: Path, tester: Tester) -> None:
     before = sorted(path.name for path in tester.home.iterdir())
-    script = "echo started; touch ~/.zshenv ~/evil; mkdir ~/.config/autostart; ln -s /tmp ~/link; mkdir -p ~/.new/deep"
+    script = (
+        "echo started; touch ~/.zshenv ~/evil; mkdir ~/.config/autostart; ln -s /tmp ~/link; "
+        "mkdir -p ~/.new/deep"
+    )
     assert fence.inside(["sh", "-c", script]).started
     assert sorted(path.name for path in tester.home.iterdir()) == before
     assert not (home / ".config" / "autostart").exists()
@@ -172,7 +179,8 @@ def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence:
     stays.
     """
     script = (
-        "echo started; cd $TMPDIR; ln -s {outside} link; ln {own} hard; mkdir -p a/b/c locked; touch a/b/c/x locked/y;"
+        "echo started; cd $TMPDIR; ln -s {outside} link; ln {own} hard; "
+        "mkdir -p a/b/c locked; touch a/b/c/x locked/y;"
         " chmod 0 locked; touch -- '-rf' 'new\nline'; pwd -P"
     ).format(outside=fence.ground.outside, own=fence.ground.project / "own.txt")
     outcome = fence.inside(["sh", "-c", script])
@@ -195,7 +203,10 @@ def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence:
         "! echo x > /dev/full",
         "git init -q repository",
         "python3 -c 'import multiprocessing; multiprocessing.Lock()'",
-        "python3 -c 'from multiprocessing.shared_memory import SharedMemory as S; s=S(create=True,size=9); s.unlink()'",
+        (
+            "python3 -c 'from multiprocessing.shared_memory import SharedMemory as S; "
+            "s=S(create=True,size=9); s.unlink()'"
+        ),
     ],
 )
 def test_devices_are_usable(fence: Fence, script: str) -> None:

@@ -89,7 +89,8 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
     link.symlink_to(fence.ground.outside)
     swap = [
         "python3", "-c",
-        "import ctypes, time\nlibc = ctypes.CDLL(None)\nprint('started', flush=True)\nend = time.monotonic() + 120\n"
+        "import ctypes, time\nlibc = ctypes.CDLL(None)\nprint('started', flush=True)\n"
+        "end = time.monotonic() + 120\n"
         "while time.monotonic() < end:\n"
         "    assert libc.renameat2(-100, b'sub', -100, b'link', 2) == 0\n    time.sleep(0.0002)\n",
     ]  # fmt: skip
@@ -98,7 +99,11 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
         assert attacker.stdout.readline() == "started\n"
         journal = fence.ground.root / "later"
         words = f"--audit-log {journal} -- cat {fence.ground.secret}"
-        script = f'cd sub 2>/dev/null && exec "$0" run --quiet --tier {fence.tier} --profile ai-agent {words}'
+        script = (
+            f'cd sub 2>/dev/null && exec "$0" run --quiet --tier {fence.tier} --profile '
+            f"ai-agent "
+            f"{words}"
+        )
         answers = [
             fence.tester.run(
                 ["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project

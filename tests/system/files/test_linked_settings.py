@@ -62,7 +62,10 @@ def linked(fence: Fence, tester: Tester) -> Iterator[Path]:
 
 
 def writing(fence: Fence) -> list[str]:
-    script = "echo started; for name; do echo evil >> $name && echo wrote $name; done; echo new > skills/mine/new.sh"
+    script = (
+        "echo started; for name; do echo evil >> $name && echo wrote $name; done; "
+        "echo new > skills/mine/new.sh"
+    )
     places = [
         target if target != "skills/mine" else "skills/mine/run.sh" for target in OBEYED.values()
     ]

@@ -46,9 +46,11 @@ def linked(full: Fence) -> Linked:
 
 def test_git_works_in_a_linked_worktree(linked: Linked) -> None:
     done = linked.inside(
-        "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+        "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a "
+        "GIT_COMMITTER_EMAIL=a@b\n"
         "set -e\necho x > file\ngit add file\ngit commit -qm inside\ngit checkout -qb other\n"
-        "echo y >> file\ngit stash -q\ngit stash pop -q\ngit commit -qam more\ngit rebase -q HEAD~1\ngit status --short"
+        "echo y >> file\ngit stash -q\ngit stash pop -q\ngit commit -qam more\n"
+        "git rebase -q HEAD~1\ngit status --short"
     )
     assert done.exit_code == 0, str(done)
     log = linked.fence.outside(["git", "-C", linked.main, "log", "--format=%s", "other"])
@@ -98,7 +100,8 @@ def test_a_second_run_in_the_same_worktree_works_too(linked: Linked) -> None:
 def test_a_copy_of_a_worktree_leaves_the_main_repository_as_it_is(linked: Linked) -> None:
     git = linked.main / ".git"
     script = (
-        "echo started; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+        "echo started; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a "
+        "GIT_COMMITTER_EMAIL=a@b\n"
         f"git status; git tag v9; git commit -q --allow-empty -m inside\n"
         f"rm -rf {git}/objects/??; rm -f {git}/refs/heads/*"
     )

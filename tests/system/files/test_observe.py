@@ -36,7 +36,11 @@ def test_what_is_refused_is_told_with_what_would_allow_it(
     fence, flags = watched
     ground = fence.ground
     secret, new = ground.secret, ground.outside / "new"
-    script = f"echo started; cat {secret}; cat own.txt; echo x > {new}; mkdir {new}.d; rm {secret}; echo {ground.outside}/*"
+    script = (
+        f"echo started; cat {secret}; cat own.txt; echo x > {new}; mkdir {new}.d; "
+        f"rm {secret}; "
+        f"echo {ground.outside}/*"
+    )
     done = fence.inside(["/bin/sh", "-c", script], *flags)
     assert done.started
     assert secret.exists()
@@ -56,9 +60,9 @@ def test_what_is_refused_is_told_with_what_would_allow_it(
         assert one in told, told
     assert all(str(path).startswith(str(ground.outside)) for _, path, _, _ in told), told
     assert (
-        f"paddock: refused: read {secret} by {cat}: outside every grant; to allow it: --read {secret}"
-        in done.stderr
-    )
+        f"paddock: refused: read {secret} by {cat}: outside every grant; to allow it: "
+        f"--read {secret}"
+    ) in done.stderr
     # The control: without the fence each of them is done, and what it says would allow it does.
     assert fence.inside(["cat", secret], "--read", secret).stdout == "the-secret-outside\n"
     assert fence.outside(["/bin/sh", "-c", script]).exit_code == 0
@@ -144,7 +148,8 @@ libc = ctypes.CDLL(None, use_errno=True)
 for address in (0, 1, 8, 2**47, 2**64 - 1):
     for name in ("open", "mkdir", "rename", "unlink", "execve"):
         getattr(libc, name)(ctypes.c_void_p(address), ctypes.c_void_p(address), 0)
-for path in (b"/" + b"x" * 5000, b"/" + b"a/" * 2040, b"\\xff\\xfe/\\x1b[2J\\n", b"x" * 255 + b"/y", b"../" * 600):
+for path in (b"/" + b"x" * 5000, b"/" + b"a/" * 2040, b"\\xff\\xfe/\\x1b[2J\\n", b"x" * 255 + \
+b"/y", b"../" * 600):
     for how in (os.O_RDONLY, os.O_RDWR | os.O_CREAT):
         try:
             os.open(path, how)

@@ -173,7 +173,10 @@ def entry(fence: Fence, directory: Path) -> Iterator[Path]:
 def test_the_link_that_a_person_starts_it_by(fence: Fence) -> None:
     with entry(fence, fence.tester.home / ".local" / "bin") as link:
         env = {"PATH": f"{link.parent}:/usr/bin:/bin"}
-        script = f"echo started; ln -sf /bin/true {link}; rm -f {link}; mv {link} {link}-old; echo evil > {link}"
+        script = (
+            f"echo started; ln -sf /bin/true {link}; rm -f {link}; mv {link} {link}-old; "
+            f"echo evil > {link}"
+        )
         script += f"; mv {link.parent} {link.parent}-old; echo new > {link.parent}/other"
         words: list[Word] = [
             "run",

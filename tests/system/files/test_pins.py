@@ -116,10 +116,12 @@ def test_git_works_beside_the_pins(full: Fence) -> None:
     (git / "hooks" / "pre-commit").unlink()
     script = """
     set -e
-    git config -f /tmp/c user.name t; git config -f /tmp/c user.email t@example.com; export GIT_CONFIG_GLOBAL=/tmp/c
+    git config -f /tmp/c user.name t; git config -f /tmp/c user.email t@example.com; export \
+GIT_CONFIG_GLOBAL=/tmp/c
     mkdir dir; echo 1 > dir/file; git add dir; git commit -qm one
     git mv dir moved; git commit -qm two
-    git checkout -qb other; echo 2 >> moved/file; git stash -q; git stash pop -q; git commit -qam three
+    git checkout -qb other; echo 2 >> moved/file; git stash -q; git stash pop -q; git commit -qam \
+three
     git checkout -q -; git rebase -q other; git worktree add -q tree -b third; git gc -q
     git worktree remove tree; git status --porcelain -uno
     """

@@ -20,7 +20,8 @@ from tests.support.tester import Tester
 from tests.support.waiting import wait_for
 
 # What the built-in profiles grant of the home, with the directories that hold the secrets.
-GRANTED = (".config/nvim", ".config/fish", "bin", ".vim", ".oh-my-zsh/custom/a/b", ".deno", ".local/lib",
+GRANTED = (".config/nvim", ".config/fish", "bin", ".vim", ".oh-my-zsh/custom/a/b", ".deno",
+".local/lib",
            ".local/share/pipx/venvs/x")  # fmt: skip
 DENIED = (".env", "id_rsa", ".env.production~")
 

@@ -175,7 +175,10 @@ def test_a_switch_is_off_only_when_the_person_says_so(fence: Fence) -> None:
 
 def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
     """A paddock.toml in the workspace counts only after it was trusted once."""
-    loose = f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    loose = (
+        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\n'
+        f'read_globs = ["{fence.ground.outside}/**"]\n'
+    )
     fence.ground.put(fence.ground.project / "paddock.toml", loose)
     words: list[Word] = [
         fence.installation.paddock,
@@ -269,8 +272,14 @@ def test_remembered_plans_can_not_be_written_in_a_granted_home(
         if os.fsencode(fence.ground.project) in entry[-1]
     }
     assert mine, "a run leaves a memo to attack"
-    script = f"echo started; for f in {plans}/*; do echo x > $f; rm -f $f; done; touch {plans}/forged; rm -rf {plans}"
-    script += "; mv ~/.local ~/.local-old; mv ~/.local/state ~/.local/old; mv ~/.local/state/paddock ~/.local/state/old"
+    script = (
+        f"echo started; for f in {plans}/*; do echo x > $f; rm -f $f; done; "
+        f"touch {plans}/forged; rm -rf {plans}"
+    )
+    script += (
+        "; mv ~/.local ~/.local-old; mv ~/.local/state ~/.local/old; "
+        "mv ~/.local/state/paddock ~/.local/state/old"
+    )
     outcome = fence.inside(["sh", "-c", script], "-a", f"{tester.home}/**", journal=False)
     assert outcome.started, str(outcome)
     assert mine <= set(Snapshot.of(plans).entries)
@@ -333,7 +342,10 @@ def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_proce
     fence: Fence,
 ) -> None:
     """The supervisor still holds what was kept from the command."""
-    script = "echo started; cat /proc/$PPID/environ /proc/[0-9]*/environ; cat /proc/$PPID/maps /proc/$PPID/mem"
+    script = (
+        "echo started; cat /proc/$PPID/environ /proc/[0-9]*/environ; "
+        "cat /proc/$PPID/maps /proc/$PPID/mem"
+    )
     outcome = fence.inside(["sh", "-c", script], env={"GITHUB_TOKEN": "leaked-token"})
     assert outcome.started, str(outcome)
     assert "leaked-token" not in outcome.stdout

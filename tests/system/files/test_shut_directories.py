@@ -150,7 +150,8 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence
         "arm()\nprint('started', flush=True)\nend = time.monotonic() + 60\n"
         "while time.monotonic() < end:\n"
         "    if os.lstat(link).st_atime_ns:\n"
-        "        os.chmod(parent, 0)\n        time.sleep(0.02)\n        os.chmod(parent, 0o755)\n        arm()\n"
+        "        os.chmod(parent, 0)\n        time.sleep(0.02)\n        os.chmod(parent, "
+        "0o755)\n        arm()\n"
         "        open('shut', 'a').write('x')\n"
     )
     link = fence.ground.project / "build"
@@ -268,7 +269,8 @@ def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(full: 
     program = (
         "import os\n"
         "for i in range(20):\n"
-        "    os.mkdir(f'a{i}'); open(f'a{i}/x', 'w').write('evil'); open(f'a{i}/y', 'w').write('fine')\n"
+        "    os.mkdir(f'a{i}'); open(f'a{i}/x', 'w').write('evil'); open(f'a{i}/y', "
+        "'w').write('fine')\n"
         "for i in range(20):\n"
         "    os.rename(f'a{i}/x', f'a{i}/.envrc'); os.chmod(f'a{i}', 0o600)\n"
         "print('planted')\n"

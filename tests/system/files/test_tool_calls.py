@@ -170,7 +170,8 @@ from paddock.policy.formats.config import tool_flags
 
 
 async def main():
-    async with open_tools(profile="ai-agent", config=sys.argv[1], flags=tool_flags(require_approval=False)) as tools:
+    async with open_tools(profile="ai-agent", config=sys.argv[1], \
+flags=tool_flags(require_approval=False)) as tools:
         for name, arguments in eval(sys.argv[2]):
             result = await tools.call(ToolCall(name=name, arguments=arguments))
             print(result.outcome.value, getattr(result.content, "exit_code", "-"), flush=True)
@@ -293,15 +294,18 @@ def approve(question):
 
 
 async def main():
-    async with open_tools(policy=sys.argv[1], journal=sys.argv[2], approver=Callback(approve)) as tools:
+    async with open_tools(policy=sys.argv[1], journal=sys.argv[2], approver=Callback(approve)) as \
+tools:
         await work(tools)
 
 
 async def work(tools):
     for path in ("free", "private/x", "asked"):
-        result = await tools.call(ToolCall(name="write_file", arguments={"path": path, "content": "x"}))
+        result = await tools.call(ToolCall(name="write_file", arguments={"path": path, "content": \
+"x"}))
         print(json.dumps({"outcome": result.outcome.value}))
-    result = await tools.call(ToolCall(name="bash", arguments={"command": "cat free && echo y > free"}))
+    result = await tools.call(ToolCall(name="bash", arguments={"command": "cat free && echo y > \
+free"}))
     print(json.dumps({"outcome": result.outcome.value, "stdout": result.content.stdout.decode()}))
     print(json.dumps({"asked": asked}))
 
@@ -447,7 +451,8 @@ async def main():
     async with open_tools(policy=policy, approver=Callback(lambda question: Verdict.ONCE)) as tools:
         for name, arguments in calls:
             result = await tools.call(ToolCall(name=name, arguments=arguments))
-            text = getattr(result.content, "text", None) or str(getattr(result.content, "entries", ""))
+            text = getattr(result.content, "text", None) or str(getattr(result.content, "entries", \
+""))
             print(json.dumps([result.outcome.value, result.message, text]))
 
 
@@ -542,7 +547,8 @@ async def main():
             with open(path) as file:
                 assert file.read() == secret  # the control: the host has it by this name
             print(json.dumps(await call(tools, "read_file", path=path)))
-            print(json.dumps(await call(tools, "edit_file", path=path, old_text=secret, new_text="x")))
+            print(json.dumps(await call(tools, "edit_file", path=path, old_text=secret, \
+new_text="x")))
         print(json.dumps(await call(tools, "write_file", path="script", content="x")))
         print(json.dumps(await call(tools, "read_file", path="script")))
         print(json.dumps(await call(tools, "write_file", path="plain", content="x")))
@@ -602,7 +608,8 @@ async def main():
     warnings.simplefilter("ignore")
     async with Sandbox(policy=policy, tier=Tier(tier), approver=answer) as box:
         ran = await box.tools.call(
-            ToolCall(name="bash", arguments={"command": f"cat {secret}; echo x > {outside}; echo in > inside"})
+            ToolCall(name="bash", arguments={"command": f"cat {secret}; echo x > {outside}; echo \
+in > inside"})
         )
         print(json.dumps([ran.outcome.value, len(asked), box.executor.confines_writes]))
 

@@ -128,9 +128,9 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
         told = outcome.stdout + outcome.stderr
         assert outcome.exit_code == 0, str(outcome)
         assert (
-            f"waits for {project} ({'something else has its name' if replaced else 'it is not there'})"
-            in told
-        )
+            f"waits for {project} "
+            f"({'something else has its name' if replaced else 'it is not there'})"
+        ) in told
         assert f"rm '{mark}'" in told
         assert marks(full) == [mark]
     assert (elsewhere / "ran").exists()
@@ -177,7 +177,10 @@ def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s
     project = full.ground.project
     for name in (".envrc", ".mcp.json", "own/.envrc"):
         full.ground.put(project / name, "as it was\n")
-    script = "echo started; while test -e .envrc; do sleep 0.01; done; echo evil > .envrc; touch planted; sleep 60"
+    script = (
+        "echo started; while test -e .envrc; do sleep 0.01; done; echo evil > .envrc; "
+        "touch planted; sleep 60"
+    )
     with full.starting(["sh", "-c", script]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"

@@ -186,7 +186,8 @@ def _policy(world: World, key: str, directory: Path) -> Path:
     """A grant without execution, which no flag can say."""
     path = world.root.parent / "policy.toml"
     path.write_text(
-        f"[meta]\nversion = 1\n[filesystem]\n{key} = [{{ path = '{directory}/**', execute = false }}]\n",
+        f"[meta]\nversion = 1\n[filesystem]\n{key} = [{{ path = '{directory}/**', "
+        f"execute = false }}]\n",
         errors="surrogateescape",
     )
     return path
@@ -246,7 +247,10 @@ def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] 
             cases,
         )
         for (path, act), outside, inside, answer in zip(cases, control, tried, judged, strict=True):
-            where = f"{act} {path}: {answer} kernel {os.strerror(inside)}, seed {seed}, {' '.join(policy)}"
+            where = (
+                f"{act} {path}: {answer} kernel {os.strerror(inside)}, seed {seed}, "
+                f"{' '.join(policy)}"
+            )
             if outside != 0:
                 # A name that is hidden in a copy can be made there; one that was taken away, again
                 # by another way.

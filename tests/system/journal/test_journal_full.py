@@ -164,9 +164,11 @@ def until_it_is_lost(event):
         number += 1
     return number
 
-started = {"event": "tool", "call": 1, "tool": "bash", "action": "allow", "asked": False, "by": None,
+started = {"event": "tool", "call": 1, "tool": "bash", "action": "allow", "asked": False, "by": \
+None,
            "rule_id": "allow", "reason": "x" * 500, "subject": None, "cwd": "/"}
-ended = {"event": "tool.end", "call": 1, "tool": "bash", "outcome": "ok", "exit_code": 0, "bytes": 0, "ms": 1}
+ended = {"event": "tool.end", "call": 1, "tool": "bash", "outcome": "ok", "exit_code": 0, "bytes": \
+0, "ms": 1}
 with open_journal(place=sys.argv[1]) as recorder, open("fill", "wb", buffering=0) as fill:
     assert told(started)
     try:

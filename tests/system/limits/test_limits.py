@@ -2,9 +2,9 @@
 says which and by what it was held, nothing of it is left, and the same act without the limit
 succeeds.
 
-Each run is in control groups of root (tests/support/cgroup_limit.py), whose counters are the host's verdict.
-Paddock can not use those groups and has to do without; the tests at the end give it groups of
-version 1 and of version 2.
+Each run is in control groups of root (tests/support/cgroup_limit.py). Their counters are the host's
+verdict. Paddock can not use those groups and has to do without; the tests at the end give it groups
+of version 1 and of version 2.
 """
 
 from __future__ import annotations
@@ -270,7 +270,8 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
     assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
-    # Paddock's two, and in the landlock tier what a bomb does between two looks, up to the safe limit.
+    # Paddock's two. In the landlock tier also what a bomb starts between two looks, up to the safe
+    # limit.
     assert limited.cgroups.peak_tasks <= (43 if held else cgroup_limit.SAFE_TASKS)
     limited.assert_nothing_left()
     limited.assert_unharmed(limited.run(["sh", "-c", CROWD]))
@@ -279,7 +280,8 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
 
 BURNERS = """
 echo started
-one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); done; }
+one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); \
+done; }
 one $0 & one $0 & one $0 & wait
 echo full"""
 

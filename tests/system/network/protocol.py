@@ -199,7 +199,8 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
             case 6:
                 headers.append(
                     chance.choice(
-                        ("Transfer-Encoding: chunked", "Transfer-Encoding: xchunked", "Transfer-Encoding : chunked",
+                        ("Transfer-Encoding: chunked", "Transfer-Encoding: xchunked",
+                         "Transfer-Encoding : chunked",
                          "Transfer-Encoding:\tchunked", "Transfer-Encoding: chunked, identity",
                          "Transfer_Encoding: chunked")
                     )
@@ -218,7 +219,10 @@ def _request(chance: random.Random, play: Play, tag: str) -> str:
                 headers.append(f"X-C: a\r\r\n\r\n{_hidden(chance, play, tag)}")
             case 13:
                 hidden = _hidden(chance, play, tag).strip()
-                said = f"1;{hidden.splitlines()[0]}\r\na\r\n0\r\n{chance.choice(('', f'Host: {DENIED}', hidden))}\r\n\r\n"
+                said = (
+                    f"1;{hidden.splitlines()[0]}\r\na\r\n0\r\n"
+                    f"{chance.choice(('', f'Host: {DENIED}', hidden))}\r\n\r\n"
+                )
                 headers = [headers[0], "Transfer-Encoding: chunked"]
             case 14:
                 headers.append("X-HTTP-Method-Override: DELETE")
@@ -308,7 +312,8 @@ const http = require("http"), fs = require("fs");
 for (const [log, port] of JSON.parse(process.argv[1])) {
   http.createServer((request, response) => {
     const parts = [];
-    const tell = () => fs.appendFileSync(log, JSON.stringify({ method: request.method, path: request.url,
+    const tell = () => fs.appendFileSync(log, JSON.stringify({ method: request.method, path: \
+request.url,
       host: request.headers.host || "", body: Buffer.concat(parts).toString("latin1") }) + "\\n");
     request.on("data", (part) => parts.push(part));
     request.on("end", () => { tell(); response.end("ok"); });
@@ -320,7 +325,8 @@ _NGINX = """
 daemon off; master_process off; pid {root}/nginx.pid; error_log {root}/nginx.err;
 events {{}}
 http {{
-  log_format told escape=json '{{"method":"$request_method","path":"$request_uri","host":"$http_host",'
+  log_format told escape=json \
+'{{"method":"$request_method","path":"$request_uri","host":"$http_host",'
     '"body":"$request_body","status":"$status"}}';
   client_body_temp_path {root}/body; proxy_temp_path {root}/proxy; lingering_close off;
   client_body_timeout 3s; client_header_timeout 3s;
@@ -328,7 +334,10 @@ http {{
   {servers}
 }}
 """
-_NGINX_SERVER = "server {{ listen 127.0.0.1:{port}; access_log {log} told; location / {{ proxy_pass http://unix:{root}/inner; }} }}"
+_NGINX_SERVER = (
+    "server {{ listen 127.0.0.1:{port}; access_log {log} told; "
+    "location / {{ proxy_pass http://unix:{root}/inner; }} }}"
+)
 
 
 def _ports(count: int) -> list[int]:

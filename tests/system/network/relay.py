@@ -239,8 +239,8 @@ def asked(
     """Status and body of one request with curl, as a client inside would make it."""
     port = relay.listen(kind, host)
     done = curl(
-        "--path-as-is", "-w", "\n%{http_code}", "--connect-to", f"{host}:80:127.0.0.1:{port}", *more, f"http://{host}{path}",
-        data=data,
+        "--path-as-is", "-w", "\n%{http_code}", "--connect-to", f"{host}:80:127.0.0.1:{port}",
+        *more, f"http://{host}{path}", data=data,
     )  # fmt: skip
     body, _, status = done.stdout.rpartition(b"\n")
     assert done.returncode == 0, done

@@ -31,7 +31,8 @@ def address(server):
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.settimeout(60)
         asking.connect((server, 53))
-        asking.send(struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"\\x09localhost\\0" + struct.pack("!2H", 1, 1))
+        asking.send(struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"\\x09localhost\\0" + \
+struct.pack("!2H", 1, 1))
         return socket.inet_ntoa(asking.recv(512)[-4:])
 print("started", flush=True)
 for line in sys.stdin:
@@ -48,7 +49,8 @@ for line in sys.stdin:
 _REQUEST = (
     _CALL.replace(
         'client.send(b"from a client")',
-        'client.send(b"GET /a HTTP/1.1\\r\\nHost: localhost:%s\\r\\n\\r\\n" % sys.argv[1].encode())',
+        'client.send(b"GET /a HTTP/1.1\\r\\nHost: '
+        'localhost:%s\\r\\n\\r\\n" % sys.argv[1].encode())',
     )
     .replace("client.recv(1)", "answer = client.recv(12)")
     .replace('print("ok"', "print(answer[-3:].decode()")

@@ -26,8 +26,14 @@ from tests.support.network import own_address
 # not close it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
-FETCH = "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t)).catch(e => process.exit(7))"
-READ = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())"
+FETCH = (
+    "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t)).catch(e => "
+    "process.exit(7))"
+)
+READ = (
+    "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], "
+    "timeout=120).read().decode())"
+)
 WAYS: dict[str, Callable[[str], list[Word]]] = {
     "curl": lambda address: [need_program("curl"), "-sSm", "60", address],
     "node": lambda address: [need_program("node"), "-e", FETCH, address],
@@ -59,9 +65,7 @@ def test_a_client_reaches_the_name_that_is_allowed_and_no_other(
 def test_a_static_program_that_asks_for_names_itself(
     clients: Clients, tmp_path: Path, way: str
 ) -> None:
-    """Whatever name server it asks: outside nobody is there (tests/system/network/test_filter_bypass.py has the
-    control).
-    """
+    """No name server outside gets a question (test_filter_bypass.py has the control)."""
     caller = clients.fence.programs.caller
     with serve(tmp_path) as site:
         words: list[Word] = [caller, way, "192.0.2.53"]
@@ -104,8 +108,10 @@ def test_a_request_for_another_host_on_an_allowed_connection(
 DISGUISED = """
 import socket, sys
 print("started", flush=True)
-name, port, other = sys.argv[1], int(sys.argv[2]), "Host: " + sys.argv[3] + "\\r\\nConnection: close\\r\\n\\r\\n"
-upgrade = f"GET /hello HTTP/1.1\\r\\nHost: {name}\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\\r\\n"
+name, port, other = sys.argv[1], int(sys.argv[2]), "Host: " + sys.argv[3] + "\\r\\nConnection: \
+close\\r\\n\\r\\n"
+upgrade = f"GET /hello HTTP/1.1\\r\\nHost: {name}\\r\\nConnection: Upgrade\\r\\nUpgrade: \
+websocket\\r\\n\\r\\n"
 plain = "GET /hello HTTP/1.1\\r\\n"
 for request in (
     plain + other,
@@ -143,7 +149,8 @@ CUT = """
 import socket, sys
 print("started", flush=True)
 name, port, other = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-for request in (f"GET http://{other}/hello HTTP/1.0", f"GET http://{other}/hello HTTP/1.1\\r", f"GET //{other}/hello"):
+for request in (f"GET http://{other}/hello HTTP/1.0", f"GET http://{other}/hello HTTP/1.1\\r", \
+f"GET //{other}/hello"):
     with socket.create_connection((name, port), timeout=120) as client:
         try:
             client.sendall(request.encode())
@@ -203,7 +210,8 @@ def test_who_leaves_while_somebody_is_dialled_is_in_the_journal(clients: Clients
 FLOOD = """
 import socket, struct, sys, threading
 names = [f"n{number}.flood.example" for number in range(int(sys.argv[1]))]
-asked = [b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + bytes(1) for name in names]
+asked = [b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + bytes(1) \
+for name in names]
 questions = [struct.pack(">6H", number % 65536, 0x100, 1, 0, 0, 0) + name + struct.pack(">2H", 1, 1)
              for number, name in enumerate(asked)]
 said = [struct.pack(">H", len(question)) + question for question in questions]
@@ -274,7 +282,8 @@ def test_encrypted_connections_are_held_to_the_name_they_ask_for(
 TWICE = """
 import _ssl, ctypes, select, socket, sys
 print("started", flush=True)
-port, (address, first, second), between = int(sys.argv[1]), sys.argv[2:5], bytes.fromhex(sys.argv[5])
+port, (address, first, second), between = int(sys.argv[1]), sys.argv[2:5], \
+bytes.fromhex(sys.argv[5])
 openssl, pointer = ctypes.CDLL(_ssl.__file__), ctypes.c_void_p
 for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
     getattr(openssl, name).restype = pointer
@@ -303,7 +312,8 @@ with socket.create_connection((address, port), timeout=120) as client:
     request = f"GET /hello HTTP/1.1\\r\\nHost: {second}\\r\\nConnection: close\\r\\n\\r\\n".encode()
     openssl.SSL_write(tls, request, len(request))
     answer = ctypes.create_string_buffer(4096)
-    while (length := openssl.SSL_read(tls, answer, 4096)) > 0 or openssl.SSL_get_error(tls, length) == WANT_READ:
+    while (length := openssl.SSL_read(tls, answer, 4096)) > 0 or openssl.SSL_get_error(tls, \
+length) == WANT_READ:
         if length > 0:
             print(answer.raw[:length].decode(), end="")
         else:
@@ -347,7 +357,8 @@ session = None
 for _ in range(2):
     with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=120) as client:
         with context.wrap_socket(client, server_hostname=sys.argv[1], session=session) as tls:
-            tls.sendall(f"GET /hello HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+            tls.sendall(f"GET /hello HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\nConnection: \
+close\\r\\n\\r\\n".encode())
             while tls.recv(4096):
                 pass
             session = tls.session

@@ -84,7 +84,8 @@ print("started", flush=True)
 server, kinds, names = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 def ask(labels, kind, over):
     name = b"".join(bytes([len(one)]) + one.encode("latin-1") for one in labels) + b"\\0"
-    message = b"\\x12\\x34\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + name + kind.to_bytes(2, "big") + b"\\0\\1"
+    message = b"\\x12\\x34\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + name + kind.to_bytes(2, "big") + \
+b"\\0\\1"
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
     with socket.socket(family, over) as client:
         client.settimeout(60)
@@ -290,7 +291,8 @@ _FRONTED = {
     "bare newlines": "GET / HTTP/1.1\nHost: web.allowed.example\nHost: evil.example\n\r\n\r\n",
     "the second request": "GET / HTTP/1.1\r\nHost: web.allowed.example\r\n\r\n"
     "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-    "behind a body of two lengths": "POST / HTTP/1.1\r\nHost: web.allowed.example\r\nContent-Length: 40\r\n"
+    "behind a body of two lengths": "POST / HTTP/1.1\r\nHost: web.allowed.example\r\n"
+    "Content-Length: 40\r\n"
     "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: evil.example\r\n\r\n",
     "HTTP/2 in the clear": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nevil.example",
 }
@@ -338,7 +340,8 @@ def stream(protocol):
 def fast_open():
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 60, 0))
-        client.sendto(b"GET /fast HTTP/1.0\\r\\nHost: evil.example\\r\\n\\r\\n", 0x20000000, (there, 80))
+        client.sendto(b"GET /fast HTTP/1.0\\r\\nHost: evil.example\\r\\n\\r\\n", 0x20000000, \
+(there, 80))
         return client.recv(15)
 def fast_message():
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
@@ -358,7 +361,8 @@ def unconnected():
         client.sendmsg([b"hello"], [], 0, (there, 443))
 ways = {
     "mptcp": lambda: stream(262), "fast open": fast_open, "fast open by message": fast_message,
-    "udp": lambda: datagram(socket.AF_INET, there), "udp 6": lambda: datagram(socket.AF_INET6, sixth),
+    "udp": lambda: datagram(socket.AF_INET, there), "udp 6": lambda: datagram(socket.AF_INET6, \
+sixth),
     "unconnected": unconnected,
     "sctp": lambda: stream(132), "dccp": lambda: socket.socket(socket.AF_INET, 6, 33),
     "raw": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 17),

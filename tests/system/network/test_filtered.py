@@ -240,7 +240,8 @@ def test_a_name_server_on_loopback_answers_by_tcp_as_well(netted: Netted) -> Non
     """
     script = (
         "import socket, struct\n"
-        "question = struct.pack('!6H', 7, 0x100, 1, 0, 0, 0) + b'\\4nope\\7example\\0' + struct.pack('!2H', 1, 1)\n"
+        "question = struct.pack('!6H', 7, 0x100, 1, 0, 0, "
+        "0) + b'\\4nope\\7example\\0' + struct.pack('!2H', 1, 1)\n"
         "for address in ('127.0.0.53', '9.9.9.9', '::1', '2620:fe::9'):\n"
         "    with socket.create_connection((address, 53), 20) as server:\n"
         "        server.sendall(struct.pack('!H', len(question)) + question)\n"
@@ -252,7 +253,8 @@ def test_a_name_server_on_loopback_answers_by_tcp_as_well(netted: Netted) -> Non
 
 def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
     script = (
-        "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); print('bound'); "
+        "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+        "print('bound'); "
         "input(); a, _ = s.accept(); print(a.recv(1))"
     )
     with serving("127.0.0.1") as server:

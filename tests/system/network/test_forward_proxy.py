@@ -38,7 +38,8 @@ credentials = base64.b64encode(f"{proxy.username}:{proxy.password}".encode()).de
 print("started", flush=True)
 for target in sys.argv[2:]:
     with socket.create_connection((proxy.hostname, proxy.port), 60) as client:
-        client.sendall(f"CONNECT {target} HTTP/1.1\\r\\nProxy-Authorization: Basic {credentials}\\r\\n\\r\\n".encode())
+        client.sendall(f"CONNECT {target} HTTP/1.1\\r\\nProxy-Authorization: Basic \
+{credentials}\\r\\n\\r\\n".encode())
         print(client.makefile().readline().split()[1])
 """
 
@@ -108,7 +109,10 @@ def test_a_403_names_the_flag_and_the_next_request_is_for_whom_it_is_for(
         outcome = clients.proxied(
             curl("-w", " %{http_code} ", *(site.at(name) for name in addresses)), site.port
         )
-        denied = f"paddock: denied: {OTHER}:{site.port} (no rule allows it; --allow-domain {OTHER}:{site.port})\n"
+        denied = (
+            f"paddock: denied: {OTHER}:{site.port} (no rule allows it; "
+            f"--allow-domain {OTHER}:{site.port})\n"
+        )
         assert outcome.stdout == f"{HELLO} 200 {denied} 403 {HELLO} 200 ", str(outcome)
         assert site.seen == [ALLOWED, ALLOWED]
 
@@ -158,9 +162,10 @@ def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(
     """F-117 F-133 F-137. The loopback is listed here, and it is the command's own all the same."""
     with serving_site(tmp_path) as site, serving("127.0.0.1") as other:
         refused = [
-            "169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80", "metadata.google.internal:80",
-            f"127.0.0.1:{site.port}", f"[::1]:{site.port}", f"[::ffff:127.0.0.1]:{site.port}", "192.0.2.1:443",
-            f"{ALLOWED}:{other.port}", "198.18.0.77:80", "10.255.255.1:1", "127.255.255.254:1",
+            "169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[fd00:ec2::254]:80",
+            "metadata.google.internal:80", f"127.0.0.1:{site.port}", f"[::1]:{site.port}",
+            f"[::ffff:127.0.0.1]:{site.port}", "192.0.2.1:443", f"{ALLOWED}:{other.port}",
+            "198.18.0.77:80", "10.255.255.1:1", "127.255.255.254:1",
         ]  # fmt: skip
         odd = ["2130706433:80", "0x7f.1:80", f"{ALLOWED}%00.example:80", ALLOWED]
         words = [need_program("python3"), "-c", ASK, "", f"{ALLOWED}:{site.port}", *refused, *odd]

@@ -97,7 +97,11 @@ def _shell(tester: Tester, ground: Ground) -> Iterator[Shell]:
         known = "".join(f"[{name}]:{port} {host_key}" for name in (ALLOWED, OTHER))
         ground.put(project / "known", known)
         ground.put(kept / "allowed", (project / "login.pub").read_text())
-        lines = f"HostKey {kept}/host\nAuthorizedKeysFile {kept}/allowed\nStrictModes no\nUsePAM no\nUseDNS no\n"
+        lines = (
+            f"HostKey {kept}/host\nAuthorizedKeysFile {kept}/allowed\nStrictModes no\n"
+            f"UsePAM no\n"
+            f"UseDNS no\n"
+        )
         config, log = ground.put(kept / "config", lines), ground.put(kept / "log")
         for place in (kept, project):
             tester.give(place)
@@ -106,8 +110,9 @@ def _shell(tester: Tester, ground: Ground) -> Iterator[Shell]:
         def answer(client: socket.socket) -> None:
             with client:
                 subprocess.run(
-                    command, stdin=client.fileno(), stdout=client.fileno(), stderr=subprocess.DEVNULL, cwd="/",
-                    user=tester.uid, group=tester.gid, extra_groups=[], check=False,
+                    command, stdin=client.fileno(), stdout=client.fileno(),
+                    stderr=subprocess.DEVNULL, cwd="/", user=tester.uid, group=tester.gid,
+                    extra_groups=[], check=False,
                 )  # fmt: skip
 
         def accept() -> None:
@@ -122,7 +127,10 @@ def _shell(tester: Tester, ground: Ground) -> Iterator[Shell]:
         answering: list[threading.Thread] = []
         accepting = threading.Thread(target=accept)
         accepting.start()
-        options = f"-F none -i {project}/login -p {port} -o UserKnownHostsFile={project}/known -o BatchMode=yes"
+        options = (
+            f"-F none -i {project}/login -p {port} -o UserKnownHostsFile={project}/known -o "
+            f"BatchMode=yes"
+        )
         try:
             yield Shell(port=port, log=log, ssh=f"{need_program('ssh')} {options}")
         finally:

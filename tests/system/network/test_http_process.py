@@ -50,7 +50,10 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(
             return False
         return True
 
-    ask = "echo started; curl -s -m 60 -o /dev/null -w '%{http_code}' http://api.paddock.internal/x; echo; echo over"
+    ask = (
+        "echo started; curl -s -m 60 -o /dev/null -w '%{http_code}' "
+        "http://api.paddock.internal/x; echo; echo over"
+    )
     with upstream() as server, ExitStack() as stack:
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
         shown = full.inside(["sh", "-c", ask], "--policy", file, "--dry-run", "--json", env=KEY)
@@ -151,7 +154,8 @@ print("over")
         said = process.stderr.read()
     assert (
         said.count(
-            "no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL"
+            "no route and no inspected host is reached any more: what speaks HTTP: "
+            "it was killed by SIGKILL"
         )
         == 1
     )

@@ -45,8 +45,8 @@ def fetched(
     listening = relay.listen("inspect", HOST, port)
     done = curl(
         "--path-as-is", "--cacert", str(bundle), "-w", "\n%{http_version} %{http_code}",
-        "--connect-to", f"{HOST}:{port}:127.0.0.1:{listening}", *more, f"https://{HOST}:{port}{path}",
-        data=data,
+        "--connect-to", f"{HOST}:{port}:127.0.0.1:{listening}", *more,
+        f"https://{HOST}:{port}{path}", data=data,
     )  # fmt: skip
     assert done.returncode == 0, done
     body, _, end = done.stdout.rpartition(b"\n")
@@ -249,8 +249,8 @@ def test_the_route_is_about_one_service_of_the_host() -> None:
         route = a_route("api", 443, scheme="https", host=HOST, secret=True, inspect=True)
         with serving(route, authority=Authority([HOST])) as relay:
             done = curl(
-                "-w", "%{http_code}", "--connect-to", f"{HOST}:80:127.0.0.1:{relay.listen('inspect', HOST, 80)}",
-                f"http://{HOST}/",
+                "-w", "%{http_code}", "--connect-to",
+                f"{HOST}:80:127.0.0.1:{relay.listen('inspect', HOST, 80)}", f"http://{HOST}/",
             )  # fmt: skip
             assert done.stdout.endswith(b"403")
             assert b"is about https://localhost" in done.stdout
@@ -278,8 +278,8 @@ def test_an_upstream_has_to_prove_its_name(certified: str, trusted: bool, status
         with serving(route, tls=OURS.trust() if trusted else ssl.create_default_context()) as relay:
             listening = relay.listen("route", "api.paddock.internal")
             done = curl(
-                "-w", "%{http_code}", "--connect-to", f"api.paddock.internal:80:127.0.0.1:{listening}",
-                "http://api.paddock.internal/",
+                "-w", "%{http_code}", "--connect-to",
+                f"api.paddock.internal:80:127.0.0.1:{listening}", "http://api.paddock.internal/",
             )  # fmt: skip
             assert done.stdout.endswith(str(status).encode()), done
             assert (b"certificate of" in done.stdout) is (status == 502)

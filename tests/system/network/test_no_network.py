@@ -58,7 +58,8 @@ def test_an_abstract_socket_of_the_host_is_not_there(netted: Netted) -> None:
 def test_loopback_inside_works(netted: Netted, address: str, mode: str) -> None:
     script = (
         "import socket, sys; s = socket.create_server((sys.argv[1], 0), family=int(sys.argv[2])); "
-        "c = socket.create_connection(s.getsockname()[:2]); a, _ = s.accept(); c.send(b'x'); print('got', a.recv(1))"
+        "c = socket.create_connection(s.getsockname()[:2]); a, _ = s.accept(); c.send(b'x'); "
+        "print('got', a.recv(1))"
     )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     outcome = netted.run(network(mode), [netted.python, "-c", script, address, str(int(family))])
@@ -84,7 +85,10 @@ def test_nobody_inside_may_change_the_network(netted: Netted, mode: str) -> None
         netted.outside(["/bin/sh", "-c", "command -v ip"]).exit_code == 0,
         "no ip on this machine",
     )
-    script = "ip link set lo down || echo kept; ip route flush table local || echo kept; ip link show lo | grep -c ,UP"
+    script = (
+        "ip link set lo down || echo kept; ip route flush table local || echo kept; "
+        "ip link show lo | grep -c ,UP"
+    )
     control = netted.outside(
         ["unshare", "-rn", "/bin/sh", "-c", "ip link set lo up && ip link set lo down && echo done"]
     )
@@ -100,7 +104,10 @@ _OTHERS = {"packet": (17, 3), "vsock": (40, 1), "raw": (2, 3), "raw 6": (10, 3)}
 @pytest.mark.parametrize("name", _OTHERS)
 def test_no_other_way_to_a_network(netted: Netted, name: str, mode: str) -> None:
     family, kind = _OTHERS[name]
-    script = f"import socket; print('started', flush=True); socket.socket({family}, {kind}, {255 if kind == 3 else 0})"
+    script = (
+        f"import socket; print('started', flush=True); socket.socket({family}, {kind}, "
+        f"{255 if kind == 3 else 0})"
+    )
     outcome = netted.run(network(mode), [netted.python, "-c", script])
     assert outcome.started, str(outcome)
     assert outcome.stderr.rstrip().rpartition("OSError")[2] or "PermissionError" in outcome.stderr

@@ -68,7 +68,10 @@ endpoint_rules = [{{ method = "*", path = "/r/**" }}]
 """
         for kind in KINDS
     )
-    lists = f"allowed_hosts = {json.dumps([*allowed, '127.0.0.1'])}\ninspect = {json.dumps(inspected)}\n"
+    lists = (
+        f"allowed_hosts = {json.dumps([*allowed, '127.0.0.1'])}\n"
+        f"inspect = {json.dumps(inspected)}\n"
+    )
     return f'[meta]\ninherit = "ai-agent"\n[network]\n{lists}{routes}'
 
 

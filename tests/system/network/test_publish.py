@@ -156,7 +156,11 @@ def test_a_port_that_is_taken_is_said_and_nothing_runs(full: Fence, address: str
         assert (refused.exit_code, (full.ground.project / "ran").exists()) == (125, False), str(
             refused
         )
-        taken = f"paddock: port {server.port} of this machine's loopback can not be taken for port 80 inside: Address"
+        taken = (
+            f"paddock: port {server.port} of this machine's loopback can not be taken for "
+            f"port "
+            f"80 inside: Address"
+        )
         assert taken in refused.stderr
         assert "hint: another program has it" in refused.stderr
         assert full.events()[-1]["event"] == "session.refused"

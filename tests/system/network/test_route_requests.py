@@ -84,10 +84,12 @@ def test_a_request_reaches_the_upstream_under_its_own_name() -> None:
         ) == ("yes", None, None)
         (told,) = relay.wait_for(1)
         assert told == {
-            "event": "network", "layer": "request", "action": "allow", "host": "127.0.0.1", "port": server.port,
-            "address": "127.0.0.1", "rule": "paddock.toml:7", "reason": None, "sent": 0, "received": len(body),
-            "ms": told["ms"], "pid": None, "exe": None, "by": None, "asked_ms": None,
-            "request": {"method": "GET", "path": "/models", "status": 200, "route": "api", "hint": None},
+            "event": "network", "layer": "request", "action": "allow", "host": "127.0.0.1",
+            "port": server.port, "address": "127.0.0.1", "rule": "paddock.toml:7", "reason": None,
+            "sent": 0, "received": len(body), "ms": told["ms"], "pid": None, "exe": None,
+            "by": None, "asked_ms": None,
+            "request": {"method": "GET", "path": "/models", "status": 200, "route": "api",
+            "hint": None},
         }  # fmt: skip
 
 
@@ -98,8 +100,8 @@ def test_an_endpoint_without_a_rule_is_refused_and_nothing_goes_out() -> None:
         assert asked(relay, HOST, "/v1/chat/x", "-d", "hello")[0] == 200
         for method, path in [
             ("POST", "/v1/models"), ("GET", "/v1/files"), ("GET", "/v1/models/../files"),
-            ("GET", "/v1/models%2f..%2ffiles"), ("GET", "/v1/%2e%2e/v1/models"), ("POST", "/v1/chat/x%2fy"),
-            ("GET", "/v1/models;x"), ("GET", "/v1/models%00"),
+            ("GET", "/v1/models%2f..%2ffiles"), ("GET", "/v1/%2e%2e/v1/models"),
+            ("POST", "/v1/chat/x%2fy"), ("GET", "/v1/models;x"), ("GET", "/v1/models%00"),
         ]:  # fmt: skip
             status, body = asked(relay, HOST, path, "-X", method)
             assert status == 403, (method, path)
@@ -152,7 +154,8 @@ def test_what_was_judged_is_what_is_sent() -> None:
     [
         (InjectMode.BEARER, None, "authorization", f"Bearer {SECRET.decode()}"),
         (InjectMode.HEADER, "x-api-key", "x-api-key", SECRET.decode()),
-        (InjectMode.BASIC, "ada", "authorization", f"Basic {base64.b64encode(b'ada:' + SECRET).decode()}"),
+        (InjectMode.BASIC, "ada", "authorization",
+         f"Basic {base64.b64encode(b'ada:' + SECRET).decode()}"),
     ],
 )  # fmt: skip
 def test_the_upstream_gets_the_secret_and_the_client_never(
@@ -243,7 +246,8 @@ def test_events_arrive_one_by_one() -> None:
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: "
+            b"chunked\r\n\r\n"
         )
         for number in range(3):
             await writer.drain()
@@ -303,7 +307,10 @@ def test_a_body_is_not_asked_for_if_it_is_not_allowed() -> None:
         for path, expected in (("/ok", b"HTTP/1.1 100 "), ("/no", b"HTTP/1.1 403 ")):
             with talking(relay) as client:
                 client.sendall(
-                    f"PUT {path} HTTP/1.1\r\nHost: {HOST}\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n".encode()
+                    (
+                        f"PUT {path} HTTP/1.1\r\nHost: {HOST}\r\nExpect: 100-continue\r\n"
+                        f"Content-Length: 3\r\n\r\n"
+                    ).encode()
                 )
                 assert client.recv(13) == expected
                 if path == "/ok":
@@ -322,7 +329,8 @@ def test_the_end_of_a_message_can_not_be_moved() -> None:
     ) -> None:
         asked.body = await read_body(asked, reader)
         writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n"
+            b"abc\r\n0\r\nX: y\r\n\r\n"
         )
 
     with upstream(twice) as server, serving(a_route("api", server.port)) as relay:
@@ -371,7 +379,8 @@ def test_a_websocket_flows_after_its_upgrade_and_is_searched() -> None:
         with talking(relay) as client:
             key = base64.b64encode(b"0123456789abcdef").decode()
             client.sendall(
-                f"GET /ws HTTP/1.1\r\nHost: {HOST}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n"
+                f"GET /ws HTTP/1.1\r\nHost: {HOST}\r\nConnection: keep-alive, Upgrade\r\n"
+                f"Upgrade: websocket\r\n"
                 f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {key}\r\n"
                 "Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n".encode()
             )
@@ -401,8 +410,10 @@ def test_a_websocket_flows_after_its_upgrade_and_is_searched() -> None:
         (b"GET http://other/ HTTP/1.1\r\nHost: api.paddock.internal\r\n\r\n", 400),
         (b"PUT / HTTP/1.1\r\nHost: api.paddock.internal\r\nContent-Length: 3\r\n"
          b"Transfer-Encoding: chunked\r\n\r\n", 400),
-        (b"POST / HTTP/1.1\r\nHost: api.paddock.internal\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc", 400),
-        (b"POST / HTTP/1.1\r\nHost: api.paddock.internal\r\nTransfer-Encoding: xchunked\r\n\r\n", 501),
+        (b"POST / HTTP/1.1\r\nHost: api.paddock.internal\r\nContent-Length: 3\r\n"
+         b"Content-Length: 4\r\n\r\nabc", 400),
+        (b"POST / HTTP/1.1\r\nHost: api.paddock.internal\r\nTransfer-Encoding: xchunked\r\n\r\n",
+         501),
         (b"GET / HTTP/1.1\r\nHost: api.paddock.internal\r\nX : y\r\n\r\n", 400),
         (b"CONNECT x:1 HTTP/1.1\r\nHost: api.paddock.internal\r\n\r\n", 405),
         (b"nonsense\r\n\r\n", 400),
@@ -578,7 +589,8 @@ def test_descriptors_are_given_back() -> None:
 @pytest.mark.parametrize(
     ("message", "descriptors"),
     [(b"{}", 1), (b"nonsense", 1), (b"[]", 1), (b'{"kind":"other","host":"x","port":80}', 1),
-     (b'{"kind":"route","host":"x","port":"80"}', 1), (b'{"kind":"route","host":"x","port":80,"more":1}', 1),
+     (b'{"kind":"route","host":"x","port":"80"}', 1),
+     (b'{"kind":"route","host":"x","port":80,"more":1}', 1),
      (b"x" * 150_000, 1)],
 )  # fmt: skip
 def test_a_message_that_is_no_connection_ends_the_server(message: bytes, descriptors: int) -> None:

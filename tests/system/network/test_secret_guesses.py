@@ -165,7 +165,8 @@ def over_a_websocket() -> Iterator[Ask]:
     ):
         client.sendall(
             f"GET /socket HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+            "dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
         )
         head = received(client)
         while not head.endswith(b"\r\n\r\n"):
@@ -350,7 +351,10 @@ def test_messages_of_a_websocket_pass_when_they_are_complete(
         asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         accept = websocket_accept(asked.header("sec-websocket-key") or "").encode()
-        head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "
+        head = (
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Accept: "
+        )
         writer.write(head + accept + b"\r\n\r\n" + said)
         assert await read_head(reader) is None  # until the client goes
         writer.close()
@@ -363,7 +367,8 @@ def test_messages_of_a_websocket_pass_when_they_are_complete(
     ):
         client.sendall(
             f"GET /socket HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
-            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
+            "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: "
+            "dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n".encode()
         )
         data = b""
         while b"\r\n\r\n" not in data:

@@ -26,7 +26,10 @@ from tests.system.network.upstreams import Asked, answer, upstream, websocket_ec
 OURS = TestAuthority()
 HOST, OTHER, NEAR = "api.served.example", "other.served.example", "near.served.example"
 # As root: a list of names of our own, then the tester again.
-_AS = 'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" --clear-groups "${@:3}"'
+_AS = (
+    'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" '
+    '--clear-groups "${@:3}"'
+)
 _CURL = ("curl", "-sS", "--max-time", "30")
 
 
@@ -199,7 +202,8 @@ def test_streams_and_sockets_go_through(full: Fence) -> None:
             await websocket_echo(asked, reader, writer)
         else:
             writer.write(
-                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: "
+                b"chunked\r\n\r\n"
             )
             for text in (b"data: one\n\n", b"data: two\n\n"):
                 writer.write(b"%x\r\n%s\r\n" % (len(text), text))
@@ -214,7 +218,8 @@ print(stream.readline(), flush=True)
 urllib.request.urlopen("http://api.paddock.internal/seen", timeout=120).read()
 print(stream.read())
 with socket.create_connection(("api.paddock.internal", 80), 30) as end:
-    end.sendall(b"GET /socket HTTP/1.1\\r\\nHost: api.paddock.internal\\r\\nConnection: Upgrade\\r\\n"
+    end.sendall(b"GET /socket HTTP/1.1\\r\\nHost: api.paddock.internal\\r\\nConnection: \
+Upgrade\\r\\n"
                 b"Upgrade: websocket\\r\\nSec-WebSocket-Version: 13\\r\\n"
                 b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n\\r\\n")
     end.sendall(b"\\x81\\x82\\0\\0\\0\\0hi")
@@ -265,11 +270,13 @@ known = b"ghp_".hex()
 print("started", flush=True)
 while True:
     bodies = {letter: body(known + letter) for letter in "0123456789abcdef"}
-    hits = [letter for letter, found in bodies.items() if b"*" in found or found.count(b"\\r\\n") > 4]
+    hits = [letter for letter, found in bodies.items() if b"*" in found or found.count(b"\\r\\n") \
+> 4]
     if len(hits) != 1:
         break
     known += hits[0]
-print("recovered", bytes.fromhex(known[: len(known) // 2 * 2]).decode(), len({len(one) for one in bodies.values()}))
+print("recovered", bytes.fromhex(known[: len(known) // 2 * 2]).decode(), len({len(one) for one in \
+bodies.values()}))
 """
     with upstream(quote) as server:
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
@@ -335,7 +342,10 @@ def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str)
 def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(full: Fence) -> None:
     """One run writes a script, and the start of the next would execute it outside."""
     script, mark = full.ground.project / "token.sh", full.ground.root / "escaped"
-    write = f"echo 'touch {mark}; echo ghp_0123456789' > {script} && echo written; touch {mark} 2>/dev/null || echo held"
+    write = (
+        f"echo 'touch {mark}; echo ghp_0123456789' > {script} && echo written; "
+        f"touch {mark} 2>/dev/null || echo held"
+    )
     control = full.outside(["/bin/sh", "-c", f"{write}; sh {script}"])
     assert (control.exit_code, mark.exists()) == (0, True), control
     mark.unlink()
@@ -611,7 +621,10 @@ def test_an_upstream_by_name_is_checked_like_any_host(full: Fence, tmp_path: Pat
         assert "the name leads to this machine" in outcome.stderr
         assert [one.target for one in server.asked] == ["/local"]
 
-        allowed = f"[network]\nallowed_hosts = ['{HOST}:{other.port}', '{HOST}:{server.port}', '127.0.0.1']\n"
+        allowed = (
+            f"[network]\nallowed_hosts = ['{HOST}:{other.port}', '{HOST}:{server.port}', "
+            f"'127.0.0.1']\n"
+        )
         rules = "endpoint_rules = [{ method = 'GET', path = '/by/route' }]"
         paths = [
             f"http://{HOST}:{other.port}/control",

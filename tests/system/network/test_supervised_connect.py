@@ -98,8 +98,10 @@ def fast_sendmmsg():
     class Iovec(ctypes.Structure):
         _fields_ = [("base", ctypes.c_char_p), ("length", ctypes.c_size_t)]
     class Header(ctypes.Structure):
-        _fields_ = [("name", ctypes.c_char_p), ("namelen", ctypes.c_uint), ("iov", ctypes.POINTER(Iovec)),
-                    ("iovlen", ctypes.c_size_t), ("control", ctypes.c_void_p), ("controllen", ctypes.c_size_t),
+        _fields_ = [("name", ctypes.c_char_p), ("namelen", ctypes.c_uint), ("iov", \
+ctypes.POINTER(Iovec)),
+                    ("iovlen", ctypes.c_size_t), ("control", ctypes.c_void_p), ("controllen", \
+ctypes.c_size_t),
                     ("flags", ctypes.c_int), ("sent", ctypes.c_uint)]
     name = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(address))
     header = Header(name, len(name), ctypes.pointer(Iovec(message, len(message))), 1, None, 0, 0, 0)
@@ -114,7 +116,8 @@ def fast_connect():
 
 def sending(flags, how):
     with tcp() as client:
-        getattr(client, how)(*(([message], [], flags, there) if how == "sendmsg" else (message, flags, there)))
+        getattr(client, how)(*(([message], [], flags, there) if how == "sendmsg" else (message, \
+flags, there)))
 
 def datagram(how):
     with tcp(socket.SOCK_DGRAM) as client:
@@ -128,7 +131,8 @@ def datagram(how):
 
 def source_route():
     with tcp() as client:
-        client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, b"\\x83\\x07\\x04" + socket.inet_aton(address) + b"\\0")
+        client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, b"\\x83\\x07\\x04" + \
+socket.inet_aton(address) + b"\\0")
 
 def listening(*at):
     with tcp() as server:
@@ -407,8 +411,8 @@ def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: s
             ours.send(b"met")
             ours.shutdown(socket.SHUT_WR)
             piped = core.run_core(
-                pinned.fence.tester, pinned.fence.installation.core, pinned.with_network(network(mode)), ["/bin/cat"],
-                stdin=theirs.fileno(),
+                pinned.fence.tester, pinned.fence.installation.core,
+                pinned.with_network(network(mode)), ["/bin/cat"], stdin=theirs.fileno(),
             )  # fmt: skip
         assert piped.stdout == "met", str(piped)
 
@@ -517,7 +521,9 @@ def test_the_proxy_hangs_up_on_everybody_else_even_with_the_token(pinned: Netted
         assert process.stdout is not None
         port, token = process.stdout.readline().split()
         credentials = b64encode(f"paddock:{token}".encode()).decode()
-        asked = f"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n".encode()
+        asked = (
+            f"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
+        ).encode()
 
         def stranger() -> bytes:
             with socket.create_connection(("127.0.0.1", int(port)), 60) as client:

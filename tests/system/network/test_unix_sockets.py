@@ -237,7 +237,8 @@ def test_a_granted_socket_means_that_one_and_not_its_name(either: Fence) -> None
     """In the workspace, where the command can give its name to another."""
     project = either.ground.project
     script = (
-        "import os, socket; print('started', flush=True); os.rename('granted', 'away'); os.rename('other', 'granted'); "
+        "import os, socket; print('started', flush=True); os.rename('granted', 'away'); "
+        "os.rename('other', 'granted'); "
         "s = socket.socket(socket.AF_UNIX); s.connect('granted'); s.send(b'from inside')"
     )
     with listening(str(project / "granted")) as granted, listening(str(project / "other")) as other:
@@ -387,7 +388,10 @@ def test_what_is_made_inside_is_never_taken_for_a_service(full: Fence, network: 
 
 def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) -> None:
     """It is of the host's network, where abstract names are, whoever holds it."""
-    script = "import socket; print('started', flush=True); socket.socket(fileno=0).sendto(b'from inside', {!r})"
+    script = (
+        "import socket; print('started', flush=True); "
+        "socket.socket(fileno=0).sendto(b'from inside', {!r})"
+    )
     for address in (str(either.ground.outside / "datagram"), f"\0paddock-{os.getpid()}"):
         with listening(address, socket.SOCK_DGRAM) as service:
             words = ["python3", "-c", script.format(address)]

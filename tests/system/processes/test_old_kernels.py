@@ -198,7 +198,8 @@ def test_a_remote_file_system_is_a_warning_when_best_effort_was_asked_for(
 ) -> None:
     policy = fence.ground.put(
         fence.ground.root / "lenient.toml",
-        f'[filesystem]\nrequire_enforced = false\nread_globs = ["{fence.programs.directory}/**", "{share}/**"]\n',
+        f"[filesystem]\nrequire_enforced = false\n"
+        f'read_globs = ["{fence.programs.directory}/**", "{share}/**"]\n',
     )
     prefix = older(fence, "--statfs-type", NFS, share)
     outcome = with_policy(fence, policy, prefix, fence.probe("read", share / "file"))
@@ -258,7 +259,10 @@ def test_a_signal_to_the_whole_group_does_not_reach_the_supervisor(
     """No scope keeps signals in on these kernels, and a process group reaches across pid
     namespaces.
     """
-    taken = "i=0; while test -e .envrc && [ $i -lt 1000 ]; do i=$((i+1)); sleep 0.05; done; test -e .envrc || echo taken"
+    taken = (
+        "i=0; while test -e .envrc && [ $i -lt 1000 ]; do i=$((i+1)); sleep 0.05; done; "
+        "test -e .envrc || echo taken"
+    )
     script = f"trap '' TERM; echo started; kill -TERM 0 && echo sent; echo evil > .envrc; {taken}"
     done = full.inside(["sh", "-c", script], prefix=["setsid", *older(full, *options)])
     assert (done.exit_code, done.stdout) == (0, "started\ntaken\n"), str(

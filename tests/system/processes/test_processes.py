@@ -192,7 +192,10 @@ def test_a_process_that_hides_ends_with_the_run(fence: Fence) -> None:
 
 
 def test_many_background_processes_end_with_the_run(fence: Fence) -> None:
-    script = "echo started; for i in 1 2 3 4 5 6 7 8; do (setsid sleep 60 & echo $! >> left) >/dev/null; done; exit 5"
+    script = (
+        "echo started; for i in 1 2 3 4 5 6 7 8; "
+        "do (setsid sleep 60 & echo $! >> left) >/dev/null; done; exit 5"
+    )
     outcome = fence.inside(["sh", "-c", script])
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 5, str(outcome)
@@ -306,7 +309,10 @@ def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
 
 def test_pairs_of_sockets_work(fence: Fence) -> None:
     """What runtimes talk to their children by."""
-    script = "import socket as s; print('started'); a, b = s.socketpair(); a.send(b'met'); print(b.recv(9).decode())"
+    script = (
+        "import socket as s; print('started'); a, b = s.socketpair(); a.send(b'met'); "
+        "print(b.recv(9).decode())"
+    )
     assert fence.inside(["python3", "-c", script]).answer == "met"
 
 
@@ -330,7 +336,8 @@ def test_an_abstract_socket_outside_can_not_be_reached(
 
 def test_an_abstract_socket_made_inside_works(fence: Fence) -> None:
     script = (
-        "import socket as s; print('started'); a=s.socket(s.AF_UNIX); a.bind('\\0inner'); a.listen();"
+        "import socket as s; print('started'); a=s.socket(s.AF_UNIX); a.bind('\\0inner'); "
+        "a.listen();"
         "b=s.socket(s.AF_UNIX); b.connect('\\0inner'); print('met')"
     )
     assert fence.inside(["python3", "-c", script], *UNIX).answer == "met"

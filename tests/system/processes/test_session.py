@@ -40,7 +40,8 @@ def test_files_are_the_hosts_and_commands_run_behind_the_fence(full: Fence) -> N
             written = await call("write_file", path="made", content="by a tool")
             read = await call("bash", command="cat made; cat {outside}")
             beyond = await call("read_file", path="{outside}")
-            tell(written.outcome.value, read.content.stdout.decode(), read.content.exit_code, beyond.outcome.value)
+            tell(written.outcome.value, read.content.stdout.decode(), read.content.exit_code, \
+beyond.outcome.value)
         """,
         policy=_policy(full),
         journal=str(journal),
@@ -70,7 +71,8 @@ def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(fe
         tell(*await names(handlers={"mine": mine}))
         tell(*await names(handlers={"mine": mine}, closed_tool_set=("mine", "read_file")))
         async with Sandbox(**options, closed_tool_set=("read_file",)) as box:
-            result = await box.tools.call(ToolCall(name="bash", arguments={"command": "touch made"}))
+            result = await box.tools.call(ToolCall(name="bash", arguments={"command": "touch \
+made"}))
             tell(result.outcome.value, result.message)
         try:
             await names(closed_tool_set=("read_file", "fly"))
@@ -91,7 +93,10 @@ def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(fe
 
 
 def test_one_approver_answers_for_tools_and_for_rules(full: Fence) -> None:
-    policy = '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n[[rule]]\nid = "r"\naction = "ask"\n'
+    policy = (
+        '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n[[rule]]\nid = "r"\n'
+        'action = "ask"\n'
+    )
     told = play(
         full,
         """
@@ -126,8 +131,10 @@ def test_shells_end_before_the_executor_and_each_though_the_other_fails(fence: F
                 await self.host.dispose()
                 raise RuntimeError("of the executor")
         del options["tier"]
-        async with Sandbox(**options, executor=Mine(), approver=lambda question: Verdict.ONCE) as box:
-            shell = await box.shells.start("trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done")
+        async with Sandbox(**options, executor=Mine(), approver=lambda question: Verdict.ONCE) as \
+box:
+            shell = await box.shells.start("trap 'exit 3' TERM; echo up; while :; do sleep 0.05; \
+done")
             await shell.wait_for("up", 60)
             await box.run("true")
             await box.tools.call(ToolCall(name="bash", arguments={"command": "echo tool"}))
@@ -216,7 +223,8 @@ def test_scripts_have_all_that_a_session_has(fence: Fence) -> None:
         def script():
             del options["tier"]
             heard = []
-            said = run_sync("cat; echo $GIVEN; pwd; exit 3", cwd="sub", env={"GIVEN": "x"}, stdin=b"in ",
+            said = run_sync("cat; echo $GIVEN; pwd; exit 3", cwd="sub", env={"GIVEN": "x"}, \
+stdin=b"in ",
                             on_output=lambda stream, chunk: heard.append(stream), **options)
             late = run_sync(["sleep", "86400"], timeout_s=1, **options)
             return said.stdout, said.exit_code, heard[:1], late.timed_out
@@ -265,7 +273,8 @@ def test_what_is_spooled_goes_where_no_command_leads_it(fence: Fence) -> None:
             await box.run("ln -s {victim} led")
             for place in ("led", "led/below", box.workspace, "{spool}"):
                 try:
-                    tell((await box.run("echo said", spool=os.path.join(box.workspace, place))).outcome.value)
+                    tell((await box.run("echo said", spool=os.path.join(box.workspace, \
+place))).outcome.value)
                 except UsageError as error:
                     tell(str(error))
         """,
@@ -288,7 +297,8 @@ def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: Fen
             f"""
             async with Sandbox(**options) as box:
                 for path in ("{hosts}", "/proc/1/status", "made"):
-                    read = await box.tools.call(ToolCall(name="read_file", arguments={{"path": path}}))
+                    read = await box.tools.call(ToolCall(name="read_file", arguments={{"path": \
+path}}))
                     tell(read.outcome.value, (await box.run(["cat", "{hosts}"])).exit_code)
             """,
             policy=_policy(full, everywhere),

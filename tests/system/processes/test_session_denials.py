@@ -21,7 +21,10 @@ id = "ask-for-names"
 action = "ask"
 exe_basename = "uname"
 """
-SHOW = "show = lambda result: [[one.kind.value, one.what, one.rule_id, one.reason] for one in result.denials]"
+SHOW = (
+    "show = lambda result: [[one.kind.value, one.what, one.rule_id, "
+    "one.reason] for one in result.denials]"
+)
 NO_IDS = ["exec", "id -u", "no-ids", "who one is is nobody's business"]
 
 
@@ -67,7 +70,8 @@ def test_of_many_at_once_each_is_told_its_own(fenced: Fence) -> None:
         async with Sandbox(**options) as box:
             lines = [f"id -{number}" if number % 2 else "true" for number in range(12)]
             # The shell is gone before what it left behind is refused.
-            away = "(setsid sh -c 'id -{0}; echo > told-{0}' &) ; while ! test -e told-{0}; do sleep 0.02; done"
+            away = "(setsid sh -c 'id -{0}; echo > told-{0}' &) ; while ! test -e told-{0}; do \
+sleep 0.02; done"
             lines += [away.format(number) for number in (20, 21)]
             results = await asyncio.gather(*map(box.run, lines))
             tell(*[[one.what for one in result.denials] for result in results])
@@ -86,7 +90,8 @@ def test_a_no_of_the_approver_is_told_and_waiting_for_it_counts_as_time(fenced: 
         import threading
         {SHOW}
         never = threading.Event()
-        answers = iter([lambda: Verdict.ONCE, lambda: Verdict.DENY, lambda: never.wait() and Verdict.DENY])
+        answers = iter([lambda: Verdict.ONCE, lambda: Verdict.DENY, lambda: never.wait() and \
+Verdict.DENY])
         async with Sandbox(**options, approver=lambda question: next(answers)()) as box:
             allowed = await box.run(["uname"])
             tell(allowed.stdout, show(allowed))
@@ -102,7 +107,10 @@ def test_a_no_of_the_approver_is_told_and_waiting_for_it_counts_as_time(fenced: 
 
 
 def test_a_host_that_is_not_allowed_is_told(full: Fence) -> None:
-    policy = '[meta]\ninherit = "ai-agent"\n[network]\nmode = "filtered"\nallowed_hosts = ["allowed.example"]\n'
+    policy = (
+        '[meta]\ninherit = "ai-agent"\n[network]\nmode = "filtered"\n'
+        'allowed_hosts = ["allowed.example"]\n'
+    )
     dial = "python3 -c 'import socket; socket.create_connection((\"192.0.2.1\", 8443), 20).recv(1)'"
     look_up = "python3 -c 'import socket; socket.getaddrinfo(\"denied.example\", 443)'"
     told = play(

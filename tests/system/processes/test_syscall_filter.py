@@ -33,7 +33,10 @@ def ask_each(
 ) -> dict[str, str]:
     """The errno of every call, from one run: NAME started ANSWER …"""
     lines = [
-        f"echo {call.name} $({fence.programs.probe} syscall {NUMBERS[call.name]} {' '.join(call.arguments)})"
+        (
+            f"echo {call.name} $({fence.programs.probe} syscall {NUMBERS[call.name]} "
+            f"{' '.join(call.arguments)})"
+        )
         for call in calls
     ]
     words = ["sh", "-c", "\n".join(lines)]
@@ -255,9 +258,12 @@ def test_connected_pairs_work(fence: Fence, kind: int) -> None:
 
 
 _PYTHON = {
-    "threads": "import threading as t; x = t.Thread(target=print, args=('ran',)); x.start(); x.join()",
+    "threads": (
+        "import threading as t; x = t.Thread(target=print, args=('ran',)); x.start(); x.join()"
+    ),
     "subprocess": "import subprocess as s; s.run(['echo', 'ran'], check=True)",
-    "fork": "import multiprocessing as m; p = m.get_context('fork').Process(target=print, args=('ran',)); "
+    "fork": "import multiprocessing as m; p = m.get_context('fork').Process(target=print, "
+    "args=('ran',)); "
     "p.start(); p.join()",
 }
 
@@ -287,8 +293,10 @@ def test_python_runs_with_its_threads_and_children(fence: Fence, what: str) -> N
 def test_node_runs_with_its_threads_and_children(fence: Fence) -> None:
     need_program("node")
     script = (
-        "console.log('started'); const w = new (require('worker_threads').Worker)('', {eval: true});"
-        "w.on('exit', () => console.log(require('child_process').execFileSync('echo', ['ran']).toString().trim()))"
+        "console.log('started'); const w = new (require('worker_threads').Worker)('', {eval: "
+        "true});"
+        "w.on('exit', () => console.log(require('child_process').execFileSync('echo', "
+        "['ran']).toString().trim()))"
     )
     outcome = fence.inside(["node", "-e", script])
     assert outcome.answer == "ran", str(outcome)

@@ -106,7 +106,8 @@ def test_the_end_of_the_block_is_the_end_of_its_command(fenced: Fence) -> None:
     word = mark()
     body = f"""
         async with Sandbox(**options) as box:
-            async with box.spawn("(setsid sleep {word} &) ; kill -9 $PPID; sleep {word}") as process:
+            async with box.spawn("(setsid sleep {word} &) ; kill -9 $PPID; sleep {word}") as \
+process:
                 await process.wait()
             tell("ready")
             await asyncio.sleep(600)

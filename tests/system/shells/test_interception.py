@@ -26,8 +26,14 @@ from tests.support.waiting import wait_for
 
 PYTHON = "/usr/bin/python3"
 RUN = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
-SYSTEM = "import os, shlex, sys; sys.exit(os.waitstatus_to_exitcode(os.system(shlex.join(sys.argv[1:]))))"
-CALL = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1]))).send(b'from a client')"
+SYSTEM = (
+    "import os, shlex, sys; "
+    "sys.exit(os.waitstatus_to_exitcode(os.system(shlex.join(sys.argv[1:]))))"
+)
+CALL = (
+    "import socket, sys; socket.create_connection(('127.0.0.1', "
+    "int(sys.argv[1]))).send(b'from a client')"
+)
 # A real shell, by the path that it has inside.
 KEPT = "os.path.join('/dev', os.readlink('/dev/.paddock-shell')) + '/usr/bin/bash'"
 FILTERS = "grep Seccomp_filters: /proc/self/status"
@@ -138,7 +144,8 @@ def test_files_calls_and_variables_can_be_kept_from_shells(
     )
     flags = policy(full, narrow, '[env]\npass = ["AGENT_KEY"]')
     script = (
-        "echo x > out/new; echo x > new; mkdir out/made; echo x > /tmp/new && cat /tmp/new own.txt token/key; "
+        "echo x > out/new; echo x > new; mkdir out/made; echo x > /tmp/new && "
+        "cat /tmp/new own.txt token/key; "
         "echo key ${AGENT_KEY-none}"
     )
     past = [PYTHON, "-c", f"import os; os.execv({KEPT}, ['bash', '-c', {script!r}])"]
@@ -157,7 +164,11 @@ def test_files_calls_and_variables_can_be_kept_from_shells(
 def test_real_shells_lie_somewhere_else_in_every_run_and_are_in_the_fence(full: Fence) -> None:
     """C-104. Found, a real one is as any other program: no layer, and the fence."""
     secret = full.ground.secret
-    script = f"import os; p = {KEPT}; print(p, flush=True); os.execv(p, ['bash', '-c', '{FILTERS}; cat {secret}'])"
+    script = (
+        f"import os; p = {KEPT}; print(p, flush=True); os.execv(p, ['bash', '-c', "
+        f"'{FILTERS}; "
+        f"cat {secret}'])"
+    )
     seen = [full.inside([PYTHON, "-c", script], "--intercept-shells") for _ in range(2)]
     places = [
         re.match(r"/dev/\.shells_[0-9a-f]{12}/usr/bin/bash\n", outcome.stdout) for outcome in seen
@@ -206,7 +217,10 @@ def test_nobody_inside_changes_what_shells_are_put_behind(full: Fence, act: str)
     place = "$(readlink -f /dev/.paddock-shell)"
     tries = {
         "rm": f"rm -f {place}/plan.json /dev/.paddock-shell {place}/usr/bin/bash",
-        "write": f"echo x > {place}/plan.json; chmod u+w {place}/plan.json; cp /bin/true {place}/usr/bin/bash",
+        "write": (
+            f"echo x > {place}/plan.json; chmod u+w {place}/plan.json; "
+            f"cp /bin/true {place}/usr/bin/bash"
+        ),
         "mv": f"mv {place} /dev/x; mv /dev/.paddock-shell /dev/x; ln -sfn /tmp /dev/.paddock-shell",
         "mask": f"mkdir -p /tmp/x; mount --bind /tmp/x {place}; mount -t tmpfs none /dev",
         "umount": "umount /usr/bin/bash; umount -l /usr/bin/bash; unshare -rm umount /usr/bin/bash",
@@ -262,7 +276,8 @@ def test_descriptors_that_lead_further_do_not_come_along(full: Fence) -> None:
         "import os, socket, subprocess, sys\n"
         "s, (r, w), f = socket.socket(), os.pipe(), os.open('own.txt', os.O_RDONLY)\n"
         "os.write(w, b'piped\\n'); os.close(w)\n"
-        "line = f'cat <&{r}; cat <&{f} || echo closed; ls /proc/self/fd/{s.fileno()} || echo closed'\n"
+        "line = f'cat <&{r}; cat <&{f} || echo closed; ls /proc/self/fd/{s.fileno()} || "
+        "echo closed'\n"
         "sys.exit(subprocess.run(['bash', '-c', line], pass_fds=[s.fileno(), r, f]).returncode)"
     )
     control = full.inside([PYTHON, "-c", script])
@@ -284,7 +299,10 @@ def test_a_socket_of_the_internet_is_no_stdin(full: Fence) -> None:
 
 def test_who_is_in_the_layer_does_not_reach_into_who_is_not(full: Fence) -> None:
     """Their memory and environment: /proc is one for all of the run."""
-    script = "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', 'cat /proc/$PPID/environ | wc -c']).returncode)"
+    script = (
+        "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', "
+        "'cat /proc/$PPID/environ | wc -c']).returncode)"
+    )
     control = full.inside([PYTHON, "-c", script])
     assert int(control.stdout) > 0, str(control)
     outcome = full.inside([PYTHON, "-c", script], "--intercept-shells")
@@ -324,7 +342,8 @@ asked = []
 def answer(question):
     asked.append(question)
     return Verdict.ONCE
-done = run_sync([sys.argv[2], "-c", sys.argv[3], "/bin/bash", "-c", "echo ran"], policy=sys.argv[1], approver=answer)
+done = run_sync([sys.argv[2], "-c", sys.argv[3], "/bin/bash", "-c", "echo ran"], \
+policy=sys.argv[1], approver=answer)
 print(done.stdout + str(done.exit_code), len(asked))
 """
 

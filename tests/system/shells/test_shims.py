@@ -77,7 +77,10 @@ def test_a_shell_found_by_path_has_the_policys_secrets_calls_and_variables_taken
     secret.parent.mkdir(exist_ok=True)
     secret.write_text("secret\n")
     shims.fence.tester.give(secret.parent)
-    script = f"grep Seccomp: /proc/self/status; cat {secret}; echo ${{GITHUB_TOKEN-none}}; unshare -r true || echo refused"
+    script = (
+        f"grep Seccomp: /proc/self/status; cat {secret}; echo ${{GITHUB_TOKEN-none}}; "
+        f"unshare -r true || echo refused"
+    )
     env = {"GITHUB_TOKEN": "t"}
     try:
         control = shims.run("/bin/bash", "-c", script, env=env)

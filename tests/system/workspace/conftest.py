@@ -16,7 +16,11 @@ from tests.support.saved_state import remove
 from tests.support.test_tree import Ground
 from tests.support.tester import Tester
 
-_TRY = "from tests.support import overlay; overlay.enter_namespaces(); overlay.mount_tmpfs('/tmp', '1m'); print('mounted')"
+_TRY = (
+    "from tests.support import overlay; overlay.enter_namespaces(); "
+    "overlay.mount_tmpfs('/tmp', "
+    "'1m'); print('mounted')"
+)
 
 
 @pytest.fixture(scope="session", name="bench")

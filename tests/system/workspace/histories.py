@@ -7,9 +7,10 @@ WAY says.
 
     whole    everything is applied at once
     parts    random selections first, each of which must leave everything else alone; then the rest
-    steps    the same as whole, on a file system that knows neither exchange nor rename without replacing
-    killed   the apply is killed at a random point, again and again; after each time every file must be the old or the
-             new one, and in the end all of it must be applied
+    steps    the same as whole, on a file system without exchange and without rename that keeps the
+             target
+    killed   the apply is killed at a random point, again and again; after each time every file must
+             be the old or the new one, and in the end all of it must be applied
 
 In the end the workspace must be what the command saw, nothing may be left to apply, upper must be
 as it was, and no temporary file may lie about. Prints one JSON object; ``wrong`` lists what was not
@@ -58,9 +59,9 @@ class History:
 
     def go(self, steps: int) -> None:
         acts = [
-            self.write, self.write, self.append, self.truncate, self.save, self.directory, self.directory,
-            self.remove, self.move, self.move, self.link, self.hard_link, self.mode, self.become_file,
-            self.become_directory, self.fifo,
+            self.write, self.write, self.append, self.truncate, self.save, self.directory,
+            self.directory, self.remove, self.move, self.move, self.link, self.hard_link, self.mode,
+            self.become_file, self.become_directory, self.fifo,
         ]  # fmt: skip
         for _ in range(steps):
             act = self.random.choice(acts)

@@ -78,8 +78,10 @@ def test_one_hostile_name_can_be_named(cow: Cow) -> None:
 def test_a_diff_has_an_end_whatever_the_files_hold(cow: Cow) -> None:
     cow.host("seq 30000 > numbers; seq 3000 > few")
     cow.session(
-        "sort -R numbers > t; mv t numbers; sort -rn few > t; mv t few; head -c 3000000 /dev/zero > zeros;"
-        "head -c 900000 /dev/urandom | base64 -w0 > line; yes | head -c 30000000 > yes; printf 'a\\0b' > nul"
+        "sort -R numbers > t; mv t numbers; sort -rn few > t; mv t few; "
+        "head -c 3000000 /dev/zero > zeros;"
+        "head -c 900000 /dev/urandom | base64 -w0 > line; yes | head -c 30000000 > yes; "
+        "printf 'a\\0b' > nul"
     )
     shown = cow.paddock("diff")
     assert shown.exit_code == 0
@@ -116,7 +118,8 @@ def test_a_command_that_shuts_its_workspace_locks_nobody_out(
 
 def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:
     cow.host(
-        "printf 'one\\ntwo\\nthree\\n' > text; printf 'a\\tb' > end; mkdir d; echo x > d/x; ln -s old link"
+        "printf 'one\\ntwo\\nthree\\n' > text; printf 'a\\tb' > end; mkdir d; echo x > d/x; "
+        "ln -s old link"
     )
     cow.session(
         "printf 'one\\n2\\nthree\\n' > text; printf 'a\\tc' > end; rm -r d; ln -sfn new link;"
@@ -126,14 +129,15 @@ def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:
     assert shown.stdout == (
         "deleted  d/x\n@@ -1,1 +0,0 @@\n-x\n"
         "deleted  d/\n"
-        "changed  end\n@@ -1,1 +1,1 @@\n-a\tb\n\\ No newline at end of file\n+a\tc\n\\ No newline at end of file\n"
+        "changed  end\n@@ -1,1 +1,1 @@\n-a\tb\n\\ No newline at end of file\n+a\tc\n"
+        "\\ No newline at end of file\n"
         "changed  link  (symlink old → new)\n"
         "added    run  (mode 755)\n@@ -0,0 +1,1 @@\n+#!\n"
         "changed  text\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
     )
-    assert (
-        shown.stderr
-        == f"paddock: session {cow.made[0]} of {cow.workspace}: 6 changes: 2 deleted, 3 changed, 1 added\n"
+    assert shown.stderr == (
+        f"paddock: session {cow.made[0]} of {cow.workspace}: 6 changes: 2 deleted, "
+        f"3 changed, 1 added\n"
     )
     stat = cow.paddock("diff", "--stat", "text", "d")
     assert (

@@ -60,7 +60,8 @@ def test_a_signal_in_the_middle_leaves_what_the_next_apply_settles(cow: Cow) -> 
     """
     cow.host("mkdir d; for n in $(seq 400); do echo old > d/$n; done")
     session = cow.session(
-        "for n in $(seq 400); do echo new > d/$n; done; for n in $(seq 400); do echo new > d/n$n; done"
+        "for n in $(seq 400); do echo new > d/$n; done; for n in $(seq 400); "
+        "do echo new > d/n$n; done"
     )
     record = cow.store / session / "applied.jsonl"
     for blow in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGKILL):

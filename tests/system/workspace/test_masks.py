@@ -103,7 +103,8 @@ def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
         f"{cow.workspace}/absent/token",
     ]
     policy.write_text(
-        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\ndeny_globs = {json.dumps(deny)}\n'
+        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\n'
+        f"deny_globs = {json.dumps(deny)}\n"
     )
     cow.tester.give(policy)
     words = [
@@ -124,7 +125,8 @@ def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n", process.stderr and process.stderr.read()
         cow.host(
-            "echo secret > conf/token; mkdir conf/keys; echo secret > conf/keys/a; echo x > conf/plain"
+            "echo secret > conf/token; mkdir conf/keys; echo secret > conf/keys/a; "
+            "echo x > conf/plain"
         )
         out, err = process.communicate("\n", timeout=120)
     assert "secret" not in out
@@ -133,9 +135,13 @@ def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
 
 def test_a_directory_with_hidden_names_looks_as_it_is(cow: Cow) -> None:
     cow.host(
-        "mkdir -p sub; echo secret > sub/.env; echo 1 > sub/a; chmod 710 sub; touch -d 2020-01-02 sub"
+        "mkdir -p sub; echo secret > sub/.env; echo 1 > sub/a; chmod 710 sub; "
+        "touch -d 2020-01-02 sub"
     )
-    facts = "stat -c '%a %Y %U %F' sub sub/a; stat -c '%i' sub/a; ls -A sub | grep -v .env; stat -c '%a' ."
+    facts = (
+        "stat -c '%a %Y %U %F' sub sub/a; stat -c '%i' sub/a; ls -A sub | grep -v .env; "
+        "stat -c '%a' ."
+    )
     outside = cow.tester.run(["sh", "-c", facts], cwd=cow.workspace)
     inside = cow.run("sh", "-c", facts)
     assert inside.stdout == outside.stdout
@@ -200,7 +206,10 @@ def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
     words = [
         "sh",
         "-c",
-        "cat plain/.env new/.env 2>/dev/null; echo started; read x; cat plain/.env new/.env; echo end",
+        (
+            "cat plain/.env new/.env 2>/dev/null; echo started; read x; cat plain/.env new/.env; "
+            "echo end"
+        ),
     ]
     known = cow.sessions()
     with cow.tester.starting(

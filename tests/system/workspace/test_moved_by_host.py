@@ -145,7 +145,8 @@ def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
     with shell(cow) as inside:
         assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
         cow.host(
-            "rm -r sub; mkdir -p sub/deep; echo secret > sub/a.secret; echo secret > sub/deep/a.secret"
+            "rm -r sub; mkdir -p sub/deep; echo secret > sub/a.secret; "
+            "echo secret > sub/deep/a.secret"
         )
         cow.put("sub/plain", "new\n")
         judged(cow)
@@ -275,7 +276,8 @@ def test_what_is_in_another_directory_by_now_is_not_overwritten(
     cow: Cow, write: str, noted: bool
 ) -> None:
     cow.host(
-        "mkdir -p one/sub two/sub; echo one > one/f; echo two > two/f; echo 1 > one/sub/g; echo 2 > two/sub/g"
+        "mkdir -p one/sub two/sub; echo one > one/f; echo two > two/f; echo 1 > one/sub/g; "
+        "echo 2 > two/sub/g"
     )
     done(cow, f"{write}; echo session > one/sub/g", noted=noted)
     exchange(cow, "one", "two")

@@ -8,8 +8,10 @@ from tests.support.cow import Cow, tree
 def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
     cow.put(".git/config", "mine\n")
     cow.session(
-        "echo evil > .envrc; mkdir -p sub/.vscode; echo evil > sub/.vscode/tasks.json; echo evil > sub/fine;"
-        "echo evil >> .git/config; mkdir .git/hooks; echo evil > .git/hooks/pre-commit; echo ok > .git/HEAD"
+        "echo evil > .envrc; mkdir -p sub/.vscode; echo evil > sub/.vscode/tasks.json; "
+        "echo evil > sub/fine;"
+        "echo evil >> .git/config; mkdir .git/hooks; echo evil > .git/hooks/pre-commit; "
+        "echo ok > .git/HEAD"
     )
     shown = cow.diff()
     assert shown[".git/HEAD"] == shown["sub/fine"] == "added"
@@ -40,15 +42,17 @@ def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> N
     cow.put("old/refs/x", "")
     cow.put("plain/config", "1\n")
     cow.session(
-        "mkdir -p docs/refs docs/objects old/objects; echo evil > docs/config; echo ref: refs/heads/x > docs/HEAD;"
-        "echo evil > old/config; mkdir -p old/hooks; echo evil > old/hooks/update; echo text > docs/text;"
+        "mkdir -p docs/refs docs/objects old/objects; echo evil > docs/config; echo ref: "
+        "refs/heads/x > docs/HEAD;"
+        "echo evil > old/config; mkdir -p old/hooks; echo evil > old/hooks/update; "
+        "echo text > docs/text;"
         "echo 2 > plain/config; mkdir plain/refs; echo 2 > HEAD"
     )
     shown = cow.diff()
     kept = {path for path, what in shown.items() if what.endswith("!protected")}
     assert kept == {
-        "docs/HEAD", "docs/config", "docs/objects", "docs/refs", "old/config", "old/hooks", "old/hooks/update",
-        "old/objects",
+        "docs/HEAD", "docs/config", "docs/objects", "docs/refs", "old/config", "old/hooks",
+        "old/hooks/update", "old/objects",
     }  # fmt: skip
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "docs" / "text").exists()
@@ -59,7 +63,8 @@ def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> N
 
 def test_a_link_to_where_protected_names_lie_is_protected(cow: Cow) -> None:
     cow.session(
-        "mkdir c; echo evil > c/settings.json; ln -s c .claude; mkdir -p d; ln -s ../c d/.claude; ln -s c other"
+        "mkdir c; echo evil > c/settings.json; ln -s c .claude; mkdir -p d; "
+        "ln -s ../c d/.claude; ln -s c other"
     )
     shown = cow.diff()
     assert {path for path, what in shown.items() if what.endswith("!protected")} == {
@@ -101,11 +106,13 @@ def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
     ):
         cow.put(path, "1\n")
     cow.host(
-        "ln -s envs/dev .envrc; ln -s cl .claude; git init -q sub; git -C sub config core.hooksPath tools;"
+        "ln -s envs/dev .envrc; ln -s cl .claude; git init -q sub; "
+        "git -C sub config core.hooksPath tools;"
         "git -C sub config filter.x.clean 'sh ./clean.sh'; git init -q --bare srv"
     )
     cow.session(
-        "for f in envs/dev cl/settings.json sub/tools/pre-commit sub/tools/post-commit sub/clean.sh "
+        "for f in envs/dev cl/settings.json sub/tools/pre-commit sub/tools/post-commit "
+        "sub/clean.sh "
         "srv/hooks/pre-receive plain/file sub/file; do echo evil > $f; done"
     )
     shown = cow.diff()
@@ -122,7 +129,8 @@ def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
 def test_a_git_directory_that_becomes_a_file_is_protected(cow: Cow) -> None:
     cow.put("a/.git/HEAD", "ref\n")
     cow.session(
-        "rm -r a/.git; echo gitdir: /elsewhere > a/.git; mkdir b; echo gitdir: /elsewhere > b/.git; mkdir -p c/.git"
+        "rm -r a/.git; echo gitdir: /elsewhere > a/.git; mkdir b; echo gitdir: "
+        "/elsewhere > b/.git; mkdir -p c/.git"
     )
     assert cow.diff() == {
         "a/.git": "type!protected",
@@ -151,7 +159,8 @@ def test_what_was_masked_is_never_touched_nor_its_directory_removed(cow: Cow) ->
     # as a program meets it: the names are not there, so it makes its own, or removes the directory
     # around them
     cow.session(
-        "test ! -e .env; echo own > .env; rm -r sub; test ! -e dir/.env; rm -r dir; echo file > dir",
+        "test ! -e .env; echo own > .env; rm -r sub; test ! -e dir/.env; rm -r dir; "
+        "echo file > dir",
         masked=[".env", "sub/.env", "dir/.env"],
     )
     assert cow.diff() == {
@@ -180,7 +189,8 @@ def test_the_control_without_a_mask_loses_the_file(cow: Cow) -> None:
 
 def test_what_runs_outside_later_is_marked(cow: Cow) -> None:
     cow.session(
-        "echo evil > Makefile; echo fine > plain; mkdir -p node_modules/x; echo x > node_modules/x/package.json;"
+        "echo evil > Makefile; echo fine > plain; mkdir -p node_modules/x; "
+        "echo x > node_modules/x/package.json;"
         "ln -s node_modules/x part; ln -s plain other"
     )
     shown = cow.paddock("diff", "--stat").stdout
@@ -200,9 +210,11 @@ _WHO = (
 _AS_A_SUBMODULE = r"""
 B=$PWD/.git/modules/x/refs/heads/.git
 mkdir -p $B sub; git init -q $TMP/t; cp -r $TMP/t/.git/. $B/; cp -r .git/objects/?? $B/objects/
-printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch %s; false"\n' "$MARK" > $B/config
+printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n' > $B/config
+printf '\tfsmonitor = "touch %s; false"\n' "$MARK" >> $B/config
 H=$(git rev-parse HEAD); echo $H > $B/HEAD
-printf '[submodule "x/refs/heads/.git"]\n\tpath = sub\n\turl = https://example.invalid/x\n' > $TMP/gm
+printf '[submodule "x/refs/heads/.git"]\n\tpath = sub\n' > $TMP/gm
+printf '\turl = https://example.invalid/x\n' >> $TMP/gm
 git update-index --add --cacheinfo 100644,$(git hash-object -w $TMP/gm),.gitmodules
 git update-index --add --cacheinfo 160000,$H,sub
 exit 0
@@ -221,7 +233,10 @@ def test_a_submodule_among_branches_is_not_applied(cow: Cow) -> None:
     assert not (cow.workspace / planted / "config").exists()
     cow.host("git submodule update --init || true")
     assert not list(mark.iterdir())
-    control = f"git init -q -b main control; cd control; git commit -q --allow-empty -m one; MARK={mark}/control"
+    control = (
+        f"git init -q -b main control; cd control; git commit -q --allow-empty -m one; "
+        f"MARK={mark}/control"
+    )
     cow.host(f"{_WHO}{control}\n({script})\ngit submodule update --init || true")
     assert [one.name for one in mark.iterdir()] == ["control"], "the plant is good"
 
@@ -229,12 +244,15 @@ def test_a_submodule_among_branches_is_not_applied(cow: Cow) -> None:
 def test_a_link_in_a_bare_repository_is_not_applied(cow: Cow) -> None:
     victim = cow.ground.put(cow.ground.outside / "bashrc", "mine\n")
     cow.host(
-        f"{_WHO}git init -q -b main s; git -C s commit -q --allow-empty -m one; git clone -q --bare s .bare;"
+        f"{_WHO}git init -q -b main s; git -C s commit -q --allow-empty -m one; "
+        f"git clone -q --bare s .bare;"
         "cd .bare; git worktree add -q -b feature ../feature main"
     )
     cow.session(
-        f"{_WHO}E=.bare/worktrees/feature; rm -f $E/logs/HEAD; ln -s {victim} $E/logs/HEAD; ln -s x feature/link;"
-        "mkdir -p .bare/objects/info; echo /evil > .bare/objects/info/alternates; echo 1 > .bare/objects/new"
+        f"{_WHO}E=.bare/worktrees/feature; rm -f $E/logs/HEAD; ln -s {victim} $E/logs/HEAD; "
+        f"ln -s x feature/link;"
+        "mkdir -p .bare/objects/info; echo /evil > .bare/objects/info/alternates; "
+        "echo 1 > .bare/objects/new"
     )
     shown = cow.diff()
     assert shown[".bare/worktrees/feature/logs/HEAD"] == "type!protected"

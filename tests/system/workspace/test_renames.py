@@ -64,7 +64,8 @@ def without_time(entry: tuple[Any, ...] | None) -> tuple[Any, ...] | None:
 def grow(cow: Cow) -> None:
     """A directory with one of everything in it, as the host has it."""
     cow.host(
-        "mkdir -p old/sub/deep old/closed; echo 1 > old/a; echo 2 > old/sub/b; echo 3 > old/sub/deep/c;"
+        "mkdir -p old/sub/deep old/closed; echo 1 > old/a; echo 2 > old/sub/b; "
+        "echo 3 > old/sub/deep/c;"
         "ln -s a old/link; echo 4 > old/closed/d; chmod 555 old/closed; chmod 750 old/sub;"
         "touch -d 2020-01-02 old/sub old/closed old"
     )
@@ -166,7 +167,8 @@ FACTS = """
             for path in (parent, *(os.path.join(parent, name) for name in files)):
                 stat = os.lstat(path)
                 attributes = [] if os.path.islink(path) else os.listxattr(path)
-                found.append((path[len(root):], stat.st_mode, stat.st_uid, stat.st_gid, stat.st_mtime_ns, attributes))
+                found.append((path[len(root):], stat.st_mode, stat.st_uid, stat.st_gid, \
+stat.st_mtime_ns, attributes))
         return sorted(found)
     os.setxattr("old/sub", "user.more", b"1")
     print(facts("old"))
@@ -210,7 +212,8 @@ def test_renames_that_race_lose_nothing(cow: Cow) -> None:
     did.
     """
     cow.host(
-        "for i in 0 1 2 3 4 5 6 7 8 9; do mkdir -p d$i/s; for j in 1 2 3; do echo $i$j > d$i/s/f$j; done; done"
+        "for i in 0 1 2 3 4 5 6 7 8 9; do mkdir -p d$i/s; for j in 1 2 3; "
+        "do echo $i$j > d$i/s/f$j; done; done"
     )
     script = """
         import errno, os, random, threading
@@ -227,7 +230,8 @@ def test_renames_that_race_lose_nothing(cow: Cow) -> None:
         seen = set()
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(10)]
         [t.start() for t in threads]; [t.join() for t in threads]
-        left = sorted(open(os.path.join(p, f)).read().strip() for p, _, fs in os.walk(".") for f in fs if f[0] == "f")
+        left = sorted(open(os.path.join(p, f)).read().strip() for p, _, fs in os.walk(".") for f \
+in fs if f[0] == "f")
         print(left == sorted(f"{i}{j}" for i in range(10) for j in (1, 2, 3)), sorted(seen))
         print([d for p, ds, _ in os.walk(".") for d in ds if d.startswith(".paddock")])
         """
@@ -269,7 +273,8 @@ def test_whoever_puts_himself_behind_more_rules_stays_behind_them(cow: Cow) -> N
         os.rename("one", "three")  # the control
         handled = (ctypes.c_uint64 * 3)(1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 13, 0, 0)
         ruleset = libc.syscall(444, handled, ctypes.c_size_t(24), 0)
-        assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.syscall(446, ruleset, 0) == 0, ctypes.get_errno()
+        assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.syscall(446, ruleset, 0) == 0, \
+ctypes.get_errno()
         try:
             os.rename("two", "four")
         except OSError as error:
@@ -313,10 +318,14 @@ def test_bad_arguments_get_the_kernels_own_answers(cow: Cow) -> None:
 
 def test_a_full_disk_undoes_what_was_moved(cow: Cow) -> None:
     cow.host(
-        "mkdir -p d/s; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero > d/s/$i; done; echo 1 > d/a"
+        "mkdir -p d/s; for i in 1 2 3 4 5 6 7 8; do head -c 65536 /dev/zero > d/s/$i; done; "
+        "echo 1 > d/a"
     )
     script = "import os\ntry:\n os.rename('d', 'e')\nexcept OSError as e: print(e.strerror)\n"
-    script += "for path in ('.', 'd', 'd/s'): print(sorted(os.listdir(path)))\nprint(os.path.getsize('d/s/8'))"
+    script += (
+        "for path in ('.', 'd', 'd/s'): print(sorted(os.listdir(path)))\n"
+        "print(os.path.getsize('d/s/8'))"
+    )
     cow.host(f"mkdir -p {cow.store}")
     tmpfs = [*cow.bench.script(SUPPORT / "overlay.py"), "--tmpfs", "300k", cow.store, "--"]
     there: list[str | Path] = ["sh", "-c", 'cd "$0" && exec "$@"', cow.workspace]

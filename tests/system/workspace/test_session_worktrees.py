@@ -14,7 +14,8 @@ from tests.support.session_program import play
 NETWORK = '[meta]\ninherit = "ai-agent"\n[network]\nmode = "none"\n'
 SERVER = """
 import http.server, sys
-server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler)
+server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), \
+http.server.SimpleHTTPRequestHandler)
 print("serving", flush=True)
 server.serve_forever()
 """
@@ -36,7 +37,8 @@ async def work(box, number):
         await asyncio.sleep(0.02)
     read = await box.run(["python3", "read.py", str(port)])
     git = "git -c user.name=a -c user.email=a@b.invalid"
-    done = await box.run(f"{git} add -A && {git} rm -q --cached name && {git} commit -qm {name}", timeout_s=60)
+    done = await box.run(f"{git} add -A && {git} rm -q --cached name && {git} commit -qm {name}", \
+timeout_s=60)
     return [read.stdout.strip(), done.exit_code, done.stderr]
 met = []
 async with AsyncExitStack() as held:

@@ -14,7 +14,8 @@ def test_every_kind_of_change_is_shown_and_applied(cow: Cow) -> None:
     for name in ("edit", "gone", "mode", "moved", "d/keep", "d/gone", "old/a", "old/b"):
         cow.put(name, f"content of {name}\n")
     session = cow.session(
-        "echo more >> edit; rm gone; chmod 600 mode; mv moved renamed; rm d/gone; rm -r old; mkdir old;"
+        "echo more >> edit; rm gone; chmod 600 mode; mv moved renamed; rm d/gone; rm -r old; "
+        "mkdir old;"
         "echo new > old/a; mkdir -p new/deep; echo x > new/deep/file; ln -s edit link; touch d/keep"
     )
     assert (cow.workspace / "gone").exists(), "the host is untouched"
@@ -36,7 +37,8 @@ def test_every_kind_of_change_is_shown_and_applied(cow: Cow) -> None:
     assert not cow.diff()
     found = tree(cow.workspace)
     assert set(found) == {
-        "own.txt", "edit", "mode", "renamed", "d", "d/keep", "old", "old/a", "new", "new/deep", "new/deep/file", "link",
+        "own.txt", "edit", "mode", "renamed", "d", "d/keep", "old", "old/a", "new", "new/deep",
+        "new/deep/file", "link",
     }  # fmt: skip
     assert found["edit"][-1] == b"content of edit\nmore\n"
     assert found["mode"][1] == 0o600
@@ -124,7 +126,8 @@ def test_a_command_can_not_forge_the_marks_of_the_overlay(cow: Cow) -> None:
 def test_fifos_and_sockets_are_left_and_said(cow: Cow) -> None:
     cow.put("was-a-file", "mine\n")
     cow.session(
-        "mkfifo pipe; python3 -c \"import socket; socket.socket(socket.AF_UNIX).bind('sock')\"; rm was-a-file;"
+        'mkfifo pipe; python3 -c "import socket; '
+        "socket.socket(socket.AF_UNIX).bind('sock')\"; rm was-a-file;"
         "mkfifo was-a-file; echo fine > file"
     )
     assert cow.diff() == {
@@ -214,7 +217,11 @@ def test_a_huge_file_that_holds_little_is_applied_at_once_and_stays_small(cow: C
 
 
 def test_a_tree_that_is_too_deep_is_said_and_the_rest_is_applied(cow: Cow) -> None:
-    deep = "import os\nfor n in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nopen('bottom', 'w')"
+    deep = (
+        "import os\nfor n in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\n"
+        "open('bottom', "
+        "'w')"
+    )
     cow.session(f'echo fine > file; python3 -c "{deep}"')
     shown = cow.diff()
     assert [path for path in shown if shown[path].endswith("!too deep")] == ["d/" * 201 + "…"]

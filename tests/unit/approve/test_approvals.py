@@ -303,10 +303,12 @@ def test_where_nobody_is_elsewhere_everything_is_denied(
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
         assert isinstance(desk.failure, FileNotFoundError)
     script = (
-        "import asyncio; from paddock.approve import ToolQuestion; from paddock.approve.approvals import Desk;"
+        "import asyncio; from paddock.approve import ToolQuestion; "
+        "from paddock.approve.approvals import Desk;"
         "from paddock.approve.forwarded import AtTerminal\n"
         "with Desk(AtTerminal()) as desk:\n"
-        "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', rule=None, reason=None)\n"
+        "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', "
+        "rule=None, reason=None)\n"
         "    print(asyncio.run(desk.ask(question)))"
     )
     said = subprocess.run(

@@ -35,8 +35,9 @@ SOURCE = Path(__file__).parents[2] / "support" / "windows" / "job.c"
 LIMITS = "00" * 16 + "08260000" + "00" * 20 + "0a" + "00" * 79 + "00000020" + "00" * 20
 LABEL = (0x20, bytes.fromhex("010100000000001000100000"))
 PREPARED = [
-    "GetCurrentProcess", "OpenProcessToken", "DuplicateTokenEx", "CloseHandle", "ConvertStringSidToSidW",
-    "GetLengthSid", "SetTokenInformation", "LocalFree", "GetTokenInformation", "GetSidSubAuthority",
+    "GetCurrentProcess", "OpenProcessToken", "DuplicateTokenEx", "CloseHandle",
+    "ConvertStringSidToSidW", "GetLengthSid", "SetTokenInformation", "LocalFree",
+    "GetTokenInformation", "GetSidSubAuthority",
 ]  # fmt: skip
 STARTED = [
     "CreateJobObjectW", "SetInformationJobObject", *["SetHandleInformation"] * 3,
@@ -242,7 +243,8 @@ for name in ("fcntl", "termios", "pwd", "grp", "resource"):
     sys.modules[name] = None
 for name in ("SIGKILL", "SIGSTOP", "SIGHUP"):
     delattr(signal, name)
-import paddock.executors.wsl, paddock.executors.distro, paddock.executors.shells, paddock.executors.windows
+import paddock.executors.wsl, paddock.executors.distro, paddock.executors.shells, \
+paddock.executors.windows
 print("imported")
 """
 

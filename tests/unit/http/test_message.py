@@ -202,7 +202,8 @@ def test_the_end_of_an_answer_is_where_its_head_says(data: bytes, method: str, e
 
 @pytest.mark.parametrize(
     "data",
-    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2000 OK\r\n\r\n", b"HTTP/1.1 099 OK\r\n\r\n", b"HTTP/1.1  200 OK\r\n\r\n",
+    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2000 OK\r\n\r\n", b"HTTP/1.1 099 OK\r\n\r\n",
+     b"HTTP/1.1  200 OK\r\n\r\n",
      b"HTTP/1.1 200 O\x00K\r\n\r\n", b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 200 OK\n\n",
      b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n"],
 )  # fmt: skip

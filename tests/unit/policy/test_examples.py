@@ -47,8 +47,8 @@ def load(world: World, name: str) -> Policy:
 def test_the_samples_are_there() -> None:
     """F-165 to F-171."""
     expected = """
-        strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml example.toml my-agent.conf
-            container.conf filtered.toml
+        strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml
+        example.toml my-agent.conf container.conf filtered.toml
     """
     assert sorted(words(expected)) == FILES
 

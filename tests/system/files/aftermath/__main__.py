@@ -1,5 +1,5 @@
-"""By hand, as root: ``python -m tests.system.files.aftermath FIRST LAST [--shrink] [--tier T] [--control]
-[--modes live,cow]``.
+"""By hand, as root: ``python -m tests.system.files.aftermath FIRST LAST [--shrink] [--tier T]
+[--control] [--modes live,cow]``.
 
 ``PADDOCK_PREFIX`` names the virtual environment of the installation under test, if it is not the
 one that runs this.

@@ -190,7 +190,10 @@ class _Author:
         if kind == "diff":
             return f'{head}[diff]\n\texternal = "{self.mark()}; true"\n'
         if kind == "upload":
-            return f'{head}[remote "origin"]\n\turl = {{H}}/remote.git\n\tuploadpack = "{self.mark()}; git-upload-pack"\n'
+            return (
+                f'{head}[remote "origin"]\n\turl = {{H}}/remote.git\n'
+                f'\tuploadpack = "{self.mark()}; git-upload-pack"\n'
+            )
         if kind == "hooks":
             return f"{head}\thooksPath = {{W}}/evil-hooks\n"
         return f'{head}\tfsmonitor = "{self.mark()}; false"\n'
@@ -231,7 +234,8 @@ class _Author:
         chance = self.chance
         if chance.random() < 0.4:
             start = chance.choice(self.directories)
-            return f"{start}/{chance.choice(('evil', 'node_modules/p', 'site-packages/p', '.claude/worktrees/x', '.git'))}"
+            below = ("evil", "node_modules/p", "site-packages/p", ".claude/worktrees/x", ".git")
+            return f"{start}/{chance.choice(below)}"
         path, last = chance.choice(self.git), "git"
         following = {
             "git": ("module", "module", "tree", "refs", "logs", "objects", "plain"),

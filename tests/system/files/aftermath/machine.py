@@ -32,7 +32,8 @@ import asyncio, json, sys
 from paddock import Sandbox
 from paddock.policy.model import Tier
 async def main():
-    async with Sandbox(profile="ai-agent", workspace=sys.argv[1], tier=Tier(sys.argv[2]), journal=sys.argv[3]) as box:
+    async with Sandbox(profile="ai-agent", workspace=sys.argv[1], tier=Tier(sys.argv[2]), \
+journal=sys.argv[3]) as box:
         done = await box.run(sys.argv[4], timeout_s=60)
         print(done.stdout if isinstance(done.stdout, str) else done.stdout.decode(errors="replace"))
 asyncio.run(main())

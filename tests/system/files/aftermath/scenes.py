@@ -32,8 +32,10 @@ git config --global init.defaultBranch main
 git config --global protocol.file.allow always
 git config --global advice.detachedHead false
 printf '[whitelist]\\nprefix = ["%s"]\\n' "$HOME" > .config/direnv/direnv.toml
-made() { git init -q "$1"; cd "$1"; mkdir -p src lib/deep; echo 1 > a.txt; echo 1 > src/one; echo 1 > lib/deep/two
-  printf '.env*\\nid_*\\nconf\\nhost-note\\nloot\\n' > .gitignore; git add .; git commit -qm one; cd; }
+made() { git init -q "$1"; cd "$1"; mkdir -p src lib/deep; echo 1 > a.txt; echo 1 > src/one; echo \
+1 > lib/deep/two
+  printf '.env*\\nid_*\\nconf\\nhost-note\\nloot\\n' > .gitignore; git add .; git commit -qm one; \
+cd; }
 made other
 git clone -q --bare other remote.git 2>/dev/null
 """
@@ -66,7 +68,8 @@ LAYOUTS = {
     "plain": Layout(script=_PROJECT, workspace="proj", obeyed=(".git/config",)),
     "nested": Layout(
         script=_PROJECT + "git clone -q ~/remote.git nested; cd nested; mkdir -p tools/hooks\n"
-        "printf '[core]\\n\\thooksPath = tools/hooks\\n' > .gitconfig; git config include.path ../.gitconfig\n"
+        "printf '[core]\\n\\thooksPath = tools/hooks\\n' > .gitconfig; "
+        "git config include.path ../.gitconfig\n"
         "printf '#!/bin/sh\\n' > tools/hooks/pre-commit; chmod +x tools/hooks/pre-commit\n",
         workspace="proj",
         git=(".git", "nested/.git"),
@@ -103,7 +106,8 @@ LAYOUTS = {
     "includes": Layout(
         script=_PROJECT
         + "mkdir -p tools/hooks tools/more; git config include.path ../tools/gitconfig\n"
-        "printf '[include]\\n\\tpath = more/config\\n[core]\\n\\thooksPath = tools/hooks\\n' > tools/gitconfig\n"
+        "printf '[include]\\n\\tpath = more/config\\n[core]\\n\\thooksPath = tools/hooks\\n' "
+        "> tools/gitconfig\n"
         "printf '[user]\\n\\tname = team\\n' > tools/more/config\n"
         "printf '#!/bin/sh\\n' > tools/hooks/post-commit; chmod +x tools/hooks/post-commit\n",
         workspace="proj",
@@ -117,7 +121,10 @@ LAYOUTS = {
     ),
     "alternates": Layout(
         script=_PROJECT
-        + "git clone -q --bare ~/remote.git vendor/cache.git; git clone -q --shared vendor/cache.git shared\n",
+        + (
+            "git clone -q --bare ~/remote.git vendor/cache.git; "
+            "git clone -q --shared vendor/cache.git shared\n"
+        ),
         workspace="proj",
         git=(".git", "vendor/cache.git", "shared/.git"),
         obeyed=(
@@ -138,7 +145,8 @@ LAYOUTS = {
         directories=("src", "git", "bash"),
     ),
     "config": Layout(
-        script="mkdir -p .config/git .config/tool; printf '[core]\\n\\tautocrlf = false\\n' > .config/git/config\n"
+        script="mkdir -p .config/git .config/tool; printf '[core]\\n\\tautocrlf = false\\n' > "
+        ".config/git/config\n"
         "made .config/mine\n",
         workspace=".config",
         git=("mine/.git",),
@@ -147,7 +155,8 @@ LAYOUTS = {
     ),
     "hooks": Layout(
         script=_PROJECT + "mkdir .githooks; git config core.hooksPath .githooks\n"
-        "printf '#!/bin/sh\\n. scripts/check\\n' > .githooks/pre-commit; chmod +x .githooks/pre-commit; mkdir scripts\n"
+        "printf '#!/bin/sh\\n. scripts/check\\n' > .githooks/pre-commit; "
+        "chmod +x .githooks/pre-commit; mkdir scripts\n"
         "ln -s ../.githooks/shared .githooks/post-commit\n"
         "printf '#!/bin/sh\\n' > .githooks/shared; chmod +x .githooks/shared\n",
         workspace="proj",
@@ -156,8 +165,10 @@ LAYOUTS = {
     ),
     "large": Layout(
         script=_PROJECT
-        + "for i in 0 1 2 3 4 5 6 7; do mkdir -p many/$i/a many/$i/b/c; echo $i > many/$i/a/f; done\n"
-        "d=tower; for i in $(seq 40); do d=$d/level$i; done; mkdir -p $d; git clone -q ~/remote.git many/3/b/repo\n",
+        + "for i in 0 1 2 3 4 5 6 7; do mkdir -p many/$i/a many/$i/b/c; echo $i > many/$i/a/f; "
+        "done\n"
+        "d=tower; for i in $(seq 40); do d=$d/level$i; done; mkdir -p $d; "
+        "git clone -q ~/remote.git many/3/b/repo\n",
         workspace="proj",
         git=(".git", "many/3/b/repo/.git"),
         obeyed=("many/3/b/repo/.git/config",),

@@ -2,8 +2,8 @@
 secret leaves.
 
 ``PADDOCK_STRESS`` is the number of seeds to play, in hundreds; without it two hundred are. To play
-one seed by hand: ``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through is shrunk;
-keep its steps in ``kept/``.
+one seed by hand: ``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through
+is shrunk; keep its steps in ``kept/``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,10 @@ MEMORY = "mmap,brk,mremap"
 TREE = "mkdir -p tree; for i in $(seq 8); do mkdir -p $(seq -f tree/$i/%0180g 40); done"
 # Names that the host makes at most.
 MOST_NAMES = 20_000
-ACT = f"echo started; {TREE}\n{PLANT}\ncat .env deploy/settings; {TREE.replace('tree', 'tree/second')}"
+ACT = (
+    f"echo started; {TREE}\n{PLANT}\ncat .env deploy/settings; "
+    f"{TREE.replace('tree', 'tree/second')}"
+)
 
 
 def test_without_memory_a_guard_and_a_last_scan_leave_no_name_uncovered(scene: Scene) -> None:

@@ -26,7 +26,10 @@ from tests.system.files.faults.fault_scene import ACT, Scene
 from tests.system.files.faults.injection import ERRORS, LOST, Table, Tracing, try_faults
 
 # Beside the protected names, ordinary work: new, changed, removed, renamed.
-WORK = "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; mv old.txt moved.txt; ln -s new src/l"
+WORK = (
+    "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; "
+    "mv old.txt moved.txt; ln -s new src/l"
+)
 SAMPLES = {"diff": 8, "apply": 10, "discard": 6, "sessions": 6}
 
 
