@@ -11,9 +11,32 @@ from typing import Any
 
 import pytest
 
-from tests.support import core, installation, programs, saved_state, test_tree, tester
+from tests.support import (
+    core,
+    installation,
+    longest_first,
+    programs,
+    saved_state,
+    test_tree,
+    tester,
+)
 from tests.support.features import need
 from tests.support.fence import Fence
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {path: at for at, path in enumerate(longest_first.order(_files(items)))}
+    items.sort(key=lambda item: place[_file(item)])
+
+
+def _files(items: list[pytest.Item]) -> list[str]:
+    return list(dict.fromkeys(map(_file, items)))
+
+
+def _file(item: pytest.Item) -> str:
+    return str(item.path.relative_to(HERE))
 
 
 @pytest.fixture(scope="session", name="tester")

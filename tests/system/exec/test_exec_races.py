@@ -4,8 +4,7 @@ The kernel reads path and arguments again after they were judged, and opens file
 Here both are changed as fast as that goes while the calls wait. The control is the same race under
 a gate that looks and then lets go.
 
-``PADDOCK_RACES`` is the number of calls of each race; without it, as many as a run of all the tests
-has time for.
+`make test` makes 400 calls in each race, `make stress` up to some ten thousand.
 """
 
 from __future__ import annotations
@@ -23,10 +22,11 @@ import pytest
 from tests.support.fence import Fence, Word
 from tests.support.gate import Gate, rule
 from tests.support.programs import loader_of, roomy
+from tests.support.stress import amount
 from tests.support.tester import Outcome
 from tests.support.waiting import NeverHappened
 
-CALLS = int(os.environ.get("PADDOCK_RACES", "400"))
+CALLS = amount(ordinary=400, first=100, more=1000)
 NAIVE_CALLS = 400
 MOST_RUNS = 100
 TIMEOUT_S = 60 + CALLS / 50

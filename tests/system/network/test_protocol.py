@@ -19,6 +19,7 @@ from tests.support.clients import Clients
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, Word
 from tests.support.programs import SOURCES
+from tests.support.stress import LEVEL
 from tests.system.network.protocol import (
     DENIED,
     KINDS,
@@ -44,8 +45,7 @@ def kept() -> list[int]:
 
 
 def seeds() -> list[int]:
-    rounds = int(os.environ.get("PADDOCK_STRESS", "0"))
-    return [*kept(), *(random.SystemRandom().randrange(1 << 32) for _ in range(rounds))]
+    return [*kept(), *(random.SystemRandom().randrange(1 << 32) for _ in range(LEVEL))]
 
 
 def doors(served: dict[str, list[Upstream]]) -> list[Door]:

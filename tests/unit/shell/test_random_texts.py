@@ -22,10 +22,11 @@ from paddock.shell.denied_commands import Reading, read
 from paddock.shell.dialect import Dialect
 from paddock.shell.words import unknown
 from tests.support.features import need_program
+from tests.support.stress import LEVEL, amount
 
 SHELLS = [("bash", Dialect.BASH), ("dash", Dialect.SH)]
-TEXTS = 1500 * int(os.environ.get("PADDOCK_STRESS", "1"))
-SEED = int.from_bytes(os.urandom(6), "big") if "PADDOCK_STRESS" in os.environ else 4
+TEXTS = amount(ordinary=1500, first=1500, more=1500)
+SEED = int.from_bytes(os.urandom(6), "big") if LEVEL else 4
 FRAGMENTS = (
     "ok", "ok a", "ok b", "a", "1", "E", "x", "-", "-c", ":", ",", "/", "%", "^", "=", "+=", "@",
     "~", " ", " ", " ", "\t", "\n", ";", ";", "&", "|", "&&", "||", "|&", "!", "#", " #", "\\",

@@ -1,28 +1,29 @@
 """Hostile programs behind the fence, the host's day after them: nothing that they planted runs, no
 secret leaves.
 
-``PADDOCK_STRESS`` is the number of seeds to play, in hundreds; without it two hundred are. To play
-one seed by hand: ``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through
-is shrunk; keep its steps in ``kept/``.
+`make test` plays the first seeds, `make stress` the seeds after them. To play one seed by hand:
+``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through is shrunk; keep its
+steps in ``kept/``.
 """
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
+from tests.support.stress import LEVEL, amount
 from tests.system.files.aftermath.grammar import generate
 from tests.system.files.aftermath.machine import Machine, shrink
 
-SEEDS = 100 * int(os.environ.get("PADDOCK_STRESS", "2"))
+ORDINARY = 75
+FIRST = ORDINARY if LEVEL else 0
+LAST = FIRST + amount(ordinary=ORDINARY, first=25, more=100)
 BATCH = 25
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+@pytest.mark.parametrize("first", range(FIRST, LAST, BATCH))
 def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int) -> None:
     fired, started, runs = [], 0, 0
-    for seed in range(first, min(first + BATCH, SEEDS)):
+    for seed in range(first, first + BATCH):
         verdict = machine.play(generate(seed))
         started, runs = started + verdict.started, runs + verdict.runs
         if verdict:

@@ -6,7 +6,8 @@ processes that this one starts are not touched.
 
 The whole table is, for each call: each of the seven errors at the first, the second and the last
 call, and one error at each call between them. `make stress` runs all of it. An ordinary test run
-takes a sample that is spread over the table and is the same each time.
+takes a sample that is spread over the table and is the same each time. A stress level below the
+whole takes other rows than the ordinary sample, and as many times more as the level says.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.fence import Word
+from tests.support.stress import LEVEL, WHOLE_LEVEL
 from tests.support.tester import Outcome
-
-STRESS = "PADDOCK_STRESS" in os.environ
 
 ERRORS = ("EACCES", "EIO", "ENOMEM", "ESTALE", "ELOOP", "ENAMETOOLONG", "EMFILE")
 # The calls of a search, a guard, a walk, git's readers, an apply and a session.
@@ -151,9 +151,11 @@ def lasting_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
 
 def chosen(table: list[Fault], sample: int) -> list[Fault]:
     """Of each call its share, so that each call is among them."""
-    if STRESS or len(table) <= sample:
+    rows = sample * max(LEVEL, 1)
+    if LEVEL >= WHOLE_LEVEL or len(table) <= rows:
         return table
-    return [table[number * len(table) // sample] for number in range(sample)]
+    half = len(table) // rows // 2 if LEVEL else 0
+    return [table[number * len(table) // rows + half] for number in range(rows)]
 
 
 @dataclass(slots=True)

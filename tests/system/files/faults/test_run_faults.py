@@ -54,8 +54,8 @@ def test_without_a_fence_the_same_act_reads_plants_and_changes(scene: Scene) -> 
 def test_no_fault_of_a_live_run_leaves_a_name_uncovered(scene: Scene) -> None:
     here, anywhere = in_core(scene)
     table = Table("live")
-    try_all(table, scene, scene.inside, here, sample=150)
-    try_all(table, scene, scene.inside, anywhere, sample=60)
+    try_all(table, scene, scene.inside, here, sample=75)
+    try_all(table, scene, scene.inside, anywhere, sample=30)
     table.check()
 
 
