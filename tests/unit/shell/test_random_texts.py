@@ -56,6 +56,7 @@ OTHERWISE = (
     "printf 'ok\\npwn\\n' | xargs -I% bash -c %", "echo ok pwn | xargs -n1 bash -c",
     "setarch -R pwn", "setarch x86_64 -R pwn", "choom -n 100 -- pwn", "env 1=2 pwn",
     "echo a | split --filter=pwn", "echo a | split - --filt=pwn", "ok za''\\ b", "ok z$",
+    "ok z=~", "env -S ok z=~ |&\\#", "ok z=b:~:~/c", "ok z+=~", "ok z={~,b}", "ok --z=~",
     "a=(1)in\\\t pwn ", "x[0]=''#\\\t\npwn", "[ a ]#;pwn", "a=(1)\"a\" pwn for i in ", ">&\\ \npwn",
     "&> \\\t pwn ", "<&$\npwn", "a=\\  pwn ",
     "?>&esac>f;a=(1)@ pwn", "\"\"^done\\\t#;pwn${x}", "ok b\"\"pwn$@case x in ", "((1 # ));pwn\n))",
