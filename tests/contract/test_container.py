@@ -375,7 +375,7 @@ def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["", "x", "a/b/c/d/e/f", "////"])
-def test_a_label_of_nobody_known_is_not_a_dead_one(name: str) -> None:
+def test_a_label_of_an_unknown_owner_is_not_a_dead_one(name: str) -> None:
     assert not is_dead(name)
 
 

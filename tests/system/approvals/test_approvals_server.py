@@ -38,7 +38,7 @@ def status(
     return asked(server, path, method, body, **headers).status
 
 
-def test_the_page_is_for_who_knows_the_token(server: Server) -> None:
+def test_the_page_needs_the_token(server: Server) -> None:
     assert status(server, f"/{server.token}/") == 200
     assert len(server.token) >= 43
     for path in (
@@ -110,7 +110,7 @@ def test_what_comes_with_the_page_keeps_others_out(server: Server) -> None:
 @pytest.mark.parametrize(
     "noise", [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000]
 )
-def test_noise_is_no_request_and_harms_nobody(server: Server, noise: bytes) -> None:
+def test_noise_is_no_request_and_harms_no_client(server: Server, noise: bytes) -> None:
     host, port = server.host.split(":")
     with socket.create_connection((host, int(port)), timeout=120) as line:
         try:
@@ -123,7 +123,7 @@ def test_noise_is_no_request_and_harms_nobody(server: Server, noise: bytes) -> N
     assert status(server, f"/{server.token}/") == 200
 
 
-def test_who_says_nothing_keeps_nobody_out(server: Server) -> None:
+def test_a_silent_client_does_not_keep_others_out(server: Server) -> None:
     """More connections than are kept; each is one that a command could make."""
     host, port = server.host.split(":")
     with contextlib.ExitStack() as held:
@@ -174,7 +174,7 @@ KNOCK = SEQPACKET + (
 )
 
 
-def test_who_does_not_know_the_key_asks_nothing(fence: Fence, server: Server) -> None:
+def test_a_client_without_the_key_asks_nothing(fence: Fence, server: Server) -> None:
     place = meeting(fence)
     key = (place / "key").read_text()
     wrong = [b'{"key":""}', b"{}", b"x" * 60_000, json.dumps({"key": key[:-1]}).encode()]

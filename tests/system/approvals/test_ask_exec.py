@@ -259,13 +259,13 @@ def test_an_approval_that_a_command_writes_counts_for_nothing(asking: Asking) ->
     assert asking.pushed()
 
 
-def test_without_a_terminal_nobody_is_asked(asking: Asking) -> None:
+def test_without_a_terminal_no_question_is_asked(asking: Asking) -> None:
     run = asking.run(["sh", "-c", f"{PUSH}; echo $?"])
     assert (run.stdout, asking.pushed()) == ("126\n", False), run
     assert "nobody could be asked: there is no terminal to ask on" in run.stderr
 
 
-def test_nobody_answers_in_time(asking: Asking) -> None:
+def test_a_question_without_an_answer_in_time_is_denied(asking: Asking) -> None:
     asking.policy.write_text(POLICY.replace("TIMEOUT", "2"))
     with asking.at_terminal(f"{PUSH}; echo late-$?; read x; echo got-$x") as screen:
         asked(screen)
@@ -276,7 +276,7 @@ def test_nobody_answers_in_time(asking: Asking) -> None:
     assert not asking.pushed()
 
 
-def test_who_asks_is_killed_and_the_question_goes_with_him(asking: Asking) -> None:
+def test_a_killed_caller_takes_its_question_with_it(asking: Asking) -> None:
     script = f"sh -c 'echo $$ > pid; exec {PUSH}'; echo killed-$?; read x; echo got-$x"
     with asking.at_terminal(script) as screen:
         asked(screen)
@@ -389,9 +389,7 @@ termios.tcsetattr(fd, termios.TCSANOW, before)
 
 
 @pytest.mark.parametrize(("how", "typed"), [("raw", "on"), ("kill", "nay"), ("take", "nay")])
-def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(
-    asking: Asking, how: str, typed: str
-) -> None:
+def test_only_the_person_answers_with_typed_text(asking: Asking, how: str, typed: str) -> None:
     """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or
     letters that vanish.
     """
@@ -434,7 +432,7 @@ open("taken", "wb").write(letter)
 """
 
 
-def test_who_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
+def test_a_command_that_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
     """A process that left the session is not stopped when it reads."""
     asking.fence.ground.put(asking.project / "takes.py", TAKES)
     script = (

@@ -15,7 +15,7 @@ from tests.system.approvals.conftest import POLICY, serving
 ANSWERED_S = 120.0
 
 
-def test_without_a_server_nobody_is_asked(fence: Fence) -> None:
+def test_without_a_server_no_question_is_asked(fence: Fence) -> None:
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
     for chosen, why in (
         ("", "there is no terminal to ask on"),

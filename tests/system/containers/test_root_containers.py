@@ -105,7 +105,7 @@ def test_every_namespace_is_its_own(jail: Jail) -> None:
     assert int(outcome.stdout.split()[-1]) <= 4, str(outcome)
 
 
-def test_users_are_nobody_outside_unless_asked_for(jail: Jail) -> None:
+def test_users_have_no_identity_outside_unless_configured(jail: Jail) -> None:
     """C-129"""
     outcome = jail.shell(
         "cat /proc/self/uid_map /proc/self/gid_map; id -u; id -g; touch /srv/made",

@@ -186,7 +186,7 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
     assert "the parent is not known" in outcome.stderr, str(outcome)
 
 
-def test_a_person_who_is_not_there_allows_nothing(gate: Gate) -> None:
+def test_an_absent_person_allows_nothing(gate: Gate) -> None:
     mark = gate.fence.programs.allowed
     outcome = gate.inside(gate.fence.probe("exec", mark, "x"), rule("ask", "ask", exe=str(mark)))
     assert outcome.answer == "EACCES", str(outcome)

@@ -36,7 +36,7 @@ LISTEN = "317, 1, 8, None"
         (LISTEN, "Bad address", "Device or resource busy"),
     ],
 )
-def test_no_process_shares_its_directory_and_nobody_else_listens(
+def test_no_process_shares_its_directory_and_no_other_process_listens(
     gate: Gate, call: str, without: str, under_rules: str
 ) -> None:
     """What shares it could change it after an exec was verified; who listens last would answer."""
@@ -175,7 +175,7 @@ def test_a_busybox_that_is_told_to_be_itself_is_still_what_it_is_told(gate: Gate
     assert gate.inside(["busybox", "busybox", "true"], denied).exit_code == 0
 
 
-def test_a_limit_that_is_met_by_many_who_exec_ends_the_run(gate: Gate) -> None:
+def test_a_limit_that_many_exec_calls_meet_ends_the_run(gate: Gate) -> None:
     """Those who are ended are stopped first; the supervisor does not stop with them."""
     hog = "import os, time; x = os.urandom(60 << 20); time.sleep(20)"
     busy = "i=0; while [ $i -lt 3000 ]; do /bin/true; i=$((i+1)); done"
@@ -239,7 +239,7 @@ def test_a_program_that_is_killed_while_it_starts_is_buried(gate: Gate) -> None:
         assert all(event["event"] == "exec" and event["action"] != "deny" for event in gate.execs())
 
 
-def test_who_can_write_memory_of_processes_is_under_no_rules(gate: Gate) -> None:
+def test_a_command_that_can_write_process_memory_is_under_no_rules(gate: Gate) -> None:
     """Its arguments could be changed before the new program runs its first instruction, and after
     they were judged.
     """

@@ -99,7 +99,7 @@ def _call_of(pid: int) -> str:
         return ""
 
 
-def test_the_end_of_the_command_is_the_end_of_those_who_start_programs_all_the_time(
+def test_the_end_of_the_command_ends_processes_that_start_programs_all_the_time(
     gate: Gate,
 ) -> None:
     """Some of them are on their way through the gate when it ends."""
@@ -227,7 +227,7 @@ def jail(tester: Tester, installation: Installation) -> Iterator[Jail]:
         yield found
 
 
-def test_a_container_does_not_start_with_rules_that_nobody_would_hold(jail: Jail) -> None:
+def test_a_container_does_not_start_with_rules_that_are_not_enforced(jail: Jail) -> None:
     policy = jail.work.parent / "gate.toml"
     policy.write_text(
         '[meta]\ndefault_action = "allow"\n' + rule("no-wc", "deny", exe_basename="wc")

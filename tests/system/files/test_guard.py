@@ -165,7 +165,7 @@ def test_a_command_that_stops_does_not_stop_the_guard(full: Fence) -> None:
     assert not (full.ground.project / ".vscode").exists()
 
 
-def test_output_that_nobody_reads_does_not_stop_the_guard(full: Fence) -> None:
+def test_unread_output_does_not_stop_the_guard(full: Fence) -> None:
     """stderr is a pipe that is full. The guard's own words wait for the end."""
     script = """
     echo started

@@ -166,7 +166,7 @@ def refused(fence: Fence) -> None:
     assert str(fence.journal) in outcome.stderr, str(outcome)
 
 
-def test_a_directory_somebody_else_made_is_refused(fence: Fence) -> None:
+def test_a_directory_of_another_maker_is_refused(fence: Fence) -> None:
     """C-082."""
     need_root()
     fence.journal.mkdir(mode=0o777)

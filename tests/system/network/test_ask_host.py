@@ -129,7 +129,7 @@ def decided(netted: Netted) -> list[dict[str, Any]]:
     return [event for event in netted.events() if event["event"] == "network"]
 
 
-def test_what_a_person_allows_is_reached_and_who_it_was_is_told(netted: Netted) -> None:
+def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(netted: Netted) -> None:
     with serving("127.0.0.1") as server:
         # The control: without a question it is refused.
         with running(netted, server, asking(default="deny")) as run:

@@ -190,7 +190,7 @@ os._exit(0)
 """
 
 
-def test_who_leaves_while_somebody_is_dialled_is_in_the_journal(clients: Clients) -> None:
+def test_a_client_that_leaves_during_a_dial_is_in_the_journal(clients: Clients) -> None:
     address = own_address()
     with socket.create_server((address, 0), backlog=128) as server:
         server.setblocking(False)

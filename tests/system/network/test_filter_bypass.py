@@ -211,7 +211,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("policy", [NAMED, EVERY], ids=["below a name", "every name"])
-def test_odd_names_are_asked_of_nobody(full: Fence, machines: TwoMachines, policy: str) -> None:
+def test_odd_names_are_not_looked_up(full: Fence, machines: TwoMachines, policy: str) -> None:
     assert _answers(machines.outside(full, _asking(ODD))) == [[0, 1]] * len(ODD) * 2
     assert len(machines.heard()) == len(ODD) * 2
     outcome = machines.inside(full, _asking(ODD), policy)
@@ -239,7 +239,7 @@ def test_no_question_leaves(full: Fence, machines: TwoMachines, server: str) -> 
     assert machines.heard() == []
 
 
-def test_where_clouds_hand_out_credentials_nobody_gets_whatever_is_listed(
+def test_cloud_metadata_addresses_are_not_reached_under_any_list(
     full: Fence, machines: TwoMachines
 ) -> None:
     names = [f"{name}.{DOMAIN}" for name in (*METADATA, "alias")] + ["metadata.google.internal"]

@@ -119,7 +119,7 @@ def test_each_host_and_port_is_told_once(netted: Netted) -> None:
     ]
 
 
-def test_who_calls_nobody_has_no_relay(netted: Netted) -> None:
+def test_relay_is_not_started_without_a_connection(netted: Netted) -> None:
     with netted.running(FILTERED, "print('started'); input()") as (process, _):
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"

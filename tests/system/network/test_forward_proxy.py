@@ -101,7 +101,7 @@ def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
         ]
 
 
-def test_a_403_names_the_flag_and_the_next_request_is_for_whom_it_is_for(
+def test_a_403_names_the_flag_and_the_next_request_keeps_its_host(
     clients: Clients, tmp_path: Path
 ) -> None:
     addresses = (ALLOWED, OTHER, ALLOWED)
@@ -238,7 +238,7 @@ def test_git_clones_through_the_proxy(clients: Clients, tmp_path: Path) -> None:
     assert ("name", "deny", OTHER) not in clients.decided()
 
 
-def test_nobody_else_reaches_the_proxy_and_another_run_has_another(netted: Netted) -> None:
+def test_no_other_process_reaches_the_proxy_and_each_run_has_its_own(netted: Netted) -> None:
     """F-113"""
     script = "import os; print(os.environ['http_proxy'], flush=True); input()"
     filtered = network("filtered")

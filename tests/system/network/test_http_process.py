@@ -23,7 +23,7 @@ from tests.system.network.upstreams import Asked, echo, upstream
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it never comes"])
-def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(
+def test_connections_wait_for_the_http_helper_and_the_command_does_not(
     full: Fence, comes: bool
 ) -> None:
     """Whose beginning is held up here until the command runs, and until a connection is on its
@@ -85,7 +85,7 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(
         assert "is reached any more: what speaks HTTP: it was killed by SIGKILL" in said
 
 
-def test_who_speaks_http_can_not_be_read_and_when_it_is_killed_the_run_goes_on(full: Fence) -> None:
+def test_the_http_helper_can_not_be_read_and_the_run_outlives_it(full: Fence) -> None:
     """Its connections are lost, later ones are answered that nobody is there; everything else goes
     on.
     """
@@ -165,7 +165,7 @@ print("over")
 @pytest.mark.parametrize(
     "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
 )
-def test_who_speaks_http_ends_with_the_run(full: Fence, end: signal.Signals) -> None:
+def test_the_http_helper_ends_with_the_run(full: Fence, end: signal.Signals) -> None:
     with upstream() as server:
         file = policy(full, route("api", server))
         with full.starting(

@@ -79,7 +79,7 @@ def test_it_has_one_device_and_no_relay(netted: Netted) -> None:
 
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
-def test_nobody_inside_may_change_the_network(netted: Netted, mode: str) -> None:
+def test_no_command_may_change_the_network(netted: Netted, mode: str) -> None:
     need(
         "ip",
         netted.outside(["/bin/sh", "-c", "command -v ip"]).exit_code == 0,

@@ -94,7 +94,7 @@ def test_nothing_else_is_reached_by_it(netted: Netted, mode: str) -> None:
         assert server.heard() == []
 
 
-def test_who_comes_before_the_server_is_cut_off_and_may_come_again(netted: Netted) -> None:
+def test_a_client_before_the_server_is_cut_off_and_may_retry(netted: Netted) -> None:
     host, inside = free_port(), free_port()
     script = "print('waits'); input()\n" + ECHO
     plan = network("none", published=[{"inside": inside, "host": host}])

@@ -155,7 +155,7 @@ def test_a_route_can_say_that_others_share_its_addresses(
     )
 
 
-def test_a_route_can_name_private_addresses_that_nobody_else_gets(
+def test_a_route_can_name_private_addresses_that_no_other_name_gets(
     full: Fence, machines: TwoMachines
 ) -> None:
     def text(addresses: str) -> str:

@@ -420,7 +420,7 @@ def test_a_websocket_flows_after_its_upgrade_and_is_searched() -> None:
         (b"GET / HTTP/1.1\r\nHost: api.paddock.internal\r\nX: " + b"a" * 70000 + b"\r\n\r\n", 431),
     ],
 )  # fmt: skip
-def test_what_is_no_honest_request_reaches_nobody(request_bytes: bytes, status: int) -> None:
+def test_a_malformed_request_reaches_no_upstream(request_bytes: bytes, status: int) -> None:
     with upstream() as server, serving(a_route("api", server.port)) as relay:
         with talking(relay) as client:
             client.sendall(request_bytes)

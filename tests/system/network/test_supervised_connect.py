@@ -221,7 +221,7 @@ def both(address: str) -> Iterator[tuple[Server, Server]]:
 
 @pytest.mark.parametrize("mode", ["none", "filtered"])
 @pytest.mark.parametrize("near", [False, True], ids=["loopback", "own address"])
-def test_nobody_is_reached_by_any_trick(pinned: Netted, mode: str, near: bool) -> None:
+def test_no_server_is_reached_by_any_trick(pinned: Netted, mode: str, near: bool) -> None:
     """F-131 F-152 F-154 F-158 F-159"""
     names = (*CONNECTING, *WAYS_AROUND, *DATAGRAMS)
     with both(own_address() if near else "127.0.0.1") as (server, datagrams):
@@ -322,7 +322,7 @@ print("connected", results.get(0, 0), "refused", results.get(-1, 0))
 """
 
 
-def test_an_address_that_is_swapped_meanwhile_reaches_nobody_else(pinned: Netted) -> None:
+def test_a_swapped_address_reaches_no_other_server(pinned: Netted) -> None:
     """F-157"""
     with serving("127.0.0.1") as listed, serving("127.0.0.1") as other:
         for server in (listed, other):
@@ -344,7 +344,7 @@ def test_an_address_that_is_swapped_meanwhile_reaches_nobody_else(pinned: Netted
         assert (len(listed.heard()), other.heard()) == (int(connected), [])
 
 
-def test_an_unanswered_connection_keeps_nobody_waiting_but_its_owner(pinned: Netted) -> None:
+def test_an_unanswered_connection_blocks_only_its_owner(pinned: Netted) -> None:
     """A queue that nobody takes from: the second connection waits in the kernel, and others do not
     wait for it.
     """
@@ -484,7 +484,7 @@ def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
     assert callers.decided() == [("connect", "allow", ALLOWED), ("connect", "deny", OTHER)]
 
 
-def test_who_ignores_the_proxy_reaches_nobody_and_resolves_nothing(
+def test_a_program_that_ignores_the_proxy_reaches_no_server_and_resolves_nothing(
     callers: Clients, tmp_path: Path
 ) -> None:
     """F-119 F-154"""

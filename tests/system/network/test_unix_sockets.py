@@ -405,7 +405,7 @@ def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) ->
             assert service.heard == [SAID]
 
 
-def test_a_stream_socket_that_nobody_has_connected_could_be_turned_to_anybody(
+def test_an_unconnected_stream_socket_could_be_connected_to_any_service(
     either: Fence,
 ) -> None:
     script = (

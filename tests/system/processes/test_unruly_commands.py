@@ -24,7 +24,7 @@ def fenced(request: pytest.FixtureRequest) -> Fence:
     return found
 
 
-def test_who_stops_the_attendant_does_not_stop_the_session(fenced: Fence) -> None:
+def test_stopping_the_exec_server_does_not_stop_the_session(fenced: Fence) -> None:
     """The kill is let through: it is to one of their own."""
     told = play(
         fenced,
@@ -38,7 +38,7 @@ def test_who_stops_the_attendant_does_not_stop_the_session(fenced: Fence) -> Non
     assert told == [["0\n", "exited", "after\n"]]
 
 
-def test_who_stops_it_without_end_does_not_outlive_the_program_that_holds_the_session(
+def test_a_command_that_stops_it_for_ever_does_not_outlive_the_session_owner(
     fenced: Fence,
 ) -> None:
     word = mark()
@@ -69,7 +69,7 @@ def test_a_call_has_its_time_also_when_nothing_can_be_started(fenced: Fence) -> 
     assert told == [["timed out", 124]] * 3
 
 
-def test_who_kills_his_warden_ends_with_it_and_others_go_on(fenced: Fence) -> None:
+def test_a_command_that_kills_its_reaper_ends_and_others_go_on(fenced: Fence) -> None:
     his, other = mark(), mark()
     body = f"""
         async with Sandbox(**options) as box:
@@ -90,7 +90,7 @@ def test_who_kills_his_warden_ends_with_it_and_others_go_on(fenced: Fence) -> No
     gone(other)
 
 
-def test_who_stops_his_warden_is_waited_for_all_the_same(fenced: Fence) -> None:
+def test_a_command_that_stops_its_reaper_is_still_waited_for(fenced: Fence) -> None:
     told = play(
         fenced,
         """

@@ -213,7 +213,7 @@ def test_no_variable_and_no_name_chooses_another_shell(full: Fence, inside: bool
 
 
 @pytest.mark.parametrize("act", ["rm", "write", "mv", "mask", "umount"])
-def test_nobody_inside_changes_what_shells_are_put_behind(full: Fence, act: str) -> None:
+def test_no_command_changes_the_layer_of_shells(full: Fence, act: str) -> None:
     place = "$(readlink -f /dev/.paddock-shell)"
     tries = {
         "rm": f"rm -f {place}/plan.json /dev/.paddock-shell {place}/usr/bin/bash",
@@ -297,7 +297,7 @@ def test_a_socket_of_the_internet_is_no_stdin(full: Fence) -> None:
     assert (outcome.exit_code, outcome.stdout) == (126, ""), str(outcome)
 
 
-def test_who_is_in_the_layer_does_not_reach_into_who_is_not(full: Fence) -> None:
+def test_a_process_in_the_layer_does_not_reach_processes_outside_it(full: Fence) -> None:
     """Their memory and environment: /proc is one for all of the run."""
     script = (
         "import subprocess, sys; sys.exit(subprocess.run(['bash', '-c', "

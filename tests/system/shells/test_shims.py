@@ -60,7 +60,7 @@ def test_they_are_said_to_be_advice(fence: Fence) -> None:
     assert shims.paddock("remove", shims.dir).exit_code == 125
 
 
-def test_nobody_elses_file_is_replaced(fence: Fence) -> None:
+def test_no_foreign_file_is_replaced(fence: Fence) -> None:
     shims = Shims(fence)
     own = fence.ground.put(shims.dir / "bash", "mine")
     done = shims.paddock("install", shims.dir)

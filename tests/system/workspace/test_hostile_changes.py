@@ -97,7 +97,7 @@ def test_a_diff_has_an_end_whatever_the_files_hold(cow: Cow) -> None:
 
 @pytest.mark.parametrize("mode", ["0500", "0300", "0000"])
 @pytest.mark.parametrize("verb", ["apply", "discard"])
-def test_a_command_that_shuts_its_workspace_locks_nobody_out(
+def test_a_command_that_shuts_its_workspace_does_not_lock_out_the_owner(
     cow: Cow, mode: str, verb: str
 ) -> None:
     cow.host("echo old > a; mkdir d; echo old > d/b")

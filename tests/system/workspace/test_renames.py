@@ -264,7 +264,7 @@ def test_signals_do_not_interrupt_a_rename(cow: Cow) -> None:
     assert python(cow, script).stdout == "300 False True\n"
 
 
-def test_whoever_puts_himself_behind_more_rules_stays_behind_them(cow: Cow) -> None:
+def test_a_command_that_adds_landlock_rules_stays_under_them(cow: Cow) -> None:
     """Landlock inside Landlock: what acts for a caller must not pass by what the caller gave up."""
     cow.host("mkdir one two; echo 1 > one/a; echo 2 > two/a")
     script = """

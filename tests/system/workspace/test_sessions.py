@@ -212,7 +212,7 @@ def test_a_name_that_is_no_session_id_reaches_no_file(cow: Cow) -> None:
     cow.made.append("inner")
 
 
-def test_a_session_is_resumed_after_a_reboot_and_while_somebody_looks_at_it(cow: Cow) -> None:
+def test_a_session_is_resumed_after_a_reboot_and_during_a_diff(cow: Cow) -> None:
     cow.run("sh", "-ec", "echo 1 > f")
     session = cow.only_session()
     file = cow.store / session / "session.json"

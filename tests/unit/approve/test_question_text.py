@@ -40,7 +40,7 @@ def test_a_question_says_everything() -> None:
     assert "1 more waits" in shown(question(), 1, columns=WIDE, rows=40)
 
 
-def test_a_question_about_a_host_says_who_calls() -> None:
+def test_a_question_about_a_host_names_the_calling_program() -> None:
     assert shown(host_question(), 0, columns=WIDE, rows=40).splitlines() == [
         "paddock: may this be connected to?",
         "  │ new.example:443",

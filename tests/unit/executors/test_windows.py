@@ -187,7 +187,7 @@ def test_a_command_that_is_in_no_job_does_not_run(machine: Machine, call: str) -
     assert (machine.workspace / "ran").exists()
 
 
-def test_a_line_is_for_cmd_and_a_batch_file_for_nobody_else(
+def test_a_line_is_for_cmd_and_a_batch_file_for_cmd_alone(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SYSTEMROOT", r"C:\Windows")

@@ -220,7 +220,7 @@ def test_a_body_may_last_until_the_end() -> None:
     assert (reader.body(), reader.whole) == (b"", True)
 
 
-def test_a_connection_lasts_unless_somebody_says_otherwise() -> None:
+def test_a_connection_lasts_unless_a_side_closes_it() -> None:
     assert lasts([(b"connection", b"keep-alive, x"), (b"x", b"close")], modern=True)
     assert not lasts([(b"connection", b"x"), (b"connection", b"y,\tClose")], modern=True)
     assert not lasts([(b"connection", b"keep-alive")], modern=False)

@@ -17,7 +17,7 @@ def event(**fields: object) -> Event:
     return Event(file="f", line=1, raw=b"", fields={"ts": "2026-11-15T05:00:00.123Z", **fields})
 
 
-def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
+def test_a_start_event_shows_user_directory_and_applied_policy() -> None:
     """C-090, C-094"""
     raw = EVENTS.read_text().splitlines()[0]
     shown = line(Event(file="f", line=1, raw=raw.encode(), fields=json.loads(raw)))

@@ -448,7 +448,7 @@ def test_an_approval_is_about_exactly_this_file() -> None:
     assert mine.check(write("/w/x")).scope != mine.check(read("/w/x")).scope
 
 
-def test_of_a_tool_that_nobody_here_knows_an_approval_is_about_all_arguments() -> None:
+def test_an_approval_of_an_unknown_tool_is_about_all_arguments() -> None:
     mine = policy(
         tools=[ToolSpec(name="store", effects=frozenset({Effect.WRITE}), paths=("where",))]
     )
