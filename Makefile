@@ -34,19 +34,24 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	$(BIN)/maturin develop --release --quiet --extras dev
 	touch $@
 
-# Each with a tester of its own, whom only root can make. The longest files have few tests, and come first by their names: by the
-# number of tests they would come last, one worker would have the last one, and the other nothing to do.
-WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile --no-loadscope-reorder)
+# Each worker has a tester of its own, which only root can make. A worker takes whole files, the
+# longest first (tests/support/longest_first.py), so that all workers end together.
+WORKERS ?= 2
+PARALLEL := $(if $(filter 0,$(shell id -u)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
-	$(BIN)/python -m pytest $(WORKERS)
+	$(BIN)/python -m pytest $(PARALLEL)
 
-# The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
+# The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
+# HTTP, new texts for shells, long exec races. STRESS=1 is a short run of each (CI).
 STRESS ?= 20
+STRESSED := tests/system/files/faults tests/system/files/aftermath/test_random_programs.py \
+  tests/system/network/test_protocol.py tests/unit/shell/test_random_texts.py \
+  tests/system/exec/test_exec_races.py::test_nothing_runs_that_was_not_judged
 stress: setup
-	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/shell
+	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s $(STRESSED)
 
 # Side by side with -j2: the end of a release build keeps one processor busy.
 lint: lint-python lint-rust

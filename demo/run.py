@@ -29,7 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from tests.support import installation, tester  # noqa: E402
-from tests.support.witness import alive  # noqa: E402
+from tests.support.outside_targets import alive  # noqa: E402
 
 USER = "paddock-demo"
 TYPED = b"echo pwned"

@@ -11,18 +11,40 @@ from typing import Any
 
 import pytest
 
-from tests.support import aside, core, ground, installation, programs, tester
+from tests.support import (
+    core,
+    installation,
+    longest_first,
+    programs,
+    saved_state,
+    test_tree,
+    tester,
+)
 from tests.support.features import need
 from tests.support.fence import Fence
 
 _testers: list[tester.Tester] = []  # the one of this worker, once a test asked for it
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {path: at for at, path in enumerate(longest_first.order(_files(items)))}
+    items.sort(key=lambda item: place[_file(item)])
+
+
+def _files(items: list[pytest.Item]) -> list[str]:
+    return list(dict.fromkeys(map(_file, items)))
+
+
+def _file(item: pytest.Item) -> str:
+    return str(item.path.relative_to(HERE))
 
 
 @pytest.fixture(scope="session", name="tester")
 def _tester() -> Iterator[tester.Tester]:
     found = tester.find_or_make()
     _testers.append(found)
-    with aside.own_paddock_put_aside(found):
+    with saved_state.own_paddock_put_aside(found):
         yield found
 
 
@@ -30,7 +52,7 @@ def _tester() -> Iterator[tester.Tester]:
 def _no_state_of_earlier_files() -> None:
     """Which files share a worker is chance. Without this, what one leaves could fail another."""
     for found in _testers:
-        aside.forget_earlier_runs(found)
+        saved_state.forget_earlier_runs(found)
 
 
 @pytest.fixture(scope="session", name="programs")
@@ -57,9 +79,9 @@ def host(tester: tester.Tester, installation: installation.Installation) -> dict
 
 
 @pytest.fixture(name="ground")
-def _ground(tester: tester.Tester) -> Iterator[ground.Ground]:
-    aside.forget_earlier_runs(tester)
-    with ground.laid_out(tester) as laid_out:
+def _ground(tester: tester.Tester) -> Iterator[test_tree.Ground]:
+    saved_state.forget_earlier_runs(tester)
+    with test_tree.laid_out(tester) as laid_out:
         yield laid_out
 
 
@@ -68,7 +90,7 @@ def fence(
     tester: tester.Tester,
     installation: installation.Installation,
     programs: programs.Programs,
-    ground: ground.Ground,
+    ground: test_tree.Ground,
     host: dict[str, Any],
 ) -> Fence:
     need(

@@ -187,7 +187,10 @@ def test_behind_the_fence_the_agent_has_its_key_and_configuration_and_no_more(
     """F-020"""
     project, tester = fence.ground.project, fence.tester
     evil = agents_home / ".evil"
-    script = f'echo started; echo "$ANTHROPIC_API_KEY $*"; cat ~/.claude.json; echo {{}} >~/.claude.json; echo x >{evil}'
+    script = (
+        f'echo started; echo "$ANTHROPIC_API_KEY $*"; cat ~/.claude.json; '
+        f"echo {{}} >~/.claude.json; echo x >{evil}"
+    )
     agent = fence.ground.put(project / "bin" / "claude", f"#!/bin/sh\n{script}\n", mode=0o755)
     entry = fence.ground.put(project / "claude-entry", ENTRY.read_text(), mode=0o755)
     search = f"{agent.parent}:{fence.installation.paddock.parent}:/usr/bin:/bin"

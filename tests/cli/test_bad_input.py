@@ -117,7 +117,8 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
 ) -> None:
     file = policy(
         fence,
-        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [\n  "/usr/**",\n  "/srv/nowhere/**",\n]\n',
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [\n  "/usr/**",\n'
+        '  "/srv/nowhere/**",\n]\n',
     )
     outcome = refused(fence, "--policy", file)
     assert "/srv/nowhere" in outcome.stderr
@@ -241,7 +242,8 @@ def test_too_few_open_files_are_said_before_something_fails_for_them(fence: Fenc
         )
         assert outcome.exit_code == 125, outcome
         assert outcome.stderr == (
-            f"paddock: only {most} files may be open at once\nhint: raise the limit: ulimit -n 1024\n"
+            f"paddock: only {most} files may be open at once\nhint: raise the limit: "
+            f"ulimit -n 1024\n"
         )
         assert not marker.exists()
     enough = fence.tester.run(["prlimit", "--nofile=64", *words], cwd=fence.ground.project)

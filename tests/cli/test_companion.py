@@ -37,7 +37,10 @@ companion.wait()
 sys.exit(status)
 """
 READER = "stty -echo; echo up-$((40+2)); while read x; do echo got-$x; done"
-RAW = "stty raw -echo; echo up-$((40+2)); dd bs=1 count=1 of=key 2>/dev/null; stty sane; echo raw-$((1+1))"
+RAW = (
+    "stty raw -echo; echo up-$((40+2)); dd bs=1 count=1 of=key 2>/dev/null; stty sane; "
+    "echo raw-$((1+1))"
+)
 
 
 @contextmanager
@@ -420,7 +423,8 @@ from paddock.approve.forwarded import AtTerminal
 async def main():
     with Desk(AtTerminal()) as desk:
         for words in (("git", "status"), ("git", "status"), ("rm", "x"), ("ls",)):
-            asked = ToolQuestion(tool="bash", subject=words, lines=(" ".join(words),), cwd="/w", rule="r", reason=None)
+            asked = ToolQuestion(tool="bash", subject=words, lines=(" ".join(words),), cwd="/w", \
+rule="r", reason=None)
             print("said", *await desk.ask(asked))
     print("got", input())
 

@@ -20,12 +20,12 @@ import pytest
 import paddock
 from paddock.policy import Origin
 from paddock.policy.formats.config import read_config
-from tests.support.aside import remove
 from tests.support.features import need
 from tests.support.fence import Fence
-from tests.support.ground import Ground
 from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import build_root
+from tests.support.saved_state import remove
+from tests.support.test_tree import Ground
 from tests.support.tester import SEARCH_PATH, Tester
 
 DOCUMENTS = (

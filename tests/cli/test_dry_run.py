@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fence import Fence, Word
-from tests.support.ground import Snapshot
+from tests.support.test_tree import Snapshot
 from tests.support.tester import Outcome
 
 Case = Callable[[Fence], tuple[list[Word], list[Word]]]  # flags and command
@@ -63,7 +63,8 @@ def a_script_whose_interpreter_is_not_granted(fence: Fence) -> tuple[list[Word],
 def a_program_without_its_loader(fence: Fence) -> tuple[list[Word], list[Word]]:
     policy = fence.ground.put(
         fence.ground.root / "bare.toml",
-        '[meta]\ninherit = "base"\n[filesystem]\nno_bootstrap_reads = true\nread_globs = ["/usr/bin/true"]\n',
+        '[meta]\ninherit = "base"\n[filesystem]\nno_bootstrap_reads = true\n'
+        'read_globs = ["/usr/bin/true"]\n',
     )
     return ["--policy", policy], ["/usr/bin/true"]
 

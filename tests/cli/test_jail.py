@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import jail as jails
 from tests.support.features import need, need_program
-from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.jail import Jail, Word
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
 
 
@@ -89,9 +89,11 @@ def test_the_steps_are_printed_numbered_and_nothing_is_made(jail: Jail) -> None:
     numbered = [line for line in outcome.stdout.splitlines() if line[:2].strip().isdigit()]
     assert [int(line[:2]) for line in numbered] == list(range(1, 14))
     shown = [
-        "profile base", "user: uid 65534", "journal", "new namespaces: user, mount, pid, ipc, uts, cgroup, network",
-        f"65534 → {jail.tester.uid}", str(jail.rootdir), "own /dev", "host name web; loopback up", "capabilities: none",
-        "gid 65534, uid 65534", "environment: set HOME=", "system calls refused", "/bin/touch /srv/ran",
+        "profile base", "user: uid 65534", "journal",
+        "new namespaces: user, mount, pid, ipc, uts, cgroup, network", f"65534 → {jail.tester.uid}",
+        str(jail.rootdir), "own /dev", "host name web; loopback up", "capabilities: none",
+        "gid 65534, uid 65534", "environment: set HOME=", "system calls refused",
+        "/bin/touch /srv/ran",
     ]  # fmt: skip
     assert all(text in line for text, line in zip(shown, numbered, strict=True)), outcome.stdout
     assert not (jail.rootdir / "srv" / "ran").exists()
@@ -156,5 +158,8 @@ def test_run_refuses_a_containers_profile_and_names_the_directive(
 def test_help_lists_the_flags(jail: Jail) -> None:
     outcome = asked(jail, "--help")
     assert outcome.exit_code == 0
-    flags = "--rootdir -u -g -U -l --netns --cgroup --cap-allow --mount-mask --hostname --profile --audit --dry-run"
+    flags = (
+        "--rootdir -u -g -U -l --netns --cgroup --cap-allow --mount-mask --hostname --profile "
+        "--audit --dry-run"
+    )
     assert all(f" {flag}" in outcome.stdout for flag in flags.split())

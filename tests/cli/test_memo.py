@@ -363,7 +363,8 @@ NO_NAMESPACES = """
 import ctypes, os, sys
 uid, gid = os.getuid(), os.getgid()
 assert ctypes.CDLL(None).unshare(0x10000000) == 0
-for name, text in (('setgroups', 'deny'), ('uid_map', f'{uid} {uid} 1'), ('gid_map', f'{gid} {gid} 1')):
+for name, text in (('setgroups', 'deny'), ('uid_map', f'{uid} {uid} 1'), ('gid_map', f'{gid} {gid} \
+1')):
     open(f'/proc/self/{name}', 'w').write(text)
 open('/proc/sys/user/max_user_namespaces', 'w').write('0')
 os.execv(sys.argv[1], sys.argv[1:])

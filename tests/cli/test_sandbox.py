@@ -17,11 +17,11 @@ import pytest
 
 from paddock.cli import sandbox
 from paddock.errors import PolicyError, UsageError
-from tests.network.certificates import TestAuthority
 from tests.support.clients import serving_site
 from tests.support.fence import Fence, Word
 from tests.support.tester import Outcome
 from tests.support.wsl import FakeWsl
+from tests.system.network.certificates import TestAuthority
 from tests.unit.executors.test_distro import DIGEST, ROOTFS
 
 ENOSYS = "38"
@@ -120,7 +120,8 @@ async def main():
     told["child"] = (await box.execute(child)).exit_code
     told["temp"] = (await box.execute('f=$(mktemp) && echo x > $f && echo x > /dev/null')).exit_code
     told["code"] = (await box.execute("exit 3")).exit_code
-    told["env"] = sorted(line.split("=")[0] for line in (await box.execute(["env"])).stdout.splitlines())
+    told["env"] = sorted(line.split("=")[0] for line in (await \
+box.execute(["env"])).stdout.splitlines())
     told["given"] = (await box.execute('echo "$GIVEN"', env={"GIVEN": "1"})).stdout
     told["confines"] = box.executor.confines_writes
     told["secret"] = (await box.execute(["cat", sys.argv[3]])).exit_code
@@ -177,7 +178,8 @@ import asyncio, sys
 from paddock import LinuxSandbox, LinuxSandboxConfig
 
 async def main():
-    connect = "import socket; socket.create_connection(('127.0.0.1', %s), 5).close(); print('reached')" % sys.argv[1]
+    connect = "import socket; socket.create_connection(('127.0.0.1', %s), 5).close(); \
+print('reached')" % sys.argv[1]
     box = LinuxSandbox(LinuxSandboxConfig(policy=sys.argv[2] if len(sys.argv) > 2 else None))
     print((await box.execute(["/usr/bin/python3", "-c", connect])).stdout.strip() or "not reached")
     await box.dispose()
@@ -210,10 +212,12 @@ async def main():
         box = LinuxSandbox(require_enforced=sys.argv[1] == "strict")
         assert not box.executor.confines_writes, "nothing was measured yet"
         ran = await box.execute("echo ran")
-        policy = ToolPolicy(require_approval_for_execute=False).confined(box.executor.confines_writes)
+        policy = \
+ToolPolicy(require_approval_for_execute=False).confined(box.executor.confines_writes)
     await box.dispose()
     step = policy.check(ToolCall(name="bash", arguments={"command": "ls"}))
-    print(json.dumps([ran.outcome.value, ran.stdout, step.action, [str(one.message) for one in said]]))
+    print(json.dumps([ran.outcome.value, ran.stdout, step.action, [str(one.message) for one in \
+said]]))
 
 asyncio.run(main())
 """
@@ -328,7 +332,8 @@ def test_reset_asks_first(
     assert sandbox.execute(["reset", "--config", str(config)]) == 0
     assert sandbox.execute(["reset", "--config", str(config), "--yes"]) == 0
     assert [argv[0] for argv in windows.argv] == [
-        "--list", "--import", "-d", "--terminate", "--list", "--unregister", "--import", "-d", "--terminate",
+        "--list", "--import", "-d", "--terminate", "--list", "--unregister", "--import", "-d",
+        "--terminate",
     ]  # fmt: skip
     assert kept.read_text() == "mine"
 

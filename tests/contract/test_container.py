@@ -26,7 +26,7 @@ from paddock.executors.run import Result, run
 from paddock.policy.model import Tier
 from paddock.policy.request import Request
 from tests.contract.engine import IMAGE, OPTIONS, Engine
-from tests.session.scene import alive
+from tests.support.session_program import alive
 from tests.support.waiting import wait_for
 
 SECRET = "value-that-nobody-may-read"
@@ -53,7 +53,10 @@ def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(
 
     async def scene() -> tuple[Result, Any]:
         async with _executor(engine, tmp_path) as executor:
-            show = "echo $0 $PATH; id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /sys/class/net"
+            show = (
+                "echo $0 $PATH; id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; "
+                "ls /sys/class/net"
+            )
             shown = await run(executor, show)
             return shown, json.loads(engine.ask("inspect", executor.container))[0]
 
@@ -118,7 +121,8 @@ def test_the_engine_obeys_no_variable_that_is_for_the_command(
     client, seen, work = tmp_path / "engine", tmp_path / "seen", tmp_path / "work"
     work.mkdir()
     client.write_text(
-        f"#!{sys.executable} -I\nimport os, sys\nopen({str(seen)!r}, 'a').writelines(f'{{n}}={{v}}\\n' for n, v in "
+        f"#!{sys.executable} -I\nimport os, sys\nopen({str(seen)!r}, "
+        f"'a').writelines(f'{{n}}={{v}}\\n' for n, v in "
         f"os.environ.items())\nos.execv({engine.words[0]!r}, [*{engine.words!r}, *sys.argv[1:]])\n"
     )
     client.chmod(0o755)
@@ -158,7 +162,10 @@ def test_four_worktrees_run_at_once_each_in_a_container_of_its_own(
     engine: Engine, tmp_path: Path
 ) -> None:
     """H-007"""
-    suite = "for n in 1 2 3; do test -e case$n || exit 1; done; touch up; until test -e go; do sleep 0.02; done"
+    suite = (
+        "for n in 1 2 3; do test -e case$n || exit 1; done; touch up; until test -e go; "
+        "do sleep 0.02; done"
+    )
 
     async def one(number: int) -> tuple[str, str]:
         place = tmp_path / str(number)
@@ -283,17 +290,18 @@ def test_docker_is_told_the_same(tmp_path: Path) -> None:
     told = {words[0]: words for words in lines}
     user = f"{os.getuid()}:{os.getgid()}"
     assert told["run"] == [
-        "run", "--rm", "--interactive", "--name", name, "--label", f"{LABEL}={owner()}", "--user", user,
-        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none", "--memory", "4096m",
-        "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir", "/work", "image", "sh", "-c",
+        "run", "--rm", "--interactive", "--name", name, "--label", f"{LABEL}={owner()}", "--user",
+        user, "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none",
+        "--memory", "4096m", "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir",
+        "/work", "image", "sh", "-c",
         "echo ready `command -v bash || command -v sh`; cat >/dev/null; exit",
     ]  # fmt: skip
     disguise = told["exec"][8]
     assert re.fullmatch("PADDOCK_[0-9A-F]{8}_0", disguise)
     assert told["exec"] == [
-        "exec", "--workdir", "/work/sub", "--env", f"PATH={PATH}", "--env", "HOME=/work",
-        "--env", disguise, "--env", "PADDOCK_COMMAND",
-        name, "sh", "-c", f'export A="${disguise}"; unset {disguise}; exec "$@"', "sh", "sh", "-c", "exit 0",
+        "exec", "--workdir", "/work/sub", "--env", f"PATH={PATH}", "--env", "HOME=/work", "--env",
+        disguise, "--env", "PADDOCK_COMMAND", name, "sh", "-c",
+        f'export A="${disguise}"; unset {disguise}; exec "$@"', "sh", "sh", "-c", "exit 0",
     ]  # fmt: skip
     assert told["rm"] == ["rm", "--force", name]
 
@@ -367,7 +375,7 @@ def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["", "x", "a/b/c/d/e/f", "////"])
-def test_a_label_of_nobody_known_is_not_a_dead_one(name: str) -> None:
+def test_a_label_of_an_unknown_owner_is_not_a_dead_one(name: str) -> None:
     assert not is_dead(name)
 
 
@@ -379,8 +387,10 @@ def _git(directory: Path, *words: str) -> str:
 
 
 ATTACK = (
-    "echo started; cat .env sub/.env.local; echo '#!/bin/sh' > .git/hooks/post-checkout; echo x >> .git/config; "
-    "mv .git .git2; mv .git/hooks .git/hooks2; rm -f .env; echo x > .env; echo free > made; echo x > .git/description"
+    "echo started; cat .env sub/.env.local; echo '#!/bin/sh' > .git/hooks/post-checkout; "
+    "echo x >> .git/config; "
+    "mv .git .git2; mv .git/hooks .git/hooks2; rm -f .env; echo x > .env; echo free > made; "
+    "echo x > .git/description"
 )
 
 

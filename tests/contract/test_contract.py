@@ -84,13 +84,19 @@ def _server(fence: Fence, sshd: str) -> Iterator[str]:
         assert made.exit_code == 0, str(made)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    settings = f"Port {port}\nListenAddress 127.0.0.1\nHostKey {place}/host\nAuthorizedKeysFile {place}/user.pub\n"
+    settings = (
+        f"Port {port}\nListenAddress 127.0.0.1\nHostKey {place}/host\n"
+        f"AuthorizedKeysFile {place}/user.pub\n"
+    )
     settings += "PidFile none\nStrictModes no\nUsePAM yes\nMaxStartups 100\n"
     config = ground.put(place / "config", settings)
     Path("/run/sshd").mkdir(exist_ok=True)
     with tester.starting([sshd, "-D", "-e", "-f", config], as_root=True) as server:
         _until_it_listens(port)
-        options = f"-p {port} -i {place}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile={place}/known"
+        options = (
+            f"-p {port} -i {place}/user -o StrictHostKeyChecking=no -o "
+            f"UserKnownHostsFile={place}/known"
+        )
         yield f"{tester.name}@127.0.0.1 {options}"
         assert server.poll() is None, "the server has ended"
 

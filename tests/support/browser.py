@@ -26,8 +26,9 @@ PAGE_S = 60.0
 # page's.
 _OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--no-proxy-server", "--remote-debugging-port=0", "--remote-allow-origins=*",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-extensions", "--no-proxy-server", "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
 )  # fmt: skip
 
 

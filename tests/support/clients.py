@@ -25,7 +25,10 @@ ALLOWED, OTHER, SIXTH = "web.clients.example", "other.clients.example", "six.cli
 HOSTS = f"127.0.0.1 localhost {ALLOWED} {OTHER}\n::1 {SIXTH}\n"
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # As root: the list of names, then the tester again.
-_AS = 'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" --clear-groups "${@:3}"'
+_AS = (
+    'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" '
+    '--clear-groups "${@:3}"'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

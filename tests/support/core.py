@@ -16,8 +16,9 @@ from tests.support.tester import Outcome, Tester
 Plan = dict[str, Any]
 
 ALL_RIGHTS = (
-    "execute", "ioctl_dev", "make_block", "make_char", "make_dir", "make_fifo", "make_reg", "make_sock", "make_sym",
-    "read_dir", "read_file", "refer", "remove_dir", "remove_file", "truncate", "write_file",
+    "execute", "ioctl_dev", "make_block", "make_char", "make_dir", "make_fifo", "make_reg",
+    "make_sock", "make_sym", "read_dir", "read_file", "refer", "remove_dir", "remove_file",
+    "truncate", "write_file",
 )  # fmt: skip
 _ACCESS = {
     "allow": sorted(set(ALL_RIGHTS) - {"ioctl_dev", "make_block", "make_char"}),

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.ground import Ground
 from tests.support.installation import Installation
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
 
 SUPPORT = Path(__file__).parent
@@ -160,7 +160,8 @@ class Cow:
     def put(self, path: str, text: str = "") -> Path:
         """As the host does: a new content, in place, and nothing else is touched."""
         self.host(
-            f"mkdir -p {shlex.quote(os.path.dirname(path) or '.')}; printf %s {shlex.quote(text)} > {shlex.quote(path)}"
+            f"mkdir -p {shlex.quote(os.path.dirname(path) or '.')}; "
+            f"printf %s {shlex.quote(text)} > {shlex.quote(path)}"
         )
         return self.workspace / path
 

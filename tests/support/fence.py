@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support import journal
-from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.programs import Programs
+from tests.support.test_tree import Ground
 from tests.support.tester import Outcome, Tester
 
 Word = str | bytes | Path
@@ -24,7 +24,8 @@ _SYSTEM = "bin boot dev etc lib lib32 lib64 libx32 opt proc run sbin sys usr var
 _QUIET = """
 mount -t tmpfs quiet /mnt
 for place in {own}; do mkdir -p /mnt$place; mount --rbind $place /mnt$place; done
-for place in {busy}; do [ -L $place ] || [ $place = /mnt ] || mount -t tmpfs -o mode=1777 quiet $place; done
+for place in {busy}; do [ -L $place ] || [ $place = /mnt ] || mount -t tmpfs -o mode=1777 quiet \
+$place; done
 for place in {own}; do mkdir -p $place; mount --move /mnt$place $place; done
 mount -t tmpfs quiet /mnt
 cd "$PWD"; exec {setpriv} "$@"
@@ -88,7 +89,8 @@ class Fence:
     ) -> Outcome:
         return self.tester.run(
             [*prefix, *self.command(words, *flags, profile=profile, journal=journal)],
-            cwd=cwd or self.ground.project, env=env, stdin=stdin, umask=umask, pass_fds=pass_fds, as_root=as_root,
+            cwd=cwd or self.ground.project, env=env, stdin=stdin, umask=umask, pass_fds=pass_fds,
+            as_root=as_root,
         )  # fmt: skip
 
     def inside_of_everything(

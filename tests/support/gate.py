@@ -41,7 +41,8 @@ class Gate:
         text = (
             f'[meta]\ninherit = "{profile}"\ndefault_action = "{default}"\n'
             "on_supervisor_timeout_ms = 10000\n"  # others may use the machine too
-            f'[filesystem]\nexec_globs = ["{self.fence.programs.directory}/**"]\n{more}\n{"".join(rules)}'
+            f'[filesystem]\nexec_globs = ["{self.fence.programs.directory}/**"]\n{more}\n'
+            f"{''.join(rules)}"
         )
         return self.fence.ground.put(self.fence.ground.root / "gate.toml", text)
 

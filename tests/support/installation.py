@@ -151,7 +151,10 @@ def on_an_interpreter_at_home(tester: Tester) -> Iterator[tuple[Installation, Pa
         version == sys.version_info[:2],
         "the interpreter the tester can run has another version",
     )
-    ask = "import os, sys; print(os.path.realpath(sys.executable), sys.base_prefix, os.path.dirname(os.__file__))"
+    ask = (
+        "import os, sys; print(os.path.realpath(sys.executable), sys.base_prefix, "
+        "os.path.dirname(os.__file__))"
+    )
     program, prefix, library = map(Path, tester.run([interpreter, "-c", ask]).stdout.split())
     base = tester.home / f".python-under-test-{os.getpid()}"
     root = tester.home / f".paddock-on-it-{os.getpid()}"
@@ -267,7 +270,8 @@ def _install_wheel(root: Path) -> None:
     wheel = os.environ.get("PADDOCK_WHEEL")
     if wheel is None:
         raise NotInstalledError(
-            "the interpreter the tester can run has another version than the tests' one; name a wheel in PADDOCK_WHEEL"
+            "the interpreter the tester can run has another version than the tests' one; "
+            "name a wheel in PADDOCK_WHEEL"
         )
     python = str(root / "bin" / "python3")
     subprocess.run([python, "-m", "ensurepip"], check=True, capture_output=True)

@@ -17,9 +17,9 @@ from typing import Any
 from tests.support import core
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, Word
+from tests.support.outside_targets import alive
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 MESSAGE = b"from a client"
 # What becomes of each target, a line each: ok, or the name of an errno. Refusals come at any point

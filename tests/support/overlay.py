@@ -1,8 +1,10 @@
 """A copy-on-write session made by hand, as the core makes one; runs as the tester, with Python's
 own library alone.
 
-    overlay.py STORE ID WORKSPACE PLAN MASKED -- COMMAND …    run the command on an overlay over WORKSPACE, in a session
-    overlay.py --tmpfs SIZE AT -- COMMAND …                   run the command where a file system of that size is at AT
+    overlay.py STORE ID WORKSPACE PLAN MASKED -- COMMAND …
+        run the command on an overlay over WORKSPACE, in a session
+    overlay.py --tmpfs SIZE AT -- COMMAND …
+        run the command where a file system of that size is at AT
 
 PLAN and MASKED are JSON. The session is locked while the command runs, and complete on the disk
 before it starts.

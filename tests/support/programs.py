@@ -60,9 +60,9 @@ def build(directory: Path) -> Programs:
     for target in (racer, naive, caller):
         _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
     return Programs(
-        directory=directory, probe=probe, oldkernel=oldkernel, preload=preload,
-        allowed=allowed, forbidden=forbidden, linked=linked, racer=racer, naive=naive, caller=caller,
-        posing=posing, fixed=fixed, hosted=hosted,
+        directory=directory, probe=probe, oldkernel=oldkernel, preload=preload, allowed=allowed,
+        forbidden=forbidden, linked=linked, racer=racer, naive=naive, caller=caller, posing=posing,
+        fixed=fixed, hosted=hosted,
     )  # fmt: skip
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.features import need_program
+from tests.support.outside_targets import alive
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
 COLUMNS, ROWS = 100, 30
 
@@ -108,7 +108,8 @@ def opened(tester: Tester, argv: Sequence[str | Path], *, cwd: Path) -> Iterator
     command = shlex.join(map(str, argv))
     screen.tmux(
         "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), "-c", str(cwd), f"exec {command}",
-        ";", "set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "window-size", "manual",
+        ";", "set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "window-size",
+        "manual",
     )  # fmt: skip
     try:
         yield screen

@@ -3,9 +3,9 @@
 Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests
 started by root make one system user (``paddock-tester``, own home, no groups) and run everything as
 him; tests started by anybody else use that person, and then leave alone what is his
-(``Tester.disposable`` is false; aside.py). Two checkouts that are tested at the same time need two
-users: ``PADDOCK_TESTER`` names another one. So do two workers of one test run, each of which has
-its own.
+(``Tester.disposable`` is false; saved_state.py). Two checkouts that are tested at the same time
+need two users: ``PADDOCK_TESTER`` names another one. So do two workers of one test run, each of
+which has its own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Outcome:
         return lines[-1] if len(lines) > 1 else ""
 
     def __str__(self) -> str:
-        return f"{' '.join(self.argv)} -> {self.exit_code}\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
+        return (
+            f"{' '.join(self.argv)} -> {self.exit_code}\n--- stdout\n{self.stdout}--- stderr\n"
+            f"{self.stderr}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,16 +11,18 @@ import paddock
 
 def test_the_names_are_these() -> None:
     assert paddock.__all__ == [
-        "Action", "Bug", "CommandExecutor", "CommandResult", "CommandRule", "Config", "ContainerExecutor",
-        "ContainerSandboxConfig", "CoreError", "Decision", "Denial", "Desk", "Effect", "ExecutorError", "FileText",
-        "FileWritten", "HostError", "HostExecutor", "HostQuestion", "JournalError", "Limits", "LinuxSandbox",
-        "LinuxSandboxConfig", "Listing", "LocalSandbox", "LocalSandboxConfig", "Mode", "Outcome", "PaddockError",
-        "PathRule", "PolicyError", "Process", "Question", "Recorder", "Redactor", "Result", "SafetyConfig", "Sandbox",
-        "SandboxConfig", "SandboxExecutor", "Scope", "SessionError", "Shell", "Shells", "Size", "SshExecutor",
-        "SshSandboxConfig", "Step", "ToolCall", "ToolOutcome", "ToolPolicy", "ToolResult", "ToolSpec", "Tools",
-        "UsageError", "Verdict", "WindowsExecutor", "WindowsSandboxConfig", "WindowsSubprocessSandbox",
-        "WslDistroSandbox", "WslExecutor", "WslSandboxConfig", "__version__", "download_rootfs", "executor_for",
-        "import_distro", "is_wsl_available", "list_distros", "load_config", "open_journal", "open_tools",
+        "Action", "Bug", "CommandExecutor", "CommandResult", "CommandRule", "Config",
+        "ContainerExecutor", "ContainerSandboxConfig", "CoreError", "Decision", "Denial", "Desk",
+        "Effect", "ExecutorError", "FileText", "FileWritten", "HostError", "HostExecutor",
+        "HostQuestion", "JournalError", "Limits", "LinuxSandbox", "LinuxSandboxConfig", "Listing",
+        "LocalSandbox", "LocalSandboxConfig", "Mode", "Outcome", "PaddockError", "PathRule",
+        "PolicyError", "Process", "Question", "Recorder", "Redactor", "Result", "SafetyConfig",
+        "Sandbox", "SandboxConfig", "SandboxExecutor", "Scope", "SessionError", "Shell", "Shells",
+        "Size", "SshExecutor", "SshSandboxConfig", "Step", "ToolCall", "ToolOutcome", "ToolPolicy",
+        "ToolResult", "ToolSpec", "Tools", "UsageError", "Verdict", "WindowsExecutor",
+        "WindowsSandboxConfig", "WindowsSubprocessSandbox", "WslDistroSandbox", "WslExecutor",
+        "WslSandboxConfig", "__version__", "download_rootfs", "executor_for", "import_distro",
+        "is_wsl_available", "list_distros", "load_config", "open_journal", "open_tools",
         "resolve_mode", "run_in_distro", "run_sync", "unregister_distro",
     ]  # fmt: skip
     for name in paddock.__all__:
@@ -31,8 +33,8 @@ def test_the_names_are_these() -> None:
 def test_run_sync_is_called_like_this() -> None:
     takes = inspect.signature(paddock.run_sync).parameters
     assert list(takes) == [
-        "command", "profile", "policy", "workspace", "executor", "approver", "tier", "cwd", "env", "stdin", "tty",
-        "timeout_s", "idle_timeout_s", "on_output", "cap", "spool",
+        "command", "profile", "policy", "workspace", "executor", "approver", "tier", "cwd", "env",
+        "stdin", "tty", "timeout_s", "idle_timeout_s", "on_output", "cap", "spool",
     ]  # fmt: skip
     assert set(inspect.signature(paddock.Sandbox.run).parameters) - {"self"} <= set(takes)
     assert [verdict.value for verdict in paddock.Verdict] == ["once", "session", "deny"]
@@ -50,7 +52,8 @@ def test_importing_it_costs_no_start_of_the_command_line() -> None:
 
 def test_what_speaks_http_is_not_loaded_on_the_way_of_a_run() -> None:
     shown = (
-        "import sys, paddock.cli.run, paddock.launch.prepare, paddock.plan, paddock.policy.formats.toml;"
+        "import sys, paddock.cli.run, paddock.launch.prepare, paddock.plan, "
+        "paddock.policy.formats.toml;"
         "print(*sys.modules)"
     )
     loaded = subprocess.run(

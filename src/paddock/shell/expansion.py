@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
+from paddock.shell.dialect import Dialect
 from paddock.shell.grammar import decoded, text_of
 from paddock.shell.programs import ShellStream
 from paddock.shell.state import ShellState
@@ -31,6 +33,11 @@ from paddock.shell.words import (
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+# Bash expands ~ behind the = and each : of an argument that looks like an assignment. Dash does
+# not.
+_LIKE_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[[^]]*\])?\+?=(?:.*:)?~", re.ASCII | re.DOTALL)
+_NOT_PLAIN = re.compile(r"[\\'\"$`{]")
+
 
 class Expansion(ABC):
     """``state`` is the shell's at the word. What a substitution runs is for whoever walks the
@@ -38,6 +45,7 @@ class Expansion(ABC):
     """
 
     state: ShellState
+    dialect: Dialect
 
     @abstractmethod
     def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
@@ -58,9 +66,23 @@ class Expansion(ABC):
         return [
             word
             for group in groups_of(nodes)
-            for way in self.ways(group)
+            for way in self.argument(group)
             for word in fields_of(way)
         ]
+
+    def argument(self, nodes: Sequence[Node]) -> list[Piece]:
+        """The texts that an argument of a command may become."""
+        source = "".join(map(text_of, nodes))
+        ways = self.ways(nodes)
+        if self.dialect is not Dialect.BASH or _LIKE_ASSIGNMENT.match(source) is None:
+            return ways
+        if _NOT_PLAIN.search(source):
+            return [replace(way, text=UNKNOWN) for way in ways]
+        return [replace(way, text=self._like_assignment(way.text)) for way in ways]
+
+    def _like_assignment(self, text: str) -> str:
+        name, equals, value = text.partition("=")
+        return name + equals + ":".join(map(self.state.tilde, value.split(":")))
 
     def ways(self, nodes: Sequence[Node]) -> list[Piece]:
         """The texts that a word may become. Blanks that part words are kept as they are, those that

@@ -390,7 +390,7 @@ class _Walk(Expansion):
         """→ all words, and the programs whose output is somewhere in them. A program that may be
         one of several is unknown.
         """
-        read = [self.ways(group) for group in groups_of(nodes)]
+        read = [self.argument(group) for group in groups_of(nodes)]
         words = [word for ways in read[1:] for way in ways for word in fields_of(way)]
         first = [list(fields_of(way)) for way in read[0]] if read else [[]]
         if any(way != first[0] for way in first):

@@ -102,7 +102,7 @@ def test_a_function_that_raises_or_says_nothing_sensible_denies() -> None:
         assert answers(desk, tool()) == [(Verdict.DENY, "callback")]
 
 
-def test_a_coroutine_may_answer_in_the_loop_of_who_asks() -> None:
+def test_a_coroutine_may_answer_in_the_loop_of_the_caller() -> None:
     async def asked() -> tuple[Verdict, str]:
         here = asyncio.get_running_loop()
 
@@ -138,7 +138,7 @@ class Watching:
                 self.withdrawn.set()
 
 
-def test_who_is_cancelled_takes_his_question_back() -> None:
+def test_a_cancelled_caller_withdraws_its_question() -> None:
     watching = Watching()
 
     async def asked() -> None:
@@ -295,7 +295,7 @@ def test_the_end_of_the_other_process_denies() -> None:
         other.join()
 
 
-def test_where_nobody_is_elsewhere_everything_is_denied(
+def test_without_a_forwarded_approver_everything_is_denied(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("paddock.approve.server_socket.place", lambda uid: str(tmp_path))
@@ -303,10 +303,12 @@ def test_where_nobody_is_elsewhere_everything_is_denied(
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
         assert isinstance(desk.failure, FileNotFoundError)
     script = (
-        "import asyncio; from paddock.approve import ToolQuestion; from paddock.approve.approvals import Desk;"
+        "import asyncio; from paddock.approve import ToolQuestion; "
+        "from paddock.approve.approvals import Desk;"
         "from paddock.approve.forwarded import AtTerminal\n"
         "with Desk(AtTerminal()) as desk:\n"
-        "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', rule=None, reason=None)\n"
+        "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', "
+        "rule=None, reason=None)\n"
         "    print(asyncio.run(desk.ask(question)))"
     )
     said = subprocess.run(

@@ -40,7 +40,7 @@ def test_a_question_says_everything() -> None:
     assert "1 more waits" in shown(question(), 1, columns=WIDE, rows=40)
 
 
-def test_a_question_about_a_host_says_who_calls() -> None:
+def test_a_question_about_a_host_names_the_calling_program() -> None:
     assert shown(host_question(), 0, columns=WIDE, rows=40).splitlines() == [
         "paddock: may this be connected to?",
         "  │ new.example:443",
@@ -145,7 +145,10 @@ def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
         "  │ \\x1b[2J",
         "  in        │ /w",
         "  because   │ rule approve-execute: r\\n",
-        "  but       │ session and always would let bash write anything to this file, not only this",
+        (
+            "  but       │ session and always would let bash write anything to this file, "
+            "not only this"
+        ),
     ]
     lines = changed(asked, columns=WIDE, rows=40)
     assert [(line.text, line.colour) for line in lines] == [

@@ -58,7 +58,7 @@ def test_questions_of_several_runs_wait_together_and_get_their_own_answers() -> 
 @pytest.mark.parametrize(
     ("verdict", "by"), [("once", "me"), (True, "me"), (None, "me"), (Verdict.ONCE, None)]
 )
-def test_what_is_no_verdict_is_told_to_who_says_it_and_answers_nothing(
+def test_an_invalid_answer_is_reported_to_its_sender_and_answers_nothing(
     verdict: Any, by: Any
 ) -> None:
     queue = Queue()

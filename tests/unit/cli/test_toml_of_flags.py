@@ -38,7 +38,10 @@ CASES: dict[str, list[str]] = {
     "block": ["--block mlock --block mincore"],
     "socket": ["--socket unix"],
     "allow_domain": [
-        "--allow-domain A.example --allow-domain '*.b.example:8443' --allow-domain '[2001:db8::1]:443'"
+        (
+            "--allow-domain A.example --allow-domain '*.b.example:8443' --allow-domain "
+            "'[2001:db8::1]:443'"
+        )
     ],
     "deny_domain": [
         "--deny-domain a.example",
@@ -143,7 +146,9 @@ def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) ->
     again, text_again = plan_of(world, ["--policy", str(written), *flags], machine)
     if plan.tier is Tier.LANDLOCK:
         assert essence(again) == essence(plan)
-    else:  # which takes built-in lines back where it holds the same in another way, and a written line is a person's
+    else:
+        # The full tier drops built-in lines that it holds in another way. A written line is a
+        # person's.
         assert (again.tier, again.workspace, network(again)) == (
             plan.tier,
             plan.workspace,

@@ -27,9 +27,9 @@ from paddock.executors.distro import (
     unregister_distro,
 )
 from paddock.policy.formats.executor_modes import WslSandboxConfig
-from tests.network.certificates import TestAuthority
 from tests.support.clients import serving_site
 from tests.support.wsl import FakeWsl
+from tests.system.network.certificates import TestAuthority
 
 ROOTFS = b"\x1f\x8b not really an archive" * 1000
 DIGEST = hashlib.sha256(ROOTFS).hexdigest()
@@ -106,7 +106,7 @@ def test_one_changed_byte_is_refused(tmp_path: Path, authority: TestAuthority, u
     assert sorted(path.name for path in tmp_path.iterdir()) == ["site"]
 
 
-def test_a_server_that_nobody_vouches_for_is_refused(tmp_path: Path, url: str) -> None:
+def test_a_server_without_a_trusted_certificate_is_refused(tmp_path: Path, url: str) -> None:
     with pytest.raises(ExecutorError, match="certificate"):
         download_rootfs(url, DIGEST, str(tmp_path / "got"), context=ssl.create_default_context())
     assert not (tmp_path / "got").exists()

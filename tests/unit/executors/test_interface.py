@@ -104,7 +104,7 @@ def test_the_bash_tool_takes_it(tmp_path: Any) -> None:
     asyncio.run(scene())
 
 
-def test_who_is_cancelled_ends_its_child_and_who_was_before_starts_none() -> None:
+def test_a_cancelled_run_ends_its_child_and_an_earlier_cancel_starts_none() -> None:
     """H-022, H-045"""
 
     async def scene() -> None:

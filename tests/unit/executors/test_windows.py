@@ -35,8 +35,9 @@ SOURCE = Path(__file__).parents[2] / "support" / "windows" / "job.c"
 LIMITS = "00" * 16 + "08260000" + "00" * 20 + "0a" + "00" * 79 + "00000020" + "00" * 20
 LABEL = (0x20, bytes.fromhex("010100000000001000100000"))
 PREPARED = [
-    "GetCurrentProcess", "OpenProcessToken", "DuplicateTokenEx", "CloseHandle", "ConvertStringSidToSidW",
-    "GetLengthSid", "SetTokenInformation", "LocalFree", "GetTokenInformation", "GetSidSubAuthority",
+    "GetCurrentProcess", "OpenProcessToken", "DuplicateTokenEx", "CloseHandle",
+    "ConvertStringSidToSidW", "GetLengthSid", "SetTokenInformation", "LocalFree",
+    "GetTokenInformation", "GetSidSubAuthority",
 ]  # fmt: skip
 STARTED = [
     "CreateJobObjectW", "SetInformationJobObject", *["SetHandleInformation"] * 3,
@@ -186,7 +187,7 @@ def test_a_command_that_is_in_no_job_does_not_run(machine: Machine, call: str) -
     assert (machine.workspace / "ran").exists()
 
 
-def test_a_line_is_for_cmd_and_a_batch_file_for_nobody_else(
+def test_a_line_is_for_cmd_and_a_batch_file_for_cmd_alone(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SYSTEMROOT", r"C:\Windows")
@@ -242,7 +243,8 @@ for name in ("fcntl", "termios", "pwd", "grp", "resource"):
     sys.modules[name] = None
 for name in ("SIGKILL", "SIGSTOP", "SIGHUP"):
     delattr(signal, name)
-import paddock.executors.wsl, paddock.executors.distro, paddock.executors.shells, paddock.executors.windows
+import paddock.executors.wsl, paddock.executors.distro, paddock.executors.shells, \
+paddock.executors.windows
 print("imported")
 """
 

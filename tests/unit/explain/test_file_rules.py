@@ -1,5 +1,5 @@
 """The reasoning behind `paddock why`, on real files; the kernel is asked the same in
-tests/escape.
+tests/system/files.
 """
 
 from __future__ import annotations

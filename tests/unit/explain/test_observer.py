@@ -73,7 +73,7 @@ def test_only_what_the_fence_itself_refuses_is_told(
     assert (told and (told.op, told.allow)) == wanted
 
 
-def test_nobody_is_led_to_open_the_whole_home(judge: Judge, tmp_path: Path) -> None:
+def test_no_hint_opens_the_whole_home(judge: Judge, tmp_path: Path) -> None:
     for home in (tmp_path / "shut", tmp_path / "shut" / "ada"):
         told = refusal(
             judge,

@@ -16,7 +16,8 @@ from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
 def test_the_line_names_the_deny_and_every_directory(access: Access) -> None:
     asked = files(grant(access, "/srv/**", line=2), denies=(deny("/srv/a/key", line=7),))
     assert list(lost_as_written(asked)) == [
-        "p.toml:2: /srv/a/key (p.toml:7) stays closed inside /srv; so /srv, /srv/a can not be listed "
+        "p.toml:2: /srv/a/key (p.toml:7) stays closed inside /srv; so /srv, "
+        "/srv/a can not be listed "
         "in the landlock tier"
     ]
 

@@ -63,7 +63,8 @@ def test_what_this_user_can_not_change_is_left_out(
     monkeypatch.setattr(os, "access", lambda path, mode, **more: False)
     monkeypatch.setattr(core, "program", lambda: "/usr/bin/paddock-core")
     assert own_paths("/home/ada", "/usr/bin") == (
-        "/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/sys/fs/cgroup",
+        "/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock",
+        "/sys/fs/cgroup",
     )  # fmt: skip
 
 

@@ -56,7 +56,8 @@ def test_pips_settings_and_variables_replace_its_default(world: World) -> None:
     world.write(
         world.home / ".config/pip/pip.conf",
         "[global]\nindex-url = https://mirror.example/simple\n# index-url = https://not.example\n"
-        "extra-index-url =\n    https://one.example/simple\n    https://two.example/simple\ntimeout = 3\n",
+        "extra-index-url =\n    https://one.example/simple\n    https://two.example/simple\n"
+        "timeout = 3\n",
     )
     assert hosts(world, "pypi") == [
         "mirror.example home/.config/pip/pip.conf:2",
@@ -82,7 +83,10 @@ def test_uv_names_its_index_in_its_own_file(world: World) -> None:
     assert "uv.example home/.config/uv/uv.toml:3" in hosts(world, "pypi")
 
 
-NPM_OWN = "define('omit', {\n})\nregistry: new Definition('registry', {\n    default: 'https://default.example/',\n"
+NPM_OWN = (
+    "define('omit', {\n})\nregistry: new Definition('registry', {\n    default: "
+    "'https://default.example/',\n"
+)
 
 
 def test_npms_default_is_what_it_was_installed_with(world: World) -> None:
@@ -143,7 +147,8 @@ def test_cargo_fetched_from_somewhere_before(world: World) -> None:
 def test_apts_sources_in_both_of_its_formats(world: World) -> None:
     world.etc(
         "apt/sources.list",
-        "deb [arch=amd64 signed-by=/k] http://a.example/debian x main\n#deb http://no.example y z\n",
+        "deb [arch=amd64 signed-by=/k] http://a.example/debian x main\n"
+        "#deb http://no.example y z\n",
     )
     world.etc(
         "apt/sources.list.d/b.sources",

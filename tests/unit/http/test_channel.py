@@ -14,7 +14,7 @@ from paddock.http.channel import Channel, NotDialled
 MANY = 3000  # more than a line holds
 
 
-def test_who_dials_while_the_line_is_full_waits_for_room() -> None:
+def test_a_dial_waits_while_the_channel_is_full() -> None:
     async def scenario() -> None:
         ours, relays = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, relays:
@@ -43,7 +43,7 @@ def test_who_dials_while_the_line_is_full_waits_for_room() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_who_waits_for_room_hears_that_the_relay_is_gone() -> None:
+def test_a_waiting_dial_fails_when_the_relay_ends() -> None:
     async def scenario() -> None:
         complaints: list[object] = []
         asyncio.get_running_loop().set_exception_handler(

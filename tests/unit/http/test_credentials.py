@@ -36,7 +36,8 @@ def route(mode: InjectMode | None = None, name: str | None = None) -> Route:
         (InjectMode.HEADER, None, b"abcdefgh", b"authorization", None, b"Bearer abcdefgh"),
         (InjectMode.HEADER, "x-api-key", b"abcdefgh", b"x-api-key", None, b"abcdefgh"),
         (InjectMode.BASIC, "ada", b"abcdefgh", b"authorization", None, b"Basic YWRhOmFiY2RlZmdo"),
-        (InjectMode.BASIC, None, b"ada:abcdefgh", b"authorization", None, b"Basic YWRhOmFiY2RlZmdo"),
+        (InjectMode.BASIC, None, b"ada:abcdefgh", b"authorization", None,
+         b"Basic YWRhOmFiY2RlZmdo"),
         (InjectMode.QUERY, None, b"abc/defgh", None, "key", b"abc%2Fdefgh"),
         (InjectMode.QUERY, "token", b"abcdefgh", None, "token", b"abcdefgh"),
     ],
@@ -66,7 +67,7 @@ def test_what_can_not_be_put_into_a_header_is_refused(secret: str) -> None:
     assert secret not in refused.value.message
 
 
-def test_a_file_is_read_if_nobody_else_can(tmp_path: Path) -> None:
+def test_a_file_is_read_if_no_other_user_can_read_it(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("abcdefgh\n")
     file.chmod(0o600)
@@ -84,7 +85,7 @@ def test_a_file_is_read_if_nobody_else_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("abcdefgh\n")
     file.chmod(0o600)

@@ -24,11 +24,12 @@ def rules(*written: str) -> tuple[EndpointRule, ...]:
 @pytest.mark.parametrize(
     ("written", "path"),
     [
-        ("/", "/"), ("/a", "/a"), ("/a/", "/a/"), ("/a/./b", "/a/b"), ("/a/../b", "/b"), ("/a/..", "/"),
-        ("/a/.", "/a/"),
-        ("/../../b", "/b"), ("//a///b", "/a/b"), ("/a//", "/a/"), ("//", "/"), ("/%61%2Db", "/a-b"), ("/a%2eb", "/a.b"),
-        ("/a%20b", "/a%20b"), ("/%e2%82%ac", "/%E2%82%AC"), ("/100%25", "/100%25"), ("/a%2fb", "/a%2Fb"),
-        ("/a:b@c,d=e", "/a:b@c,d=e"), ("/...", "/..."), ("/..a", "/..a"), ("/a%3Fb", "/a%3Fb"), ("/%25x", "/%25x"),
+        ("/", "/"), ("/a", "/a"), ("/a/", "/a/"), ("/a/./b", "/a/b"), ("/a/../b", "/b"),
+        ("/a/..", "/"), ("/a/.", "/a/"), ("/../../b", "/b"), ("//a///b", "/a/b"), ("/a//", "/a/"),
+        ("//", "/"), ("/%61%2Db", "/a-b"), ("/a%2eb", "/a.b"), ("/a%20b", "/a%20b"),
+        ("/%e2%82%ac", "/%E2%82%AC"), ("/100%25", "/100%25"), ("/a%2fb", "/a%2Fb"),
+        ("/a:b@c,d=e", "/a:b@c,d=e"), ("/...", "/..."), ("/..a", "/..a"), ("/a%3Fb", "/a%3Fb"),
+        ("/%25x", "/%25x"),
     ],
 )  # fmt: skip
 def test_a_path_has_one_form(written: str, path: str) -> None:
@@ -39,12 +40,10 @@ def test_a_path_has_one_form(written: str, path: str) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "/%2e%2e/x", "/%2e", "/.%2e/x", "/%2E./x", "/..%2fx", "/a%2f..", "/a%2f%2e%2e%2fb", "/%2fx", "/x%2f",
-        "/a%2f%2fb",
-        "/a/%252e%252e/b", "/%252f", "/%25%32%66", "/%25%2566", "/%255c", "/a\\b", "/a%5cb", "/..\\x", "/a;b", "/..;/x",
-        "/a%3bb",
-        "/a%00b", "/a%0d%0ab", "/a%7f", "/%", "/%1", "/%zz", "/a b", "/a\tb", "/é", "/a#b", "/a\x00", "x", "", "*",
-        "http://h/",
+        "/%2e%2e/x", "/%2e", "/.%2e/x", "/%2E./x", "/..%2fx", "/a%2f..", "/a%2f%2e%2e%2fb", "/%2fx",
+        "/x%2f", "/a%2f%2fb", "/a/%252e%252e/b", "/%252f", "/%25%32%66", "/%25%2566", "/%255c",
+        "/a\\b", "/a%5cb", "/..\\x", "/a;b", "/..;/x", "/a%3bb", "/a%00b", "/a%0d%0ab", "/a%7f",
+        "/%", "/%1", "/%zz", "/a b", "/a\tb", "/é", "/a#b", "/a\x00", "x", "", "*", "http://h/",
         '/a"b', "/a<b", "/a|b", "/a^b", "/a`b", "/{a}", "/[a]",
     ],
 )  # fmt: skip
@@ -62,9 +61,12 @@ def test_the_query_is_kept_as_it_came() -> None:
     ("rule", "allowed", "denied"),
     [
         ("GET /v1/models", ["GET /v1/models", "GET /v1/x/../models", "GET //v1/models"],
-         ["POST /v1/models", "get /v1/models", "GET /v1/models/", "GET /v1", "GET /v1/models/x", "GET /V1/models"]),
-        ("* /v1/*", ["DELETE /v1/a", "GET /v1/a%20b"], ["GET /v1", "GET /v1/", "GET /v1/a/b", "GET /v1/a%2fb"]),
-        ("GET /v1/**", ["GET /v1", "GET /v1/", "GET /v1/a/b", "GET /v1/a%2fb"], ["GET /v1x", "GET /v1/../v2", "GET /"]),
+         ["POST /v1/models", "get /v1/models", "GET /v1/models/", "GET /v1", "GET /v1/models/x",
+          "GET /V1/models"]),
+        ("* /v1/*", ["DELETE /v1/a", "GET /v1/a%20b"], ["GET /v1", "GET /v1/", "GET /v1/a/b",
+         "GET /v1/a%2fb"]),
+        ("GET /v1/**", ["GET /v1", "GET /v1/", "GET /v1/a/b", "GET /v1/a%2fb"], ["GET /v1x",
+         "GET /v1/../v2", "GET /"]),
         ("GET /**/log", ["GET /log", "GET /a/b/log"], ["GET /log/x", "GET /a/logs"]),
         ("GET /a/**/b/*", ["GET /a/b/c", "GET /a/b/b/b"], ["GET /a/b", "GET /b/b/c"]),
         ("GET /", ["GET /", "GET /a/.."], ["GET /a"]),

@@ -202,7 +202,8 @@ def test_the_end_of_an_answer_is_where_its_head_says(data: bytes, method: str, e
 
 @pytest.mark.parametrize(
     "data",
-    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2000 OK\r\n\r\n", b"HTTP/1.1 099 OK\r\n\r\n", b"HTTP/1.1  200 OK\r\n\r\n",
+    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 2000 OK\r\n\r\n", b"HTTP/1.1 099 OK\r\n\r\n",
+     b"HTTP/1.1  200 OK\r\n\r\n",
      b"HTTP/1.1 200 O\x00K\r\n\r\n", b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 200 OK\n\n",
      b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n"],
 )  # fmt: skip
@@ -219,7 +220,7 @@ def test_a_body_may_last_until_the_end() -> None:
     assert (reader.body(), reader.whole) == (b"", True)
 
 
-def test_a_connection_lasts_unless_somebody_says_otherwise() -> None:
+def test_a_connection_lasts_unless_a_side_closes_it() -> None:
     assert lasts([(b"connection", b"keep-alive, x"), (b"x", b"close")], modern=True)
     assert not lasts([(b"connection", b"x"), (b"connection", b"y,\tClose")], modern=True)
     assert not lasts([(b"connection", b"keep-alive")], modern=False)

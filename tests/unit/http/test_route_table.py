@@ -159,9 +159,11 @@ def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> 
 
 def test_what_is_for_one_connection_ends_here_and_the_secret_takes_its_place() -> None:
     request = sent_on(
-        [("Authorization", "Bearer placeholder"), ("Connection", "X-A, close"), ("X-A", "1"), ("X-B", "2"),
+        [("Authorization", "Bearer placeholder"), ("Connection", "X-A, close"), ("X-A", "1"),
+         ("X-B", "2"),
          ("Keep-Alive", "5"), ("TE", "trailers"), ("Proxy-Authorization", "x"), ("Upgrade", "h2c"),
-         ("Range", "bytes=0-1"), ("Accept-Encoding", "br"), ("Expect", "100-continue"), ("Content-Length", "2")]
+         ("Range", "bytes=0-1"), ("Accept-Encoding", "br"), ("Expect", "100-continue"),
+          ("Content-Length", "2")]
     )  # fmt: skip
     assert request.headers == [
         (b"host", b"api.openai.com"),

@@ -17,13 +17,15 @@ def event(**fields: object) -> Event:
     return Event(file="f", line=1, raw=b"", fields={"ts": "2026-11-15T05:00:00.123Z", **fields})
 
 
-def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
+def test_a_start_event_shows_user_directory_and_applied_policy() -> None:
     """C-090, C-094"""
     raw = EVENTS.read_text().splitlines()[0]
     shown = line(Event(file="f", line=1, raw=raw.encode(), fields=json.loads(raw)))
     assert shown == (
-        "[2026-11-15 05:00:00] session=9f86d081884c7d65 event=session.start user=ada uid=1000 pid=4242 "
-        'ppid_chain=bash:4100->sshd:900->init:1 cwd=/home/ada/project tty=/dev/pts/0 command="git status" '
+        "[2026-11-15 05:00:00] session=9f86d081884c7d65 event=session.start user=ada "
+        "uid=1000 pid=4242 "
+        "ppid_chain=bash:4100->sshd:900->init:1 cwd=/home/ada/project tty=/dev/pts/0 "
+        'command="git status" '
         "profile=ai-agent plan=2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae "
         "landlock=1 seccomp=1 paths=4 blocked=5 network=filtered"
     )
@@ -33,7 +35,8 @@ def test_an_exceeded_limit_shows_which_one_and_what_held_it() -> None:
     raw = next(raw for raw in EVENTS.read_text().splitlines() if '"limit.exceeded"' in raw)
     shown = line(Event(file="f", line=3, raw=raw.encode(), fields=json.loads(raw)))
     assert shown == (
-        "[2026-11-15 05:00:01] session=c3ab8ff13720e8ad event=limit.exceeded limit=memory_mb value=512 "
+        "[2026-11-15 05:00:01] session=c3ab8ff13720e8ad event=limit.exceeded limit=memory_mb "
+        "value=512 "
         "means=watchdog ended=true unwatched=false"
     )
 

@@ -12,10 +12,13 @@ from tests.unit.journal.test_query import event
 
 ODD: tuple[Any, ...] = (None, 7, [], [[]], {}, {"a": 1}, True, 1.5)
 SOUND = ChainReport(events=3, first_seq=1, problems=())
-EVIL = "</title></style><script>alert(1)</script><img src=//evil.example/x onerror=alert(1)>'\"\u202e\x1b[2J\x00\udcff"
+EVIL = (
+    "</title></style><script>alert(1)</script><img src=//evil.example/x "
+    "onerror=alert(1)>'\"\u202e\x1b[2J\x00\udcff"
+)
 SAFE_TAGS = {
-    "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b", "ul", "li", "div", "span",
-    "table", "thead", "tbody", "tr", "th", "td", "svg", "line", "rect", "text",
+    "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b", "ul", "li", "div",
+    "span", "table", "thead", "tbody", "tr", "th", "td", "svg", "line", "rect", "text",
 }  # fmt: skip
 
 
@@ -191,8 +194,10 @@ def test_many_events_stay_a_page() -> None:
 def test_odd_fields_are_no_error() -> None:
     for odd in ODD:
         fields = dict.fromkeys(
-            ("ts", "action", "rule", "rule_id", "by", "host", "port", "sent", "received", "exe", "argv", "path",
-             "subject", "tool", "command", "cwd", "session", "signal", "exit_code", "reason", "error"), odd,
+            ("ts", "action", "rule", "rule_id", "by", "host", "port", "sent", "received", "exe",
+             "argv", "path",
+             "subject", "tool", "command", "cwd", "session", "signal", "exit_code", "reason",
+             "error"), odd,
         )  # fmt: skip
         names = (
             "session.start",

@@ -197,9 +197,7 @@ def test_blocking_unshare_closes_namespaces_by_every_call() -> None:
     assert compile_plan(SIMPLE, HOST).seccomp.namespaces is True  # type: ignore[union-attr]
 
 
-def test_debuggers_may_make_their_calls_where_the_policy_says_so_but_what_a_person_blocks_stays_blocked() -> (
-    None
-):
+def test_a_policy_lets_debuggers_trace_but_a_call_that_a_person_blocks_stays_blocked() -> None:
     def blocked(file: str, *, trace: bool) -> set[str]:
         calls = tuple(
             Sourced(name, source(file=file)) for name in ("ptrace", "process_vm_readv", "mount")

@@ -169,7 +169,7 @@ def test_the_network_is_its_own_or_one_that_exists() -> None:
         container(netns="blue", loopback=True)
 
 
-def test_unix_sockets_lead_nowhere_unless_somebody_elses_namespace_is_joined() -> None:
+def test_unix_sockets_are_closed_unless_a_foreign_namespace_is_joined() -> None:
     for settings, unix in (({}, True), ({"netns": "blue"}, False)):
         plan = compiled(settings=settings)
         assert plan.seccomp

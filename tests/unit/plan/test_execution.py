@@ -46,7 +46,7 @@ def test_the_full_tier_has_the_same_names_for_it(access: Access) -> None:
     assert "execute" not in plan.landlock.access[f"{access.value}-noexec"]
 
 
-def test_at_the_same_path_the_tighter_word_counts_whoever_wrote_the_other() -> None:
+def test_at_the_same_path_the_stricter_rule_counts_from_any_author() -> None:
     asked = files(
         grant(Access.READ, "/srv/**", workspace=True),
         grant(Access.ALLOW, "/srv/**", workspace=True),

@@ -127,7 +127,10 @@ def test_without_require_enforced_the_unheld_deny_is_said_and_not_dropped_in_sil
     )
     plan = compile_plan(policy(asked), HOST)
     assert [n.text for n in plan.notices if n.level is Level.UNENFORCED] == [
-        "p.toml:9: deny **/.env can not be held inside the grant /srv/tree: Landlock knows no deny by name"
+        (
+            "p.toml:9: deny **/.env can not be held inside the grant /srv/tree: "
+            "Landlock knows no deny by name"
+        )
     ]
 
 

@@ -117,7 +117,7 @@ def test_the_machines_own_tmp_can_not_be_granted_as_a_whole_and_that_is_said() -
     assert warnings(compile_plan(policy(files(grant(Access.ALLOW, "/tmp/shared/**"))), FULL)) == []
 
 
-def test_services_that_act_for_whoever_connects_are_closed() -> None:
+def test_services_that_act_for_any_client_are_closed() -> None:
     plan = compile_plan(policy(files(grant(Access.READ, "/var/lib/**"))), FULL)
     assert "/var/lib/incus" in laid(plan).closed
 

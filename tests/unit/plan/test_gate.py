@@ -91,7 +91,7 @@ def test_what_holds_the_gate_can_not_be_off_or_missing() -> None:
     assert compile_plan(SIMPLE, replace(HOST, user_notification=False)).gate is None
 
 
-def test_where_files_are_open_nobody_knows_what_the_command_made() -> None:
+def test_open_files_leave_programs_of_the_command_unknown() -> None:
     gate = compile_plan(replace(RULED, off=(Switch.LANDLOCK,)), HOST).gate
     assert gate
     assert not gate.exec_only_granted

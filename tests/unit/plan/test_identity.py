@@ -39,7 +39,7 @@ def span(inside: int, outside: int, count: int) -> IdRange:
     return IdRange(inside=inside, outside=outside, count=count)
 
 
-def test_roots_containers_have_numbers_that_nobody_has() -> None:
+def test_containers_of_root_have_unused_numbers() -> None:
     """C-129"""
     found = of(ALONE, caller=0)
     assert found.uid_map == found.gid_map == (span(0, SHIFTED_FIRST, IDS),)

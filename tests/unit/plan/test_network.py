@@ -109,7 +109,10 @@ def test_a_denied_host_stays_denied_whatever_a_flag_allows(world: World) -> None
 
 def test_rules_keep_their_ports_and_lines_and_stand_once(world: World) -> None:
     """F-117 F-128"""
-    text = "[network]\nallowed_hosts = [\n 'A.example',\n 'a.example:22',\n '*.a.example',\n 'a.example.',\n]\n"
+    text = (
+        "[network]\nallowed_hosts = [\n 'A.example',\n 'a.example:22',\n '*.a.example',\n"
+        " 'a.example.',\n]\n"
+    )
     assert rules(network(world, text))[1] == [
         "a.example p.toml:3",
         "a.example:22 p.toml:4",
@@ -168,12 +171,15 @@ def test_a_group_that_nothing_tells_of_is_an_error(
 
 def test_no_network_has_nothing_to_reach(world: World) -> None:
     """F-131"""
-    text = "[network]\nmode = 'none'\ndefault = 'allow'\nallowed_hosts = ['a.example']\nallowed_local_ports = [80]\n"
+    text = (
+        "[network]\nmode = 'none'\ndefault = 'allow'\nallowed_hosts = ['a.example']\n"
+        "allowed_local_ports = [80]\n"
+    )
     plan = compiled(world, text)
     assert plan.network is not None
-    assert (plan.network.mode, plan.network.default, plan.network.allowed, plan.network.local_ports) == (
-        NetworkReach.NONE, Action.DENY, (), (),
-    )  # fmt: skip
+    network = plan.network
+    assert (network.mode, network.default) == (NetworkReach.NONE, Action.DENY)
+    assert (network.allowed, network.local_ports) == ((), ())
     assert plan.notices[0].text.endswith("no network")
 
 

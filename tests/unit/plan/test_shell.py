@@ -59,7 +59,7 @@ def grants(*own: Grant, **values: Any) -> list[tuple[str, str, list[str]]]:
     )
 
 
-def test_shells_are_as_any_other_program_where_nobody_speaks_of_them() -> None:
+def test_shells_are_ordinary_programs_without_a_shell_section() -> None:
     assert compile_plan(SIMPLE, FULL).shell is None
     assert compile_plan(SIMPLE, HOST).shell is None
 
@@ -83,7 +83,7 @@ def test_a_section_says_what_it_is_and_the_flag_adds_nothing() -> None:
 EVERYWHERE: list[tuple[str, str, list[str]]] = [("/dev", "device", []), ("/dev/shm", "allow", [])]
 
 
-def test_what_nobody_speaks_of_stays_as_the_fence_has_it() -> None:
+def test_settings_without_a_key_stay_as_the_sandbox_has_them() -> None:
     assert grants() == sorted([("/", "read", []), ("/", "write", []), *EVERYWHERE])
     written = grants(grant(Access.WRITE, "<tmp>/**"), grant(Access.ALLOW, "/w/**"))
     assert written == sorted(

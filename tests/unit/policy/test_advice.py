@@ -16,7 +16,10 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ("[[rule]]\nid = 'a'\naction = 'allow'\nexe_basename = 'git'\n", "any file of that name"),
         ("[[rule]]\nid = 'a'\naction = 'allow'\nuid = 0\n", "any program that the rest fits"),
         (
-            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nargv_regex = ['^git', 'log']\n",
+            (
+                "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\n"
+                "argv_regex = ['^git', 'log']\n"
+            ),
             "anywhere in the arguments: 'log'",
         ),
         (
@@ -24,7 +27,10 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
             "about the others",
         ),
         (
-            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/curl'\nargv_host_in = 'a.example'\n",
+            (
+                "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/curl'\n"
+                "argv_host_in = 'a.example'\n"
+            ),
             "stays unseen",
         ),
         (
@@ -44,7 +50,10 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
             "said otherwise",
         ),
         (
-            "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_not = ['/usr/bin/git', '/x']\n",
+            (
+                "[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\n"
+                "exe_not = ['/usr/bin/git', '/x']\n"
+            ),
             "can never match",
         ),
         (
@@ -56,7 +65,10 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
             "can never match",
         ),
         (
-            "[tools]\ncommand_rules = [{ action = 'allow', exe = 'git', argv_regex = '^git (log|diff)( |$)' }]\n",
+            (
+                "[tools]\ncommand_rules = [{ action = 'allow', exe = 'git', "
+                "argv_regex = '^git (log|diff)( |$)' }]\n"
+            ),
             "--output=FILE",
         ),
         (

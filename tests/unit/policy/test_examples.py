@@ -47,8 +47,8 @@ def load(world: World, name: str) -> Policy:
 def test_the_samples_are_there() -> None:
     """F-165 to F-171."""
     expected = """
-        strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml example.toml my-agent.conf
-            container.conf filtered.toml
+        strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml
+        example.toml my-agent.conf container.conf filtered.toml
     """
     assert sorted(words(expected)) == FILES
 
@@ -158,7 +158,9 @@ def test_read_only_git_denies_other_programs_and_writes(world: World, tmp_path: 
         ("rm -rf build", Action.ALLOW),
     ],
 )
-def test_permissive_denies_what_nobody_means(world: World, argv: str, expected: Action) -> None:
+def test_permissive_denies_commands_that_are_always_mistakes(
+    world: World, argv: str, expected: Action
+) -> None:
     """F-070, F-166."""
     assert verdict(load(world, "permissive.toml"), "/usr/bin/rm", argv) is expected
 

@@ -12,8 +12,10 @@ from tests.support.features import need_program
 
 # What a key is called that names a program, a file or a directory.
 _TELLING = re.compile(
-    r"(command|cmd|program|prog|hook|hookspath|helper|driver|path|dir|file|editor|pager|textconv|clean|smudge|process"
-    r"|filter|external|proxy|tunnel|browser|httpd|askpass|fsmonitor|uploadpack|receivepack|update|vcs)$"
+    r"(command|cmd|program|prog|hook|hookspath|helper|driver|path|dir|file|editor|pager|"
+    r"textconv|clean|smudge|process"
+    r"|filter|external|proxy|tunnel|browser|httpd|askpass|fsmonitor|uploadpack|receivepack|"
+    r"update|vcs)$"
 )
 
 
@@ -32,7 +34,10 @@ def test_every_key_of_the_installed_git_that_may_name_a_program_is_in_the_table(
 
 
 _RUN = (
-    "gc.recentobjectshook gpg.defaultkeycommand remote.uploadpack remote.receivepack submodule.update browser.cmd",
+    (
+        "gc.recentobjectshook gpg.defaultkeycommand remote.uploadpack remote.receivepack "
+        "submodule.update browser.cmd"
+    ),
     "man.cmd guitool.cmd sendemail.tocmd sendemail.cccmd core.fsmonitor pager.log filter.process",
 )
 

@@ -113,9 +113,9 @@ def test_an_odd_host_is_refused_with_its_line_and_what_to_write(
 
 
 METADATA = (
-    "169.254.169.254", "169.254.1.1:80", "169.254.0.0/16", "169.254.169.0/24", "fe80::1", "fd00:ec2::254",
-    "100.100.100.200", "168.63.129.16", "metadata.google.internal", "Metadata.Azure.Internal.", "metadata",
-    "instance-data:80",
+    "169.254.169.254", "169.254.1.1:80", "169.254.0.0/16", "169.254.169.0/24", "fe80::1",
+    "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "metadata.google.internal",
+    "Metadata.Azure.Internal.", "metadata", "instance-data:80",
 )  # fmt: skip
 
 

@@ -16,37 +16,42 @@ from tests.unit.policy.world import World, patterns, words
 NAMES = ("base", "read-only", "ai-agent", "strict", "dev")
 
 CLASSIC_28 = words("""
-ptrace perf_event_open process_vm_readv process_vm_writev mount umount2 pivot_root chroot unshare setns reboot
-kexec_load kexec_file_load init_module finit_module delete_module keyctl add_key request_key bpf userfaultfd acct
-swapon swapoff settimeofday clock_settime clock_adjtime adjtimex
+ptrace perf_event_open process_vm_readv process_vm_writev mount umount2 pivot_root chroot unshare
+setns reboot kexec_load kexec_file_load init_module finit_module delete_module keyctl add_key
+request_key bpf userfaultfd acct swapon swapoff settimeofday clock_settime clock_adjtime adjtimex
 """)
 NEWER = words("""
-open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr io_uring_setup io_uring_enter
-io_uring_register open_by_handle_at name_to_handle_at pidfd_getfd kcmp syslog ioperm iopl quotactl_fd
+open_tree open_tree_attr move_mount fsopen fsconfig fsmount fspick mount_setattr io_uring_setup
+io_uring_enter io_uring_register open_by_handle_at name_to_handle_at pidfd_getfd kcmp syslog ioperm
+iopl quotactl_fd
 """)
 SIX = {"personality", "lookup_dcookie", "vhangup", "quotactl", "mbind", "move_pages"}
 # Threads, processes, memory, files, sockets, timers: what node, Python, Go, the JVM, git and
 # compilers live on.
 NEEDED = words("""
-read write openat openat2 close fstat newfstatat statx mmap mprotect munmap mremap madvise brk clone clone3 fork vfork
-execve execveat wait4 waitid exit_group futex futex_waitv rseq set_robust_list sched_setaffinity sched_getaffinity
-prctl arch_prctl seccomp landlock_create_ruleset getrandom memfd_create socket connect sendmsg recvmsg epoll_wait
-epoll_pwait2 inotify_add_watch rename renameat2 link symlink unlink chmod fchmodat2 utimensat setxattr flock fallocate
-copy_file_range sendfile splice timer_create timerfd_create signalfd4 eventfd2 pidfd_open pidfd_send_signal membarrier
-map_shadow_stack set_mempolicy get_mempolicy capget mlock mlockall io_setup mknodat fanotify_init
-process_madvise uretprobe
+read write openat openat2 close fstat newfstatat statx mmap mprotect munmap mremap madvise brk clone
+clone3 fork vfork execve execveat wait4 waitid exit_group futex futex_waitv rseq set_robust_list
+sched_setaffinity sched_getaffinity prctl arch_prctl seccomp landlock_create_ruleset getrandom
+memfd_create socket connect sendmsg recvmsg epoll_wait epoll_pwait2 inotify_add_watch rename
+renameat2 link symlink unlink chmod fchmodat2 utimensat setxattr flock fallocate copy_file_range
+sendfile splice timer_create timerfd_create signalfd4 eventfd2 pidfd_open pidfd_send_signal
+membarrier map_shadow_stack set_mempolicy get_mempolicy capget mlock mlockall io_setup mknodat
+fanotify_init process_madvise uretprobe
 """)
 SEVEN = words("""
-LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT DYLD_INSERT_LIBRARIES DYLD_LIBRARY_PATH _JAVA_OPTIONS JAVA_TOOL_OPTIONS
+LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT DYLD_INSERT_LIBRARIES DYLD_LIBRARY_PATH _JAVA_OPTIONS
+JAVA_TOOL_OPTIONS
 """)
 INJECTORS = words("""
-BASH_ENV ENV PROMPT_COMMAND PYTHONSTARTUP PYTHONPATH NODE_OPTIONS PERL5OPT RUBYOPT GIT_SSH_COMMAND GCONV_PATH
+BASH_ENV ENV PROMPT_COMMAND PYTHONSTARTUP PYTHONPATH NODE_OPTIONS PERL5OPT RUBYOPT GIT_SSH_COMMAND
+GCONV_PATH
 """)
 SECRETS = words("""
-.ssh/id_rsa .ssh/config .gnupg/x .aws/credentials .azure/x .config/gcloud/x .kube/config .docker/config.json
-.git-credentials .config/git/credentials .netrc .config/gh/hosts.yml .npmrc .pypirc .cargo/credentials.toml
-.m2/settings.xml .gradle/gradle.properties .password-store/x .local/share/keyrings/x
-.config/google-chrome/Default/Cookies .mozilla/x .bash_history .zsh_history .vault-token
+.ssh/id_rsa .ssh/config .gnupg/x .aws/credentials .azure/x .config/gcloud/x .kube/config
+.docker/config.json .git-credentials .config/git/credentials .netrc .config/gh/hosts.yml .npmrc
+.pypirc .cargo/credentials.toml .m2/settings.xml .gradle/gradle.properties .password-store/x
+.local/share/keyrings/x .config/google-chrome/Default/Cookies .mozilla/x .bash_history .zsh_history
+.vault-token
 """)
 
 

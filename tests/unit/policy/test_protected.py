@@ -16,36 +16,41 @@ ANY = [name for group in protected().groups for name in group.any]
 
 # Locked or default-locked wherever it lies: one of each row.
 LOCKED = words("""
-.git/config .git/config.worktree .git/hooks .git/commondir .git/gitdir .git/info/attributes .git/info/grafts
-.git/objects/info/alternates .git/modules/sub/config .git/modules/third/party/lib/hooks .git/modules/a/modules/b/config
-.git/worktrees/w/commondir .git/worktrees/w/gitdir .git/worktrees/w/config.worktree .gitmodules
-.envrc .direnv .autoenv mise.toml .mise.toml .yarnrc.yml .vscode x.code-workspace .idea .run app.iml .fleet .zed .nova
-.vs .helix .theia .nvim.lua .exrc .vimrc .dir-locals.el .devcontainer .devcontainer.json .gitpod.yml .replit .idx
-pyrightconfig.json .npmrc .pnpmfile.cjs pnpm-workspace.yaml bunfig.toml .cargo/config.toml .bazelrc tools/bazel .mvn
-mvnw gradlew gradle/wrapper gradle.properties .gradle/init.d .pre-commit-config.yaml lefthook.yml .husky .githooks
-.lintstagedrc.json .gdbinit .irbrc .Rprofile .psqlrc .jupyter .ripgreprc .curlrc .netrc .aws .github/workflows
-.github/actions .gitlab-ci.yml Jenkinsfile .circleci azure-pipelines.yml .drone.yml .woodpecker.yml .buildkite
-.travis.yml .claude/settings.json .claude/hooks .claude/agent-memory .mcp.json mcp.json .mcp .codex .agents
-AGENTS.override.md .gemini .github/copilot .github/hooks .github/mcp.json .github/prompts .cursor .cursorignore
-opencode.json .opencode .aider.conf.yml .pi .omp .windsurf .cline .roo .roomodes .kilocode .continue .amp .kiro .qwen
-.trae .junie .factory .augment .ai .worktreeinclude paddock.toml
-lefthook.toml lefthook.jsonc .lefthook.json lefthook-local.yaml .lefthook-local.toml .config/lefthook.json prek.toml
-.pre-commit-config.yml hk.pkl .commitlintrc.js commitlint.config.mjs .config/config.js lint-staged.config.ts .trunk
-simple-git-hooks.cjs nano-staged.json .huskyrc.js mise.production.toml mise/config.toml .config/mise.toml .miserc.toml
-flake.nix shell.nix devenv.nix hie.yaml .factorypath rust-analyzer.toml .bundle/config .bundle/plugin .lfsconfig
-.github/lsp.json .github/skills .github/extensions .amazonq .agent .openhands .vibe .hg/sharedpath
+.git/config .git/config.worktree .git/hooks .git/commondir .git/gitdir .git/info/attributes
+.git/info/grafts .git/objects/info/alternates .git/modules/sub/config
+.git/modules/third/party/lib/hooks .git/modules/a/modules/b/config .git/worktrees/w/commondir
+.git/worktrees/w/gitdir .git/worktrees/w/config.worktree .gitmodules .envrc .direnv .autoenv
+mise.toml .mise.toml .yarnrc.yml .vscode x.code-workspace .idea .run app.iml .fleet .zed .nova .vs
+.helix .theia .nvim.lua .exrc .vimrc .dir-locals.el .devcontainer .devcontainer.json .gitpod.yml
+.replit .idx pyrightconfig.json .npmrc .pnpmfile.cjs pnpm-workspace.yaml bunfig.toml
+.cargo/config.toml .bazelrc tools/bazel .mvn mvnw gradlew gradle/wrapper gradle.properties
+.gradle/init.d .pre-commit-config.yaml lefthook.yml .husky .githooks .lintstagedrc.json .gdbinit
+.irbrc .Rprofile .psqlrc .jupyter .ripgreprc .curlrc .netrc .aws .github/workflows .github/actions
+.gitlab-ci.yml Jenkinsfile .circleci azure-pipelines.yml .drone.yml .woodpecker.yml .buildkite
+.travis.yml .claude/settings.json .claude/hooks .claude/agent-memory .mcp.json mcp.json .mcp .codex
+.agents AGENTS.override.md .gemini .github/copilot .github/hooks .github/mcp.json .github/prompts
+.cursor .cursorignore opencode.json .opencode .aider.conf.yml .pi .omp .windsurf .cline .roo
+.roomodes .kilocode .continue .amp .kiro .qwen .trae .junie .factory .augment .ai .worktreeinclude
+paddock.toml lefthook.toml lefthook.jsonc .lefthook.json lefthook-local.yaml .lefthook-local.toml
+.config/lefthook.json prek.toml .pre-commit-config.yml hk.pkl .commitlintrc.js commitlint.config.mjs
+.config/config.js lint-staged.config.ts .trunk simple-git-hooks.cjs nano-staged.json .huskyrc.js
+mise.production.toml mise/config.toml .config/mise.toml .miserc.toml flake.nix shell.nix devenv.nix
+hie.yaml .factorypath rust-analyzer.toml .bundle/config .bundle/plugin .lfsconfig .github/lsp.json
+.github/skills .github/extensions .amazonq .agent .openhands .vibe .hg/sharedpath
 """)
 
 # The work itself, and what git, package managers and frameworks write all day.
 FREE = words("""
-.git/HEAD .git/index .git/index.lock .git/objects/ab/cdef .git/objects/info/packs .git/objects/info/commit-graph
-.git/refs/heads/main .git/refs/heads/config .git/logs/refs/heads/hooks .git/packed-refs .git/packed-refs.lock
-.git/COMMIT_EDITMSG .git/rebase-merge/todo .git/config.lock .git/info/exclude .git/lfs/objects/a .git/modules/sub/HEAD
-.git/modules/sub/index .git/worktrees/w/HEAD .git/worktrees/w/index .git/modules .git/worktrees .gitignore
-.gitattributes Makefile package.json package-lock.json pyproject.toml setup.py conftest.py Dockerfile CMakeLists.txt
-AGENTS.md CLAUDE.md GEMINI.md .eslintrc.json .prettierrc .editorconfig .python-version .nvmrc .tool-versions config
-config/app.yml hooks hooks/useThing.ts bin bin/run src/config.ts node_modules/.bin/tsc .venv/bin/python .pnp.cjs
-.yarn/cache/a.zip .yarn/install-state.gz .cargo/registry/x .gradle/caches/x .github/CODEOWNERS .github/dependabot.yml
+.git/HEAD .git/index .git/index.lock .git/objects/ab/cdef .git/objects/info/packs
+.git/objects/info/commit-graph .git/refs/heads/main .git/refs/heads/config
+.git/logs/refs/heads/hooks .git/packed-refs .git/packed-refs.lock .git/COMMIT_EDITMSG
+.git/rebase-merge/todo .git/config.lock .git/info/exclude .git/lfs/objects/a .git/modules/sub/HEAD
+.git/modules/sub/index .git/worktrees/w/HEAD .git/worktrees/w/index .git/modules .git/worktrees
+.gitignore .gitattributes Makefile package.json package-lock.json pyproject.toml setup.py
+conftest.py Dockerfile CMakeLists.txt AGENTS.md CLAUDE.md GEMINI.md .eslintrc.json .prettierrc
+.editorconfig .python-version .nvmrc .tool-versions config config/app.yml hooks hooks/useThing.ts
+bin bin/run src/config.ts node_modules/.bin/tsc .venv/bin/python .pnp.cjs .yarn/cache/a.zip
+.yarn/install-state.gz .cargo/registry/x .gradle/caches/x .github/CODEOWNERS .github/dependabot.yml
 .github/ISSUE_TEMPLATE/bug.md .claude build.gradle settings.gradle tools/build.sh README.md .bashrc
 """)
 
@@ -138,8 +143,9 @@ def test_what_is_executed_outside_is_told_by_its_name(path: str, flagged: bool) 
 
 @pytest.mark.parametrize(
     "name",
-    words("""Directory.Build.targets binding.gyp .babelrc.js .mocharc.cjs ansible.cfg .tool-versions go.mod package.yaml
-    default.nix tasks.py .coveragerc .gitlint .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc"""),
+    words("""Directory.Build.targets binding.gyp .babelrc.js .mocharc.cjs ansible.cfg
+    .tool-versions go.mod package.yaml default.nix tasks.py .coveragerc .gitlint
+    .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc"""),
 )
 def test_what_an_ordinary_build_executes_is_flagged_and_may_be_written(name: str) -> None:
     assert is_flagged(f"/ws/a/{name}")
@@ -148,8 +154,9 @@ def test_what_an_ordinary_build_executes_is_flagged_and_may_be_written(name: str
 
 @pytest.mark.parametrize(
     "name",
-    words(""".config/zsh .config/sway .config/i3 .config/hypr .config/starship.toml .config/jj .config/hg .hgrc
-    .config/helix .config/kak .config/zed .config/Cursor .gemrc .gradle/init.gradle .local/lib .pyenv"""),
+    words(""".config/zsh .config/sway .config/i3 .config/hypr .config/starship.toml .config/jj
+    .config/hg .hgrc .config/helix .config/kak .config/zed .config/Cursor .gemrc
+    .gradle/init.gradle .local/lib .pyenv"""),
 )
 def test_what_the_next_login_shell_or_editor_runs_is_protected_in_the_home(name: str) -> None:
     assert any(name in group.home for group in protected().groups)

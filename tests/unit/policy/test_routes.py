@@ -41,10 +41,11 @@ def test_an_upstream_is_scheme_host_port_and_base(
 @pytest.mark.parametrize(
     "written",
     [
-        "ftp://x", "https://", "https://u:p@h", "https://h:0", "https://h:65536", "https://h:٣", "https://h?x=1",
-        "https://h#f", "https://h/a?b", "https://h/a/../b", "https://h/a;b", "https://h/%2e", "https://0x7f.1",
-        "https://2130706433", "https://[::1", "https://[fe80::1%25eth0]", "https://a b", "https://a..b", "https://é",
-        "https:/h", "//h", "https://h:", "https://[1.2.3.4]",
+        "ftp://x", "https://", "https://u:p@h", "https://h:0", "https://h:65536", "https://h:٣",
+        "https://h?x=1", "https://h#f", "https://h/a?b", "https://h/a/../b", "https://h/a;b",
+        "https://h/%2e", "https://0x7f.1", "https://2130706433", "https://[::1",
+        "https://[fe80::1%25eth0]", "https://a b", "https://a..b", "https://é", "https:/h", "//h",
+        "https://h:", "https://[1.2.3.4]",
     ],
 )  # fmt: skip
 def test_what_is_no_upstream_is_refused(world: World, written: str) -> None:
@@ -90,12 +91,17 @@ def test_a_credential_says_where_the_secret_lies(
         ("credential = 'env:A'\ncredential_key = 'b'", 4, "two credentials"),
         ("credential_key = ''", 3, "not the name of a secret"),
         ("inject_mode = 'bearer'", 3, "has no credential"),
-        ("credential = 'env:A'\ninject_mode = 'beerer'", 4, "is not one of header, bearer, basic, query"),
+        ("credential = 'env:A'\ninject_mode = 'beerer'", 4,
+         "is not one of header, bearer, basic, query"),
         ("credential = 'env:A'\ninject_name = 'x'", 4, "stands in the header Authorization"),
-        ("credential = 'env:A'\ninject_mode = 'header'\ninject_name = 'a b'", 5, "not the name of a header"),
-        ("credential = 'env:A'\ninject_mode = 'header'\ninject_name = 'Host'", 5, "is not for secrets"),
-        ("credential = 'env:A'\ninject_mode = 'query'\ninject_name = 'a&b'", 5, "not the name of a parameter"),
-        ("credential = 'env:A'\ninject_mode = 'basic'\ninject_name = 'a:b'", 5, "not the name of a user"),
+        ("credential = 'env:A'\ninject_mode = 'header'\ninject_name = 'a b'", 5,
+         "not the name of a header"),
+        ("credential = 'env:A'\ninject_mode = 'header'\ninject_name = 'Host'", 5,
+         "is not for secrets"),
+        ("credential = 'env:A'\ninject_mode = 'query'\ninject_name = 'a&b'", 5,
+         "not the name of a parameter"),
+        ("credential = 'env:A'\ninject_mode = 'basic'\ninject_name = 'a:b'", 5,
+         "not the name of a user"),
         ("env = { A = '<placeholder>' }", 3, "no credential that <placeholder>"),
         ("env = { A = 1 }", 3, "expected a text"),
         ("env = { 'A B' = 'x' }", 3, "not the name of an environment variable"),
@@ -132,9 +138,11 @@ def test_a_host_is_opened_as_a_whole_or_not(world: World) -> None:
 
 def test_what_is_written_down_again_is_the_same_route(world: World) -> None:
     text = (
-        "[network]\ninspect = ['b.example', 'a.example']\n[network.routes.x]\nupstream = 'http://h:81/v1'\n"
+        "[network]\ninspect = ['b.example', 'a.example']\n[network.routes.x]\n"
+        "upstream = 'http://h:81/v1'\n"
         "credential = 'command:say $$x'\ninject_mode = 'header'\ninject_name = 'X-Key'\n"
-        "env = { B = '<route>', A = '$$<placeholder>' }\nendpoint_rules = [{ method = '*', path = '/**' }]\n"
+        "env = { B = '<route>', A = '$$<placeholder>' }\nendpoint_rules = [{ method = '*', "
+        "path = '/**' }]\n"
     )
     once = to_toml(world.load_text(text))
     assert to_toml(world.load_text(once)) == once

@@ -467,7 +467,10 @@ ASKED = (
     "$UNSET",
     "$EDITOR x",
     "rm -rf $UNSET",
-    "for d in a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3 4 5 6 7 8 9 /; do rm -rf $d; done",
+    (
+        "for d in a b c d e f g h i j k l m n o p q r s t u v w x y z 1 2 3 4 5 6 7 8 9 /; "
+        "do rm -rf $d; done"
+    ),
     'rm -rf "$UNSET"',
     "rm -rf $UNSET/bin",
     "rm -rf ${UNSET:?}/*",

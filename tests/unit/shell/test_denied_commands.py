@@ -95,9 +95,11 @@ def test_what_does_not_parse_is_denied_if_it_could_be_denied(line: str) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["(" * 5000 + "reboot" + ")" * 5000, "sh -c " * 3000 + "x", "$(" * 300 + "ls" + ")" * 300, "a=" * 20000,
+    ["(" * 5000 + "reboot" + ")" * 5000, "sh -c " * 3000 + "x", "$(" * 300 + "ls" + ")" * 300,
+     "a=" * 20000,
      "{a,b}" * 50,
-     "rm -rf " + "x " * 50_000, "x" * (2 << 20), "nc" + "(" * (2 << 18), "echo " + "$X" * 5000, "f() { f; }; " * 2000],
+     "rm -rf " + "x " * 50_000, "x" * (2 << 20), "nc" + "(" * (2 << 18), "echo " + "$X" * 5000,
+     "f() { f; }; " * 2000],
 )  # fmt: skip
 def test_monstrous_lines_end(line: str) -> None:
     assert judged(line).action in (Action.ALLOW, Action.ASK, Action.DENY)
@@ -152,30 +154,28 @@ def quoted(draw: st.DrawFn, line: str) -> str:
 
 
 WRAPPED = [
-    "{}", "sudo {}", "sudo -u root {}", "env {}", "env -i X=1 {}", "nohup {}", "nice -n 3 {}", "timeout 5 {}",
-    "time {}",
-    "command {}", "exec {}", "eval {}", "xargs {}", "busybox {}", "setsid {}", "stdbuf -o0 {}",
-    "ionice -c 2 {}", "A=b {}", "linux64 {}", "setarch x86_64 {}", "setarch x86_64 -R {}", "env - {}",
-    "/lib64/ld-linux-x86-64.so.2 {}",
-    "env -C /tmp {}", "coproc {}", "coproc X {{ {}; }}", "{{ f() {{ \"$@\"; }}; f {}; }}",
-    "{{ set -- {}; \"$@\"; }}",
+    "{}", "sudo {}", "sudo -u root {}", "env {}", "env -i X=1 {}", "nohup {}", "nice -n 3 {}",
+    "timeout 5 {}", "time {}", "command {}", "exec {}", "eval {}", "xargs {}", "busybox {}",
+    "setsid {}", "stdbuf -o0 {}", "ionice -c 2 {}", "A=b {}", "linux64 {}", "setarch x86_64 {}",
+    "setarch x86_64 -R {}", "env - {}", "/lib64/ld-linux-x86-64.so.2 {}", "env -C /tmp {}",
+    "coproc {}", "coproc X {{ {}; }}", "{{ f() {{ \"$@\"; }}; f {}; }}", "{{ set -- {}; \"$@\"; }}",
 ]  # fmt: skip
 # With the line as one word.
 TOLD = [
-    "sh -c {}", "bash <<< {}", "eval -- {}", ". /dev/stdin <<< {}", "source /dev/fd/0 <<< {}", "bash /dev/stdin <<< {}",
-    "echo {} | bash /proc/self/fd/0", "echo {} | xargs -I% sh -c %", "{{ alias x={}; x; }}", "{{ exec <<< {}; sh; }}",
-    "trap -- {} EXIT", "echo {} | at now", "batch <<< {}", "sg root {}", "sg root -c {}",
-    "PROMPT_COMMAND={} bash -i", "echo {} | ssh h",
-    "env BASH_ENV=<(echo {}) bash -c :", "bash --rcfile <(echo {}) -i", "bash --init-file <(echo {}) -ic :",
-    "su - root -c {}", "su root -- -c {}", "su - -c {}", "runuser -l root -c {}", "runuser root -c {}",
-    "env GIT_EXTERNAL_DIFF={} git diff --ext-diff", "GIT_PAGER={} git log",
+    "sh -c {}", "bash <<< {}", "eval -- {}", ". /dev/stdin <<< {}", "source /dev/fd/0 <<< {}",
+    "bash /dev/stdin <<< {}", "echo {} | bash /proc/self/fd/0", "echo {} | xargs -I% sh -c %",
+    "{{ alias x={}; x; }}", "{{ exec <<< {}; sh; }}", "trap -- {} EXIT", "echo {} | at now",
+    "batch <<< {}", "sg root {}", "sg root -c {}", "PROMPT_COMMAND={} bash -i", "echo {} | ssh h",
+    "env BASH_ENV=<(echo {}) bash -c :", "bash --rcfile <(echo {}) -i",
+    "bash --init-file <(echo {}) -ic :", "su - root -c {}", "su root -- -c {}", "su - -c {}",
+    "runuser -l root -c {}", "runuser root -c {}", "env GIT_EXTERNAL_DIFF={} git diff --ext-diff",
+    "GIT_PAGER={} git log",
 ]  # fmt: skip
 AROUND = [
-    "{}", "( {} )", "{{ {}; }}", "true && {}", "false || {}", "ls; {}", "ls | {}", "{} | cat", "{} &", "! {}",
-    "if {}; then :; fi",
-    "while {}; do :; done", "for i in 1; do {}; done", "case x in x) {} ;; esac", "f() {{ {}; }}",
-    "echo $({})", 'echo "$({})"',
-    "cat <({})", "X=$({})", "ls\n{}\nls", "{} > /dev/null 2>&1", "cd /tmp; {}", "[ -n \"$({})\" ]",
+    "{}", "( {} )", "{{ {}; }}", "true && {}", "false || {}", "ls; {}", "ls | {}", "{} | cat",
+    "{} &", "! {}", "if {}; then :; fi", "while {}; do :; done", "for i in 1; do {}; done",
+    "case x in x) {} ;; esac", "f() {{ {}; }}", "echo $({})", 'echo "$({})"', "cat <({})",
+    "X=$({})", "ls\n{}\nls", "{} > /dev/null 2>&1", "cd /tmp; {}", "[ -n \"$({})\" ]",
 ]  # fmt: skip
 
 

@@ -22,54 +22,54 @@ from paddock.shell.denied_commands import Reading, read
 from paddock.shell.dialect import Dialect
 from paddock.shell.words import unknown
 from tests.support.features import need_program
+from tests.support.stress import LEVEL, amount
 
 SHELLS = [("bash", Dialect.BASH), ("dash", Dialect.SH)]
-TEXTS = 1500 * int(os.environ.get("PADDOCK_STRESS", "1"))
-SEED = int.from_bytes(os.urandom(6), "big") if "PADDOCK_STRESS" in os.environ else 4
+TEXTS = amount(ordinary=1500, first=1500, more=1500)
+SEED = int.from_bytes(os.urandom(6), "big") if LEVEL else 4
 FRAGMENTS = (
-    "ok", "ok a", "ok b", "a", "1", "E", "x", "-", "-c", ":", ",", "/", "%", "^", "=", "+=", "@", "~", " ", " ", " ",
-    "\t", "\n", ";", ";", "&", "|", "&&", "||", "|&", "!", "#", " #", "\\", "\\\n", "\\ ", "\\\t", "\\;", "\\#",
-    "\\`",
-    '\\"', "\\'", "'", '"', "''", '""', "'a'", '"a"', "$'", "$'a'", '$"', '$"a"', "$", "$x", "$1", "$#", "$@", "${x}",
-    "${#x}", "${!x}", "${x:-", "${x#", "${x%", "${x@P}", '"${x', '}"', "}", "{ ", "; }", "{ :;}", "{a,b}", "{a..b}",
-    "{", ".." , "``", "`", "`:`", "$(", ")", '"$(', ')"', "$()", "$(:)", "(", "(:)", "$((", "((", "))", "((1))",
-    "$((1))",
-    "$[", "[", "]", "[ a ]", "[[ ", " ]]", "[[ a ]]", "x[0]=", "a[0]=1", "a=", "a=b ", "a=(", "a=(1)", "x='$(pwn)';",
-    "<<E\n", "\nE\n", "\nE", "<<'E'\n", "<<-E\n", "<<\\E\n", "<<E;", "<<\"E\" ", "<<E <<F\n", "\nF\n", "<<E\nE\n",
-    "<<E\n$x\nE\n", "<<-E\n\tE\n", "<<<", "<<<a", ">f", "<f", "2>f", "2>&1", "&>", ">&", "<&", ">|", "<>", "<(", ">(",
-    "<(:)", "if ", "then ", "fi", "if :;then :;fi", "for i in ", "for i in a;do :;done", "while ",
-    "while false;do :;done",
-    "do ", "done", "in", "case x in ", "x) ", ";; ", "esac", "case a in a);;esac", "function f ", "f()", "f(){ :;}",
-    "function g { :;}", "declare a=1", "export a", "unset a", "time ", "eval ", "bash -c ", "sh -c ", "exec ",
-    "command ",
-    "env ", "env -S", "--split-s=", "xargs ", "nice ", "é", "\u00a0", "\u2003", "== ", "=~ ",
+    "ok", "ok a", "ok b", "a", "1", "E", "x", "-", "-c", ":", ",", "/", "%", "^", "=", "+=", "@",
+    "~", " ", " ", " ", "\t", "\n", ";", ";", "&", "|", "&&", "||", "|&", "!", "#", " #", "\\",
+    "\\\n", "\\ ", "\\\t", "\\;", "\\#", "\\`", '\\"', "\\'", "'", '"', "''", '""', "'a'", '"a"',
+    "$'", "$'a'", '$"', '$"a"', "$", "$x", "$1", "$#", "$@", "${x}", "${#x}", "${!x}", "${x:-",
+    "${x#", "${x%", "${x@P}", '"${x', '}"', "}", "{ ", "; }", "{ :;}", "{a,b}", "{a..b}", "{", "..",
+    "``", "`", "`:`", "$(", ")", '"$(', ')"', "$()", "$(:)", "(", "(:)", "$((", "((", "))", "((1))",
+    "$((1))", "$[", "[", "]", "[ a ]", "[[ ", " ]]", "[[ a ]]", "x[0]=", "a[0]=1", "a=", "a=b ",
+    "a=(", "a=(1)", "x='$(pwn)';", "<<E\n", "\nE\n", "\nE", "<<'E'\n", "<<-E\n", "<<\\E\n", "<<E;",
+    "<<\"E\" ", "<<E <<F\n", "\nF\n", "<<E\nE\n", "<<E\n$x\nE\n", "<<-E\n\tE\n", "<<<", "<<<a",
+    ">f", "<f", "2>f", "2>&1", "&>", ">&", "<&", ">|", "<>", "<(", ">(", "<(:)", "if ", "then ",
+    "fi", "if :;then :;fi", "for i in ", "for i in a;do :;done", "while ", "while false;do :;done",
+    "do ", "done", "in", "case x in ", "x) ", ";; ", "esac", "case a in a);;esac", "function f ",
+    "f()", "f(){ :;}", "function g { :;}", "declare a=1", "export a", "unset a", "time ", "eval ",
+    "bash -c ", "sh -c ", "exec ", "command ", "env ", "env -S", "--split-s=", "xargs ", "nice ",
+    "é", "\u00a0", "\u2003", "== ", "=~ ",
 )  # fmt: skip
 GOALS = ("pwn", ";pwn", "\npwn", " pwn ", "pwn z", "ok z", ";ok z", " ok z")
 # Texts that were once read otherwise than bash reads them.
 OTHERWISE = (
-    "\\ #; pwn", "[ -f x ]#;pwn", "ok status &\\ #;pwn", "ok status \\ #; pwn", "<<<\\  pwn ok status",
-    "x[0]=\\\n pwn ok status", "ok status ``\npwn", "pwn ``x", "p``wn", "bash -c `` pwn", "p{w..w}n",
-    "time x[0]=, pwn", "x='$(pwn)'; echo ${x@P}", "x='$'; y='(pwn)'; z=$x$y; echo ${z@P}",
-    "ok status\n\\ function f pwn",
-    "env --split-s=pwn", "env --split-s pwn", "echo pwn | xargs --replace=% bash -c %",
-    "echo pwn | xargs -i bash -c {}",
-    "echo a | xargs --replace pwn", "echo a | xargs -in pwn", "printf 'ok\\npwn\\n' | xargs -I% bash -c %",
-    "echo ok pwn | xargs -n1 bash -c", "setarch -R pwn", "setarch x86_64 -R pwn", "choom -n 100 -- pwn",
-    "env 1=2 pwn",
-    "echo a | split --filter=pwn", "echo a | split - --filt=pwn", "ok za''\\ b", "ok z$", "a=(1)in\\\t pwn ",
-    "x[0]=''#\\\t\npwn", "[ a ]#;pwn", "a=(1)\"a\" pwn for i in ", ">&\\ \npwn", "&> \\\t pwn ", "<&$\npwn",
-    "a=\\  pwn ",
+    "\\ #; pwn", "[ -f x ]#;pwn", "ok status &\\ #;pwn", "ok status \\ #; pwn",
+    "<<<\\  pwn ok status", "x[0]=\\\n pwn ok status", "ok status ``\npwn", "pwn ``x", "p``wn",
+    "bash -c `` pwn", "p{w..w}n", "time x[0]=, pwn", "x='$(pwn)'; echo ${x@P}",
+    "x='$'; y='(pwn)'; z=$x$y; echo ${z@P}", "ok status\n\\ function f pwn", "env --split-s=pwn",
+    "env --split-s pwn", "echo pwn | xargs --replace=% bash -c %", "echo pwn | xargs -i bash -c {}",
+    "echo a | xargs --replace pwn", "echo a | xargs -in pwn",
+    "printf 'ok\\npwn\\n' | xargs -I% bash -c %", "echo ok pwn | xargs -n1 bash -c",
+    "setarch -R pwn", "setarch x86_64 -R pwn", "choom -n 100 -- pwn", "env 1=2 pwn",
+    "echo a | split --filter=pwn", "echo a | split - --filt=pwn", "ok za''\\ b", "ok z$",
+    "ok z=~", "env -S ok z=~ |&\\#", "ok z=b:~:~/c", "ok z+=~", "ok z={~,b}", "ok --z=~",
+    "a=(1)in\\\t pwn ", "x[0]=''#\\\t\npwn", "[ a ]#;pwn", "a=(1)\"a\" pwn for i in ", ">&\\ \npwn",
+    "&> \\\t pwn ", "<&$\npwn", "a=\\  pwn ",
     "?>&esac>f;a=(1)@ pwn", "\"\"^done\\\t#;pwn${x}", "ok b\"\"pwn$@case x in ", "((1 # ));pwn\n))",
     "`ok #`; pwn; `ok\n`", "ok <<E\na\nE \npwn\nE\n", "ok a >\npwn", "ok 'a' z\\\t},",
-    "env -S pwn \\;nice ", "ok a;ok z\\\n<(:)", "ok b<&-cwhile || pwn", "pwn<&--split-s=", "ok - <<E\na\nE",
-    "xargs  pwn <<<a<<E\n$x\nE\n",
-    "2>f|&\npwn -c2>&1", "nice \nE\n ok z<(:)env -S<<-E\n\tE\n1", ",;ok z{ \"\"~", ">&- pwn", "ok <&- pwn",
-    "!-c\\\n\nF\n ok z{=$1",
-    "env -Sok z--split-s=", "env -S'-u x' pwn", "\\ok zexec { {",
-    "(ok == a\npwn\n)", "(ok == a;pwn)", "{ ok =~ a|pwn; }", "<& -pwn ok f", "1>& -pwn ok", "<&\\\n -pwn ok",
-    "ok <<< \"${x-'$(pwn)'}\"", "ok <<< \"${x-$'$(pwn)'}\"", "ok <<E\n${x-'$(pwn)'}\nE", "ok \"${x-${y-'$(pwn)'}}\"",
-    "ok `ok \\\\\"\npwn\n\"`", 'ok "`ok "\\`pwn\\`"`"', "bash 0<<<pwn", "ok\u00a0z", "pwn\u00a0ok",
-    "ok z\u2003z", "ok `ok&&2>\u00a0`", "env -S 'ok\u00a0z'", "echo 'ok\u00a0z' | xargs ok", "bash 0<<E\npwn\nE",
+    "env -S pwn \\;nice ", "ok a;ok z\\\n<(:)", "ok b<&-cwhile || pwn", "pwn<&--split-s=",
+    "ok - <<E\na\nE", "xargs  pwn <<<a<<E\n$x\nE\n", "2>f|&\npwn -c2>&1",
+    "nice \nE\n ok z<(:)env -S<<-E\n\tE\n1", ",;ok z{ \"\"~", ">&- pwn", "ok <&- pwn",
+    "!-c\\\n\nF\n ok z{=$1", "env -Sok z--split-s=", "env -S'-u x' pwn", "\\ok zexec { {",
+    "(ok == a\npwn\n)", "(ok == a;pwn)", "{ ok =~ a|pwn; }", "<& -pwn ok f", "1>& -pwn ok",
+    "<&\\\n -pwn ok", "ok <<< \"${x-'$(pwn)'}\"", "ok <<< \"${x-$'$(pwn)'}\"",
+    "ok <<E\n${x-'$(pwn)'}\nE", "ok \"${x-${y-'$(pwn)'}}\"", "ok `ok \\\\\"\npwn\n\"`",
+    'ok "`ok "\\`pwn\\`"`"', "bash 0<<<pwn", "ok\u00a0z", "pwn\u00a0ok", "ok z\u2003z",
+    "ok `ok&&2>\u00a0`", "env -S 'ok\u00a0z'", "echo 'ok\u00a0z' | xargs ok", "bash 0<<E\npwn\nE",
 )  # fmt: skip
 # Arithmetic takes the value of a variable for arithmetic, and runs the substitution in a subscript.
 _SPLIT = "x='a[$'; y='(pwn)]'; z=$x$y; "
@@ -77,20 +77,24 @@ _OUTPUT = "z=\"a[$(printf '\\044')(pwn)]\"; "
 _READ_BACK = "printf '%b\\n' 'a\\0133\\044(pwn)\\0135' > f; "
 EVALUATED = (
     *(before + act for before in (_SPLIT, _OUTPUT) for act in (
-        "((z))", "[[ $z -eq 0 ]]", "[[ z -eq 0 ]]", "[[ -v $z ]]", '[ -v "$z" ]', 'test -v "$z"', "let z", 'let "$z"',
-        "declare -i w=z", "declare -i w; w=z", "echo ${a[z]}", "echo $((z))", "echo $[z]", "a[z]=1", "echo ${HOME:z}",
-        "for ((z;0;)); do :; done", 'printf -v "$z" a', 'a=1; unset "$z"', 'read "$z" <<<a', "echo ${!z}",
-        'declare "$z=1"', 'f() { local "$z=1"; }; f', "declare -n r=$z; echo $r", "RANDOM=z", "w=z; v=w; ((v))",
+        "((z))", "[[ $z -eq 0 ]]", "[[ z -eq 0 ]]", "[[ -v $z ]]", '[ -v "$z" ]', 'test -v "$z"',
+        "let z", 'let "$z"', "declare -i w=z", "declare -i w; w=z", "echo ${a[z]}", "echo $((z))",
+        "echo $[z]", "a[z]=1", "echo ${HOME:z}", "for ((z;0;)); do :; done", 'printf -v "$z" a',
+        'a=1; unset "$z"', 'read "$z" <<<a', "echo ${!z}", 'declare "$z=1"',
+        'f() { local "$z=1"; }; f', "declare -n r=$z; echo $r", "RANDOM=z", "w=z; v=w; ((v))",
         'f() { (($1)); }; f "$z"', "export z; bash -c '((z))'",
     )),
     *(_READ_BACK + act for act in (
         "z=$(cat f); ((z))", "z=$(<f); ((z))", "read z < f; ((z))", "mapfile -t z < f; ((z))",
-        "while read z; do echo $((z)); done < f", "for z in $(cat f); do ((z)); done", "((`cat f`))", "let $(cat f)",
-        "set -- $(cat f); (($1))", "cat f | { read z; [[ $z -gt 1 ]]; }",
+        "while read z; do echo $((z)); done < f", "for z in $(cat f); do ((z)); done",
+        "((`cat f`))", "let $(cat f)", "set -- $(cat f); (($1))",
+        "cat f | { read z; [[ $z -gt 1 ]]; }",
     )),
-    "printf -v 'a[$(pwn)]' x", "test -v 'a[$(pwn)]'", "a=1; unset 'a[$(pwn)]'", "read 'a[$(pwn)]' <<<x",
-    "x=a[$; y='(pwn)]'; z=$x$y; ((z))", 'x="a[$"; y="(pwn)]"; z=$x$y; ((z))', "x='a[`pwn'; y='`]'; z=$x$y; ((z))",
-    "touch 'a[$'; for x in a*; do z=\"$x(pwn)]\"; ((z)); done", "printf -v x '\\044'; z=\"a[$x(pwn)]\"; ((z))",
+    "printf -v 'a[$(pwn)]' x", "test -v 'a[$(pwn)]'", "a=1; unset 'a[$(pwn)]'",
+    "read 'a[$(pwn)]' <<<x", "x=a[$; y='(pwn)]'; z=$x$y; ((z))",
+    'x="a[$"; y="(pwn)]"; z=$x$y; ((z))', "x='a[`pwn'; y='`]'; z=$x$y; ((z))",
+    "touch 'a[$'; for x in a*; do z=\"$x(pwn)]\"; ((z)); done",
+    "printf -v x '\\044'; z=\"a[$x(pwn)]\"; ((z))",
 )  # fmt: skip
 _PROCESS = re.compile(r"/dev/fd/[0-9]+(-[0-9]+)?")
 _GLOB = re.compile(r"[*?]|\[.*\]")
@@ -125,7 +129,8 @@ class Ground:
         try:  # the end of the output is waited for, and with it programs in the background
             subprocess.run(
                 [*self.words, text], env=self.environment | {"CALLS": str(logs)}, cwd=self.cwd,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=5,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=5,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return
@@ -195,9 +200,12 @@ def test_what_arithmetic_may_run_is_a_doubt(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["i=0; while ((i < 3)); do i=$((i + 1)); done", "n=$(wc -l < f); [[ $n -gt 3 ]] && ls", "read -r line < f; ls",
-     "for i in $(seq 1 3); do echo $((i * 2)); done", "a=(1 2); echo ${a[0]} ${#a[@]}", "[[ -n $x && $y == a* ]]",
-     "start=$(date +%s); ls; echo $(($(date +%s) - start))", "awk '{print $1}' f; ((1 + 1))", "local_x=$(cat f); ls"],
+    ["i=0; while ((i < 3)); do i=$((i + 1)); done", "n=$(wc -l < f); [[ $n -gt 3 ]] && ls",
+     "read -r line < f; ls",
+     "for i in $(seq 1 3); do echo $((i * 2)); done", "a=(1 2); echo ${a[0]} ${#a[@]}",
+     "[[ -n $x && $y == a* ]]",
+     "start=$(date +%s); ls; echo $(($(date +%s) - start))", "awk '{print $1}' f; ((1 + 1))",
+     "local_x=$(cat f); ls"],
 )  # fmt: skip
 def test_honest_arithmetic_is_no_doubt(text: str) -> None:
     reading = read(text, cwd="/w", home="/h")
@@ -229,8 +237,10 @@ def test_the_programs_of_the_test_log_what_runs(shell: tuple[Ground, Dialect]) -
 
 @pytest.mark.parametrize(
     "text",
-    ["python3 - <<'E'\nprint(1)\nE", 'x="${y:-a b}" ls', "for ((i = 0; i < 3; i++)); do ls; done", "a=(1\n2 # c\n)",
-     "git commit -m \"$(cat <<'E'\na # `b`\nE\n)\"", "ls \\\n  -l", "ls a\\ b # c", "{ ls; } 2>&1 # c", "exec 3>&-"],
+    ["python3 - <<'E'\nprint(1)\nE", 'x="${y:-a b}" ls', "for ((i = 0; i < 3; i++)); do ls; done",
+     "a=(1\n2 # c\n)",
+     "git commit -m \"$(cat <<'E'\na # `b`\nE\n)\"", "ls \\\n  -l", "ls a\\ b # c",
+     "{ ls; } 2>&1 # c", "exec 3>&-"],
 )  # fmt: skip
 def test_an_honest_text_is_read(text: str) -> None:
     reading = read(text, cwd="/w", home="/h")

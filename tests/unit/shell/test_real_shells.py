@@ -83,9 +83,9 @@ def test_a_line_that_dash_reads_as_a_denied_program_is_denied_for_dash(line: str
 
 
 BASHISMS = (
-    "a=(1 2); echo ${a[1]}", "[[ a == b ]]", "ls |& cat", "diff <(ls) <(ls)", "((reboot))", "echo $'a'", "cat <<<x",
-    "ls &>x", "function f { ls; }", "echo {a,b}", "for ((;;)) do ls; done", "echo ${a//b/c}", "echo ${a:1:2}",
-    "x+=1", "select x in a; do ls; done", "echo $[1]",
+    "a=(1 2); echo ${a[1]}", "[[ a == b ]]", "ls |& cat", "diff <(ls) <(ls)", "((reboot))",
+    "echo $'a'", "cat <<<x", "ls &>x", "function f { ls; }", "echo {a,b}", "for ((;;)) do ls; done",
+    "echo ${a//b/c}", "echo ${a:1:2}", "x+=1", "select x in a; do ls; done", "echo $[1]",
 )  # fmt: skip
 
 
@@ -97,7 +97,8 @@ def test_what_only_bash_reads_so_is_asked_about_where_there_is_no_bash(line: str
 
 @pytest.mark.parametrize(
     "line",
-    ["x='a[$(evilprog)]'; ((x))", "test -v 'a[$(evilprog)]'", "[[ -v 'a[$(evilprog)]' ]]", "mapfile -C evilprog -c 1",
+    ["x='a[$(evilprog)]'; ((x))", "test -v 'a[$(evilprog)]'", "[[ -v 'a[$(evilprog)]' ]]",
+     "mapfile -C evilprog -c 1",
      "compgen -C evilprog", r"x=a\[\$\(evilprog\)\]; echo $((x))"],
 )  # fmt: skip
 def test_a_command_that_bash_finds_in_a_quoted_word_is_no_silent_one(line: str) -> None:
@@ -142,8 +143,8 @@ def test_no_program_runs_that_the_judge_did_not_list(
             "BASH_FUNC_p0%%": "() { p3; }",
         }
         subprocess.run(
-            [*shell_words(path), line], env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=120,
+            [*shell_words(path), line], env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=120,
         )  # fmt: skip
         started = set(log.read_text().split("\n")) - {""}
         listed = {
@@ -206,21 +207,27 @@ def _line(chance: random.Random, depth: int) -> str:
             [simple, simple, f"x={word()}", f"x=1 {simple}", f"{simple} >out", f"[ {word()} ]"]
         )
     forms = [
-        lambda: f"{part()} || {part()}", lambda: f"{part()} && {part()}", lambda: f"{part()} | {part()}",
-        lambda: f"{part()}; {part()}", lambda: f"( {part()} )", lambda: f"({part()})", lambda: f"{{ {part()}; }}",
-        lambda: f"! {part()}", lambda: f"if {part()}; then {part()}; else {part()}; fi",
-        lambda: f"while {part()}; do {part()}; break; done", lambda: f"for x in {word()} {word()}; do {part()}; done",
-        lambda: f"case {word()} in a) {part()};; *) {part()};; esac", lambda: f"f() {{ {part()}; }}; f",
-        lambda: f"p0 $({part()})", lambda: f'p0 "$({part()})"', lambda: f"x=`{simple}`; $x",
+        lambda: f"{part()} || {part()}", lambda: f"{part()} && {part()}",
+        lambda: f"{part()} | {part()}", lambda: f"{part()}; {part()}", lambda: f"( {part()} )",
+        lambda: f"({part()})", lambda: f"{{ {part()}; }}", lambda: f"! {part()}",
+        lambda: f"if {part()}; then {part()}; else {part()}; fi",
+        lambda: f"while {part()}; do {part()}; break; done",
+        lambda: f"for x in {word()} {word()}; do {part()}; done",
+        lambda: f"case {word()} in a) {part()};; *) {part()};; esac",
+        lambda: f"f() {{ {part()}; }}; f", lambda: f"p0 $({part()})", lambda: f'p0 "$({part()})"',
+        lambda: f"x=`{simple}`; $x",
         lambda: f"[ {word()} {chance.choice(['||', '&&', '|', ';', '&', '-a'])} {word()} ]",
         lambda: f"[[ {word()} {chance.choice(['||', '&&', '==', '<', '|'])} {word()} ]]",
-        lambda: f"(({chance.choice(['p1', 'x=1', 'p0 || p1', '(p1)', 'p2)'])}))", lambda: f"(({part()}) )",
-        lambda: f"a=({word()} $({part()})); p0 ${{a[0]}}", lambda: f"p0 <({part()})", lambda: f"{part()} |& {part()}",
-        lambda: f"function g {{ {part()}; }}", lambda: f"{simple} &>out", lambda: f"p0 <<<$({part()})",
-        lambda: f"p0 <<E\n$({simple})\nE\n", lambda: f"eval '{simple}'", lambda: f"set -o pipefail; {part()}",
-        lambda: f"time {part()}", lambda: f"{{p1,p2}} {word()}", lambda: f"trap '{simple}' EXIT",
-        lambda: f"exec {simple}",
-        lambda: f"p0 $(( {chance.choice(['1', 'x', '$(p1)'])} ))", lambda: f"p0 ${{x:-$({simple})}}",
-        lambda: f"{part()} &\nwait", lambda: f"p0 \\\n{word()}", lambda: f"{part()} # {word()}\n{part()}",
+        lambda: f"(({chance.choice(['p1', 'x=1', 'p0 || p1', '(p1)', 'p2)'])}))",
+        lambda: f"(({part()}) )", lambda: f"a=({word()} $({part()})); p0 ${{a[0]}}",
+        lambda: f"p0 <({part()})", lambda: f"{part()} |& {part()}",
+        lambda: f"function g {{ {part()}; }}", lambda: f"{simple} &>out",
+        lambda: f"p0 <<<$({part()})", lambda: f"p0 <<E\n$({simple})\nE\n",
+        lambda: f"eval '{simple}'", lambda: f"set -o pipefail; {part()}", lambda: f"time {part()}",
+        lambda: f"{{p1,p2}} {word()}", lambda: f"trap '{simple}' EXIT", lambda: f"exec {simple}",
+        lambda: f"p0 $(( {chance.choice(['1', 'x', '$(p1)'])} ))",
+        lambda: f"p0 ${{x:-$({simple})}}",
+        lambda: f"{part()} &\nwait", lambda: f"p0 \\\n{word()}",
+        lambda: f"{part()} # {word()}\n{part()}",
     ]  # fmt: skip
     return chance.choice(forms)()

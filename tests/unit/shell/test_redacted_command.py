@@ -12,10 +12,11 @@ from paddock.shell.redacted_command import shown_command
 from paddock.text.redact import MARK
 
 PIECES = (
-    "evil", "./evil", "rm -rf x", "hunter2", "password=", "token: ", "token:", "--token ", "-secret ", "bearer ",
-    "Basic ", "https://a:", "@b", "'-----BEGIN RSA PRIVATE KEY-----'", "'-----END RSA PRIVATE KEY-----'",
-    "curl -u a:", "exec -a ", "env -u ", "sh -c ", "sudo -u ", "eval ", "X=", "TOKEN=", "'", '"', "`", "$(", ")",
-    "${x:-", "}", "$'", "\\", "\n", " ", ";", "|", "&", " #", "<<E\n", "\nE\n", "<<<", "[[ ", " ]]", "((", "))",
+    "evil", "./evil", "rm -rf x", "hunter2", "password=", "token: ", "token:", "--token ",
+    "-secret ", "bearer ", "Basic ", "https://a:", "@b", "'-----BEGIN RSA PRIVATE KEY-----'",
+    "'-----END RSA PRIVATE KEY-----'", "curl -u a:", "exec -a ", "env -u ", "sh -c ", "sudo -u ",
+    "eval ", "X=", "TOKEN=", "'", '"', "`", "$(", ")", "${x:-", "}", "$'", "\\", "\n", " ", ";",
+    "|", "&", " #", "<<E\n", "\nE\n", "<<<", "[[ ", " ]]", "((", "))",
     "q7Zp2Xv9Lk4Tn8Rw3Yb6Mc1Jd5Hf0GsA",
 )  # fmt: skip
 

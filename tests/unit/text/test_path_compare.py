@@ -102,9 +102,11 @@ def test_neither_a_link_nor_dots_leave_the_boundary(workspace: Path) -> None:
     (workspace / "deep" / "up").symlink_to("..")
     policy = policy_in(workspace)
     outside = str(workspace.parent / "outside" / "file")
-    for path in ("link/file", "direct", "../outside/file", outside, f"{workspace}/link/file", "link/new",
+    for path in ("link/file", "direct", "../outside/file", outside, f"{workspace}/link/file",
+    "link/new",
     "link/../outside/file",
-                 "deep/up/link/file", f"/proc/self/root{outside}", f"/proc/{os.getpid()}/root{outside}",
+                 "deep/up/link/file", f"/proc/self/root{outside}",
+                 f"/proc/{os.getpid()}/root{outside}",
                  f"{workspace}-evil/x"):  # fmt: skip
         decision = reads(policy, path)
         assert (decision.action, decision.step) == (Action.DENY, Step.ALLOWED_PATHS), path

@@ -33,7 +33,10 @@ def test_both_rates_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         found = sum(secret not in gone(text) for text, secret in SECRETS)
         spared = sum(gone(text) == text for text in PLAIN)
         with capsys.disabled():
-            rates = f"{found} of {len(SECRETS)} secrets gone, {spared} of {len(PLAIN)} plain texts untouched"
+            rates = (
+                f"{found} of {len(SECRETS)} secrets gone, "
+                f"{spared} of {len(PLAIN)} plain texts untouched"
+            )
             print(f"\nredaction in {kind}: {rates}")
         # In a command a key outside of quotes is lines of their own, of which only long ones look
         # like a key.

@@ -43,7 +43,7 @@ def tools(policy: ToolPolicy, **settings: Any) -> Tools:
     return Tools(policy, **settings)
 
 
-def test_what_is_denied_asks_nobody_and_does_nothing(tmp_path: Path) -> None:
+def test_a_denied_call_asks_no_approver_and_does_nothing(tmp_path: Path) -> None:
     """A-016"""
     approver, executor, journal = Answers(), Echo(), Recorded()
     with Desk(approver) as desk:
@@ -138,7 +138,7 @@ def test_an_answer_is_about_this_command_in_this_directory(tmp_path: Path) -> No
     assert executor.ran[0][1:] == (str(tmp_path), 120.0)
 
 
-def test_nobody_to_ask_is_a_no(tmp_path: Path) -> None:
+def test_a_question_without_an_approver_is_denied(tmp_path: Path) -> None:
     """A-098"""
     journal = Recorded()
     made = tools(ToolPolicy(cwd=tmp_path), recorder=journal)
@@ -191,7 +191,7 @@ def test_what_was_shown_is_what_is_written_or_nothing_is(tmp_path: Path) -> None
     assert (tmp_path / "f").read_text() == "another\n"
 
 
-def test_who_runs_commands_says_whether_they_are_confined(tmp_path: Path) -> None:
+def test_the_executor_says_whether_commands_are_confined(tmp_path: Path) -> None:
     """A-050, A-052, A-054: not the policy's word, and not a mode's name."""
     policy = lenient(tmp_path, writes_confined=True)
     assert call(tools(policy, executor=Echo(confines_writes=True)), "bash", command="ls").ok
@@ -422,7 +422,7 @@ async def _opens(call: ToolCall) -> str:
         "link",
     ],
 )
-def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
+def test_a_tool_without_a_spec_gets_no_denied_path(
     tmp_path: Path, spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever spelling, and whatever the argument is called; a general yes does not open it."""
@@ -443,7 +443,7 @@ def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
     assert nested.outcome is ToolOutcome.BLOCKED, nested
 
 
-def test_a_tool_that_nobody_described_stays_inside_allowed_paths(tmp_path: Path) -> None:
+def test_a_tool_without_a_spec_stays_inside_allowed_paths(tmp_path: Path) -> None:
     made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"mine": _opens})
     for value in (
         "/etc/passwd",

@@ -55,7 +55,7 @@ def test_a_file_is_read_whole_or_by_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "edit_file"])
-def test_what_is_no_file_is_left_alone_and_holds_nobody_up(tmp_path: Path, tool: str) -> None:
+def test_special_files_are_left_alone_and_block_no_call(tmp_path: Path, tool: str) -> None:
     (tmp_path / "directory").mkdir()
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listening:
@@ -265,9 +265,7 @@ def test_an_edit_is_exact(
         assert "2 times (line 1, 3)" in result.message
 
 
-def test_what_somebody_else_writes_meanwhile_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_concurrent_write_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the last look and the exchange, in the worst moment there is."""
     file = tmp_path / "f"
     file.write_text("old")
@@ -316,8 +314,9 @@ def test_a_listing_goes_as_deep_as_asked_and_not_where_it_may_not(tmp_path: Path
         for entry in listing.entries
     ]
     assert found == [
-        (".ssh", "directory", 0), ("a", "directory", 0), ("fifo", "fifo", 0), ("\udcff", "directory", 0),
-        ("a/b", "directory", 0), ("a/back", "link", 0), ("a/b/f", "file", 3),
+        (".ssh", "directory", 0), ("a", "directory", 0), ("fifo", "fifo", 0),
+        ("\udcff", "directory", 0), ("a/b", "directory", 0), ("a/back", "link", 0),
+        ("a/b/f", "file", 3),
     ]  # fmt: skip
     assert (listing.closed, listing.truncated) == ((".ssh",), False)
     shallow = call(tmp_path, "list_directory", path="a").content

@@ -1,7 +1,7 @@
 """The host changes something after it was judged and before it is replaced: its version stays, or
 comes back.
 
-Upper is made by hand here; what the kernel makes of it is tested on real mounts in tests/cow.
+Upper is made by hand here. tests/system/workspace tests real mounts.
 """
 
 from __future__ import annotations

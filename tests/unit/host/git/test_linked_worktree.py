@@ -62,7 +62,7 @@ def test_a_moved_worktree_is_not_listed_any_more(tmp_path: Path) -> None:
     assert "does not list" in str(opening(tmp_path / "moved"))
 
 
-def test_somebody_elses_repository_stays_closed(tmp_path: Path) -> None:
+def test_a_repository_of_another_user_stays_closed(tmp_path: Path) -> None:
     worktree(repository(tmp_path / "r"), tmp_path / "w")
     assert "belongs to uid" in str(opening(tmp_path / "w", uid=os.getuid() + 1))
 

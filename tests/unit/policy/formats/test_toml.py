@@ -123,7 +123,8 @@ def test_every_value_knows_file_line_and_key(world: World) -> None:
 
 def test_a_grant_may_be_a_table_with_more_to_say(world: World) -> None:
     policy = world.load_text(
-        "[filesystem]\nread_globs = [\n  '/a',\n  { path = '~/b/**?', execute = false },\n  { path = '/c' },\n]\n"
+        "[filesystem]\nread_globs = [\n  '/a',\n  { path = '~/b/**?', execute = false },\n"
+        "  { path = '/c' },\n]\n"
         "write_globs = [{ path = '/d', execute = false }, { path = '/e/**', create = true }]\n"
         "allow_globs = [{ path = '/f', create = false }]\n"
     )
@@ -269,7 +270,10 @@ MISTAKES = [
         None,
     ),
     (
-        "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = [\n{ method = 'GET', path = 'v1' }]\n",
+        (
+            "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = [\n{ method = 'GET', "
+            "path = 'v1' }]\n"
+        ),
         4,
         "'/'",
         None,
@@ -291,7 +295,10 @@ MISTAKES = [
     ("[[rule]]\nid = 'a'\n", 1, "has no action", "allow, deny or ask"),
     ("[[rule]]\nid = 'a'\naction = 'permit'\n", 3, "not one of", None),
     (
-        "[[rule]]\nid = 'a'\naction = 'deny'\nuid = 0\n[[rule]]\nid = 'a'\naction = 'deny'\nuid = 1\n",
+        (
+            "[[rule]]\nid = 'a'\naction = 'deny'\nuid = 0\n[[rule]]\nid = 'a'\naction = 'deny'\n"
+            "uid = 1\n"
+        ),
         6,
         "stands in line 1 already",
         None,

@@ -51,7 +51,7 @@ def test_by_name_too(world: World) -> None:
 
 
 @as_root
-def test_a_file_of_somebody_else_is_refused(world: World) -> None:
+def test_a_file_of_another_user_is_refused(world: World) -> None:
     path = world.file("p.conf", "ro /a\n")
     os.chown(path, 12345, -1)
     assert "belongs to uid 12345" in refused(world, path)
@@ -67,7 +67,7 @@ def test_roots_file_is_believed_by_everybody_and_a_users_by_that_user(world: Wor
 
 
 @as_root
-def test_a_directory_of_somebody_else_is_refused(world: World) -> None:
+def test_a_directory_of_another_user_is_refused(world: World) -> None:
     path = world.file("p.conf", "ro /a\n")
     os.chown(path.parent, 12345, -1)
     assert "its directory" in refused(world, path)

@@ -74,7 +74,7 @@ def test_a_link_to_the_root_directory_is_the_root_directory(tmp_path: Path) -> N
         checked_home(str(link), os.getuid(), said_by="test")
 
 
-def test_a_home_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="belongs to uid"):
         checked_home(str(tmp_path), os.getuid() + 1, said_by="test")
 

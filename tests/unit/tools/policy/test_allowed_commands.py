@@ -16,9 +16,9 @@ GIT = r"^git (status|diff|log)( --(stat|short|oneline)| [\w./][\w./~^-]*)*$"
 # Also rules for what sets variables: a rule about one command is none about what it does to the
 # next.
 BUILTINS = (
-    "read", "printf", "test", "[", "getopts", "mapfile", "readarray", "declare", "typeset", "export", "local",
-    "readonly", "let", "unset", "wait", "set", "shopt", "eval", "exec", "source", ".", "alias", "hash", "trap",
-    "command", "builtin", "enable", "cat", "echo", ":", "true",
+    "read", "printf", "test", "[", "getopts", "mapfile", "readarray", "declare", "typeset",
+    "export", "local", "readonly", "let", "unset", "wait", "set", "shopt", "eval", "exec", "source",
+    ".", "alias", "hash", "trap", "command", "builtin", "enable", "cat", "echo", ":", "true",
 )  # fmt: skip
 POLICY = ToolPolicy(
     allowed_paths=None,

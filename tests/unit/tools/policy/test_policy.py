@@ -31,8 +31,8 @@ from tests.unit.policy.world import World
 
 ALLOW, DENY, ASK = Action.ALLOW, Action.DENY, Action.ASK
 FREE: dict[str, Any] = {
-    "allowed_paths": None, "require_approval_for_writes": False, "require_approval_for_execute": False,
-    "cwd": "/w", "home": "/home/ada",
+    "allowed_paths": None, "require_approval_for_writes": False,
+    "require_approval_for_execute": False, "cwd": "/w", "home": "/home/ada",
 }  # fmt: skip
 
 
@@ -448,7 +448,7 @@ def test_an_approval_is_about_exactly_this_file() -> None:
     assert mine.check(write("/w/x")).scope != mine.check(read("/w/x")).scope
 
 
-def test_of_a_tool_that_nobody_here_knows_an_approval_is_about_all_arguments() -> None:
+def test_an_approval_of_an_unknown_tool_is_about_all_arguments() -> None:
     mine = policy(
         tools=[ToolSpec(name="store", effects=frozenset({Effect.WRITE}), paths=("where",))]
     )
@@ -467,7 +467,8 @@ TOML = """
 read_only = false
 allowed_paths = ["<cwd>/**", "/shared/**"]
 denied_paths = ["**/private/**"]
-path_rules = [{ action = "deny", path = "<cwd>/gen/**", op = "write", reason = "made by the build", id = "gen" }]
+path_rules = [{ action = "deny", path = "<cwd>/gen/**", op = "write", reason = "made by the \
+build", id = "gen" }]
 command_rules = [{ action = "ask", exe = "git", argv_regex = "push" }]
 denied_commands = ["terraform destroy"]
 require_approval_for_writes = false
@@ -552,9 +553,10 @@ def test_the_same_file_means_another_boundary_elsewhere(tmp_path: Path) -> None:
         ({"denied_paths": [""]}, "not a pattern"),
         ({"denied_paths": ["/a/**b"]}, "must stand alone"),
         ({"denied_paths": ["x\0y"]}, "not a pattern"),
-        ({"path_rules": [PathRule(action="maybe", path="/a")]}, "not one of allow, deny, ask"),  # type: ignore[arg-type]
+        ({"path_rules": [PathRule(action="maybe", path="/a")]}, ("not one of allow, deny, ask")),  # type: ignore[arg-type]
         ({"path_rules": [PathRule(action=DENY, path="a")]}, r"path_rules\[0\]: not an absolute"),
-        ({"path_rules": [PathRule(action=DENY, path="/a", op="eat")]}, "not one of read"),  # type: ignore[arg-type]
+        ({"path_rules": [PathRule(action=DENY, path="/a", op="eat")]}, "not one of read"),
+        # type: ignore[arg-type]
         ({"command_rules": [CommandRule(action=DENY)]}, "needs exe"),
         (
             {"command_rules": [CommandRule(action=DENY, argv_regex="(")]},
@@ -641,6 +643,7 @@ def test_json_that_makes_no_sense_is_refused(world: World, text: str, said: str)
 def test_every_built_in_pattern_is_one() -> None:
     names = [name for name, _, _ in default_denied_paths()]
     assert names == [
-        "system-files", "environment-files", "credentials", "key-material", "ssh", "cloud", "package-tokens",
+        "system-files", "environment-files", "credentials", "key-material", "ssh", "cloud",
+        "package-tokens",
     ]  # fmt: skip
     policy()

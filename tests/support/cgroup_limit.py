@@ -1,0 +1,120 @@
+"""Control groups of root's around what a test starts: no hog and no bomb gets out of a test,
+whatever is wrong with what is tested. What the kernel counted in them is the host's verdict. Groups
+that are *given* belong to the tester, as an administrator would delegate them; those around him do
+not, so that without a gift Paddock has no group to use.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.features import need, need_root
+from tests.support.tester import Tester
+from tests.support.waiting import wait_for
+
+TREES = Path("/sys/fs/cgroup")
+SAFE_TASKS = 200
+SAFE_MEMORY_MB = 2048
+SAFE_SECONDS = 60
+
+Word = str | bytes | Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupLimit:
+    memory: Path
+    pids: Path
+    given: dict[str, Path]
+    tester: Tester
+
+    def prefix(self) -> list[Word]:
+        """Before a command that root starts: joins the groups, then becomes the tester. Should
+        everything else fail, the kernel ends each process after a minute of work.
+        """
+        groups = {"memory": self.memory, "pids": self.pids, **self.given}
+        join = "".join(f"echo $$ > {group}/cgroup.procs || exit 99; " for group in groups.values())
+        limits = f"prlimit --nproc={2 * SAFE_TASKS} --cpu={SAFE_SECONDS}"
+        user = f"setpriv --reuid={self.tester.uid} --regid={self.tester.gid} --clear-groups"
+        return ["sh", "-c", f'{join}exec {limits} {user} "$@"', "sh"]
+
+    @property
+    def peak_mb(self) -> int:
+        """The most memory that was used at once, files in memory and page cache included."""
+        return int((self.memory / "memory.max_usage_in_bytes").read_text()) >> 20
+
+    @property
+    def peak_tasks(self) -> int:
+        """Paddock's own included."""
+        return int((self.pids / "pids.peak").read_text())
+
+    @property
+    def tasks(self) -> int:
+        return int((self.pids / "pids.current").read_text())
+
+    @property
+    def left_behind(self) -> list[Path]:
+        """Groups that a run made in what it was given, and left."""
+        return [
+            entry for group in self.given.values() for entry in group.iterdir() if entry.is_dir()
+        ]
+
+
+@contextmanager
+def around(tester: Tester, *given: str) -> Iterator[CgroupLimit]:
+    need_root()
+    need(
+        "cgroup",
+        (TREES / "memory").is_dir() and (TREES / "pids").is_dir(),
+        "no control groups of version 1 here",
+    )
+    with ExitStack() as stack:
+        memory = stack.enter_context(_group("memory"))
+        pids = stack.enter_context(_group("pids"))
+        (memory / "memory.limit_in_bytes").write_text(str(SAFE_MEMORY_MB << 20))
+        (pids / "pids.max").write_text(str(SAFE_TASKS))
+        delegated = {}
+        for tree in given:
+            above = {"memory": memory, "pids": pids}.get(tree, TREES / tree)
+            need("cgroup", above.is_dir(), f"no tree {tree} here")
+            group = stack.enter_context(_group(tree, above))
+            for place in (group, group / "cgroup.procs", group / "cgroup.subtree_control"):
+                if place.exists():
+                    os.chown(place, tester.uid, tester.gid)
+            delegated[tree] = group
+        yield CgroupLimit(memory=memory, pids=pids, given=delegated, tester=tester)
+
+
+@contextmanager
+def _group(tree: str, above: Path | None = None) -> Iterator[Path]:
+    group = (above or TREES / tree) / f"paddock_test_{secrets.token_hex(4)}"
+    group.mkdir()
+    try:
+        yield group
+    finally:
+        wait_for(lambda: _emptied(group), f"{group} is empty")
+
+
+def _emptied(group: Path) -> bool:
+    """Kills by group: whoever forks meanwhile is in it."""
+    if (group / "pids.max").exists():
+        (group / "pids.max").write_text("0")
+    for below in [entry for entry in group.iterdir() if entry.is_dir()]:
+        _emptied(below)
+    for pid in (group / "cgroup.procs").read_text().split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def python(script: str, *arguments: object) -> list[Word]:
+    return ["/usr/bin/python3", "-c", script, *map(str, arguments)]

@@ -1,0 +1,14 @@
+"""How much the random tests do. `make stress` sets ``PADDOCK_STRESS``, `make test` does not."""
+
+from __future__ import annotations
+
+import os
+
+LEVEL = int(os.environ.get("PADDOCK_STRESS", "0"))
+WHOLE_LEVEL = 20
+"""From this level on, a test that takes a sample takes everything."""
+
+
+def amount(*, ordinary: int, first: int, more: int) -> int:
+    """``first`` is for level 1, a short run; each further level adds ``more``."""
+    return first + (LEVEL - 1) * more if LEVEL else ordinary

@@ -1,0 +1,57 @@
+"""Nobody answers where nobody is: no server, or one that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+from tests.support.features import need
+from tests.support.fence import Fence
+from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
+from tests.system.approvals.conftest import POLICY, serving
+
+ANSWERED_S = 120.0
+
+
+def test_without_a_server_no_question_is_asked(fence: Fence) -> None:
+    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    for chosen, why in (
+        ("", "there is no terminal to ask on"),
+        ("terminal", "there is no terminal to ask on"),
+        ("web", "no approvals server can be reached"),
+        ("nobody", "PADDOCK_APPROVER is neither terminal nor web"),
+    ):
+        run = fence.inside(
+            ["sh", "-c", "touch made"], "--policy", policy, env={"PADDOCK_APPROVER": chosen}
+        )
+        assert (run.exit_code, why in run.stderr) == (126, True), run
+    assert not (fence.ground.project / "made").exists()
+
+
+def test_the_end_of_the_server_denies_what_is_open_and_what_comes(fence: Fence) -> None:
+    need(
+        "root",
+        fence.tester.disposable,
+        "an ordinary user's own approvals are not the tests' to answer",
+    )
+    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    ended: list[Outcome] = []
+    with serving(fence.tester, fence.installation) as server:
+        command = fence.command(
+            ["sh", "-c", "touch made; echo $?; touch other; echo $?"], "--policy", policy
+        )
+        run = threading.Thread(
+            target=lambda: ended.append(
+                fence.tester.run(command, cwd=fence.ground.project, timeout_s=ANSWERED_S)
+            )
+        )
+        run.start()
+        try:
+            wait_for(lambda: server.state()["pending"] or None, "it is asked", ANSWERED_S)
+        finally:
+            os.kill(server.pid, signal.SIGKILL)
+            run.join()
+    assert ended[0].stdout == "126\n126\n"
+    assert "whoever was asked is gone" in ended[0].stderr

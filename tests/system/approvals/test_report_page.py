@@ -1,0 +1,116 @@
+"""The report of a journal in a real browser: it is drawn, asks nobody for anything, and runs
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from paddock.journal.report import report
+from tests.support.browser import Page
+from tests.support.fence import Fence, Word
+from tests.unit.journal.test_query import event
+from tests.unit.journal.test_report import EVIL, SOUND, everything
+
+POLICY = """
+[meta]
+inherit = "ai-agent"
+default_action = "allow"
+
+[[rule]]
+id = "no-touching"
+action = "deny"
+exe_basename = "touch"
+"""
+RUNS_SOMETHING = (
+    "document.querySelectorAll('script, img, iframe, object, embed, link, form, a[href]').length"
+)
+HANDLERS = (
+    "[...document.querySelectorAll('*')]"
+    ".filter((one) => [...one.attributes].some((each) => each.name.startsWith('on'))).length"
+)
+
+
+def shown(fence: Fence, page: Page, events: list[Any]) -> None:
+    text = report(events, chain=SOUND, what="journal")
+    opened(page, fence.ground.put(fence.ground.root / "events.html", text))
+
+
+def opened(page: Page, file: Path) -> None:
+    page.go("about:blank")
+    page.call(
+        "Network.emulateNetworkConditions",
+        offline=True,
+        latency=0,
+        downloadThroughput=0,
+        uploadThroughput=0,
+    )
+    page.requested.clear()
+    page.log.clear()
+    page.go(file.as_uri())
+    assert page.requested == [file.as_uri()]
+    assert page.log == []
+    assert page.tell(RUNS_SOMETHING) == 0
+    assert page.tell(HANDLERS) == 0
+
+
+def test_a_report_is_drawn_without_a_network(fence: Fence, page: Page) -> None:
+    page.size(1280, 900)
+    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    assert (
+        fence.inside(
+            ["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy
+        ).exit_code
+        == 0
+    )
+    file = fence.ground.root / "report.html"
+    words: list[Word] = [
+        fence.installation.paddock,
+        "audit",
+        "report",
+        "--dir",
+        fence.journal,
+        "-o",
+        file,
+    ]
+    assert fence.tester.run(words).exit_code == 0
+    opened(page, file)
+    assert page.tell("document.querySelectorAll('table').length") >= 1
+    assert page.tell("document.querySelectorAll('svg rect').length") > 0
+    heights = page.tell(
+        "[...document.querySelectorAll('svg')].map((one) => one.getBoundingClientRect().height)"
+    )
+    assert min(heights) > 10
+    said = page.tell("document.body.innerText")
+    assert "no-touching" in said
+    assert "<b>x" in said
+    assert page.tell("getComputedStyle(document.body).maxWidth") != "none"  # its own style counts
+    page.size(390, 844)
+    page.until("window.innerWidth === 390")
+
+
+def test_hostile_events_stay_text(fence: Fence, page: Page) -> None:
+    shown(fence, page, everything(text=EVIL))
+    said = page.tell("document.body.innerText")
+    assert "<script>alert(1)</script>" in said
+    assert "<img src=//evil.example/x" in said
+    assert page.tell("document.title").count("alert") == 0
+    for letter in ("\u202e", "\x1b", "\x00"):
+        assert not page.tell(f"document.documentElement.textContent.includes({json.dumps(letter)})")
+
+
+def test_nothing_that_is_added_to_it_runs_either(fence: Fence, page: Page) -> None:
+    """The policy in the page: the control is that the element is there."""
+    shown(fence, page, [event("session.start", cwd="/w", profile="p", command=["sh"])])
+    made = "const one = document.createElement('script'); one.textContent = 'document.title = 1'"
+    page.tell(f"{{ {made}; document.body.append(one) }}")
+    assert page.tell("document.querySelectorAll('script').length") == 1
+    assert page.tell("document.title") != "1"
+    heard = (
+        "document.addEventListener('securitypolicyviolation', "
+        "(event) => done(event.effectiveDirective))"
+    )
+    image = "const one = new Image(); one.src = 'http://127.0.0.1:9/x'; document.body.append(one)"
+    assert page.tell(f"new Promise((done) => {{ {heard}; {image} }})") == "img-src"

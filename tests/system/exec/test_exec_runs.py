@@ -1,0 +1,268 @@
+"""The gate in the life of a run: its supervisor, its terminal, runs inside of runs, containers,
+copies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import jail as jails
+from tests.support import terminal
+from tests.support.features import need_program, need_root
+from tests.support.fence import Word
+from tests.support.gate import Gate, rule
+from tests.support.installation import REPOSITORY, Installation
+from tests.support.jail import Jail
+from tests.support.outside_targets import alive
+from tests.support.tester import Tester
+from tests.support.waiting import wait_for
+
+
+def test_the_command_has_no_descriptor_of_the_gate(gate: Gate) -> None:
+    inside = gate.inside(["ls", "/proc/self/fd"], gate.forbidding)
+    assert (
+        inside.stdout.split()
+        == gate.without(["ls", "/proc/self/fd"]).stdout.split()
+        == ["0", "1", "2", "3"]
+    )
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [found for child in children for found in (child, *descendants(child))]
+
+
+def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: Gate) -> None:
+    """While an exec waits for a person, and with a process that left its session."""
+    mark = gate.fence.programs.allowed
+    text = (
+        f"setsid sh -c 'touch apart; while :; do {mark} later; sleep 0.05; done' & "
+        f"while :; do {mark} later; sleep 0.05; done & touch ready; wait"
+    )
+    policy = gate.policy(gate.forbidding)
+    argv = gate.command(["sh", "-c", text], policy, "--quiet")
+    with gate.fence.tester.starting(argv, cwd=gate.project) as process:
+        wait_for(
+            lambda: (gate.project / "ran").exists() and (gate.project / "apart").exists(), "it runs"
+        )
+        tree = descendants(process.pid)
+        assert len(tree) >= 3
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not any(map(alive, tree)), "everything ended")
+    count = len(gate.ran())
+    assert count > 0
+    # Nobody is left who could start another one.
+    assert not any(gate.ran() for _ in range(3))
+
+
+def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Gate) -> None:
+    """The supervisor is stopped, so that the call waits for it; then it is killed."""
+    mark = gate.fence.programs.allowed
+    argv = gate.command(
+        ["sh", "-c", f"touch ready; read line; {mark} late; touch after"],
+        gate.policy(gate.forbidding),
+    )
+    with gate.fence.tester.starting(argv, cwd=gate.project, stdin=subprocess.PIPE) as process:
+        wait_for((gate.project / "ready").exists, "it runs")
+        tree = descendants(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+        def waits() -> bool:
+            """Somebody is in execve(2), and nowhere else: that is 59 here and 221 there."""
+            found = set(tree) | {one for pid in tree if alive(pid) for one in descendants(pid)}
+            return any(_call_of(pid) in ("59", "221") for pid in found)
+
+        wait_for(waits, "the call waits")
+        tree += [one for pid in tree if alive(pid) for one in descendants(pid)]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not any(map(alive, tree)), "everything ended")
+    assert gate.ran() == []
+
+
+def _call_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def test_the_end_of_the_command_ends_processes_that_start_programs_all_the_time(
+    gate: Gate,
+) -> None:
+    """Some of them are on their way through the gate when it ends."""
+    mark = gate.fence.programs.allowed
+    loops = "".join(f"(while :; do {mark} x; done) & " for _ in range(4))
+    for _ in range(5):
+        outcome = gate.shell(f"{loops} until [ -s ran ]; do :; done; exit 7", gate.forbidding)
+        assert outcome.exit_code == 7, str(outcome)
+        gate.ran()
+    assert gate.ran() == []
+
+
+def test_a_shell_under_rules_has_job_control(gate: Gate) -> None:
+    programs = gate.fence.programs
+    words = ["bash", "--norc", "--noprofile", "-i"]
+    argv = [str(word) for word in gate.command(words, gate.policy(gate.forbidding), "--quiet")]
+    with terminal.opened(gate.fence.tester, argv, cwd=gate.project) as screen:
+        screen.line("PS1='ready$ '; echo up-$((40+2))")
+        screen.shows("up-42")
+        screen.line("echo go-$((1+1)); sh -c 'read x; echo got-$x'")
+        screen.shows("go-2")
+        screen.key("C-z")
+        screen.prompts("ready$")
+        screen.line("echo stopped-$?")
+        screen.shows("stopped-148")
+        screen.line(f"{programs.forbidden} 2> /dev/null; echo denied-$?")
+        screen.shows("denied-126")
+        screen.continues()
+        screen.line("word")
+        screen.shows("got-word")
+        screen.line(f"{programs.allowed} & wait; echo after-$?")
+        screen.shows("after-0")
+        screen.line("echo go-$((2+1)); sleep 60")
+        screen.shows("go-3")
+        screen.key("C-c")
+        screen.prompts("ready$")
+        screen.line("echo status-$?")
+        screen.shows("status-130")
+    assert gate.ran() == ["allowed"]
+
+
+def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -> None:
+    """Ctrl-Z, from a shell outside."""
+    programs = gate.fence.programs
+    inner = f"true; touch ready; read line; {programs.forbidden} x; {programs.allowed} $line"
+    argv = gate.command(["sh", "-c", inner], gate.policy(gate.forbidding), "--quiet")
+    gate.fence.ground.put(gate.project / "start", f"exec {shlex.join(map(str, argv))}\n")
+    with terminal.opened(
+        gate.fence.tester, ["bash", "--norc", "--noprofile", "-i"], cwd=gate.project
+    ) as screen:
+        screen.line("PS1='ready$ '; echo up-$((40+2))")
+        screen.shows("up-42")
+        screen.line("echo go-$((1+1)); bash ./start")
+        screen.shows("go-2")
+        wait_for((gate.project / "ready").exists, "it runs")
+        screen.key("C-z")
+        screen.prompts("ready$")
+        screen.line("echo stopped-$?")
+        screen.shows("stopped-148")
+        screen.continues("echo ended-$?")
+        screen.line("word")
+        screen.shows("ended-0")
+    assert gate.ran() == ["allowed word"]
+
+
+def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: Gate) -> None:
+    """A task has one listener. Without a gate of its own the inner run is one more program."""
+    programs = gate.fence.programs
+    outer = gate.policy(gate.forbidding)
+    inner = gate.fence.ground.put(
+        gate.project / "inner.toml",
+        '[meta]\ndefault_action = "allow"\n' + rule("x", "deny", exe="/nowhere/x"),
+    )
+    paddock = gate.fence.installation.paddock
+    granted = [
+        "-r",
+        f"{gate.fence.installation.root}/**",
+        "-x",
+        f"{gate.fence.installation.root}/**",
+    ]
+    words: list[Word] = [
+        paddock,
+        "run",
+        "--off",
+        "audit",
+        "--policy",
+        inner,
+        "--",
+        programs.allowed,
+        "x",
+    ]
+    argv = gate.command(words, outer, *granted)
+    outcome = gate.fence.tester.run(argv, cwd=gate.project)
+    assert gate.ran() == [], str(outcome)
+    assert outcome.exit_code == 125, str(outcome)
+    assert "paddock:" in outcome.stderr, str(outcome)
+    assert "Traceback" not in outcome.stderr, str(outcome)
+
+
+def test_a_copy_of_the_workspace_has_rules_and_renames_at_once(full_gate: Gate) -> None:
+    gate, programs = full_gate, full_gate.fence.programs
+    gate.fence.ground.put(gate.project / "old" / "file", "1")
+    text = (
+        f"mv old new && {programs.forbidden} x; {programs.allowed} y; mkdir a && mv a b && "
+        f"rmdir b; cat new/file; "
+        f"cp {programs.forbidden} copy; ./copy z; mv new old2; {programs.allowed} w; cat ran"
+    )
+    outcome = gate.shell(text, gate.forbidding, flags=["--cow"])
+    assert outcome.stdout == "1allowed y\nallowed w\n", str(outcome)
+    assert gate.ran() == []  # it is in the copy
+    assert (gate.project / "old" / "file").exists()
+    denied = [event["exe"] for event in gate.execs() if event["action"] == "deny"]
+    assert denied == [str(programs.forbidden), str(gate.project / "copy")]
+
+
+@pytest.fixture
+def full_gate(request: pytest.FixtureRequest) -> Gate:
+    return Gate(fence=request.getfixturevalue("full"))
+
+
+@pytest.fixture
+def jail(tester: Tester, installation: Installation) -> Iterator[Jail]:
+    need_root()
+    with jails.of_root(tester, installation) as found:
+        yield found
+
+
+def test_a_container_does_not_start_with_rules_that_are_not_enforced(jail: Jail) -> None:
+    policy = jail.work.parent / "gate.toml"
+    policy.write_text(
+        '[meta]\ndefault_action = "allow"\n' + rule("no-wc", "deny", exe_basename="wc")
+    )
+    policy.chmod(0o644)
+    assert jail.shell("wc /etc/message").started
+    outcome = jail.shell("wc /etc/message", "--policy", policy)
+    assert outcome.exit_code == 125, str(outcome)
+    assert outcome.stdout == "", str(outcome)
+    assert "rule is not enforced in a container" in outcome.stderr, str(outcome)
+
+
+def test_the_documents_say_how_to_read_what_ran(gate: Gate) -> None:
+    """F-076, F-077."""
+    need_program("jq")
+    text = (REPOSITORY / "docs/policy.md").read_text()
+    ran, denied = re.findall(r"^paddock audit show --json (\| jq .*)$", text, re.M)
+    gate.inside(
+        ["sh", "-c", "env true; env true; cat own.txt; true"],
+        rule("no-cat", "deny", exe_basename="cat"),
+    )
+    words: list[Word] = [
+        gate.fence.installation.paddock,
+        "audit",
+        "show",
+        "--json",
+        "--dir",
+        gate.fence.journal,
+    ]
+    shown = f"{shlex.join(map(str, words))} "
+    told = gate.fence.tester.run(["sh", "-c", shown + ran]).stdout
+    counts = {line.split()[1]: int(line.split()[0]) for line in told.splitlines()}
+    assert counts[os.path.realpath("/usr/bin/env")] == 2, told
+    assert not any(path.endswith("/cat") for path in counts)
+    told = gate.fence.tester.run(["sh", "-c", shown + denied]).stdout
+    assert set(told.splitlines()) == {
+        "no-cat\tcat own.txt"
+    }  # once for each directory of PATH that has it

@@ -1,0 +1,49 @@
+"""Hostile programs behind the fence, the host's day after them: nothing that they planted runs, no
+secret leaves.
+
+`make test` plays the first seeds, `make stress` the seeds after them. To play one seed by hand:
+``python -m tests.system.files.aftermath SEED --tell``. A seed that goes through is shrunk; keep its
+steps in ``kept/``.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.stress import LEVEL, amount
+from tests.system.files.aftermath.grammar import generate
+from tests.system.files.aftermath.machine import Machine, shrink
+
+ORDINARY = 75
+FIRST = ORDINARY if LEVEL else 0
+LAST = FIRST + amount(ordinary=ORDINARY, first=25, more=100)
+BATCH = 25
+
+
+@pytest.mark.parametrize("first", range(FIRST, LAST, BATCH))
+def test_nothing_planted_runs_and_no_secret_leaves(machine: Machine, first: int) -> None:
+    fired, started, runs = [], 0, 0
+    for seed in range(first, first + BATCH):
+        verdict = machine.play(generate(seed))
+        started, runs = started + verdict.started, runs + verdict.runs
+        if verdict:
+            fired.append((seed, verdict.fired))
+    if fired:
+        smallest = shrink(machine, generate(fired[0][0]))
+        pytest.fail(
+            f"seeds that went through: {fired}\nthe first needs these steps:\n{smallest.to_json()}"
+        )
+    assert started > runs * 0.7, (
+        f"only {started} of {runs} programs started: the fence was hardly met"
+    )
+
+
+def test_secrets_of_the_home_stay_closed_in_the_landlock_tier(machine: Machine) -> None:
+    """Names inside the workspace are not held there, which each run says."""
+    machine.tier = "landlock"
+    try:
+        verdicts = {seed: machine.play(generate(seed, modes=("live",))) for seed in range(10)}
+    finally:
+        machine.tier = "full"
+    assert {seed: verdict.fired for seed, verdict in verdicts.items() if verdict} == {}
+    assert sum(verdict.started for verdict in verdicts.values()) > 5

@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.features import need_program
+from tests.support.fence import Fence
+from tests.system.files.faults.fault_scene import Scene
+
+
+@pytest.fixture
+def scene(full: Fence) -> Scene:
+    need_program("strace")
+    made = Scene(full)
+    made.lay_out()
+    return made

@@ -1,0 +1,185 @@
+"""A workspace with denied and protected names, and commands that go for them. The host says what
+became of each.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.fence import Fence, Word
+from tests.support.saved_state import remove
+from tests.support.tester import TIMEOUT_S, Outcome
+from tests.system.files.faults.injection import LOST
+
+SECRET = "the-denied-secret"
+DENIED = (
+    ".env",
+    "deploy/.env",
+    "deploy/settings",
+    "deploy/hard",
+)  # a file, a link and its target, a hard link
+PROTECTED = {
+    "app/.vscode/tasks.json": "{}\n",
+    "bare.git/config": "[core]\n\tbare = true\n",
+    "hooks/pre-commit": "true\n",  # by the configuration of the repository in nested/
+}
+PLANTED = (".envrc", "new/.vscode", "nested/.git/commondir", "app/.mcp.json")
+PLANT = """
+echo evil > .envrc; mkdir -p new/.vscode; echo evil > new/.vscode/tasks.json
+echo ../evil > nested/.git/commondir; echo evil > app/.mcp.json
+"""
+ACT = f"""
+echo started
+cat {" ".join(DENIED)}
+for f in {" ".join(PROTECTED)}; do echo evil > $f; done
+{PLANT}
+echo done > work.txt
+"""
+# The denied names that the host makes during the run: the first is replaced, the second is new.
+LATE = {".env": f"{SECRET}-3\n", "app/.env": f"{SECRET}-4\n"}
+# The command waits for the guard at most this many times 20 ms, which is longer than the guard
+# waits between two looks.
+TRIES = 150
+
+
+def guarded_act(*, takes: bool) -> str:
+    """``takes``: the guard takes away what the command plants, as it does in a workspace that is no
+    copy.
+    """
+    wait = f"while there && test $n -lt {TRIES}; do sleep 0.02; n=$((n+1)); done"
+    return f"""
+echo started
+{PLANT}
+there() {{ for f in {" ".join(PLANTED)}; do test -e $f && return; done; return 1; }}
+n=0; {wait if takes else ""}
+echo ready; read go
+for f in {" ".join(LATE)}; do
+    n=0; while cat $f >/dev/null 2>&1 && test $n -lt {TRIES}; do sleep 0.02; n=$((n+1)); done
+    cat $f
+done
+echo done > work.txt
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    full: Fence
+
+    @property
+    def project(self) -> Path:
+        return self.full.ground.project
+
+    @property
+    def state(self) -> Path:
+        return self.full.tester.home / ".local" / "state" / "paddock"
+
+    @property
+    def unfinished(self) -> Path:
+        return self.state / "unfinished"
+
+    def lay_out(self) -> None:
+        put = self.full.ground.put
+        put(self.project / "deploy" / "settings", f"{SECRET}-2\n")
+        (self.project / "deploy" / ".env").symlink_to("settings")
+        self.put_secret()
+        for name, text in PROTECTED.items():
+            put(self.project / name, text)
+        for name in ("bare.git/HEAD", "nested/.git/HEAD"):
+            put(self.project / name, "ref: refs/heads/main\n")
+        for name in ("bare.git", "nested/.git"):
+            for part in ("objects", "refs"):
+                self.full.ground.make(self.project / name / part)
+        put(
+            self.project / "nested" / ".git" / "config",
+            "[core]\n\tbare = false\n\thooksPath = ../hooks\n",
+        )
+
+    def put_secret(self) -> None:
+        """The first denied name, with its second name."""
+        for name in (".env", "deploy/hard", "app/.env"):
+            (self.project / name).unlink(missing_ok=True)
+        self.full.ground.put(self.project / ".env", f"{SECRET}-1\n")
+        os.link(self.project / ".env", self.project / "deploy" / "hard")
+
+    def directories(self) -> list[Path]:
+        return [Path(parent) for parent, _, _ in os.walk(self.project)]
+
+    def left(self) -> list[str]:
+        return [name for name in PLANTED if os.path.lexists(self.project / name)]
+
+    def uncovered(self, outcome: Outcome) -> list[str]:
+        """The names that were read, are left, or were changed, as the host sees them."""
+        secrets = {1: DENIED[0], 2: DENIED[2], 3: ".env", 4: "app/.env"}
+        read = [name for number, name in secrets.items() if f"{SECRET}-{number}" in outcome.stdout]
+        changed = [
+            name for name, text in PROTECTED.items() if (self.project / name).read_text() != text
+        ]
+        return [*read, *self.left(), *changed]
+
+    def judge(self, outcome: Outcome) -> tuple[str, str]:
+        """Either nothing is uncovered; or a line names it; or the run ended with a line, and the
+        next run takes away what was planted.
+        """
+        uncovered = self.uncovered(outcome)
+        if not uncovered:
+            return ("closed" if outcome.exit_code == 0 else f"closed ({outcome.exit_code})"), ""
+        detail = f"{', '.join(uncovered)}; exit {outcome.exit_code}: {outcome.stderr}"
+        if all(str(self.project / name) in outcome.stderr for name in uncovered):
+            return "named", detail
+        only_planted = uncovered == self.left()
+        said = outcome.exit_code < 0 or (
+            outcome.exit_code > 0 and outcome.stderr
+        )  # a shell tells the signal
+        if said and only_planted and self.is_finished_by_the_next_run():
+            return "finished later", detail
+        return LOST, detail
+
+    def is_finished_by_the_next_run(self) -> bool:
+        return self.full.inside(["true"], journal=False).exit_code == 0 and not self.left()
+
+    def put_back(self) -> None:
+        for name in (*self.left(), "new"):
+            if os.path.lexists(self.project / name):
+                remove(self.project / name)
+        for name, text in PROTECTED.items():
+            (self.project / name).write_text(text)
+        self.remove_marks()
+        if (self.project / ".env").stat().st_nlink != 2:
+            self.put_secret()
+
+    def remove_marks(self) -> None:
+        """The directory stays: strace knows it by its path."""
+        for mark in self.unfinished.iterdir() if self.unfinished.exists() else ():
+            mark.unlink()
+
+    def inside(self, prefix: Sequence[Word], *flags: Word, act: str = ACT) -> Outcome:
+        return self.full.inside(["sh", "-c", act], "--quiet", *flags, journal=False, prefix=prefix)
+
+    def guarded(self, prefix: Sequence[Word], *flags: Word) -> Outcome:
+        """The command plants, and waits for the guard. Then the host replaces a denied name and
+        makes a new one. The command waits until it reads neither.
+        """
+        act = guarded_act(takes="--cow" not in flags)
+        words = self.full.command(["sh", "-c", act], "--quiet", *flags, journal=False)
+        with self.full.tester.starting(
+            [*prefix, *words], cwd=self.project, stdin=subprocess.PIPE
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            before = ""
+            while (line := process.stdout.readline()) not in ("", "ready\n"):
+                before += line
+            for name, text in LATE.items():
+                self.full.ground.put(self.full.ground.root / "fresh", text).rename(
+                    self.project / name
+                )
+            with suppress(BrokenPipeError):
+                process.stdin.write("go\n")
+                process.stdin.flush()
+            stdout, stderr = process.communicate(timeout=TIMEOUT_S)
+        return Outcome(argv=(), exit_code=process.returncode, stdout=before + stdout, stderr=stderr)

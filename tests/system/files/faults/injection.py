@@ -1,0 +1,227 @@
+"""System calls of the real programs that fail: strace counts the calls of a clean run, then lets
+one of them fail.
+
+Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. The
+processes that this one starts are not touched.
+
+The whole table is, for each call: each of the seven errors at the first, the second and the last
+call, and one error at each call between them. `make stress` runs all of it. An ordinary test run
+takes a sample that is spread over the table and is the same each time. A stress level below the
+whole takes other rows than the ordinary sample, and as many times more as the level says.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.fence import Word
+from tests.support.stress import LEVEL, WHOLE_LEVEL
+from tests.support.tester import Outcome
+
+ERRORS = ("EACCES", "EIO", "ENOMEM", "ESTALE", "ELOOP", "ENAMETOOLONG", "EMFILE")
+# The calls of a search, a guard, a walk, git's readers, an apply and a session.
+CALLS = (
+    "open,openat,openat2,stat,lstat,newfstatat,statx,fstat,getdents64,readlink,readlinkat,inotify_init1,"
+    "inotify_add_watch,fstatfs,statfs,read,pread64,write,mmap,brk,mremap,rename,renameat,renameat2,link,linkat,unlink,"
+    "unlinkat,rmdir,chmod,fchmod,fchmodat,mkdir,mkdirat,flock,flistxattr,getxattr,lgetxattr,fgetxattr,lseek,access,"
+    "faccessat,faccessat2,copy_file_range,sendfile,fsync,symlinkat,utimensat,fcntl,sendmsg,recvmsg,ftruncate"
+)
+# For these the allocator asks only whether they failed.
+ALLOCATIONS = ("mmap", "brk", "mremap")
+# A race between the command and the guard decides how many calls there are.
+LEAST_REACHED = 0.5
+_CALL = re.compile(r"^(?:\d+ +)?([a-z0-9_]+)\(")
+
+Run = Callable[[Sequence[Word]], Outcome]
+# True: this line of strace is where the counting begins.
+Begins = Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Fault:
+    call: str
+    index: int  # the first is 1
+    error: str
+    lasting: bool = False  # all calls from this one on
+
+    def __str__(self) -> str:
+        return f"{self.call} #{self.index}{'+' if self.lasting else ''} {self.error}"
+
+    def words(self, tracing: Tracing, log: Path) -> list[Word]:
+        inject = (
+            f"inject={self.call}:error={self.error}:when={self.index}{'+' if self.lasting else ''}"
+        )
+        return [*tracing.strace(log), "-e", f"trace={self.call}", "-e", inject]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """Which calls are counted, and fail. ``paths``: only calls about these. ``children``: those of
+    all processes, each counted by itself; then only ``calls`` that the command itself never makes
+    are sensible.
+    """
+
+    paths: Sequence[Path] = ()
+    calls: str = CALLS
+    children: bool = False
+    begins: Begins | None = None
+    words: Sequence[Word] = ()  # further ones for strace
+
+    def strace(self, log: Path) -> list[Word]:
+        paths: list[Word] = [word for path in self.paths for word in ("-P", path)]
+        return ["strace", "-q", *(["-f"] if self.children else []), *self.words, "-o", log, *paths]
+
+
+def since_program(name: str) -> Begins:
+    """If only some paths are traced, that of the program has to be among them."""
+    return lambda line: "execve(" in line and f'{name}"' in line
+
+
+def since_mark(line: str) -> bool:
+    """The mark of a run gets its name right before the command starts. If only some paths are
+    traced, the directory of the marks has to be among them.
+    """
+    return line.startswith("renameat(")
+
+
+@contextmanager
+def _log() -> Iterator[Path]:
+    with tempfile.NamedTemporaryFile(dir="/tmp") as file:
+        os.chmod(file.name, 0o666)
+        yield Path(file.name)
+
+
+def counted(run: Run, tracing: Tracing) -> tuple[dict[str, tuple[int, int]], Outcome]:
+    """How many calls of each kind a run makes: those before the counting begins, and all."""
+    with _log() as log:
+        outcome = run([*tracing.strace(log), "-e", f"trace=execve,renameat,{tracing.calls}"])
+        lines = log.read_text(errors="replace").splitlines()
+    before: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for line in lines:
+        match = _CALL.match(line)
+        if match is None:
+            continue
+        if match[1] in tracing.calls.split(","):
+            total[f"{line.split()[0]} {match[1]}" if tracing.children else match[1]] += 1
+        if tracing.begins is not None and tracing.begins(line):
+            before = total.copy()
+    if tracing.children:  # the process that makes most of them
+        most: dict[str, int] = {}
+        for key, count in total.items():
+            call = key.split()[1]
+            most[call] = max(most.get(call, 0), count)
+        return {call: (0, count) for call, count in most.items()}, outcome
+    return {
+        call: (before[call], count) for call, count in total.items() if count > before[call]
+    }, outcome
+
+
+def whole_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
+    table = []
+    turn = 0
+    for call, (before, total) in sorted(counts.items()):
+        edges = {before + 1, min(before + 2, total), total}
+        for index in range(before + 1, total + 1):
+            errors: tuple[str, ...] = ERRORS
+            if call in ALLOCATIONS:
+                errors = ("ENOMEM",)
+            elif index not in edges:
+                errors = (ERRORS[turn % len(ERRORS)],)
+                turn += 1
+            table += [Fault(call=call, index=index, error=error) for error in errors]
+    return table
+
+
+def lasting_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
+    """From each call on, all of them fail: there is no memory left."""
+    return [
+        Fault(call=call, index=index, error="ENOMEM", lasting=True)
+        for call, (before, total) in sorted(counts.items())
+        for index in range(before + 1, total + 1)
+    ]
+
+
+def chosen(table: list[Fault], sample: int) -> list[Fault]:
+    """Of each call its share, so that each call is among them."""
+    rows = sample * max(LEVEL, 1)
+    if LEVEL >= WHOLE_LEVEL or len(table) <= rows:
+        return table
+    half = len(table) // rows // 2 if LEVEL else 0
+    return [table[number * len(table) // rows + half] for number in range(rows)]
+
+
+@dataclass(slots=True)
+class Table:
+    """The verdict of each fault. ``LOST`` is the only bad one."""
+
+    name: str
+    rows: list[tuple[Fault, str, str]] = field(default_factory=list)
+
+    def add(self, fault: Fault, verdict: str, detail: str = "") -> None:
+        self.rows.append((fault, verdict, detail))
+
+    def check(self) -> None:
+        by_call: dict[str, Counter[str]] = {}
+        for fault, verdict, _ in self.rows:
+            by_call.setdefault(fault.call, Counter())[verdict] += 1
+        totals = Counter(verdict for _, verdict, _ in self.rows)
+        print(f"\n{self.name}: {len(self.rows)} faults: {_shown(totals)}")
+        for call, verdicts in sorted(by_call.items()):
+            print(f"  {call:20} {_shown(verdicts)}")
+        bad = [f"{fault}: {detail}" for fault, verdict, detail in self.rows if verdict == LOST]
+        print("".join(f"  {LOST}: {line}\n" for line in bad), end="")
+        assert not bad, (
+            f"{len(bad)} of {len(self.rows)} faults of {self.name} are lost without a word: {bad}"
+        )
+        assert self.rows, f"{self.name}: the calls that matter are counted"
+        reached = len(self.rows) - totals[NOT_REACHED]
+        assert reached >= LEAST_REACHED * len(self.rows), (
+            f"{self.name}: of {len(self.rows)} faults {reached} happened"
+        )
+
+
+LOST = "LOST"
+NOT_REACHED = "not reached"
+
+
+def _shown(verdicts: Counter[str]) -> str:
+    return ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
+
+
+Judge = Callable[[Outcome], tuple[str, str]]
+
+
+def try_faults(
+    table: Table,
+    run: Run,
+    tracing: Tracing,
+    *,
+    sample: int,
+    judge: Judge,
+    put_back: Callable[[], None],
+    faults: Callable[[dict[str, tuple[int, int]]], list[Fault]] = whole_table,
+) -> Outcome:
+    """``judge`` gives the verdict of an outcome, and a detail. ``put_back`` makes all as it was.
+    Returns the outcome of the clean run, which has to have the verdict "closed".
+    """
+    counts, clean = counted(run, tracing)
+    assert judge(clean)[0] == "closed", (
+        f"the control: nothing fails, and all is held: {judge(clean)} {clean}"
+    )
+    put_back()
+    for fault in chosen(faults(counts), sample):
+        with _log() as log:
+            outcome = run(fault.words(tracing, log))
+            happened = "(INJECTED)" in log.read_text(errors="replace")
+        verdict, detail = judge(outcome)
+        table.add(fault, verdict if happened or verdict == LOST else NOT_REACHED, detail)
+        put_back()
+    return clean

@@ -1,0 +1,113 @@
+"""No error of a system call leaves a name uncovered without a word: in a start, a guard, and a last
+scan.
+
+In each run one call fails. Afterwards the host looks: either no secret left, nothing that was
+planted is there and nothing protected was changed; or a line names what is not held; or the run
+ended with a line, and the next run took away what was planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.support.fence import Word
+from tests.support.tester import Outcome
+from tests.system.files.faults.fault_scene import ACT, DENIED, LATE, PLANTED, PROTECTED, Scene
+from tests.system.files.faults.injection import (
+    Run,
+    Table,
+    Tracing,
+    since_mark,
+    since_program,
+    try_faults,
+)
+
+# Of these the command itself makes none: they are init's.
+MOUNTS = (
+    "open_tree,move_mount,mount_setattr,mount,fsopen,fsconfig,fsmount,umount2,pivot_root,openat2"
+)
+
+
+def in_core(scene: Scene) -> tuple[Tracing, Tracing]:
+    """Calls about the workspace, and all calls of the supervisor."""
+    begins = since_program("paddock-core")
+    return Tracing(
+        paths=[*scene.directories(), scene.full.installation.core], begins=begins
+    ), Tracing(begins=begins)
+
+
+def try_all(table: Table, scene: Scene, run: Run, tracing: Tracing, *, sample: int) -> None:
+    for _ in range(2):  # the plan is remembered from here on
+        run([])
+        scene.put_back()
+    clean = try_faults(
+        table, run, tracing, sample=sample, judge=scene.judge, put_back=scene.put_back
+    )
+    assert clean.started, str(clean)
+
+
+def test_without_a_fence_the_same_act_reads_plants_and_changes(scene: Scene) -> None:
+    outcome = scene.full.outside(["sh", "-c", ACT])
+    assert set(scene.uncovered(outcome)) == {DENIED[0], DENIED[2], *PLANTED, *PROTECTED}
+
+
+def test_no_fault_of_a_live_run_leaves_a_name_uncovered(scene: Scene) -> None:
+    here, anywhere = in_core(scene)
+    table = Table("live")
+    try_all(table, scene, scene.inside, here, sample=75)
+    try_all(table, scene, scene.inside, anywhere, sample=30)
+    table.check()
+
+
+def test_no_fault_of_a_run_on_a_copy_lets_a_secret_out(scene: Scene) -> None:
+    here, anywhere = in_core(scene)
+    table = Table("copy")
+
+    def run(prefix: Sequence[Word]) -> Outcome:
+        return scene.inside(prefix, "--cow")
+
+    try_all(table, scene, run, here, sample=40)
+    try_all(table, scene, run, anywhere, sample=30)
+    table.check()
+
+
+def test_no_fault_of_init_leaves_a_name_uncovered(scene: Scene) -> None:
+    table = Table("init")
+    tracing = Tracing(calls=MOUNTS, children=True)
+    try_all(table, scene, scene.inside, tracing, sample=30)
+    try_all(table, scene, scene.guarded, tracing, sample=15)
+    table.check()
+
+
+def in_guard(scene: Scene) -> Tracing:
+    scene.full.inside(["true"], journal=False)
+    return Tracing(paths=[*scene.directories(), scene.unfinished], begins=since_mark)
+
+
+def test_no_fault_of_a_guard_leaves_a_name_uncovered(scene: Scene) -> None:
+    table = Table("guard")
+    try_all(table, scene, scene.guarded, in_guard(scene), sample=25)
+    # Calls without a path: the events, the watches, the messages to init.
+    try_all(table, scene, scene.guarded, Tracing(begins=since_mark), sample=25)
+    table.check()
+
+
+def test_no_fault_of_the_guard_of_a_copy_leaves_a_name_uncovered(scene: Scene) -> None:
+    table = Table("guard of a copy")
+
+    def run(prefix: Sequence[Word]) -> Outcome:
+        return scene.guarded(prefix, "--cow")
+
+    try_all(table, scene, run, in_core(scene)[0], sample=20)
+    calls = "inotify_add_watch,read,recvmsg,sendmsg"
+    try_all(
+        table, scene, run, Tracing(calls=calls, begins=since_program("paddock-core")), sample=10
+    )
+    table.check()
+
+
+def test_without_a_fence_the_names_that_the_host_makes_are_read(scene: Scene) -> None:
+    for name, text in LATE.items():
+        scene.full.ground.put(scene.project / name, text)
+    outcome = scene.full.outside(["cat", *LATE])
+    assert set(scene.uncovered(outcome)) == set(LATE)

@@ -1,0 +1,568 @@
+"""Names in the full tier: closed, read-only, or taken away, wherever they lie in what can be
+written.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.support.cow import tree
+from tests.support.features import need_root
+from tests.support.fence import Fence, Word, only
+from tests.support.outside_targets import listening
+from tests.support.test_tree import small_disk
+from tests.support.waiting import wait_for
+
+
+@pytest.mark.parametrize("name", [".env", "app/.env", "a/b/c/.env.local", "deploy/id_ed25519"])
+def test_a_secret_of_the_project_is_closed_by_its_name(full: Fence, name: str) -> None:
+    place = full.ground.put(full.ground.project / name, "secret\n")
+    for way in (place, f"/proc/self/root{place}"):
+        assert full.inside(full.probe("read", way)).answer == "EACCES"
+    assert full.outside(full.probe("read", place)).answer == "ok secret"
+    example = full.ground.put(place.with_name(".env.example"), "documentation\n")
+    assert full.inside(full.probe("read", example)).answer == "ok documentation"
+
+
+def test_a_policy_may_open_what_the_profile_closes(full: Fence) -> None:
+    place = full.ground.put(full.ground.project / ".env", "needed\n")
+    assert (
+        full.inside(full.probe("read", place), "--open-protected", "**/.env").answer == "ok needed"
+    )
+
+
+def test_a_deny_of_a_person_can_not_be_opened(full: Fence) -> None:
+    place = full.ground.put(full.ground.project / ".env", "secret\n")
+    flags = ("--deny", "**/.env", "--open-protected", "**/.env")
+    assert full.inside(full.probe("read", place), *flags).answer == "EACCES"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [".envrc", ".vscode/tasks.json", "a/b/.mcp.json", ".github/workflows/ci.yml", "x/.idea/a"],
+)
+def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -> None:
+    place = full.ground.put(full.ground.project / name, "as it was\n")
+    script = (
+        f"echo started\necho evil > {place}\nrm -f {place}\nmv {place} {place}.old\n"
+        f"chmod 777 {place}"
+    )
+    assert full.inside(["sh", "-c", script]).started
+    assert place.read_text() == "as it was\n"
+    assert place.stat().st_mode & 0o777 == 0o644
+    assert full.outside(["sh", "-c", f"echo evil > {place}"]).exit_code == 0
+
+
+@pytest.mark.parametrize("flag", ["--read", "-x"])
+def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str) -> None:
+    """Grants add up: what the workspace lets be written can still be written there, and so has to
+    be protected.
+    """
+    inner = full.ground.make(full.ground.project / "inner")
+    there = full.ground.put(inner / ".envrc", "as it was\n")
+    script = (
+        f"echo started\necho evil > {there}\necho evil > {inner}/.mcp.json\n"
+        f"echo fine > {inner}/work"
+    )
+    assert full.inside(["sh", "-c", script], flag, f"{inner}/**").started
+    assert (inner / "work").read_text() == "fine\n", "it can be written there"
+    assert there.read_text() == "as it was\n"
+    assert not (inner / ".mcp.json").exists()
+    assert full.outside(["sh", "-c", script]).exit_code == 0
+    assert (there.read_text(), (inner / ".mcp.json").exists()) == ("evil\n", True)
+
+
+def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
+    project = full.ground.project
+    script = (
+        f"echo started\nmkdir -p {project}/new/.vscode\n"
+        f"echo evil > {project}/new/.vscode/tasks.json"
+    )
+    assert full.inside(["sh", "-c", script]).started
+    assert not (project / "new" / ".vscode").exists()
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGTERM])
+def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | None) -> None:
+    """Masks, locks and pins are mounts of the sandbox alone; the host's tree never has anything of
+    them.
+    """
+    project = full.ground.project
+    for name in (".env", "a/.env", ".vscode/tasks.json", "a/.git/config", "shut/x"):
+        full.ground.put(project / name, "1\n")
+    before = tree(project)
+    with full.starting(
+        ["sh", "-c", "echo started; read -r end"], "--deny", f"{project}/b/none", stdin=None
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert tree(project) == before
+        process.send_signal(number or signal.SIGINT)
+        process.wait(timeout=120)
+    wait_for(lambda: tree(project) == before, "the workspace is as it was")
+
+
+# A prepared repository and names, moved into place when there is no room left to keep anything.
+FILLING = r"""
+echo started
+mkdir -p docs/refs docs/objects; 
+printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n' > docs/config
+printf '\tfsmonitor = "touch %s; false"\n' $MARK >> docs/config
+echo 'ref: refs/heads/main' > docs/x; echo evil > y; mkdir z; echo '{}' > z/tasks.json
+if test $FILL; then
+  cat /dev/zero > fill; i=0; while [ $i -lt 400 ] && echo x > f$i; do i=$((i+1)); done
+fi 2>/dev/null
+mv docs/x docs/HEAD; mv y .envrc; mv z .vscode; exit 0
+"""
+
+
+@pytest.mark.parametrize("fill", ["", "yes"])
+def test_a_full_disk_keeps_no_protected_name(full: Fence, fill: str) -> None:
+    """The store of what was taken away lies on the same disk as the workspace, and both are
+    full.
+    """
+    need_root()
+    mark = full.ground.outside / "mark"
+    place, store = (
+        full.ground.project,
+        full.tester.home / ".local" / "state" / "paddock" / "sessions",
+    )
+    with small_disk(full.ground, place, store):
+        assert full.outside(["git", "init", "-q", place]).exit_code == 0
+        done = full.inside(["sh", "-c", f"MARK={mark} FILL={fill}\n{FILLING}"])
+        assert done.started, str(done)
+        assert not [
+            name for name in ("docs/HEAD", ".envrc", ".vscode") if (place / name).exists()
+        ], str(done)
+        kinds = {event["event"] for event in full.events()}
+        assert ("name.removed" if fill else "name.taken") in kinds
+        look: list[Word] = ["git", "-C", place / "docs", "status"]
+        full.outside(look)
+        assert not mark.exists()
+        full.outside(["sh", "-c", f"rm -f fill; MARK={mark} FILL=\n{FILLING}"])
+        full.outside(look)
+        assert mark.exists(), "the control: such a repository is obeyed"
+
+
+# A hook, in a directory that has a part of the user's own in it: the file `app/.envrc` is locked.
+HOOKS = r"""
+echo started; mkdir v; printf '#!/bin/sh\ntouch %s\n' $MARK > v/pre-commit; chmod +x v/pre-commit
+if test $ALONG; then mv app v/zz; fi; mv v .githooks
+"""
+
+
+@pytest.mark.parametrize("along", ["", "yes"])
+def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(
+    full: Fence, along: str
+) -> None:
+    """The store of what was taken away lies on another file system, so each entry is copied and
+    removed.
+    """
+    need_root()
+    project, mark = full.ground.project, full.ground.outside / "mark"
+    marks = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
+    with small_disk(full.ground, project):
+        assert full.outside(["git", "init", "-q", project]).exit_code == 0
+        assert full.outside(["git", "config", "core.hooksPath", ".githooks"]).exit_code == 0
+        full.ground.put(project / "app" / ".envrc", "mine\n")
+        done = full.inside(["sh", "-c", f"MARK={mark} ALONG={along}\n{HOOKS}"])
+        assert done.started, str(done)
+        assert not (project / ".githooks" / "pre-commit").exists(), str(done)
+        commit: list[Word] = [
+            "git",
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "--allow-empty",
+            "-qm",
+            "a",
+        ]
+        assert full.outside(commit).exit_code == 0
+        assert not mark.exists()
+        events = full.events()
+        if along:
+            assert (project / ".githooks" / "zz" / ".envrc").read_text() == "mine\n"
+            assert done.exit_code == 125, str(done)
+            assert f"{project}/.githooks, made during the run, can not be taken away" in done.stderr
+            assert only(events, "name.left")["path"] == f"{project}/.githooks"
+            assert only(events, "scan.unfinished")
+            assert len(list(marks.iterdir())) == 1
+            assert full.outside(["sh", "-c", "mv .githooks/zz app; rmdir .githooks"]).exit_code == 0
+            assert full.inside(["true"]).exit_code == 0
+        else:
+            assert done.exit_code == 0, str(done)
+            assert only(events, "name.taken")["path"] == f"{project}/.githooks"
+        assert list(marks.iterdir()) == []
+        assert (project / "app" / ".envrc").read_text() == "mine\n"
+        full.outside(["sh", "-c", f"MARK={mark} ALONG=\n{HOOKS}"])
+        assert full.outside(commit).exit_code == 0
+        assert mark.exists(), "the control: such a hook is executed"
+
+
+def test_an_opened_name_can_be_written(full: Fence) -> None:
+    place = full.ground.put(full.ground.project / ".github" / "workflows" / "ci.yml", "old\n")
+    flags: tuple[Word, ...] = ("--open-protected", "**/.github/workflows/**")
+    done = full.inside(["sh", "-c", f"echo started; echo new > {place}"], *flags)
+    assert (done.exit_code, place.read_text()) == (0, "new\n"), str(done)
+    assert "is not kept read-only" in done.stderr
+
+
+def test_what_the_configuration_of_git_names_is_protected(full: Fence) -> None:
+    project = full.ground.project
+    assert full.outside(["git", "init", "-q", str(project)]).exit_code == 0
+    assert (
+        full.outside(["git", "-C", project, "config", "core.hooksPath", "tools/hooks"]).exit_code
+        == 0
+    )
+    hook = full.ground.put(project / "tools" / "hooks" / "pre-commit", "#!/bin/sh\n", mode=0o755)
+    free = full.ground.put(project / "tools" / "build", "#!/bin/sh\n", mode=0o755)
+    full.inside(
+        [
+            "sh",
+            "-c",
+            f"echo evil >> {hook}; echo evil > {hook.parent}/post-commit; echo fine >> {free}",
+        ]
+    )
+    assert hook.read_text() == "#!/bin/sh\n"
+    assert not (hook.parent / "post-commit").exists()
+    assert "fine" in free.read_text()
+
+
+def test_a_repository_above_the_workspace_counts_as_well(full: Fence) -> None:
+    project = full.ground.project
+    assert full.outside(["git", "init", "-q", full.ground.root]).exit_code == 0
+    assert full.outside(["git", "config", "core.hooksPath", "project/tools"]).exit_code == 0
+    hook = project / "tools" / "pre-commit"
+    planting = f"mkdir -p {hook.parent}; printf '#!/bin/sh\\n' > {hook}; chmod +x {hook}"
+    assert full.inside(["sh", "-c", f"echo started; {planting}"]).started
+    assert not hook.exists()
+    assert full.outside(["sh", "-c", planting]).exit_code == 0
+    assert hook.exists()
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o300])
+def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mode: int) -> None:
+    place = full.ground.put(full.ground.project / "shut" / ".env", "secret\n")
+    opening = (
+        f"chmod 700 {place.parent}; mv {place.parent} {place.parent}-moved; "
+        f"cat {place} {place.parent}-moved/.env"
+    )
+    place.parent.chmod(mode)
+    done = full.inside(["sh", "-c", f"echo started; {opening}"])
+    assert done.started, str(done)
+    assert "secret" not in done.stdout, str(done)
+    assert place.parent.stat().st_mode & 0o777 == mode, (
+        "nor does the end of a run give rights to it"
+    )
+    assert "secret" in full.outside(["sh", "-c", opening]).stdout
+
+
+DEEPER = """
+import os, socket, sys
+print("started", flush=True)
+for _ in range(30):
+    if sys.argv[1] == "make":
+        os.makedirs("a" * 200, exist_ok=True)
+    os.chdir("a" * 200)
+if sys.argv[1] == "make":
+    for name in (".env", ".envrc"):
+        with open(name, "x") as file:
+            file.write("secret")
+elif sys.argv[1] == "read":
+    print(open(".env").read())
+else:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("service")
+        client.send(b"from inside")
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--cow",)])
+def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(
+    full: Fence, flags: tuple[str, ...]
+) -> None:
+    """A command could leave one behind to keep all others from running."""
+    beside = full.ground.put(full.ground.project / "beside", "fine\n")
+    made = full.inside(["python3", "-c", DEEPER, "make"])
+    assert (made.started, made.exit_code) == (True, 0), str(made)
+    deepest = os.open(full.ground.project, os.O_PATH)
+    for _ in range(30):
+        above, deepest = deepest, os.open("a" * 200, os.O_PATH, dir_fd=deepest)
+        os.close(above)
+    try:
+        with listening(f"/proc/self/fd/{deepest}/service") as service:
+            for act in ("read", "call"):
+                refused = full.inside(["python3", "-c", DEEPER, act], *flags)
+                assert (refused.started, refused.exit_code) == (True, 1), str(refused)
+                control = full.outside(["python3", "-c", DEEPER, act])
+                assert control.exit_code == 0, str(control)
+            wait_for(lambda: service.heard == [b"from inside"], "only the control was heard")
+            assert full.inside(full.probe("read", beside), *flags).answer == "ok fine"
+            os.unlink("service", dir_fd=deepest)
+    finally:
+        os.close(deepest)
+
+
+def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> None:
+    """`write_globs = ["/**"]`: configuration, state, journal and installation stay as they are."""
+    home = full.tester.home
+    places = [
+        home / ".config" / "paddock",
+        home / ".local" / "state" / "paddock",
+        full.installation.package,
+    ]
+    script = "echo started\n" + "\n".join(f"echo evil > {place}/evil.toml" for place in places)
+    script += f"\necho evil > {full.ground.outside}/free"
+    done = full.inside_of_everything(
+        ["sh", "-c", script], "-a", "/**", profile="base", journal=False
+    )
+    assert done.started, str(done)
+    assert (full.ground.outside / "free").read_text() == "evil\n", "the grant is a grant"
+    assert not [place for place in places if (place / "evil.toml").exists()]
+
+
+FLAGGED = "paddock: changed during the run, and executed outside of the fence: "
+
+
+def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) -> None:
+    """Not protected, because it is the work: in place, replaced or new, at any depth; not what
+    packages bring along.
+    """
+    project = full.ground.project
+    for name in ("Makefile", "old/package.json", "kept/setup.py", "node_modules/x/package.json"):
+        full.ground.put(project / name, "as it was\n")
+    acts = [
+        "echo new >> Makefile",
+        "echo new > old/p.tmp && mv old/p.tmp old/package.json",
+        "mkdir -p a/b && echo new > a/b/build.rs",
+        "echo new > node_modules/x/package.json",
+        "echo new > plain.txt",
+    ]
+    done = full.inside(["sh", "-c", "; ".join(acts)])
+    changed = [str(project / name) for name in ("Makefile", "old/package.json", "a/b/build.rs")]
+    assert f"{FLAGGED}{', '.join(changed)}\n" in done.stderr, str(done)
+    assert [event["path"] for event in full.events() if event["event"] == "name.flagged"] == changed
+
+
+def test_a_directory_that_became_a_link_to_packages_is_listed(full: Fence) -> None:
+    """What packages bring along is not listed, and stays; so it must not be seen at other places
+    without a word.
+    """
+    project = full.ground.project
+    full.ground.put(project / "node_modules" / "old" / "index.js")
+    (project / "linked").symlink_to("node_modules/old")
+    full.ground.put(project / "parts" / "a" / "Makefile", "as it was\n")
+    assert "changed during" not in full.inside(["ls"]).stderr, "the control: the link was there"
+    acts = (
+        "mv parts/a node_modules/a; ln -s ../node_modules/a parts/a; ln -s parts free; "
+        "echo new > parts/a/Makefile"
+    )
+    done = full.inside(["sh", "-c", acts])
+    assert f"{FLAGGED}{project / 'parts' / 'a'}\n" in done.stderr, str(done)
+
+
+def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> None:
+    place = full.ground.put(full.ground.project / "deep" / "Makefile", "as it was\n")
+    assert "changed during" not in full.inside(["cat", place]).stderr
+    assert f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}"]).stderr
+    assert (
+        "changed during" not in full.inside(["sh", "-c", f"echo new >> {place}"], "--quiet").stderr
+    )
+    # The kernel's time of change can not be set back.
+    assert (
+        f"{FLAGGED}{place}\n"
+        in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
+    )
+
+
+def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: Fence) -> None:
+    project = full.ground.project
+    rules = full.ground.put(project / "build" / "rules", "as it was\n")
+    link, kept = project / "Makefile", project / "kept" / "Makefile"
+    full.ground.put(project / "kept" / "rules", "as it was\n")
+    link.symlink_to("build/rules")
+    kept.symlink_to("rules")
+    assert "changed during" not in full.inside(["cat", link]).stderr, "the control: nothing changed"
+    for act in ("echo new >> build/rules", "echo new > x && mv x build/rules", "rm build/rules"):
+        done = full.inside(["sh", "-c", act])
+        assert f"{FLAGGED}{link}\n" in done.stderr, f"{act}: {done}"
+    assert not rules.exists()
+
+
+def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
+    """First the names that were there, then the others by their depth; the journal has all of
+    them.
+    """
+    place = full.ground.put(full.ground.project / "zz" / "Makefile", "as it was\n")
+    script = (
+        "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
+    )
+    done = full.inside(["sh", "-c", script])
+    assert f"{FLAGGED}{place}, " in done.stderr, str(done)
+    assert " and 296 more: `paddock audit query --kind name` lists them all\n" in done.stderr, str(
+        done
+    )
+    flagged = [str(event["path"]) for event in full.events() if event["event"] == "name.flagged"]
+    assert flagged[0] == str(place)
+    assert len(flagged) == len(set(flagged)) == 301
+
+
+def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(
+    full: Fence,
+) -> None:
+    """Over two runs: the time of change of a file does not change when its directory is renamed."""
+    project = full.ground.project
+    place = full.ground.put(project / "build" / "Makefile", "as it was\n")
+    made = full.inside(
+        ["sh", "-c", "mkdir -p node_modules/x && echo evil > node_modules/x/Makefile"]
+    )
+    assert "changed during" not in made.stderr, str(made)
+    moved = full.inside(["sh", "-c", "mv build node_modules/old && mv node_modules/x build"])
+    assert place.read_text() == "evil\n"
+    assert f"{FLAGGED}{place}\n" in moved.stderr, str(moved)
+    assert "changed during" not in full.inside(["true"]).stderr
+
+
+def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full: Fence) -> None:
+    names = [
+        ".env~",
+        ".env.swp",
+        ".env.local.swo",
+        ".env.save",
+        ".env.orig",
+        ".env.1",
+        "#.env#",
+        "..env.un~",
+        ".env.prod.bak",
+    ]
+    names += [
+        ".env.production~",
+        ".env.copy",
+        ".env.~1~",
+        ".env.tmp",
+        ".env.new",
+        ".env-bak",
+        ".env_backup",
+    ]
+    names += [
+        ".env (copy)",
+        ".env - Copy",
+        ".env (1)",
+        "..env.swp",
+        ".env.kate-swp",
+        ".env.2024-01-01",
+    ]
+    names += [
+        "id_rsa~",
+        "id_rsa.bak",
+        "id_dsa.old",
+        "id_ecdsa-backup",
+        "id_ed25519~",
+        "id_ed25519 copy",
+        ".id_rsa.swp",
+    ]
+    names += [".netrc", ".netrc~", ".netrc.bak"]
+    free = [
+        ".env.example",
+        ".env.sample",
+        ".env.template",
+        ".env.tmpl",
+        ".env.d.ts",
+        "id_rsa.pub",
+        "id_ed25519.pub",
+    ]
+    for name in [*names, *free]:
+        full.ground.put(full.ground.project / name, "secret\n")
+    words = [
+        "sh",
+        "-c",
+        'echo started; for name; do cat "./$name" >/dev/null 2>&1 && echo "$name"; done',
+        "sh",
+    ]
+    assert full.inside([*words, *names, *free]).stdout.splitlines() == ["started", *free]
+    assert full.outside([*words, *names]).stdout.splitlines()[1:] == names, "the control"
+
+
+def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence) -> None:
+    """The settings lie in the workspace, and programs outside find them by variables alone."""
+    project, mark = full.ground.project, full.ground.outside / "mark"
+    named = {
+        "GIT_CONFIG_GLOBAL": "git/global",
+        "BASH_ENV": "sh/env",
+        "PYTHONSTARTUP": "sh/start.py",
+        "ZDOTDIR": "zsh",
+        "XDG_CONFIG_HOME": "config",
+    }
+    settings = [
+        "git/global",
+        "sh/env",
+        "sh/start.py",
+        "zsh/.zshrc",
+        "config/nvim/init.lua",
+        "config/starship.toml",
+    ]
+    for name in (*settings, "zsh/notes", "config/notes"):
+        full.ground.put(project / name, "# mine\n")
+    full.ground.put(project / "included" / "more", "# mine\n")
+    full.ground.put(project / "git" / "global", "[include]\n\tpath = ../included/more\n")
+    kept = {name: (project / name).read_text() for name in (*settings, "included/more")}
+    env = {variable: str(project / name) for variable, name in named.items()}
+    act = f"for name; do echo 'touch {mark}' >> $name; done; echo started"
+    words: list[Word] = ["sh", "-c", act, "sh", *kept, "zsh/notes", "config/notes"]
+    for _ in range(2):  # the second time from the plan that was kept
+        assert full.inside(words, env=env).started
+        assert {name: (project / name).read_text() for name in kept} == kept
+    full.outside(["bash", "-c", "true"], env=env)
+    assert not mark.exists()
+    assert "touch" in (project / "zsh" / "notes").read_text(), (
+        "beside the settings everything can be written"
+    )
+    assert "touch" in (project / "config" / "notes").read_text()
+    assert full.inside(words).started
+    assert all("touch" in (project / name).read_text() for name in kept), (
+        "the control: without variables they are work"
+    )
+    full.outside(["bash", "-c", "true"], env=env)
+    assert mark.exists(), "the control: bash obeys the variable"
+
+
+def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) -> None:
+    project = full.ground.project
+    first, second = (full.ground.put(project / name, "# mine\n") for name in ("first", "second"))
+    link = full.ground.outside / "env"
+    link.symlink_to(first)
+    words: list[Word] = [
+        "sh",
+        "-c",
+        f"echo started; for name in {first} {second}; do echo evil > $name; done",
+    ]
+    for _ in range(2):
+        assert full.inside(words, env={"BASH_ENV": str(link)}).started
+        assert (first.read_text(), second.read_text()) == ("# mine\n", "evil\n")
+    second.write_text("# mine\n")
+    link.unlink()
+    link.symlink_to(second)
+    assert full.inside(words, env={"BASH_ENV": str(link)}).started
+    assert (first.read_text(), second.read_text()) == ("evil\n", "# mine\n")
+
+
+def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(full: Fence) -> None:
+    project = full.ground.project
+    acts = (
+        "mkdir -p a/.hg b/.jj c/.jj/repo/store; echo ../x > a/.hg/sharedpath; "
+        "echo ../x > b/.jj/repo"
+    )
+    done = full.inside(["sh", "-c", f"echo started; {acts}; echo x > c/.jj/repo/store/type"])
+    assert done.started, str(done)
+    assert not (project / "a" / ".hg" / "sharedpath").exists()
+    assert not (project / "b" / ".jj" / "repo").exists()
+    assert (project / "c" / ".jj" / "repo" / "store" / "type").exists(), (
+        "the control: a repository can be made"
+    )
+    again = full.inside(["sh", "-c", "echo y > c/.jj/repo/store/type"])
+    assert again.exit_code == 0, "and written by the next run"

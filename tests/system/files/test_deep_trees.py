@@ -1,0 +1,174 @@
+"""Deep and wide trees: guard and last scan need little memory for them, and time that grows with
+their entries.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.fence import Fence, Word
+from tests.support.waiting import wait_for
+
+# Plants two names in each of 20 directories, and leaves behind a chain of directories with long
+# names and many leaves.
+DEEP = """
+import os, sys
+levels, leaves = int(sys.argv[1]), int(sys.argv[2])
+top, name = os.getcwd(), "d" * int(sys.argv[3])
+for number in range(20): os.mkdir(f"{top}/w{number}")
+os.mkdir("deep"); os.chdir("deep")
+for _ in range(levels): os.mkdir(name); os.chdir(name)
+for number in range(leaves): os.mkdir(str(number))
+for number in range(20):
+    open(f"{top}/w{number}/.envrc", "w").write("evil")
+    os.mkdir(f"{top}/w{number}/.vscode")
+    open(f"{top}/w{number}/plain", "w").write("fine")
+print("planted", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _removed(full: Fence) -> Iterator[None]:
+    """Python's own removal goes down by recursion."""
+    yield
+    subprocess.run(["rm", "-rf", full.ground.project / "deep"], check=True)
+
+
+def left(full: Fence) -> list[Path]:
+    project = full.ground.project
+    assert len(list(project.glob("w*/plain"))) == 20, "the control: what is free stays"
+    return [*project.glob("w*/.envrc"), *project.glob("w*/.vscode")]
+
+
+# A process of its own measures: what a child takes counts from its fork on, and these tests are
+# large.
+MEASURED = """
+import os, sys
+pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ)
+_, status, used = os.wait4(pid, 0)
+print("used", used.ru_maxrss, flush=True)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_deep_tree_costs_the_supervisor_little_memory(full: Fence) -> None:
+    measured: list[Word] = ["python3", "-c", MEASURED]
+    told = full.inside(["python3", "-c", DEEP, "400", "1500", "255"], prefix=measured)
+    assert told.exit_code == 0, str(told)
+    planted, used = told.stdout.splitlines()
+    assert planted == "planted"
+    assert left(full) == []
+    assert int(used.removeprefix("used ")) < 64 * 1024, used
+
+
+def test_a_run_short_of_memory_takes_what_was_planted_or_says_that_it_did_not(full: Fence) -> None:
+    limited: list[Word] = ["sh", "-c", 'ulimit -v 200000; exec "$@"', "sh"]
+    told = full.inside(["python3", "-c", DEEP, "400", "2000", "255"], prefix=limited)
+    assert told.stdout == "planted\n", str(told)
+    assert told.exit_code in (0, 125), str(told)
+    if told.exit_code == 125:
+        assert "the last scan did not finish" in told.stderr
+    else:
+        assert left(full) == []
+
+
+LONG = """
+import os
+top, name = os.getcwd(), "d" * 250
+os.mkdir("deep"); os.chdir("deep")
+for _ in range(3900): os.mkdir(name); os.chdir(name)
+for number in range(75): os.mkdir(str(number)); open(f"{number}/Makefile", "w").close()
+os.chdir(top)
+for number in range(20):
+    os.mkdir(f"w{number}")
+    open(f"w{number}/.envrc", "w").write("evil")
+    open(f"w{number}/plain", "w").write("fine")
+"""
+
+
+def test_names_that_are_too_long_to_list_do_not_stop_the_last_scan(full: Fence) -> None:
+    done = full.inside(["python3", "-c", LONG])
+    assert done.exit_code == 0, done.stderr[-2000:]
+    assert left(full) == []
+    assert "more may have changed" in done.stderr
+    assert full.inside(["true"]).exit_code == 0, "nor the next start"
+
+
+@pytest.mark.parametrize(("levels", "code"), [(2040, 0), (4100, 125)])
+def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
+    full: Fence, levels: int, code: int
+) -> None:
+    """The host makes it: a run that makes one itself ends in the same way."""
+    program = (
+        f"import os\nos.mkdir('deep'); os.chdir('deep')\nfor _ in range({levels}): "
+        f"os.mkdir('d'); os.chdir('d')"
+    )
+    assert full.outside(["python3", "-c", program]).exit_code == 0
+    told = full.inside(["echo", "started"])
+    assert told.exit_code == code, str(told)
+    assert (told.stdout == "started\n") == (not code)
+    assert ("directories deep" in told.stderr) == bool(code)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_the_last_scan_and_the_run_says_so(
+    full: Fence, number: signal.Signals
+) -> None:
+    wide = "import os\nfor i in range(30000): os.mkdir(f'{i:05}')\nprint('made', flush=True)"
+    with full.starting(["python3", "-c", wide], "--quiet") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+        # The first may come before the last scan, and are then meant for the command.
+        while process.poll() is None:
+            process.send_signal(number)
+            time.sleep(0.002)
+        assert process.stderr is not None
+        assert "the last scan did not finish" in process.stderr.read()
+    assert process.returncode == 125
+    assert full.inside(["true"]).exit_code == 0, "the control: nobody stops this one"
+
+
+# Makes leaves in a deep directory, and then reads a denied name that the host replaces, for as long
+# as it can.
+READER = """
+import os, sys, time
+levels, leaves = int(sys.argv[1]), int(sys.argv[2])
+top, name = os.getcwd(), "d" * 255
+os.mkdir("deep"); os.chdir("deep")
+for _ in range(levels): os.mkdir(name); os.chdir(name)
+for number in range(leaves): os.mkdir(str(number))
+open(top + "/now", "w")
+first = last = None
+while not os.path.exists(top + "/end"):
+    try:
+        if open(top + "/.env", "rb").read() == b"new-secret":
+            last = time.monotonic(); first = first or last
+    except OSError:
+        pass
+print("read for", (last - first) if first else 0.0)
+"""
+
+
+def test_a_denied_name_is_covered_before_the_events_of_a_deep_tree_are_judged(full: Fence) -> None:
+    project = full.ground.project
+    full.ground.put(project / ".env", "old-secret")
+    new = full.ground.put(full.ground.root / "new", "new-secret")
+    with full.starting(["python3", "-c", READER, "1000", "2500"]) as process:
+        wait_for((project / "now").exists, "the leaves are made")
+        new.rename(project / ".env")
+        wait_for(
+            lambda: any(event["event"] == "name.masked" for event in full.events()),
+            "the guard has covered it",
+        )
+        (project / "end").touch()
+        assert process.stdout is not None
+        said = process.stdout.read()
+    assert said.startswith("read for "), said
+    assert float(said.split()[-1]) < 1.0
+    assert full.outside(["cat", ".env"]).stdout == "new-secret", "the control: it is there"

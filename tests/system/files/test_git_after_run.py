@@ -1,0 +1,175 @@
+"""After a run the host's git executes nothing that was planted inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.fence import Fence
+
+# Every plant touches a mark of its own, whoever comes to execute it. A plant that is refused is the
+# fence's work, so each is tried alone, and its failure is its own. The one that sleeps gives the
+# guard time to find the repository harmless first.
+PLANTS = r"""
+mark() { echo "touch $MARKS/$1"; }
+evil() {
+  printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n'
+  printf '\tfsmonitor = "%s; false"\n' "$(mark $1)"
+}
+git_dir() {
+  mkdir -p $1/objects $1/refs; echo 'ref: refs/heads/main' > $1/HEAD; evil $2 > $1/config
+}
+echo started
+(evil config >> .git/config)
+(git config core.fsmonitor "$(mark git-config); false")
+(printf '#!/bin/sh\n%s\n' "$(mark hook)" > .git/hooks/post-index-change
+chmod +x .git/hooks/post-index-change)
+(git config extensions.worktreeConfig true; evil worktree-config > .git/config.worktree)
+(mv .git .git-aside; cp -r .git-aside .git; evil moved > .git/config)
+(git_dir sub/bare bare)
+(git init -q nested; evil nested > nested/.git/config)
+(git_dir elsewhere pointed; mkdir n2; echo "gitdir: $PWD/elsewhere" > n2/.git)
+(git_dir common common; echo "$PWD/common" > .git/commondir)
+(git init -q late; sleep 0.05; cd late; git config core.fsmonitor "$(mark late); false")
+(git_dir aside/dotgit renamed; mv aside/dotgit aside/.git)
+(mkdir case; git_dir case/.GIT case)
+(git_dir .git/modules/sub module; mkdir linked; echo 'gitdir: ../.git/modules/sub' > linked/.git)
+(ln -s sub/bare link; mkdir by-link; ln -s ../sub/bare by-link/.git)
+(git worktree add -q tree -b tree; echo ../../../common > .git/worktrees/tree/commondir)
+again="while :; do git config core.fsmonitor 'touch $MARKS/survivor'; done"
+(test $SURVIVOR && cd nested && setsid sh -c "$again" >/dev/null 2>&1 &)
+exit 0
+"""
+
+# What a person does after a run: look, in every place that looks like a repository.
+LOOK = """
+find . -type d | while read -r dir; do
+  git -C "$dir" status >/dev/null 2>&1 </dev/null
+  git -C "$dir" diff >/dev/null 2>&1 </dev/null
+done
+git log --oneline >/dev/null; git stash list; git branch >/dev/null; git worktree list >/dev/null; \
+git submodule status
+exit 0
+"""
+
+
+def prepared(full: Fence, place: Path) -> Path:
+    full.ground.put(place / "file", "1\n")
+    script = (
+        "git init -q . && git add . && git -c user.name=t -c user.email=t@example.com "
+        "commit -qm "
+        "one"
+    )
+    assert full.outside(["sh", "-c", script], cwd=place).exit_code == 0
+    return full.ground.make(full.ground.outside / place.name)
+
+
+def marks(place: Path) -> set[str]:
+    return {mark.name for mark in place.iterdir()}
+
+
+def test_git_on_the_host_executes_nothing_that_was_planted(full: Fence) -> None:
+    project = full.ground.project
+    found = prepared(full, project)
+    done = full.inside(["sh", "-c", f"MARKS={found} SURVIVOR=yes\n{PLANTS}"])
+    assert done.started, str(done)
+    assert full.outside(["sh", "-c", LOOK]).exit_code == 0
+    assert marks(found) == set()
+    assert full.outside(["git", "status", "--porcelain"]).exit_code == 0, "the repository is whole"
+
+    control = full.ground.make(full.ground.root / "control")
+    found = prepared(full, control)
+    assert full.outside(["sh", "-c", f"MARKS={found} SURVIVOR=\n{PLANTS}"], cwd=control).started
+    assert full.outside(["sh", "-c", LOOK], cwd=control).exit_code == 0
+    assert {"nested", "bare", "late", "pointed", "renamed", "common"} <= marks(found), (
+        "the plants are good"
+    )
+
+
+# At names that git writes, and does not look at before: what it says there goes where the link
+# leads.
+THROUGH = r"""
+echo started
+printf '[core]\n\trepositoryformatversion = 0\n' > message
+printf '\tfsmonitor = "touch %s; false"\n' "$MARKS/through" >> message
+git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -F message
+rm -f .git/COMMIT_EDITMSG .git/FETCH_HEAD
+ln -s config .git/COMMIT_EDITMSG
+ln -s "$OUTSIDE" .git/FETCH_HEAD
+mkdir -p aside/.git/logs; ln -s "$OUTSIDE" aside/.git/logs/HEAD; mv aside/.git/logs aside/.git/moved
+exit 0
+"""
+AMEND = """
+git fetch -q . 2>/dev/null
+git -c user.name=t -c user.email=t@example.com commit -q --amend --allow-empty --no-edit
+git status
+exit 0
+"""
+
+
+def test_git_on_the_host_writes_through_no_link_that_was_planted(full: Fence) -> None:
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
+        found = prepared(full, full.ground.make(place))
+        kept = full.ground.put(full.ground.outside / f"kept-{place.name}", "kept\n")
+        planted = f"cd {place}; MARKS={found} OUTSIDE={kept}\n{THROUGH}"
+        assert run(["sh", "-c", planted]).started
+        assert full.outside(["sh", "-c", AMEND], cwd=place).exit_code == 0
+        fenced = place == full.ground.project
+        assert (marks(found), kept.read_text() == "kept\n") == (
+            (set(), True) if fenced else ({"through"}, False)
+        )
+        assert (place / "aside/.git/moved/HEAD").is_symlink() is not fenced
+
+
+def test_links_in_git_s_own_directory_that_were_there_before_stay(full: Fence) -> None:
+    prepared(full, full.ground.project)
+    link = full.ground.project / ".git/objects/linked"
+    assert full.outside(["ln", "-s", "pack", link]).exit_code == 0
+    assert full.inside(["sh", "-c", "echo started; echo 1 > .git/x; git gc -q"]).started
+    assert link.is_symlink()
+
+
+def test_git_finds_out_that_there_are_links(full: Fence) -> None:
+    """It makes one in its directory, looks at it, and removes it."""
+    script = (
+        "echo started; for n in 1 2 3 4 5 6 7 8; do git init -q r$n; "
+        "git -C r$n config core.symlinks; done"
+    )
+    outcome = full.inside(["sh", "-c", script])
+    assert outcome.stdout == "started\n", str(outcome)
+    assert len(list(full.ground.project.glob("r*/.git/config"))) == 8
+
+
+def test_what_links_in_a_protected_directory_lead_to_is_protected(full: Fence) -> None:
+    hooks = {
+        "pre-commit": "../../scripts/one",
+        "post-commit": "../../scripts/none",
+        "post-index-change": "by",
+    }
+    for place, run in (
+        (full.ground.root / "control", full.outside),
+        (full.ground.project, full.inside),
+    ):
+        found = prepared(full, full.ground.make(place))
+        full.ground.put(place / "scripts/one", "#!/bin/sh\n", mode=0o755)
+        full.ground.put(place / "scripts/two", "#!/bin/sh\n", mode=0o755)
+        links = [f"ln -s {target} .git/hooks/{name}" for name, target in hooks.items()]
+        links += [
+            f"ln -s {place}/chain .git/hooks/by",
+            "ln -s scripts/two chain",
+            "ln -s ../.. .git/hooks/up",
+        ]
+        assert full.outside(["sh", "-c", "; ".join(links)], cwd=place).exit_code == 0
+        said = 'printf "#!/bin/sh\\ntouch %s\\n" $MARKS/$n'
+        write = f"for n in one two none; do {said} > scripts/$n; chmod +x scripts/$n; done"
+        rest = "rm -f chain; cp scripts/none chain; chmod +x chain; echo free > file; exit 0"
+        assert run(
+            ["sh", "-c", f"echo started; cd {place}; MARKS={found}\n{write}\n{rest}"]
+        ).started
+        assert (place / "file").read_text() == "free\n", "the rest can be written"
+        commit = "git -c user.name=t -c user.email=t@example.com commit -q --allow-empty -m two"
+        full.outside(["sh", "-c", commit], cwd=place)
+        expected = set() if place == full.ground.project else {"one", "none"}
+        assert marks(found) == expected

@@ -1,0 +1,207 @@
+"""Events that the guard did not see, or not in time: what it can not tell from a plant is taken
+away.
+
+The supervisor is stopped meanwhile, so that its events wait, and nothing depends on how fast it is.
+The kernel keeps as many events as ``max_queued_events`` says, and drops the rest. Each plant is
+looked at by the host before the supervisor goes on: that is the control, which shows that the act
+itself succeeds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need_program
+from tests.support.fence import Fence
+from tests.support.waiting import wait_for
+
+# Each step of a command waits for a file of the host, and is done when it has made one itself.
+STEPS = """
+import os, sys, time
+def wait(name):
+    while not os.path.exists(name): time.sleep(0.01)
+def done(name): open(name, "w").close()
+def flood(count):
+    "So many events, none of which is like the one before."
+    open("n1", "w").close()
+    for _ in range(count // 2): os.rename("n1", "n2"); os.rename("n2", "n1")
+def busy():
+    "Events that take the guard seconds, and are fewer than the kernel keeps: each has it look \
+through a tree."
+    for _ in range(1000): os.rename("tree", "eert"); os.rename("eert", "tree")
+for number in range(300): os.makedirs(f"tree/{number}")
+print("started", flush=True)
+wait("go")
+"""
+MOST_EVENTS = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
+# What keeps the guard from seeing that a name went away: nothing, events that wait, events that
+# were dropped.
+GAPS = {"none": "", "waiting": "busy()", "dropped": f"flood({MOST_EVENTS + 2000})"}
+gaps = pytest.mark.parametrize("gap", GAPS)
+
+
+@contextmanager
+def stepping(full: Fence, gap: str, script: str) -> Iterator[subprocess.Popen[str]]:
+    """A run whose supervisor sees nothing of what follows; without a gap it does."""
+    project = full.ground.project
+    with full.starting(
+        [need_program("python3"), "-c", f"{STEPS}{GAPS[gap]}\ndone('filled')\n{script}"]
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        if gap != "none":
+            os.kill(process.pid, signal.SIGSTOP)
+        full.ground.put(project / "go")
+        wait_for(lambda: (project / "filled").exists(), "the command has made its events")
+        yield process
+
+
+def until(full: Fence, name: str) -> None:
+    wait_for(lambda: (full.ground.project / name).exists(), f"the command has made {name}")
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    """What the run says after its supervisor was continued."""
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.stderr is not None
+    told = process.stderr.read()
+    process.wait(timeout=120)
+    return told
+
+
+@gaps
+def test_a_name_that_the_host_removed_is_not_the_command_s(full: Fence, gap: str) -> None:
+    project = full.ground.project
+    full.ground.put(project / ".envrc", "as it was\n")
+    full.ground.put(project / ".mcp.json", "as it was\n")
+    plant = """
+while os.path.exists(".envrc"): time.sleep(0.001)
+with open(".envrc", "x") as file: file.write("evil")
+done("planted"); wait("end")
+"""
+    with stepping(full, gap, plant) as process:
+        (project / ".envrc").unlink()
+        until(full, "planted")
+        if gap != "none":
+            assert (project / ".envrc").read_text() == "evil", "the control: it can be planted"
+        full.ground.put(project / "end")
+        told = ended(process)
+    assert not (project / ".envrc").exists(), told
+    assert f"took away {project / '.envrc'}" in told
+    assert (project / ".mcp.json").read_text() == "as it was\n", "what was there before stays"
+
+
+@gaps
+def test_what_the_host_replaces_by_a_rename_is_the_host_s_unless_events_were_dropped(
+    full: Fence, gap: str
+) -> None:
+    project = full.ground.project
+    full.ground.put(project / ".envrc", "as it was\n")
+    with stepping(full, gap, "wait('end')") as process:
+        full.ground.put(project / "new", "of the person\n").rename(project / ".envrc")
+        full.ground.put(project / "end")
+        told = ended(process)
+    if gap == "dropped":
+        assert not (project / ".envrc").exists(), told
+        assert f"took away {project / '.envrc'}" in told
+    else:
+        assert (project / ".envrc").read_text() == "of the person\n"
+
+
+# A file of the command's that has the number of one that was covered at the start.
+REUSE = """
+number = os.stat(".git/config").st_ino
+done("measured")
+while os.stat(".git/config").st_ino == number: time.sleep(0.001)
+for at in range(4000):
+    with open(f".git/{at}", "x") as file:
+        if os.fstat(file.fileno()).st_ino != number: continue
+        file.write("../evil\\n")
+    os.rename(f".git/{at}", ".git/commondir")
+    done("reused")
+    break
+done("planted"); wait("end")
+"""
+
+
+@pytest.mark.parametrize("gap", ["none", "dropped"])
+def test_a_number_that_was_free_again_does_not_make_a_file_an_old_one(
+    full: Fence, gap: str
+) -> None:
+    project, mark = full.ground.project, full.ground.outside / "mark"
+    config = (
+        f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+        f'\tfsmonitor = "touch {mark}; '
+        f'false"\n'
+    )
+    assert full.outside(["git", "init", "-q", "."]).exit_code == 0
+    full.ground.put(project / "evil" / "config", config)
+    assert full.outside(["cp", "-r", ".git/objects", ".git/refs", "evil"]).exit_code == 0
+    with stepping(full, gap, REUSE) as process:
+        until(full, "measured")
+        assert full.outside(["git", "config", "user.name", "ada"]).exit_code == 0
+        until(full, "planted")
+        if not (project / "reused").exists():
+            pytest.skip(
+                "this file system gives the number of a removed file to none of the next 4000"
+            )
+        full.ground.put(project / "end")
+        told = ended(process)
+    assert not (project / ".git" / "commondir").exists(), told
+    assert "ada" in (project / ".git" / "config").read_text(), "a harmless configuration stays"
+    full.outside(["git", "status"])
+    assert not mark.exists()
+    full.ground.put(project / ".git" / "commondir", "../evil\n")
+    full.outside(["git", "status"])
+    assert mark.exists(), "the control: git obeys it"
+
+
+@gaps
+def test_what_another_run_removed_is_not_the_command_s(full: Fence, gap: str) -> None:
+    """For the run that made it first the file is no mount point; for the other one that run is
+    outside.
+    """
+    project, mark = full.ground.project, full.ground.outside / "mark"
+    first = (
+        "git init -q nested; echo started; while ! test -e remove; do sleep 0.01; done; "
+        "rm nested/.git/config"
+    )
+    config = (
+        f"[core]\n\trepositoryformatversion = 0\n\tbare = false\n"
+        f'\tfsmonitor = "touch {mark}; '
+        f'false"\n'
+    )
+    plant = f"""
+try:
+    open("nested/.git/config", "a")
+    done("open")
+except OSError: pass
+wait("removed")
+with open("nested/.git/config", "w") as file: file.write({config!r})
+done("planted"); wait("end")
+"""
+    with full.starting(["sh", "-c", first]) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "started\n"
+        with stepping(full, gap, plant) as process:
+            full.ground.put(project / "remove")
+            other.wait(timeout=120)
+            assert not (project / "nested" / ".git" / "config").exists()
+            full.ground.put(project / "removed")
+            until(full, "planted")
+            full.ground.put(project / "end")
+            told = ended(process)
+    assert not (project / "open").exists(), "it is read-only for the second run"
+    assert not (project / "nested" / ".git" / "config").exists(), told
+    full.outside(["git", "status"], cwd=project / "nested")
+    assert not mark.exists()
+    full.ground.put(project / "nested" / ".git" / "config", config)
+    full.outside(["git", "status"], cwd=project / "nested")
+    assert mark.exists(), "the control: git obeys it"

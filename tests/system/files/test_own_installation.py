@@ -1,0 +1,250 @@
+"""However Paddock is installed: what it is started from next time, outside the fence, stays as it
+is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.fence import Fence, Word
+from tests.support.installation import for_one_user, on_an_interpreter_at_home
+from tests.system.files.test_self_protection import harm
+
+
+@pytest.fixture(autouse=True)
+def _disposable(fence: Fence) -> None:
+    need(
+        "root",
+        fence.tester.disposable,
+        "an ordinary user's own installation is not the tests' to risk",
+    )
+
+
+@contextmanager
+def unharmed(victims: list[Path], absent: list[Path]) -> Iterator[None]:
+    before = [(path.lstat().st_ino, path.read_bytes()) for path in victims]
+    yield
+    assert [(path.lstat().st_ino, path.read_bytes()) for path in victims] == before
+    assert not [path for path in absent if path.exists()]
+
+
+def attack(victims: list[Path], absent: list[Path]) -> list[str]:
+    script = harm(victims)
+    script[-1] += "".join(f"\necho evil > '{path}'" for path in absent)
+    return script
+
+
+def test_installed_for_one_user(fence: Fence) -> None:
+    with for_one_user(fence.tester) as installed:
+        local = fence.tester.home / ".local"
+        victims = [
+            installed.paddock,
+            installed.core,
+            installed.paddock.with_name("paddock-python"),
+            installed.package / "__init__.py",
+        ]
+        absent = [
+            installed.package.parent / "usercustomize.py",
+            installed.package.parent / "evil.pth",
+        ]
+        beside = local / "bin" / "other"
+        beside.write_text("old")
+        fence.tester.give(beside)
+        with unharmed(victims, absent):
+            script = attack(victims, absent)
+            script[-1] += f"\necho new > {beside}"
+            denied = replace(fence, installation=installed).inside(
+                script, "-a", f"{local}/**", journal=False
+            )
+        assert denied.started, denied
+        assert beside.read_text() == "new\n", "the rest of the grant stands"
+        control = fence.outside(["sh", "-c", f"echo '# seen' >> {victims[2]}"])
+        assert control.exit_code == 0
+        assert victims[2].read_text().endswith("# seen\n"), "without the fence he may: it is his"
+
+
+def test_installed_for_one_user_it_starts_whatever_the_environment_says(fence: Fence) -> None:
+    """Where a user's packages are is a variable of the caller's for Python; not for Paddock."""
+    with for_one_user(fence.tester) as installed:
+        for number, env in enumerate(({}, {"PYTHONUSERBASE": str(fence.ground.project)})):
+            words: list[Word] = [
+                installed.paddock,
+                "run",
+                "--env",
+                f"N={number}",
+                "--",
+                "echo",
+                "ran",
+            ]
+            run = fence.tester.run(words, env=env, cwd=fence.ground.project)
+            assert run.stdout == "ran\n", run
+
+
+def test_on_an_interpreter_in_the_home(fence: Fence) -> None:
+    with on_an_interpreter_at_home(fence.tester) as (installed, base):
+        (library,) = (base / "lib").glob("python*")
+        victims = [
+            library / "contextlib.py",
+            next((base / "bin").iterdir()),
+            installed.root / "pyvenv.cfg",
+        ]
+        absent = [
+            base / "pyvenv.cfg",
+            base / "lib" / "python311.zip",
+            library / "sitecustomize-evil.py",
+        ]
+        with unharmed(victims, absent):
+            denied = replace(fence, installation=installed).inside(
+                attack(victims, absent), "-a", f"{base}/**", journal=False
+            )
+        assert denied.started, denied
+        control = fence.outside(["sh", "-c", f"echo '# seen' >> {victims[0]}"])
+        assert control.exit_code == 0
+        assert victims[0].read_text().endswith("# seen\n"), "without the fence he may: it is his"
+
+
+def test_start_up_files_of_the_user_are_not_run(fence: Fence) -> None:
+    """Where the environment lets Python see the user's own packages, it runs what lies there on
+    every start.
+    """
+    marker = fence.ground.outside / "ran"
+    python = fence.installation.root / "bin" / "python3"
+    config = fence.installation.root / "pyvenv.cfg"
+    text = config.read_text()
+    site = Path(
+        fence.tester.run(
+            [python, "-c", "import site; print(site.getusersitepackages())"]
+        ).stdout.strip()
+    )
+    library = site.parents[1]
+    assert not library.exists(), f"{library} is left over"
+    library.mkdir(parents=True)
+    fence.tester.give(library)
+    try:
+        config.write_text(
+            text.replace(
+                "include-system-site-packages = false", "include-system-site-packages = true"
+            )
+        )
+        plant = f'mkdir -p {site}; echo \'open("{marker}", "w")\' > {site}/usercustomize.py'
+        planted = fence.inside(["sh", "-c", plant], "--allow", f"{library}/**", journal=False)
+        assert planted.exit_code == 0, planted
+        assert fence.outside([python, "-c", "pass"]).exit_code == 0
+        assert marker.exists(), "plain Python does run it"
+        marker.unlink()
+        for words in (["profiles"], ["run", "--block", "mlock", "--", "true"]):
+            started = fence.tester.run(
+                [fence.installation.paddock, *words], cwd=fence.ground.project
+            )
+            assert started.exit_code == 0, started
+            assert not marker.exists(), words
+    finally:
+        config.write_text(text)
+        for path in sorted(library.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        library.rmdir()
+
+
+@contextmanager
+def entry(fence: Fence, directory: Path) -> Iterator[Path]:
+    """A link to Paddock on the person's PATH, as pipx and uv make it."""
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    link = directory / "paddock"
+    link.symlink_to(fence.installation.paddock)
+    (directory / "other").write_text("old")
+    fence.tester.give(directory)
+    try:
+        yield link
+    finally:
+        link.unlink()
+        (directory / "other").unlink()
+        if made:
+            directory.rmdir()
+
+
+def test_the_link_that_a_person_starts_it_by(fence: Fence) -> None:
+    with entry(fence, fence.tester.home / ".local" / "bin") as link:
+        env = {"PATH": f"{link.parent}:/usr/bin:/bin"}
+        script = (
+            f"echo started; ln -sf /bin/true {link}; rm -f {link}; mv {link} {link}-old; "
+            f"echo evil > {link}"
+        )
+        script += f"; mv {link.parent} {link.parent}-old; echo new > {link.parent}/other"
+        words: list[Word] = [
+            "run",
+            "--profile",
+            "ai-agent",
+            "-a",
+            f"{link.parent}/**",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
+        denied = fence.tester.run([link, *words], env=env, cwd=fence.ground.project)
+        assert denied.started, denied
+        assert os.readlink(link) == str(fence.installation.paddock)
+        assert (link.parent / "other").read_text() == "new\n", "the rest of the grant stands"
+        control = fence.outside(["sh", "-c", f"ln -sf /bin/true {link}"])
+        assert control.exit_code == 0
+        assert os.readlink(link) == "/bin/true", "without the fence he may: it is his"
+
+
+def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> None:
+    """With such a PATH the next `paddock` would be the agent's."""
+    fence.ground.put(fence.ground.project / "bin" / "paddock", "#!/bin/sh\n", mode=0o755)
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", "true"]
+    path = f"{fence.ground.project}/bin:/usr/bin:/bin"
+    rewrite: list[Word] = [
+        fence.installation.paddock,
+        "run",
+        "--tier",
+        "full",
+        "--",
+        "sh",
+        "-c",
+        "echo > bin/paddock",
+    ]
+    locked = fence.tester.run(rewrite, env={"PATH": path}, cwd=fence.ground.project)
+    assert "Read-only file system" in locked.stderr, locked
+    refused = fence.tester.run(words, env={"PATH": path}, cwd=fence.ground.project)
+    assert refused.exit_code == 125, refused
+    assert "which paddock itself relies on" in refused.stderr
+    assert fence.tester.run(words, cwd=fence.ground.project).exit_code == 0
+
+
+def test_a_first_line_too_long_for_the_kernel_still_shuts_the_environment_out(fence: Fence) -> None:
+    """Installers then make a shell start Python; the shell would not know the options."""
+    marker = fence.ground.outside / "ran"
+    plant = f'echo \'open("{marker}", "w")\' > sitecustomize.py'
+    assert fence.inside(["sh", "-c", plant]).exit_code == 0
+    script = fence.installation.paddock.with_name("paddock-python")
+    before = script.read_text()
+    first, _, rest = before.partition("\n")
+    python = first.removeprefix("#!")
+    try:
+        for header, code in (
+            (f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n", 0),
+            (f'#!/bin/sh\nexec {python} "$0" "$@"\n', 125),
+            ("#!/bin/bash\n", 125),
+        ):
+            script.write_text(header + rest)
+            env = {"PYTHONPATH": str(fence.ground.project)}
+            started = fence.tester.run(
+                [fence.installation.paddock, "profiles"], env=env, cwd=fence.ground.project
+            )
+            assert started.exit_code == code, started
+            assert not marker.exists(), header
+    finally:
+        script.write_text(before)
+    control = fence.outside([python, "-c", "pass"], env={"PYTHONPATH": str(fence.ground.project)})
+    assert control.exit_code == 0
+    assert marker.exists(), "plain Python does run it"

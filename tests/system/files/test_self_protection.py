@@ -1,0 +1,351 @@
+"""The fence protects itself: nothing it relies on can be changed from inside, whatever is
+granted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.fence import Fence, Word
+from tests.support.test_tree import Snapshot
+from tests.support.tester import Tester
+
+
+@pytest.fixture
+def config(tester: Tester) -> Iterator[Path]:
+    """The user's configuration directory, with a policy of his own in it."""
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
+    directory = tester.home / ".config" / "paddock"
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "mine.conf").write_text("inherit ai-agent\n")
+    (directory / "mine.conf").chmod(0o644)
+    (tester.home / ".config").chmod(0o755)
+    directory.chmod(0o755)
+    tester.give(tester.home / ".config")
+    yield directory
+    shutil.rmtree(directory)
+
+
+def harm(paths: list[Path]) -> list[str]:
+    """Every way to change a file or to put another in its place."""
+    lines = ["echo started"]
+    for path in paths:
+        lines += [
+            f"echo evil >> '{path}'",
+            f"true > '{path}'",  # not `:`, whose failed redirection ends the shell
+            f"rm -f '{path}'",
+            f"mv '{path}' '{path}.old'",
+            f"mv '{path.parent}' '{path.parent}.old'",
+            f"echo evil > '{path.parent}/new' && mv '{path.parent}/new' '{path}'",
+        ]
+    return ["sh", "-c", "\n".join(lines)]
+
+
+def test_the_configuration_stays_as_it_is_in_a_granted_home(
+    fence: Fence, config: Path, tester: Tester
+) -> None:
+    """C-057: also a profile that does not exist yet."""
+    before = Snapshot.of(config)
+    script = harm([config / "mine.conf"])
+    script[-1] += f"\necho 'rw /' > {config}/ai-agent.conf\nmkdir -p ~/.config/paddock/profiles"
+    denied = fence.inside(script, "-a", f"{tester.home}/**", journal=False)
+    assert denied.started, str(denied)
+    assert Snapshot.of(config) == before
+    control = fence.outside(["sh", "-c", f"echo evil >> {config}/mine.conf"])
+    assert control.exit_code == 0
+    assert "evil" in (config / "mine.conf").read_text()
+
+
+def test_a_configuration_directory_that_does_not_exist_can_not_be_made(
+    fence: Fence, tester: Tester
+) -> None:
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
+    directory = tester.home / ".config" / "paddock"
+    assert not directory.exists()
+    script = [
+        "sh",
+        "-c",
+        "echo started; mkdir -p ~/.config/paddock; echo x > ~/.config/paddock/ai-agent.conf",
+    ]
+    denied = fence.inside(script, "-a", f"{tester.home}/**", journal=False)
+    assert denied.started, str(denied)
+    assert not directory.exists(), str(denied)
+
+
+def test_the_installation_stays_as_it_is(fence: Fence, tester: Tester) -> None:
+    """Owned by the tester, in his home: only the fence keeps him out."""
+    need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
+    installed = fence.installation
+    victims = [
+        installed.core,
+        installed.paddock,
+        installed.package / "__init__.py",
+        installed.package / "policy" / "model.py",
+    ]
+    before = [(path.stat().st_ino, path.read_bytes()) for path in victims]
+    denied = fence.inside(harm(victims), "-a", f"{tester.home}/**", journal=False)
+    assert denied.started, str(denied)
+    assert [(path.stat().st_ino, path.read_bytes()) for path in victims] == before
+    granted_directly = fence.inside(harm(victims), "-a", f"{installed.root}/**", journal=False)
+    assert granted_directly.started or granted_directly.exit_code == 125, str(granted_directly)
+    assert [(path.stat().st_ino, path.read_bytes()) for path in victims] == before
+    control = fence.outside(["sh", "-c", f"echo '# seen' >> '{victims[2]}'"])
+    assert control.exit_code == 0, "without the fence he may: it is his"
+    victims[2].write_bytes(before[2][1])
+
+
+def test_no_module_can_be_planted_beside_the_installed_ones(fence: Fence, tester: Tester) -> None:
+    need("root", tester.disposable, "an ordinary user's own installation is not the tests' to risk")
+    site = fence.installation.package.parent
+    planted = [
+        site / "sitecustomize.py",
+        site / "evil.pth",
+        fence.installation.root / "bin" / "evil",
+    ]
+    script = ["sh", "-c", "echo started; " + "; ".join(f"echo x > '{path}'" for path in planted)]
+    assert fence.inside(script, "-a", f"{tester.home}/**", journal=False).started
+    assert not any(path.exists() for path in planted)
+
+
+@pytest.mark.parametrize("suffix", ["toml", "conf"])
+def test_the_policy_file_of_the_run_stays_as_it_is(fence: Fence, suffix: str) -> None:
+    """Named on the command line and lying in a granted directory."""
+    place = fence.ground.make(fence.ground.root / "policies")
+    text = (
+        "inherit ai-agent\n" if suffix == "conf" else '[meta]\nversion = 1\ninherit = "ai-agent"\n'
+    )
+    policy = fence.ground.put(place / f"mine.{suffix}", text)
+    fence.ground.put(place / "other.txt", "open\n")
+    flags = ("--policy", policy, "-a", f"{place}/**")
+    before = Snapshot.of(place)
+    denied = fence.tester.run(
+        [fence.installation.paddock, "run", *flags, "--off", "audit", "--", *harm([policy])],
+        cwd=fence.ground.project,
+    )
+    assert denied.started or denied.exit_code == 125, str(denied)
+    assert [entry for entry in Snapshot.of(place).entries if entry[0] == policy.name] == [
+        entry for entry in before.entries if entry[0] == policy.name
+    ]
+
+
+def test_the_journal_of_the_run_stays_closed_in_a_granted_home(
+    fence: Fence, tester: Tester
+) -> None:
+    """C-084 where the default journal lies below a grant: carved out, or the run is refused."""
+    default = Path(f"/var/tmp/paddock-audit-{tester.uid}")
+    script = f"echo started; cat {default}/*; ls {default}; echo x > {default}/x; rm -rf {default}"
+    outcome = fence.inside(["sh", "-c", script], "-a", "/var/tmp/**", journal=False)
+    assert outcome.exit_code == 125 or outcome.stdout == "started\n", str(outcome)
+    assert default.is_dir()
+    assert not (default / "x").exists()
+
+
+def test_a_switch_is_off_only_when_the_person_says_so(fence: Fence) -> None:
+    """A file, the environment or the command itself can not turn a layer off."""
+    policy = fence.ground.put(fence.ground.root / "off.conf", "inherit ai-agent\nlandlock off\n")
+    refused = fence.tester.run(
+        [
+            fence.installation.paddock,
+            "run",
+            "--profile",
+            policy,
+            "--",
+            *fence.probe("create", "ran"),
+        ],
+        cwd=fence.ground.project,
+    )
+    assert refused.exit_code == 125, str(refused)
+    assert "off.conf:2" in refused.stderr, str(refused)
+    assert "--off landlock" in refused.stderr, str(refused)
+    assert not (fence.ground.project / "ran").exists()
+    env = {"PADDOCK_OFF": "landlock", "PADDOCK_DISABLE": "1", "PADDOCK_PROFILE": "none"}
+    assert fence.inside(fence.probe("read", fence.ground.secret), env=env).answer == "EACCES"
+
+
+def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
+    """A paddock.toml in the workspace counts only after it was trusted once."""
+    loose = (
+        f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\n'
+        f'read_globs = ["{fence.ground.outside}/**"]\n'
+    )
+    fence.ground.put(fence.ground.project / "paddock.toml", loose)
+    words: list[Word] = [
+        fence.installation.paddock,
+        "run",
+        "--tier",
+        fence.tier,
+        "-r",
+        f"{fence.programs.directory}/**",
+        "--off",
+        "audit",
+        "--",
+    ]
+    outcome = fence.tester.run(
+        [*words, *fence.probe("read", fence.ground.secret)], cwd=fence.ground.project
+    )
+    assert outcome.exit_code == 125 or outcome.answer == "EACCES", str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("switch", "left_on"),
+    [("seccomp", "landlock"), ("landlock", "seccomp")],
+)
+def test_one_layer_off_leaves_the_others_on(fence: Fence, switch: str, left_on: str) -> None:
+    """C-049, C-050, and the run says what was lost."""
+    read = fence.inside(fence.probe("read", fence.ground.secret), "--off", switch)
+    trace = fence.inside(fence.probe("clone3", "0x10000000"), "--off", switch)
+    assert (read.answer == "EACCES") == (left_on == "landlock"), str(read)
+    assert (trace.answer == "ENOSYS") == (left_on == "seccomp"), str(trace)
+    assert switch in read.stderr
+    actual = fence.events()[0]["actual"]
+    assert isinstance(actual, dict)
+    assert (actual["landlock_abi"] == 0) == (switch == "landlock")
+    assert actual["seccomp"] == (switch != "seccomp")
+
+
+@pytest.mark.parametrize("name", [".config/paddock", ".local/state/paddock"])
+def test_what_paddock_relies_on_stays_as_it_is_behind_a_link(
+    fence: Fence, tester: Tester, name: str
+) -> None:
+    """Dotfiles kept elsewhere and linked: what counts is the place, not the name it is reached by
+    (C-057).
+    """
+    need(
+        "root", tester.disposable, "an ordinary user's own configuration is not the tests' to write"
+    )
+    kept = fence.ground.make(fence.ground.root / "dotfiles" / "kept")
+    fence.ground.put(kept / "mine.conf", "inherit ai-agent\n")
+    before = Snapshot.of(kept)
+    with linked(tester.home / name, kept, tester):
+        script = harm([kept / "mine.conf"])
+        script[-1] += f"\necho 'rw /' > {kept}/ai-agent.conf"
+        outcome = fence.inside(script, "-a", f"{kept.parent}/**")
+    assert outcome.started or outcome.exit_code == 125, str(outcome)
+    # Plans and the lists of journals and of places a run could write are Paddock's own to add.
+    changed = [
+        entry
+        for entry in Snapshot.of(kept).entries
+        if not entry[0].startswith(("plans", "reach", "journals"))
+    ]
+    assert changed == list(before.entries)
+
+
+@contextmanager
+def linked(link: Path, target: Path, tester: Tester) -> Iterator[None]:
+    """The link in the place of whatever is there, for as long as the block lasts."""
+    aside = link.with_name(link.name + "-aside")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if link.exists():
+        link.rename(aside)
+    link.symlink_to(target)
+    for parent in link.relative_to(tester.home).parents[:-1]:
+        os.chown(tester.home / parent, tester.uid, tester.gid)
+    try:
+        yield
+    finally:
+        link.unlink()
+        if aside.exists():
+            aside.rename(link)
+
+
+def test_remembered_plans_can_not_be_written_in_a_granted_home(
+    fence: Fence, tester: Tester
+) -> None:
+    """A forged plan would be the next run's fence."""
+    need("root", tester.disposable, "an ordinary user's own state is not the tests' to risk")
+    plans = tester.home / ".local" / "state" / "paddock" / "plans"
+    assert fence.inside(["true"], journal=False).exit_code == 0
+    mine = {
+        entry
+        for entry in Snapshot.of(plans).entries
+        if os.fsencode(fence.ground.project) in entry[-1]
+    }
+    assert mine, "a run leaves a memo to attack"
+    script = (
+        f"echo started; for f in {plans}/*; do echo x > $f; rm -f $f; done; "
+        f"touch {plans}/forged; rm -rf {plans}"
+    )
+    script += (
+        "; mv ~/.local ~/.local-old; mv ~/.local/state ~/.local/old; "
+        "mv ~/.local/state/paddock ~/.local/state/old"
+    )
+    outcome = fence.inside(["sh", "-c", script], "-a", f"{tester.home}/**", journal=False)
+    assert outcome.started, str(outcome)
+    assert mine <= set(Snapshot.of(plans).entries)
+    assert not (plans / "forged").exists()
+
+
+@pytest.mark.parametrize("grant", ["-a", "-r", "-w"])
+def test_everything_is_too_much_to_grant(fence: Fence, grant: str) -> None:
+    """F-102: a pattern without a static prefix would be the whole machine."""
+    for pattern in ("/**", "/*"):
+        refused = fence.inside(fence.probe("create", "ran"), grant, pattern)
+        assert refused.exit_code == 125, str(refused)
+        assert not (fence.ground.project / "ran").exists()
+
+
+def test_modules_in_the_workspace_are_not_imported_by_paddock(fence: Fence) -> None:
+    """Paddock starts outside the fence, in a directory the agent wrote yesterday."""
+    for name in (
+        "paddock/__init__.py",
+        "paddock/cli/__init__.py",
+        "json.py",
+        "sitecustomize.py",
+        "usercustomize.py",
+        "os.py",
+    ):
+        fence.ground.put(
+            fence.ground.project / name, f"open({str(fence.ground.root / 'imported')!r}, 'w')\n"
+        )
+    assert fence.inside(fence.probe("create", "ran")).answer == "ok"
+    assert not (fence.ground.root / "imported").exists()
+
+
+def test_a_core_in_the_workspace_or_on_the_path_is_not_taken(fence: Fence) -> None:
+    fake = fence.ground.put(
+        fence.ground.project / "paddock-core",
+        f"#!/bin/sh\ntouch {fence.ground.root}/taken\n",
+        mode=0o755,
+    )
+    env = {"PATH": f"{fake.parent}:/usr/bin:/bin"}
+    assert fence.inside(fence.probe("read", fence.ground.secret), env=env).answer == "EACCES"
+    assert not (fence.ground.root / "taken").exists()
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&- <&-", "<&- >&- 2>&-"])
+def test_closed_standard_descriptors_do_not_let_another_one_slip_in(
+    fence: Fence, closed: str
+) -> None:
+    """The plan, the journal or a directory must not end up as the command's standard input or
+    output.
+    """
+    words = fence.command(["sh", "-c", "readlink /proc/self/fd/* > held; true"])
+    fence.outside(["sh", "-c", f'"$@" {closed}', "sh", *words])
+    held = (fence.ground.project / "held").read_text().splitlines()
+    assert not [
+        name for name in held if "memfd" in name or "jsonl" in name or str(fence.journal) in name
+    ], held
+
+
+def test_the_environment_paddock_was_started_with_can_not_be_read_from_its_processes(
+    fence: Fence,
+) -> None:
+    """The supervisor still holds what was kept from the command."""
+    script = (
+        "echo started; cat /proc/$PPID/environ /proc/[0-9]*/environ; "
+        "cat /proc/$PPID/maps /proc/$PPID/mem"
+    )
+    outcome = fence.inside(["sh", "-c", script], env={"GITHUB_TOKEN": "leaked-token"})
+    assert outcome.started, str(outcome)
+    assert "leaked-token" not in outcome.stdout

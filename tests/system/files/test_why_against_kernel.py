@@ -1,0 +1,326 @@
+"""The reasoning behind `paddock why` and the kernel give the same answer: thousands of acts on
+random trees, under random grants and denies, really tried behind the fence, in both tiers and in a
+copy of the workspace.
+
+Every act is first tried without the fence, as the control: only what succeeds there can be refused
+by the fence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.support.fence import Fence, Word
+from tests.support.file_probe import MARK
+from tests.support.installation import reachable_interpreter
+from tests.support.test_tree import Ground
+from tests.support.tester import Outcome
+
+WORLDS = 5
+POLICIES = 4  # for each world
+LEAST = 500  # acts that the fence could decide, for each tier
+SEED = 20261115
+
+PLAIN = ("a", "b", "c", "d.txt", "e.py", "with space", "n\u00e4me", "\udcff")
+SPECIAL = (
+    ".env",
+    "id_rsa",
+    ".envrc",
+    ".vscode",
+    "Makefile",
+    ".pre-commit-config.yaml",
+    ".mcp.json",
+)
+MODES = (0o644, 0o755, 0o755, 0o600, 0o444, 0o200)
+# What a plan calls the acts of the prober.
+OPERATIONS = {"make-directory": "make"}
+
+
+@dataclass(slots=True)
+class World:
+    """A tree that can be made again, the same each time."""
+
+    root: Path
+    seed: int
+    directories: list[Path] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    links: list[Path] = field(default_factory=list)
+    victims: list[Path] = field(default_factory=list)
+    shut: list[Path] = field(default_factory=list)
+
+    def make(self, ground: Ground) -> None:
+        _empty(self.root)
+        choose = random.Random(self.seed)
+        self.directories, self.files, self.links, self.victims, self.shut = (
+            [self.root],
+            [],
+            [],
+            [],
+            [],
+        )
+        for number in range(choose.randint(8, 12)):
+            name = choose.choice([*PLAIN, *PLAIN, *SPECIAL]) + choose.choice(["", str(number)])
+            self._directory(choose.choice(self.directories) / name)
+        if choose.random() < 0.7:
+            self._repository(choose.choice(self.directories))
+        for directory in tuple(self.directories):
+            for name in choose.sample([*PLAIN, *SPECIAL], choose.randint(1, 3)):
+                self._file(directory / name, choose.choice(MODES))
+            victim = directory / "victim"
+            self._file(victim, 0o644)
+            self.victims.append(victim)
+        # Nobody can look through these, so nothing is held against what lies in them.
+        for directory in choose.sample(self.directories, 2):
+            shut = directory / "shut"
+            shut.mkdir()
+            (shut / "inside").write_text("#!/bin/sh\n")
+            shut.chmod(0o300)
+            self.shut.append(shut)
+        for number in range(6):
+            self._link(choose.choice(self.directories) / f"link{number}", choose)
+        for number in range(4):
+            self._hard_link(
+                choose.choice(self.directories) / f"hard{number}", choose.choice(self.files)
+            )
+        ground.tester.give(self.root)
+
+    def _directory(self, path: Path) -> None:
+        if not os.path.lexists(path):
+            path.mkdir()
+            self.directories.append(path)
+
+    def _repository(self, path: Path) -> None:
+        git = path / ".git"
+        for one in (git, git / "hooks", git / "objects", git / "refs"):
+            self._directory(one)
+        for one in (git / "HEAD", git / "config", git / "hooks" / "pre-commit"):
+            self._file(one, 0o755)
+
+    def _file(self, path: Path, mode: int) -> None:
+        if not os.path.lexists(path):
+            path.write_text("#!/bin/sh\n")
+            path.chmod(mode)
+            self.files.append(path)
+
+    def _link(self, path: Path, choose: random.Random) -> None:
+        target = choose.choice([*self.files, *self.directories, *self.links, self.root / "nowhere"])
+        if not os.path.lexists(path):
+            path.symlink_to(
+                target if choose.random() < 0.5 else os.path.relpath(target, path.parent)
+            )
+            self.links.append(path)
+
+    def _hard_link(self, path: Path, file: Path) -> None:
+        if not os.path.lexists(path):
+            os.link(file, path)
+            self.files.append(path)
+
+    def cases(self, choose: random.Random) -> Iterator[tuple[str, str]]:
+        for path in (*self.directories, *self.files, *self.links):
+            yield from ((str(path), act) for act in ("read", "write", "exec", "change"))
+        for path in self.shut:
+            yield from ((str(path / "inside"), act) for act in ("read", "write", "change"))
+            yield str(path / "new"), "make"
+        # Above the tree: what is only on the way to a grant.
+        yield from (
+            (str(path), act)
+            for path in (self.root.parent, Path("/"))
+            for act in ("read", "write", "make")
+        )
+        for number, directory in enumerate((*self.directories, *self.links)):
+            yield str(directory / f"new{number}"), "make"
+            yield str(directory / f"new-directory{number}"), "make-directory"
+            yield str(directory / choose.choice(SPECIAL)), "make"
+        yield from ((str(path), "remove") for path in self.victims)
+        # Last: other cases go through them.
+        yield from ((str(path), "remove") for path in self.links)
+
+
+def _empty(root: Path) -> None:
+    for entry in os.scandir(root):
+        path = Path(entry.path)
+        shutil.rmtree(path) if entry.is_dir(follow_symlinks=False) else path.unlink()
+
+
+def grants(world: World, choose: random.Random, *, whole: bool) -> list[str]:
+    """``whole``: a copy needs the workspace to be writable."""
+    flags = ["--allow", f"{world.root}/**"] if whole else []
+    for directory in choose.sample(
+        world.directories, min(len(world.directories), choose.randint(1, 4))
+    ):
+        flags += [
+            choose.choice(["--read", "--read", "--allow", "--allow", "-x", "--write"]),
+            f"{directory}/**",
+        ]
+    for file in choose.sample(world.files, 2):
+        flags += [choose.choice(["--read", "--allow", "-x"]), str(file)]
+    flags += [choose.choice(["--read", "--allow"]), f"{world.root}/absent/**?"]
+    if choose.random() < 0.4:
+        inert = _policy(
+            world, choose.choice(["read_globs", "allow_globs"]), choose.choice(world.directories)
+        )
+        flags += ["--policy", str(inert)]
+    for place in choose.sample([*world.directories[1:], *world.files], choose.randint(0, 3)):
+        flags += ["--deny", f"{place}/**" if place.is_dir() else str(place)]
+    if choose.random() < 0.5:
+        flags += [
+            "--deny",
+            choose.choice(
+                ["**/.env?", "**/*.txt?", f"{world.root}/**/a?", f"{world.root}/*/.vscode?"]
+            ),
+        ]
+    if choose.random() < 0.3:
+        flags += ["--open-protected", choose.choice(["**/.envrc", "**/.vscode", "**/.git/hooks"])]
+    return flags
+
+
+def _policy(world: World, key: str, directory: Path) -> Path:
+    """A grant without execution, which no flag can say."""
+    path = world.root.parent / "policy.toml"
+    path.write_text(
+        f"[meta]\nversion = 1\n[filesystem]\n{key} = [{{ path = '{directory}/**', "
+        f"execute = false }}]\n",
+        errors="surrogateescape",
+    )
+    return path
+
+
+@dataclass(slots=True)
+class Compared:
+    """What came of it: acts that the fence could decide, by what it did, and where the two
+    disagree.
+    """
+
+    allowed: int = 0
+    refused: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def try_all(outcome: Outcome, cases: list[tuple[str, str]]) -> list[int]:
+    assert outcome.started, f"the prober never ran: {outcome}"
+    errnos = [int(line) for line in outcome.stdout.splitlines()[1:]]
+    assert len(errnos) == len(cases), outcome
+    return errnos
+
+
+def compare(fence: Fence, seed: int, *flags: str, judged_flags: tuple[str, ...] = ()) -> Compared:
+    """``judged_flags``: the plan is asked about other flags than the run has, for the control of
+    this test.
+    """
+    copied = "--cow" in flags
+    choose = random.Random(seed)
+    world = World(root=fence.ground.project, seed=seed)
+    script = fence.programs.directory / "file_probe.py"
+    shutil.copy(Path(__file__).parents[2] / "support" / "file_probe.py", script)
+    script.chmod(0o644)
+    prober: list[Word] = [reachable_interpreter(fence.tester)[0], "-I", script]
+    world.make(fence.ground)
+    cases = list(dict.fromkeys(world.cases(choose)))
+    control = try_all(fence.outside(prober, stdin=json.dumps(cases)), cases)
+    found = Compared()
+    for _ in range(POLICIES):
+        world.make(fence.ground)
+        policy = grants(world, choose, whole=copied)
+        argv = fence.command(prober, *policy, *flags, profile="base", journal=False)
+        options = [str(word) for word in argv[2 : argv.index("--")]]
+        judged = judge_all(fence, [*options, *judged_flags], cases)
+        if judged is None:  # two grants that contradict each other
+            assert fence.tester.run(argv, cwd=fence.ground.project).exit_code == 125
+            continue
+        # Links on the way are removed by the last cases.
+        places = {
+            path: os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+            for path, _ in cases
+        }
+        tried = try_all(
+            fence.inside(
+                prober, *policy, *flags, profile="base", journal=False, stdin=json.dumps(cases)
+            ),
+            cases,
+        )
+        for (path, act), outside, inside, answer in zip(cases, control, tried, judged, strict=True):
+            where = (
+                f"{act} {path}: {answer} kernel {os.strerror(inside)}, seed {seed}, "
+                f"{' '.join(policy)}"
+            )
+            if outside != 0:
+                # A name that is hidden in a copy can be made there; one that was taken away, again
+                # by another way.
+                if inside == 0 and not (act == "make" and (copied or answer["later"])):
+                    found.wrong.append(f"done only inside: {where}")
+                continue
+            succeeds = answer["allowed"] or answer["later"]
+            if succeeds != (inside == 0):
+                found.wrong.append(where)
+            if inside == 0:
+                found.allowed += 1
+            else:
+                found.refused += 1
+            if not _host_agrees(
+                places[path], act, done=inside == 0 and not copied, later=bool(answer["later"])
+            ):
+                found.wrong.append(f"the host sees another outcome: {where}")
+    return found
+
+
+def judge_all(
+    fence: Fence, options: list[str], cases: list[tuple[str, str]]
+) -> list[dict[str, object]] | None:
+    """None: there is no such plan."""
+    script = Path(__file__).parents[2] / "support" / "plan_answers.py"
+    asked = {"flags": options, "cases": [(path, OPERATIONS.get(act, act)) for path, act in cases]}
+    python = fence.installation.root / "bin" / "python3"
+    shown = fence.tester.run(
+        [python, "-I", "-c", script.read_text()], cwd=fence.ground.project, stdin=json.dumps(asked)
+    )
+    # A denied directory with one in it that its owner has shut refuses every run: links in it may
+    # lead to secrets.
+    if "PolicyError" in shown.stderr or "can not be listed" in shown.stderr:
+        return None
+    assert shown.exit_code == 0, shown
+    answers: list[dict[str, object]] = json.loads(shown.stdout)
+    return answers
+
+
+def _host_agrees(path: str, act: str, *, done: bool, later: bool) -> bool:
+    match act:
+        case "write" if os.path.isfile(path):
+            # Another name of the same file may have been written to.
+            return MARK in Path(path).read_bytes() or not done
+        case "make" | "make-directory":
+            return later or os.path.lexists(path) == done
+        case "remove":
+            return os.path.lexists(path) != done
+        case _:
+            return True
+
+
+@pytest.mark.parametrize("how", ["landlock", "full", "cow"])
+def test_the_plan_and_the_kernel_agree_on_every_act(fence: Fence, full: Fence, how: str) -> None:
+    chosen, flags = (fence, ()) if how == "landlock" else (full, ("--cow",) if how == "cow" else ())
+    total = Compared()
+    for number in range(WORLDS):
+        found = compare(chosen, SEED + number, *flags)
+        total.allowed += found.allowed
+        total.refused += found.refused
+        total.wrong += found.wrong
+    assert not total.wrong, f"{len(total.wrong)} of {total.allowed + total.refused}:\n" + "\n".join(
+        total.wrong[:20]
+    )
+    assert min(total.allowed, total.refused) >= LEAST, total
+
+
+@pytest.mark.parametrize("grant", ["--read", "--allow"])
+def test_a_plan_that_is_not_the_fence_is_found_out(full: Fence, grant: str) -> None:
+    """The control: asked about one more grant than the run has, the plan gives answers that the
+    kernel does not.
+    """
+    assert compare(full, SEED, judged_flags=(grant, f"{full.ground.project}/**")).wrong

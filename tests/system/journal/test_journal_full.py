@@ -1,0 +1,199 @@
+"""A command that fills the journal's disk hides nothing: what is missing is counted, and `verify`
+says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need_root
+from tests.support.fence import Fence, Word
+from tests.support.test_tree import small_disk
+from tests.support.tester import Outcome
+from tests.system.journal.test_journal import assert_chained
+
+POLICY = """
+[meta]
+inherit = "ai-agent"
+default_action = "allow"
+on_supervisor_timeout_ms = 10000
+
+[[rule]]
+id = "no-touching"
+action = "deny"
+exe = ["/usr/bin/touch"]
+"""
+TRIES = 40
+# More lines than fit into the last block of the journal, which it has already. What else is in
+# there are no programs.
+TRYING = f"""
+i=0; while [ $i -lt {TRIES} ]; do /usr/bin/touch x; /usr/bin/true; i=$((i+1)); done 2>/dev/null
+"""
+FILL = "/usr/bin/cat /dev/zero > fill 2>/dev/null"
+FREE = ": > fill"
+EXECS = 1 + 1 + 2 * TRIES + 1  # sh, cat, both programs, the last one
+
+
+@pytest.fixture(params=["landlock", "full"])
+def crowded(request: pytest.FixtureRequest) -> Iterator[Fence]:
+    """Workspace and journal share a disk."""
+    need_root()
+    fence: Fence = request.getfixturevalue("fence" if request.param == "landlock" else "full")
+    with small_disk(fence.ground, fence.ground.project, fence.journal):
+        yield fence
+
+
+def run(fence: Fence, script: str) -> Outcome:
+    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    done = fence.inside(["/usr/bin/sh", "-c", f"echo started\n{script}"], "--policy", policy)
+    assert done.started, str(done)
+    return done
+
+
+def audit(fence: Fence, *words: Word) -> Outcome:
+    return fence.outside(
+        [fence.installation.paddock, "audit", *words, "--dir", fence.journal], cwd=fence.ground.root
+    )
+
+
+def kinds(events: list[dict[str, object]]) -> list[object]:
+    return [event["event"] for event in events]
+
+
+def missing(events: list[dict[str, object]]) -> int:
+    return sum(int(str(event["count"])) for event in events if event["event"] == "journal.lost")
+
+
+def test_without_a_full_disk_nothing_is_missing(crowded: Fence) -> None:
+    """The control."""
+    run(crowded, f"/usr/bin/cat /dev/null\n{TRYING}\n/usr/bin/true after")
+    events = crowded.events()
+    assert kinds(events) == ["session.start", *["exec"] * EXECS, "session.end"]
+    assert sum(event.get("action") == "deny" for event in events) == TRIES
+    verified = audit(crowded, "verify")
+    assert (verified.exit_code, verified.stderr) == (0, ""), str(verified)
+
+
+def test_what_a_full_disk_kept_out_of_the_journal_is_told_when_there_is_room(
+    crowded: Fence,
+) -> None:
+    run(crowded, f"{FILL}\n{TRYING}\n{FREE}\n/usr/bin/true after")
+    events = crowded.events()
+    assert_chained(crowded.journal, len(events))
+    count = missing(events)
+    assert TRIES < count <= 2 * TRIES + 1
+    assert kinds(events).count("exec") + count == EXECS
+    told = kinds(events).index("journal.lost")
+    assert events[told]["reason"] == "ENOSPC"
+    assert kinds(events)[told + 1 :].count("exec") == 1, "it stands where the gap is"
+    assert kinds(events)[-1] == "session.end"
+
+    session = str(events[0]["session"])
+    verified = audit(crowded, "verify")
+    assert (verified.exit_code, verified.stdout) == (125, ""), str(verified)
+    assert f"{count} events of session {session} are missing: ENOSPC" in verified.stderr
+    assert "the chain is whole" in verified.stderr
+    assert "altered" not in verified.stderr
+    answer = json.loads(audit(crowded, "verify", "--json").stdout)
+    assert (answer["sound"], answer["problems"]) == (False, [])
+    assert [(one["session"], one["count"]) for one in answer["lost"]] == [(session, count)]
+    report = audit(crowded, "report")
+    assert report.exit_code == 125, str(report)
+    assert f"{count} events of session {session} are missing" in report.stdout
+
+
+def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(
+    crowded: Fence,
+) -> None:
+    done = run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/true after")
+    assert "can not be written" in done.stderr, str(done)
+    before = crowded.events()
+    session = str(before[0]["session"])
+    assert "session.end" not in kinds(before)
+    assert "journal.lost" not in kinds(before)
+    count = EXECS + 1 - kinds(before).count("exec")
+    verified = audit(crowded, "verify")
+    assert verified.exit_code == 125, str(verified)
+    assert f"{count} events of session {session} are missing" in verified.stderr
+
+    refused = crowded.inside(["true"])
+    assert refused.exit_code == 125, "who can not write that it begins does not begin"
+    (crowded.ground.project / "fill").unlink()
+    assert crowded.inside(["true"]).exit_code == 0
+    lost, start, end = crowded.events()[len(before) :]
+    assert (lost["event"], lost["session"], lost["count"]) == ("journal.lost", session, count)
+    assert (start["event"], end["event"]) == ("session.start", "session.end")
+    assert start["session"] != session
+    assert_chained(crowded.journal, len(before) + 3)
+    again = audit(crowded, "verify")
+    assert again.exit_code == 125, str(again)
+    assert again.stderr.count("are missing: ") == 1
+
+
+@pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
+def test_a_changed_mode_does_not_keep_it_from_being_told(crowded: Fence) -> None:
+    """Landlock does not judge chmod: what was open for writing stays so although it could not be
+    written.
+    """
+    crowded.inside(["true"])
+    today = next(Path(crowded.journal).glob("*.jsonl"))
+    run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/chmod 644 {today}\n{FREE}\n/usr/bin/true after")
+    assert today.stat().st_mode & 0o777 == 0o644, "it could"
+    assert missing(crowded.events()) > TRIES
+    assert kinds(crowded.events())[-1] == "session.end"
+
+
+CALLS = """
+import sys
+from paddock import JournalError, open_journal
+
+def told(event):
+    try:
+        recorder.record(event)
+    except JournalError:
+        return False
+    return True
+
+def until_it_is_lost(event):
+    number = 1
+    while told(event):
+        number += 1
+    return number
+
+started = {"event": "tool", "call": 1, "tool": "bash", "action": "allow", "asked": False, "by": \
+None,
+           "rule_id": "allow", "reason": "x" * 500, "subject": None, "cwd": "/"}
+ended = {"event": "tool.end", "call": 1, "tool": "bash", "outcome": "ok", "exit_code": 0, "bytes": \
+0, "ms": 1}
+with open_journal(place=sys.argv[1]) as recorder, open("fill", "wb", buffering=0) as fill:
+    assert told(started)
+    try:
+        while fill.write(bytes(4096)):
+            pass
+    except OSError:
+        pass
+    print(1 + until_it_is_lost(started), until_it_is_lost(ended))
+    fill.truncate(0)
+    assert not told(started), "no other call is made"
+    assert told(ended)
+"""
+
+
+def test_the_end_of_a_call_that_was_made_is_told_or_counted(fence: Fence) -> None:
+    need_root()
+    with small_disk(fence.ground, fence.ground.project, fence.journal):
+        program = fence.ground.put(fence.ground.root / "calls.py", CALLS)
+        done = fence.outside(
+            [fence.installation.paddock.with_name("python"), program, fence.journal]
+        )
+        assert (done.exit_code, done.stderr) == (0, ""), str(done)
+        starts, ends = map(int, done.stdout.split())
+        events = fence.events()
+        assert kinds(events).count("tool") == starts - 1
+        assert kinds(events).count("tool.end") == ends - 1 + 1
+        assert missing(events) == 2
+        assert_chained(fence.journal, len(events))

@@ -1,0 +1,265 @@
+"""A host that no rule is about is asked about when it is dialled. The person is the test, at the
+companion's socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.support import core
+from tests.support.network import MESSAGE, Netted, Server, network, relay_of, serving
+from tests.support.waiting import wait_for
+from tests.system.network.upstreams import UpstreamServer, upstream
+
+REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")
+# Every host calls itself so (/etc/hosts), and a program inside that asks for it by hand gets an
+# address for it. Calls once for each line of its input; without any, once.
+NAME = "localhost"
+_CALL = """
+import errno, socket, struct, sys
+def address(server):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.settimeout(60)
+        asking.connect((server, 53))
+        asking.send(struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"\\x09localhost\\0" + \
+struct.pack("!2H", 1, 1))
+        return socket.inet_ntoa(asking.recv(512)[-4:])
+print("started", flush=True)
+for line in sys.stdin:
+    try:
+        with socket.create_connection((address("9.9.9.9"), int(sys.argv[1])), 60) as client:
+            client.send(b"from a client")
+            client.shutdown(socket.SHUT_WR)
+            client.recv(1)
+        print("ok", flush=True)
+    except OSError as error:
+        print(errno.errorcode.get(error.errno, error), flush=True)
+"""
+# The same, as a client of HTTP.
+_REQUEST = (
+    _CALL.replace(
+        'client.send(b"from a client")',
+        'client.send(b"GET /a HTTP/1.1\\r\\nHost: '
+        'localhost:%s\\r\\n\\r\\n" % sys.argv[1].encode())',
+    )
+    .replace("client.recv(1)", "answer = client.recv(12)")
+    .replace('print("ok"', "print(answer[-3:].decode()")
+)
+# The name leads to the host itself, so the address has to be listed.
+LISTED = [{"source": "paddock.toml", "hosts": [["127.0.0.1", None, 2]]}]
+
+
+def asking(**changes: Any) -> dict[str, Any]:
+    usual = {"default": "ask", "default_source": "paddock.toml:1", "allowed": LISTED}
+    return network("filtered", **{**usual, **changes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    process: subprocess.Popen[str]
+    calls: int  # a descriptor: a line for each call
+    line: socket.socket  # the companion's
+
+    def call(self) -> None:
+        os.write(self.calls, b"\n")
+
+    def answered(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def asked(self) -> dict[str, Any]:
+        message: dict[str, Any] = json.loads(self.line.recv(65536))
+        return message
+
+    def answer(self, question: dict[str, Any], verdict: str) -> None:
+        self.line.send(
+            core.canonical({"answer": question["ask"], "verdict": verdict, "by": "test"})
+        )
+
+    def ended(self) -> str:
+        """What it wrote to stderr."""
+        assert self.process.stderr is not None
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+        return self.process.stderr.read()
+
+
+@contextmanager
+def running(
+    netted: Netted,
+    server: Server | UpstreamServer,
+    plan: dict[str, Any],
+    *,
+    companion: bool = True,
+    script: str = _CALL,
+) -> Iterator[Run]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reader, writer = os.pipe()
+    with ours, core.sealed(core.canonical(netted.with_network(plan))) as fd:
+        ours.settimeout(60)
+        words = [str(netted.fence.installation.core), "run", "--plan-fd", str(fd)]
+        words += ["--companion", str(theirs.fileno())] if companion else []
+        words += ["--", netted.python, "-c", script, str(server.port)]
+        fds = [fd, theirs.fileno()] if companion else [fd]
+        try:
+            with netted.fence.tester.starting(
+                words, cwd=netted.fence.ground.project, pass_fds=fds, stdin=reader
+            ) as process:
+                theirs.close()
+                run = Run(process=process, calls=writer, line=ours)
+                assert run.answered() == "started"
+                yield run
+        finally:
+            theirs.close()
+            os.close(reader)
+            os.close(writer)
+
+
+def decided(netted: Netted) -> list[dict[str, Any]]:
+    return [event for event in netted.events() if event["event"] == "network"]
+
+
+def test_an_allowed_host_is_reached_and_the_journal_names_the_approver(netted: Netted) -> None:
+    with serving("127.0.0.1") as server:
+        # The control: without a question it is refused.
+        with running(netted, server, asking(default="deny")) as run:
+            run.call()
+            assert run.answered() != "ok"
+        assert server.heard() == []
+        with running(netted, server, asking()) as run:
+            run.call()
+            question = run.asked()
+            assert (question["host"], question["port"]) == (NAME, server.port)
+            assert (question["source"], question["timeout_s"]) == ("paddock.toml:1", 60)
+            assert question["process"]["exe"] == os.path.realpath(netted.python)
+            assert (
+                os.readlink(f"/proc/{question['process']['pid']}/exe") == question["process"]["exe"]
+            )
+            assert server.heard() == []
+            run.answer(question, "once")
+            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert run.answered() == "ok"
+            # Once is this connection; for the session is all to come.
+            run.call()
+            again = run.asked()
+            assert again["ask"] != question["ask"]
+            run.answer(again, "session")
+            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert run.answered() == "ok"
+            run.call()
+            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert run.answered() == "ok"
+            assert "denied" not in run.ended()
+    events = [event for event in decided(netted) if event["action"] == "allow"]
+    assert [event["by"] for event in events] == ["test", "test", "session"]
+    assert {event["exe"] for event in events} == {os.path.realpath(netted.python)}
+    assert {event["pid"] for event in events} == {question["process"]["pid"]}
+    assert all(event["asked_ms"] >= 0 for event in events)
+
+
+def test_an_inspected_host_is_asked_about_and_then_read(netted: Netted) -> None:
+    """What is asked of it is told by whoever reads it; that a person was asked, too."""
+    plan = asking(http={"routes": [], "inspect": [{"host": NAME, "source": "paddock.toml:3"}]})
+    with upstream() as server, running(netted, server, plan, script=_REQUEST) as run:
+        run.call()
+        question = run.asked()
+        assert ((question["host"], question["port"]), server.asked) == ((NAME, server.port), [])
+        run.answer(question, "once")
+        assert run.answered() == "200"
+        assert [(one.method, one.target) for one in server.asked] == [("GET", "/a")]
+        run.call()
+        run.answer(run.asked(), "deny")
+        assert run.answered() == "403"
+        assert len(server.asked) == 1
+        run.ended()
+    events = [
+        (event["layer"], event["action"], event["by"], event.get("path"))
+        for event in decided(netted)
+    ]
+    assert sorted(events, key=str) == [
+        ("connect", "allow", "test", None),
+        ("connect", "deny", "test", None),
+        ("request", "allow", None, "/a"),
+    ]
+
+
+def test_what_a_person_denies_is_refused_and_not_asked_again_at_once(netted: Netted) -> None:
+    with serving("127.0.0.1") as server, running(netted, server, asking()) as run:
+        run.call()
+        run.answer(run.asked(), "deny")
+        assert run.answered() in REFUSED
+        run.call()
+        assert run.answered() in REFUSED
+        assert server.heard() == []
+        said = run.ended()
+        assert (
+            said.count(f"paddock: denied: {NAME}:{server.port} (it was asked about, and denied)")
+            == 1
+        ), said
+    assert [(event["action"], event["by"]) for event in decided(netted)] == [
+        ("deny", "test"),
+        ("deny", None),
+    ]
+
+
+@pytest.mark.parametrize("why", ["nobody", "gone", "late"])
+def test_without_an_answer_it_is_denied(netted: Netted, why: str) -> None:
+    plan = asking(ask_timeout_s=1 if why == "late" else 60)
+    with (
+        serving("127.0.0.1") as server,
+        running(netted, server, plan, companion=why != "nobody") as run,
+    ):
+        run.call()
+        if why != "nobody":
+            question = run.asked()
+        if why == "gone":
+            run.line.close()
+        if why == "late":
+            assert run.asked() == {"withdrawn": question["ask"]}
+        assert run.answered() in REFUSED
+        assert server.heard() == []
+        reason = {
+            "nobody": "nobody could be asked: there is no terminal to ask on",
+            "gone": "whoever was asked is gone",
+            "late": "nobody answered within 1 s",
+        }[why]
+        assert f"denied: {NAME}:{server.port} ({reason})" in run.ended()
+    (event,) = decided(netted)
+    assert (event["action"], event["by"], event["reason"]) == ("deny", None, reason)
+
+
+def test_what_was_approved_for_good_is_not_asked(netted: Netted) -> None:
+    with serving("127.0.0.1") as server:
+        approved = [{"source": "approved.toml", "hosts": [[NAME, server.port, 3]]}]
+        with running(netted, server, asking(approved=approved)) as run:
+            run.call()
+            assert wait_for(lambda: server.heard() or None, "the message") == [MESSAGE]
+            assert run.answered() == "ok"
+            run.ended()
+    (event,) = decided(netted)
+    assert (event["action"], event["rule"], event["by"]) == ("allow", "approved.toml:3", None)
+
+
+def test_a_question_leaves_with_the_relay_that_asked_and_the_run_goes_on(netted: Netted) -> None:
+    with serving("127.0.0.1") as server, running(netted, server, asking()) as run:
+        run.call()
+        question = run.asked()
+        os.kill(relay_of(run.process.pid), signal.SIGKILL)
+        assert run.asked() == {"withdrawn": question["ask"]}
+        assert run.answered() in REFUSED
+        assert "the relay is gone" in run.ended()
+    assert [event["event"] for event in netted.events()] == [
+        "session.start",
+        "network.lost",
+        "session.end",
+    ]

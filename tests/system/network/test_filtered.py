@@ -1,0 +1,367 @@
+"""Every connection arrives at the relay, and nowhere else. Nothing is allowed here: what the relay
+decides is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.support import core
+from tests.support.fence import Word
+from tests.support.network import (
+    MESSAGE,
+    Netted,
+    gone,
+    network,
+    own_address,
+    relay_of,
+    relays_of,
+    serving,
+)
+from tests.support.outside_targets import alive
+from tests.support.waiting import wait_for
+
+FILTERED = network("filtered")
+REFUSED = ("ECONNRESET", "EPIPE", "ENOTCONN")  # the last: before it has said that it says no more
+# Calls, says what became of it, waits for a line, calls again.
+_TWICE = """
+import errno, itertools, socket, sys
+for line in itertools.chain([""], sys.stdin):
+    try:
+        with socket.create_connection(("203.0.113.7", 8443), 60) as client:
+            client.recv(1)
+        print("ok")
+    except OSError as error:
+        print(errno.errorcode.get(error.errno, error))
+"""
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "203.0.113.7/1",
+        "203.0.113.7/443",
+        "198.51.100.1/65535",
+        "240.0.0.1/80",
+        "2001:db8::1/22",
+        "10.9.8.7/54",
+    ],
+)
+def test_a_connection_to_any_address_and_port_arrives_and_is_refused(
+    netted: Netted, target: str
+) -> None:
+    """Outside, nobody can be asked: these are addresses of documents. The journal is the host's
+    side.
+    """
+    address, _, port = target.partition("/")
+    outcome = netted.run(FILTERED, netted.calling(f"SOCK_STREAM/{target}"))
+    assert outcome.answer in REFUSED, str(outcome)
+    events = netted.events()
+    assert [event["event"] for event in events] == ["session.start", "network", "session.end"]
+    assert events[0]["actual"]["network"] == "filtered"
+    told = events[1]
+    assert (told["layer"], told["action"], told["address"], told["port"]) == (
+        "connect",
+        "deny",
+        address,
+        int(port),
+    )
+    assert told["exe"] == os.path.realpath(netted.python)
+    assert (
+        f"paddock: denied: {f'[{address}]' if ':' in address else address}:{port} ("
+        in outcome.stderr
+    )
+
+
+def test_the_hosts_own_servers_are_not_reached(netted: Netted) -> None:
+    with serving(own_address()) as near, serving("127.0.0.1") as local, serving("::1") as local6:
+        targets = [near.target, local.target, local6.target]
+        assert netted.outside(netted.sending(*targets)).started
+        assert [server.heard() for server in (near, local, local6)] == [[MESSAGE]] * 3
+        outcome = netted.run(FILTERED, netted.calling(*targets))
+        answers = outcome.stdout.split()[1:]
+        assert answers[0] in REFUSED, str(outcome)
+        assert answers[1:] == ["ECONNREFUSED", "ECONNREFUSED"], str(outcome)
+        assert [server.heard() for server in (near, local, local6)] == [[], [], []]
+
+
+def test_datagrams_are_refused_at_once(netted: Netted) -> None:
+    with serving(own_address(), socket.SOCK_DGRAM) as server:
+        words = netted.calling(
+            server.target, "SOCK_DGRAM/203.0.113.7/443", "SOCK_DGRAM/2001:db8::1/443"
+        )
+        control = netted.outside(netted.sending(server.target))
+        assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
+        outcome = netted.run(FILTERED, words)
+        assert outcome.stdout.split()[1:] == ["ECONNREFUSED"] * 3, str(outcome)
+        assert server.heard() == []
+
+
+def test_each_host_and_port_is_told_once(netted: Netted) -> None:
+    targets = [
+        "SOCK_STREAM/203.0.113.7/443",
+        "SOCK_STREAM/203.0.113.7/443",
+        "SOCK_STREAM/203.0.113.7/22",
+    ]
+    outcome = netted.run(FILTERED, netted.calling(*targets))
+    assert outcome.stderr.count("denied: 203.0.113.7:443 (") == 1, str(outcome)
+    assert outcome.stderr.count("denied: 203.0.113.7:22 (") == 1, str(outcome)
+    assert [event["port"] for event in netted.events() if event["event"] == "network"] == [
+        443,
+        443,
+        22,
+    ]
+
+
+def test_relay_is_not_started_without_a_connection(netted: Netted) -> None:
+    with netted.running(FILTERED, "print('started'); input()") as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert relays_of(process.pid) == []
+
+
+def test_a_local_port_arrives_and_others_do_not(netted: Netted) -> None:
+    with serving("127.0.0.1") as listed, serving("127.0.0.1") as other:
+        words = netted.sending(other.target, listed.target)
+        outcome = netted.run(network("filtered", local_ports=[listed.port]), words)
+        answers = outcome.stdout.split()[1:]
+        assert answers == ["ECONNREFUSED", "ok"], str(outcome)
+        assert listed.port in {event.get("port") for event in netted.events()}
+        assert other.heard() == []
+
+
+def test_when_the_relay_is_killed_connections_are_refused_and_the_run_goes_on(
+    netted: Netted,
+) -> None:
+    with netted.running(FILTERED, _TWICE) as (process, lines):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().strip() in REFUSED
+        relay = relay_of(process.pid)
+        os.kill(relay, signal.SIGKILL)
+        wait_for(
+            lambda: any(event["event"] == "network.lost" for event in netted.events()), "an event"
+        )
+        for _ in range(2):
+            os.write(lines, b"again\n")
+            assert process.stdout.readline() == "ECONNREFUSED\n"
+        assert relays_of(process.pid) == []
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+        assert process.stderr.read().count("the relay is gone") == 1
+    names = [event["event"] for event in netted.events()]
+    assert names == ["session.start", "network", "network.lost", "session.end"]
+    lost = next(event for event in netted.events() if event["event"] == "network.lost")
+    assert lost["reason"] == "it was killed by SIGKILL"
+
+
+@pytest.mark.parametrize(
+    "end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"]
+)
+def test_nothing_lives_on(netted: Netted, end: signal.Signals) -> None:
+    with netted.running(FILTERED, _TWICE) as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() in REFUSED
+        relay = relay_of(process.pid)
+        (command,) = wait_for(lambda: _inside(process.pid) or None, "the command")
+        space = os.readlink(f"/proc/{command}/ns/net")
+        assert space != os.readlink("/proc/self/ns/net")
+        assert alive(relay)
+        process.send_signal(end)
+        process.wait(60)
+        gone(relay)
+        gone(command)
+        wait_for(lambda: space not in _spaces(), "the end of the network namespace's last process")
+
+
+def test_the_relay_has_nothing_but_what_it_needs(netted: Netted) -> None:
+    with netted.running(FILTERED, _TWICE) as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() in REFUSED
+        relay = Path(f"/proc/{relay_of(process.pid)}")
+        assert (relay / "environ").read_bytes() == b""
+        assert os.readlink(relay / "cwd") == "/"
+        status = dict(
+            line.split(":\t", 1)
+            for line in (relay / "status").read_text().splitlines()
+            if ":\t" in line
+        )
+        assert status["NoNewPrivs"] == "1"
+        limit = next(
+            line
+            for line in (relay / "limits").read_text().splitlines()
+            if line.startswith("Max open files")
+        )
+        assert limit.split()[3] == limit.split()[4]
+        opened = sorted(os.readlink(one).partition(":")[0] for one in (relay / "fd").iterdir())
+        assert set(opened) <= {
+            "/dev/null",
+            "/memfd",
+            "/memfd:plan (deleted)",
+            "socket",
+            "anon_inode",
+            "pipe",
+        }, opened
+        # Connections and names in both families, names by TCP as well, whose a socket is; and the
+        # line.
+        assert opened.count("socket") == 8, opened
+
+
+def test_a_denial_says_which_process_it_was(netted: Netted) -> None:
+    """By its number on the host, also where another process made it."""
+    script = f"""
+import os, socket
+if (child := os.fork()) == 0:
+{textwrap.indent(_TWICE, "    ")}
+else:
+    os.waitpid(child, 0)
+"""
+    with netted.running(FILTERED, script) as (process, _):
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() in REFUSED
+        (told,) = wait_for(
+            lambda: [one for one in netted.events() if one["event"] == "network"] or None,
+            "an event",
+        )
+        (command,) = _inside(process.pid)
+        (child,) = map(int, Path(f"/proc/{command}/task/{command}/children").read_text().split())
+        assert (told["pid"], told["exe"]) == (child, os.path.realpath(netted.python))
+
+
+def test_a_name_server_on_loopback_answers_by_tcp_as_well(netted: Netted) -> None:
+    """127.0.0.53 is what many an /etc/resolv.conf names. A name that does not exist is answered so:
+    3.
+    """
+    script = (
+        "import socket, struct\n"
+        "question = struct.pack('!6H', 7, 0x100, 1, 0, 0, "
+        "0) + b'\\4nope\\7example\\0' + struct.pack('!2H', 1, 1)\n"
+        "for address in ('127.0.0.53', '9.9.9.9', '::1', '2620:fe::9'):\n"
+        "    with socket.create_connection((address, 53), 20) as server:\n"
+        "        server.sendall(struct.pack('!H', len(question)) + question)\n"
+        "        print(server.recv(512)[5] & 15)\n"
+    )
+    outcome = netted.run(FILTERED, [netted.python, "-c", script])
+    assert outcome.stdout.split() == ["3", "3", "3", "3"], str(outcome)
+
+
+def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
+    script = (
+        "import socket, sys; s = socket.create_server(('127.0.0.1', int(sys.argv[1]))); "
+        "print('bound'); "
+        "input(); a, _ = s.accept(); print(a.recv(1))"
+    )
+    with serving("127.0.0.1") as server:
+        taken = netted.outside([netted.python, "-c", script, str(server.port)])
+        assert "Address already in use" in taken.stderr, str(taken)
+        with (
+            netted.running(FILTERED, script, str(server.port)) as (one, _),
+            netted.running(network("none"), script, str(server.port)) as (two, _),
+        ):
+            for process in (one, two):
+                assert process.stdout is not None
+                assert process.stdout.readline() == "bound\n"
+            control = netted.outside(netted.sending(server.target))
+            assert (control.started, server.heard()) == (True, [MESSAGE]), str(control)
+
+
+@pytest.mark.parametrize(
+    ("mode", "lacking", "words", "hint"),
+    [
+        (
+            "none",
+            ("--no-netns", "28"),
+            "no network namespace can be made: No space left on device",
+            "max_net_namespaces",
+        ),
+        (
+            "filtered",
+            ("--no-netns", "1"),
+            "no network namespace can be made: Operation not permitted",
+            "filter",
+        ),
+        (
+            "filtered",
+            ("--no-netfilter", "93"),
+            "connections can not be turned (nf_tables, tproxy): Protocol not",
+            "nft_tproxy",
+        ),
+    ],
+)
+def test_what_the_machine_lacks_is_said_and_nothing_runs(
+    netted: Netted, mode: str, lacking: tuple[str, str], words: str, hint: str
+) -> None:
+    def run(*options: str) -> tuple[int, str, str]:
+        with core.sealed(core.canonical(netted.with_network(network(mode)))) as fd:
+            argv: list[Word] = [
+                netted.fence.programs.oldkernel,
+                *options,
+                "--",
+                netted.fence.installation.core,
+                "run",
+            ]
+            outcome = netted.fence.tester.run(
+                [*argv, "--plan-fd", str(fd), "--", "/bin/echo", "ran"],
+                cwd=netted.fence.ground.project,
+                pass_fds=[fd],
+            )
+            return outcome.exit_code, outcome.stdout, outcome.stderr
+
+    assert run("--landlock-abi", "7")[:2] == (0, "ran\n")
+    code, said, complaint = run(*lacking)
+    assert (code, said) == (125, "")
+    assert f"the command can not be given a network of its own: {words}" in complaint
+    assert hint in complaint.splitlines()[1]
+    assert netted.events()[-1]["event"] == "session.refused"
+
+
+def test_a_kernel_without_ipv6_filters_the_rest(netted: Netted) -> None:
+    words = netted.calling(
+        "SOCK_STREAM/203.0.113.7/443", "SOCK_DGRAM/203.0.113.7/443", "SOCK_STREAM/2001:db8::1/443"
+    )
+    oldkernel: list[Word] = [netted.fence.programs.oldkernel, "--no-ipv6", "--"]
+    control = netted.outside(
+        [str(word) for word in (*oldkernel, *netted.sending("SOCK_STREAM/::1/1"))]
+    )
+    assert control.answer == "EAFNOSUPPORT", str(control)
+    with core.sealed(core.canonical(netted.with_network(FILTERED))) as fd:
+        run: list[Word] = [
+            *oldkernel,
+            netted.fence.installation.core,
+            "run",
+            "--plan-fd",
+            str(fd),
+            "--",
+            *words,
+        ]
+        outcome = netted.fence.tester.run(run, cwd=netted.fence.ground.project, pass_fds=[fd])
+    answers = outcome.stdout.split()[1:]
+    assert answers[0] in REFUSED, str(outcome)
+    assert answers[1:] == ["ECONNREFUSED", "EAFNOSUPPORT"], str(outcome)
+    assert [event["address"] for event in netted.events() if event["event"] == "network"] == [
+        "203.0.113.7"
+    ]
+
+
+def _inside(core_pid: int) -> list[int]:
+    """The command: init's child."""
+    children = Path(f"/proc/{core_pid}/task/{core_pid}/children").read_text().split()
+    below = [Path(f"/proc/{pid}/task/{pid}/children") for pid in children]
+    return [int(pid) for path in below if path.exists() for pid in path.read_text().split()]
+
+
+def _spaces() -> set[str]:
+    found = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdecimal():
+            try:
+                found.add(os.readlink(process / "ns/net"))
+            except OSError:  # it has ended
+                continue
+    return found

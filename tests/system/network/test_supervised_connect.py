@@ -1,0 +1,549 @@
+"""Without namespaces: the filter leaves few sockets, the supervisor connects those, and nobody else
+is reached by any trick. The verdict is that of servers on the host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support import core
+from tests.support.clients import ALLOWED, OTHER, Clients, serving_site
+from tests.support.features import need_program
+from tests.support.fence import Fence
+from tests.support.network import (
+    MESSAGE,
+    Netted,
+    Server,
+    gone,
+    network,
+    own_address,
+    relay_of,
+    serving,
+)
+from tests.support.waiting import wait_for
+
+NONE = network("none")
+FILTERED = network("filtered")
+
+# Each trick, by its name, sends a message to an address; a line each: ok, or the name of an errno.
+_TRICKS = """
+import ctypes, errno, os, socket, struct, sys, threading
+print("started", flush=True)
+libc = ctypes.CDLL(None, use_errno=True)
+address, port, message = sys.argv[1], int(sys.argv[2]), b"from a client"
+FASTOPEN, there = 0x20000000, (address, port)
+
+def tcp(kind=socket.SOCK_STREAM, protocol=0):
+    return socket.socket(socket.AF_INET, kind, protocol)
+
+def connect(client, to=there):
+    with client:
+        client.settimeout(60)
+        client.connect(to)
+        client.send(message)
+
+def check(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+
+def blocking():
+    with tcp() as client:
+        client.connect(there)
+        client.send(message)
+
+def polled():
+    import select
+    with tcp() as client:
+        client.setblocking(False)
+        if (error := client.connect_ex(there)) not in (0, errno.EINPROGRESS):
+            raise OSError(error, "")
+        select.select([], [client], [], 60)
+        client.send(message)
+
+def duplicated():
+    with tcp() as client:
+        connect(socket.socket(fileno=os.dup(client.fileno())))
+
+def threaded():
+    failed = []
+    def work():
+        try:
+            connect(tcp())
+        except OSError as error:
+            failed.append(error)
+    thread = threading.Thread(target=work)
+    thread.start(); thread.join()
+    if failed:
+        raise failed[0]
+
+def received():
+    ours, theirs = socket.socketpair()
+    with ours, theirs, tcp() as client:
+        socket.send_fds(ours, [b"x"], [client.fileno()])
+        _, (fd,), _, _ = socket.recv_fds(theirs, 1, 1)
+        connect(socket.socket(fileno=fd))
+
+def fast_sendmmsg():
+    class Iovec(ctypes.Structure):
+        _fields_ = [("base", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+    class Header(ctypes.Structure):
+        _fields_ = [("name", ctypes.c_char_p), ("namelen", ctypes.c_uint), ("iov", \
+ctypes.POINTER(Iovec)),
+                    ("iovlen", ctypes.c_size_t), ("control", ctypes.c_void_p), ("controllen", \
+ctypes.c_size_t),
+                    ("flags", ctypes.c_int), ("sent", ctypes.c_uint)]
+    name = struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton(address))
+    header = Header(name, len(name), ctypes.pointer(Iovec(message, len(message))), 1, None, 0, 0, 0)
+    with tcp() as client:
+        check(libc.sendmmsg(client.fileno(), ctypes.byref(header), 1, FASTOPEN))
+
+def fast_connect():
+    with tcp() as client:
+        client.setsockopt(socket.IPPROTO_TCP, 30, 1)
+        client.connect(there)
+        client.send(message)
+
+def sending(flags, how):
+    with tcp() as client:
+        getattr(client, how)(*(([message], [], flags, there) if how == "sendmsg" else (message, \
+flags, there)))
+
+def datagram(how):
+    with tcp(socket.SOCK_DGRAM) as client:
+        if how == "connect":
+            client.connect(there)
+            client.send(message)
+        elif how == "sendmsg":
+            client.sendmsg([message], [], 0, there)
+        else:
+            client.sendto(message, there)
+
+def source_route():
+    with tcp() as client:
+        client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, b"\\x83\\x07\\x04" + \
+socket.inet_aton(address) + b"\\0")
+
+def listening(*at):
+    with tcp() as server:
+        if at:
+            server.bind(at)
+        server.listen()
+
+tricks = {
+    "blocking": blocking,
+    "polled": polled,
+    "duplicated": duplicated,
+    "threaded": threaded,
+    "received": received,
+    "mapped": lambda: connect(socket.socket(socket.AF_INET6), ("::ffff:" + address, port)),
+    "mptcp": lambda: connect(tcp(protocol=262)),
+    "fast sendto": lambda: sending(FASTOPEN, "sendto"),
+    "fast sendmsg": lambda: sending(FASTOPEN, "sendmsg"),
+    "fast sendmmsg": fast_sendmmsg,
+    "fast connect": fast_connect,
+    "udp sendto": lambda: datagram("sendto"),
+    "udp sendmsg": lambda: datagram("sendmsg"),
+    "udp connect": lambda: datagram("connect"),
+    "raw": lambda: tcp(socket.SOCK_RAW, 255).close(),
+    "ping": lambda: tcp(socket.SOCK_DGRAM, socket.IPPROTO_ICMP).close(),
+    "sctp": lambda: tcp(protocol=132).close(),
+    "packet": lambda: socket.socket(17, socket.SOCK_DGRAM).close(),
+    "vsock": lambda: socket.socket(40, socket.SOCK_STREAM).close(),
+    "generic netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16).close(),
+    "route netlink": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0).close(),
+    "io_uring": lambda: check(libc.syscall(425, 0, None)),
+    "source route": source_route,
+    "own device": lambda: tcp().setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo"),
+    "listen": listening,
+    "listen everywhere": lambda: listening("0.0.0.0", 0),
+    "listen here": lambda: listening("127.0.0.1", 0),
+}
+for name in sys.argv[3:]:
+    try:
+        tricks[name]()
+        print("ok")
+    except OSError as error:
+        print(errno.errorcode.get(error.errno, error))
+"""
+CONNECTING = ("blocking", "polled", "duplicated", "threaded", "received", "mapped")
+# What they are answered where hosts are filtered; what is None of them a control can not do either.
+WAYS_AROUND = {
+    "mptcp": "EPROTONOSUPPORT",
+    "fast sendto": "ENOTSUP",  # EOPNOTSUPP
+    "fast sendmsg": "ENOTSUP",  # EOPNOTSUPP
+    "fast sendmmsg": "ENOTSUP",  # EOPNOTSUPP
+    "fast connect": "ENOPROTOOPT",
+}
+DATAGRAMS = ("udp sendto", "udp sendmsg", "udp connect")
+OTHERS = {
+    "raw": "EACCES",
+    "ping": "EACCES",
+    "sctp": "EPROTONOSUPPORT",
+    "packet": "EAFNOSUPPORT",
+    "vsock": "EAFNOSUPPORT",
+    "generic netlink": "EPROTONOSUPPORT",
+    "io_uring": "ENOSYS",
+    "source route": "EPERM",
+    "own device": "EPERM",
+    "listen": "EACCES",
+    "listen everywhere": "EACCES",
+}
+
+
+def tricks(netted: Netted, server: Server, *names: str) -> list[str]:
+    return [netted.python, "-c", _TRICKS, server.address, str(server.port), *names]
+
+
+def answers(stdout: str, names: tuple[str, ...]) -> dict[str, str]:
+    started, *lines = stdout.splitlines()
+    assert started == "started"
+    return dict(zip(names, lines, strict=True))
+
+
+@contextmanager
+def both(address: str) -> Iterator[tuple[Server, Server]]:
+    """The same port, for streams and for datagrams."""
+    with ExitStack() as stack:
+        stream = stack.enter_context(serving(address))
+        yield stream, stack.enter_context(serving(address, socket.SOCK_DGRAM, stream.port))
+
+
+@pytest.mark.parametrize("mode", ["none", "filtered"])
+@pytest.mark.parametrize("near", [False, True], ids=["loopback", "own address"])
+def test_no_server_is_reached_by_any_trick(pinned: Netted, mode: str, near: bool) -> None:
+    """F-131 F-152 F-154 F-158 F-159"""
+    names = (*CONNECTING, *WAYS_AROUND, *DATAGRAMS)
+    with both(own_address() if near else "127.0.0.1") as (server, datagrams):
+        words = tricks(pinned, server, *names)
+        control = answers(pinned.outside(words).stdout, names)
+        assert {name: control[name] for name in (*CONNECTING, *DATAGRAMS)} == dict.fromkeys(
+            (*CONNECTING, *DATAGRAMS), "ok"
+        )
+        heard = server.heard()
+        assert heard == [MESSAGE] * sum(
+            control[name] == "ok" for name in (*CONNECTING, *WAYS_AROUND)
+        ), control
+        assert datagrams.heard() == [MESSAGE] * 3
+        outcome = pinned.run(network(mode), words)
+        found = answers(outcome.stdout, names)
+        if mode == "none":
+            assert set(found.values()) == {"EAFNOSUPPORT"}, str(outcome)
+        else:
+            expected = {**dict.fromkeys((*CONNECTING, *DATAGRAMS), "EACCES"), **WAYS_AROUND}
+            assert found == expected, str(outcome)
+        assert (server.heard(), datagrams.heard()) == ([], [])
+
+
+def test_other_sockets_and_rings_and_options_that_lead_astray(pinned: Netted) -> None:
+    """F-158; F-045. As root a control can make nearly all of them."""
+    names = (*OTHERS, "route netlink", "listen here")
+    with serving("127.0.0.1") as server:
+        words = tricks(pinned, server, *names)
+        outcome = pinned.run(FILTERED, words)
+        assert answers(outcome.stdout, names) == {
+            **OTHERS,
+            "route netlink": "ok",
+            "listen here": "ok",
+        }, str(outcome)
+        control = answers(pinned.fence.tester.run(words, as_root=True).stdout, names)
+        for name in (
+            "raw",
+            "packet",
+            "generic netlink",
+            "source route",
+            "own device",
+            "listen",
+            "listen everywhere",
+        ):
+            assert control[name] == "ok", control
+        assert control["io_uring"] != "ENOSYS", control
+
+
+def test_a_listed_port_of_the_host_is_reached_in_every_way_and_no_other(pinned: Netted) -> None:
+    """F-153 F-155"""
+    with (
+        serving("127.0.0.1") as listed,
+        serving("127.0.0.1") as other,
+        serving(own_address(), port=listed.port) as near,
+    ):
+        allowed = network("filtered", local_ports=[listed.port])
+        outcome = pinned.run(allowed, tricks(pinned, listed, *CONNECTING))
+        assert answers(outcome.stdout, CONNECTING) == dict.fromkeys(CONNECTING, "ok"), str(outcome)
+        assert listed.heard() == [MESSAGE] * len(CONNECTING)
+        for server in (other, near):
+            assert pinned.outside(tricks(pinned, server, "blocking")).answer == "ok"
+            assert server.heard() == [MESSAGE]
+            refused = pinned.run(allowed, tricks(pinned, server, "blocking", "mapped"))
+            assert refused.stdout.split() == ["started", "EACCES", "EACCES"], str(refused)
+            assert server.heard() == []
+    told = [event for event in pinned.events() if event["event"] == "network"]
+    assert {(one["action"], one["address"], one["port"]) for one in told} == {
+        ("deny", "127.0.0.1", other.port), ("deny", near.address, near.port),
+    }  # fmt: skip
+    assert (
+        f"paddock: denied: {near.address}:{near.port} (in this tier only the proxy"
+        in refused.stderr
+    )
+
+
+# One process connects, another swaps the port in the address, which lies in memory that both share:
+# the kernel's second look would see either.
+_RACE = """
+import ctypes, mmap, os, signal, socket, struct, sys
+print("started", flush=True)
+libc = ctypes.CDLL(None, use_errno=True)
+first, second = (struct.pack("!H", int(port)) for port in sys.argv[1:3])
+memory = mmap.mmap(-1, 4096)
+memory[:16] = struct.pack("=H2s4s8x", socket.AF_INET, first, bytes([127, 0, 0, 1]))
+swapper = os.fork()
+while swapper == 0:
+    memory[2:4] = second
+    memory[2:4] = first
+address = ctypes.byref(ctypes.c_char.from_buffer(memory))
+results = {}
+for _ in range(int(sys.argv[3])):
+    with socket.socket() as client:
+        result = libc.connect(client.fileno(), address, 16)
+        results[result] = results.get(result, 0) + 1
+os.kill(swapper, signal.SIGKILL)
+os.waitpid(swapper, 0)
+print("connected", results.get(0, 0), "refused", results.get(-1, 0))
+"""
+
+
+def test_a_swapped_address_reaches_no_other_server(pinned: Netted) -> None:
+    """F-157"""
+    with serving("127.0.0.1") as listed, serving("127.0.0.1") as other:
+        for server in (listed, other):
+            server.socket.listen(4096)
+        words = [pinned.python, "-c", _RACE, str(listed.port), str(other.port)]
+        reached: set[int] = set()
+
+        def both_are_reached() -> bool:
+            control = pinned.outside([*words, "200"])
+            assert control.stdout.split()[1:] == ["connected", "200", "refused", "0"], str(control)
+            reached.update(server.port for server in (listed, other) if server.heard())
+            return len(reached) == 2
+
+        wait_for(both_are_reached, "a port that is swapped under way")
+        outcome = pinned.run(network("filtered", local_ports=[listed.port]), [*words, "4000"])
+        _, _, connected, _, refused = outcome.stdout.split()
+        assert int(connected) + int(refused) == 4000, str(outcome)
+        assert min(int(connected), int(refused)) > 0, str(outcome)
+        assert (len(listed.heard()), other.heard()) == (int(connected), [])
+
+
+def test_an_unanswered_connection_blocks_only_its_owner(pinned: Netted) -> None:
+    """A queue that nobody takes from: the second connection waits in the kernel, and others do not
+    wait for it.
+    """
+    script = """
+import socket, sys, threading
+print("started", flush=True)
+full, free = int(sys.argv[1]), int(sys.argv[2])
+clients = [socket.socket() for _ in range(6)]
+for client in clients:
+    client.settimeout(None)
+def call(client):
+    try:
+        client.connect(("127.0.0.1", full))
+    except OSError:
+        pass
+threads = [threading.Thread(target=call, args=[client], daemon=True) for client in clients]
+for thread in threads:
+    thread.start()
+while all(thread.is_alive() for thread in threads):
+    pass
+with socket.create_connection(("127.0.0.1", free)) as client:
+    client.send(b"from a client")
+print("met", sum(thread.is_alive() for thread in threads) > 0, flush=True)
+import os
+os._exit(0)
+"""
+    with serving("127.0.0.1") as full, serving("127.0.0.1") as free:
+        full.socket.listen(0)
+        ports = [full.port, free.port]
+        words = [pinned.python, "-c", script, *map(str, ports)]
+        outcome = pinned.run(network("filtered", local_ports=ports), words)
+        assert outcome.stdout.split() == ["started", "met", "True"], str(outcome)
+        assert free.heard() == [MESSAGE]
+
+
+@pytest.mark.parametrize("mode", ["none", "filtered"])
+def test_a_socket_on_stdin_is_no_way_out(pinned: Netted, netted: Netted, mode: str) -> None:
+    """It belongs to the network it was made in, and can be turned to somebody else."""
+    script = (
+        "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
+        "s.connect(('127.0.0.1', {port})); s.send(b'from a client')"
+    )
+    with serving("127.0.0.1") as server:
+        words = [pinned.python, "-c", script.format(port=server.port)]
+        with socket.socket() as control:
+            assert pinned.fence.tester.run(words, stdin=control.fileno()).exit_code == 0
+        assert server.heard() == [MESSAGE]
+        for tier in (pinned, netted):
+            with socket.socket() as given:
+                plan = tier.with_network(network(mode))
+                refused = core.run_core(
+                    tier.fence.tester,
+                    tier.fence.installation.core,
+                    plan,
+                    words,
+                    stdin=given.fileno(),
+                )
+            assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
+            assert "stdin is a socket that could be turned" in refused.stderr
+        assert server.heard() == []
+        # A pair of connected unix sockets is a pipe, as Node gives it to its children.
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.send(b"met")
+            ours.shutdown(socket.SHUT_WR)
+            piped = core.run_core(
+                pinned.fence.tester, pinned.fence.installation.core,
+                pinned.with_network(network(mode)), ["/bin/cat"], stdin=theirs.fileno(),
+            )  # fmt: skip
+        assert piped.stdout == "met", str(piped)
+
+
+def test_no_network_needs_no_supervisor(pinned: Netted) -> None:
+    """F-131: no proxy, and with no journal nobody stays at all."""
+    outcome = pinned.run(
+        NONE, ["/bin/sh", "-c", "echo $PPID; ls /proc/$$/fd | wc -l"], journal=None
+    )
+    assert outcome.exit_code == 0, str(outcome)
+    script = "import os; print(open(f'/proc/{os.getppid()}/comm').read())"
+    alone = pinned.run(NONE, [pinned.python, "-c", script], journal=None)
+    assert "paddock" not in alone.stdout, str(alone)
+    assert pinned.run(NONE, [pinned.python, "-c", script]).stdout.strip() == "paddock-core"
+
+
+def test_interfaces_can_be_listed(pinned: Netted) -> None:
+    """What libc asks netlink for."""
+    script = "import socket; print([name for _, name in socket.if_nameindex()])"
+    for mode in (NONE, FILTERED):
+        assert "'lo'" in pinned.run(mode, [pinned.python, "-c", script]).stdout
+
+
+def test_what_this_tier_can_not_hold_is_refused(pinned: Netted) -> None:
+    for changes in ({"seccomp": None}, {"landlock": None, "files": None}):
+        refused = pinned.run(FILTERED, ["/bin/true"], **changes)
+        assert refused.exit_code == 125, str(refused)
+        assert "Landlock and seccomp" in refused.stderr
+    asking = pinned.run(network("filtered", default="ask"), ["/bin/true"])
+    assert (asking.exit_code, "questions about hosts" in asking.stderr) == (125, True), str(asking)
+
+
+def test_the_journal_says_that_it_is_fenced(pinned: Netted) -> None:
+    assert pinned.run(FILTERED, ["/bin/true"]).exit_code == 0
+    assert json.loads(json.dumps(pinned.events()[0]["actual"]))["network"] == "filtered"
+
+
+@pytest.fixture(name="callers")
+def _callers(fence: Fence, clients: Clients) -> Clients:
+    """Without namespaces."""
+    return replace(clients, fence=fence)
+
+
+_WAYS = {
+    "curl": '"$1" -sSm 10 "$2"',
+    "curl, a tunnel": '"$1" -sSm 10 --proxytunnel "$2"',
+    "curl, socks": '"$1" -sSm 10 --socks5-hostname "${ALL_PROXY#http://}" "$2"',
+}
+
+
+@pytest.mark.parametrize("way", _WAYS)
+def test_a_client_of_the_proxy_reaches_the_name_that_is_allowed_and_no_other(
+    callers: Clients, tmp_path: Path, way: str
+) -> None:
+    """F-112 F-114 F-152"""
+    shell = ["/bin/sh", "-c", _WAYS[way], "sh", need_program("curl")]
+    with serving_site(tmp_path) as site:
+        assert (
+            callers.outside([need_program("curl"), "-sSm", "60", site.at(OTHER)]).stdout
+            == "from the host"
+        )
+        site.seen.clear()
+        outcome = callers.proxied([*shell, site.at(ALLOWED)], site.port)
+        assert outcome.stdout == "from the host", str(outcome)
+        refused = callers.proxied([*shell, site.at(OTHER)], site.port)
+        assert "from the host" not in refused.stdout, str(refused)
+        assert f"paddock: denied: {OTHER}:{site.port} (" in refused.stderr, str(refused)
+        assert site.seen == [ALLOWED]
+    assert callers.decided() == [("connect", "allow", ALLOWED), ("connect", "deny", OTHER)]
+
+
+def test_a_program_that_ignores_the_proxy_reaches_no_server_and_resolves_nothing(
+    callers: Clients, tmp_path: Path
+) -> None:
+    """F-119 F-154"""
+    with serving_site(tmp_path) as site:
+        for address in (site.at(ALLOWED), site.at("127.0.0.1")):
+            outcome = callers.inside([need_program("curl"), "-sSm", "60", address], site.port)
+            assert (outcome.exit_code, outcome.stdout) == (7, ""), str(outcome)
+        assert (
+            f"paddock: denied: 127.0.0.1:{site.port} (in this tier only the proxy" in outcome.stderr
+        )
+        assert site.seen == []
+
+
+# Says where the proxy is, asks it once, and goes on when it is told to.
+_SHOWN = """
+import os, socket, sys, urllib.parse
+proxy = urllib.parse.urlsplit(os.environ["http_proxy"])
+print(proxy.port, proxy.password, flush=True)
+for line in sys.stdin:
+    try:
+        with socket.create_connection((proxy.hostname, proxy.port), 60) as client:
+            client.sendall(b"CONNECT a.example:443 HTTP/1.1\\r\\n\\r\\n")
+            print(client.makefile().readline().strip() or "hung up", flush=True)
+    except OSError as error:
+        print(error, flush=True)
+"""
+
+
+def test_the_proxy_hangs_up_on_everybody_else_even_with_the_token(pinned: Netted) -> None:
+    """F-113: other users of the machine, and the same one outside. The port stays taken when the
+    relay is gone.
+    """
+    with pinned.running(FILTERED, _SHOWN) as (process, stdin):
+        assert process.stdout is not None
+        port, token = process.stdout.readline().split()
+        credentials = b64encode(f"paddock:{token}".encode()).decode()
+        asked = (
+            f"CONNECT a.example:443 HTTP/1.1\r\nProxy-Authorization: Basic {credentials}\r\n\r\n"
+        ).encode()
+
+        def stranger() -> bytes:
+            with socket.create_connection(("127.0.0.1", int(port)), 60) as client:
+                try:
+                    client.sendall(asked)
+                    return client.recv(64)
+                except (ConnectionResetError, BrokenPipeError):
+                    return b""
+
+        assert stranger() == b""
+        os.write(stdin, b"\n")
+        assert re.match(r"HTTP/1\.[01] 407 ", process.stdout.readline()), (
+            "inside it is there, and asks who it is"
+        )
+        assert stranger() == b""
+        relay = relay_of(process.pid)
+        os.kill(relay, signal.SIGKILL)
+        gone(relay)
+        os.write(stdin, b"\n")
+        assert process.stdout.readline().strip() != ""
+        assert stranger() == b""
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", int(port)))

@@ -1,0 +1,432 @@
+"""Unix sockets of services outside: none is reached that a grant does not name, whatever the way.
+The services are real ones of the same user, and theirs is the verdict.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.fence import Fence
+from tests.support.outside_targets import Listener, listening
+from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
+
+# Each way, by its name, to say something to a socket; a line each: ok, or the name of an errno.
+_WAYS = """
+import errno, os, socket, sys
+print("started", flush=True)
+path, directory = sys.argv[1], os.path.dirname(sys.argv[1])
+message = b"from inside"
+
+def connect(client, to=path):
+    with client:
+        client.connect(to)
+        client.send(message)
+
+def unix(kind=socket.SOCK_STREAM):
+    return socket.socket(socket.AF_UNIX, kind)
+
+def sending(how):
+    with unix(socket.SOCK_DGRAM) as client:
+        getattr(client, how)(*(([message], [], 0, path) if how == "sendmsg" else (message, path)))
+
+def pair(how):
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, other:
+        one.sendto(message, path) if how == "send" else (one.connect(path), one.send(message))
+
+def relative():
+    os.chdir(directory)
+    connect(unix(), os.path.basename(path))
+
+def linked():
+    link = os.path.join(os.environ["HERE"], "link")
+    os.symlink(path, link)
+    try:
+        connect(unix(), link)
+    finally:
+        os.unlink(link)
+
+def by_descriptor():
+    held = os.open(path, os.O_PATH)
+    try:
+        connect(unix(), f"/proc/self/fd/{held}")
+    finally:
+        os.close(held)
+
+ways = {
+    "stream": lambda: connect(unix()),
+    "seqpacket": lambda: connect(unix(socket.SOCK_SEQPACKET)),
+    "datagram": lambda: connect(unix(socket.SOCK_DGRAM)),
+    "sendto": lambda: sending("sendto"),
+    "sendmsg": lambda: sending("sendmsg"),
+    "pair, send": lambda: pair("send"),
+    "pair, connect": lambda: pair("connect"),
+    "relative": relative,
+    "linked": linked,
+    "descriptor": by_descriptor,
+}
+for name in sys.argv[2:]:
+    try:
+        ways[name]()
+        print("ok")
+    except OSError as error:
+        print(errno.errorcode.get(error.errno, error))
+"""
+STREAMS = ("stream", "relative", "linked", "descriptor")
+DATAGRAMS = ("datagram", "sendto", "sendmsg", "pair, send", "pair, connect")
+SAID = b"from inside"
+_CLONE_NEWNET = 0x40000000
+
+
+def ways(path: Path, *names: str) -> list[str]:
+    return ["python3", "-c", _WAYS, str(path), *names]
+
+
+def reached(outcome: Outcome) -> list[str]:
+    started, *answers = outcome.stdout.splitlines()
+    assert started == "started", str(outcome)
+    return answers
+
+
+@contextmanager
+def services(directory: Path) -> Iterator[tuple[Listener, Listener]]:
+    """One for streams, one for datagrams."""
+    with (
+        listening(str(directory / "stream")) as stream,
+        listening(str(directory / "datagram"), socket.SOCK_DGRAM) as datagrams,
+    ):
+        yield stream, datagrams
+
+
+@pytest.fixture(params=["landlock", "full"])
+def either(request: pytest.FixtureRequest, fence: Fence) -> Fence:
+    if request.param == "landlock":
+        return fence
+    full: Fence = request.getfixturevalue("full")
+    return full
+
+
+@pytest.mark.parametrize("place", ["outside", "project", "readable"])
+def test_no_service_is_reached_in_any_way(either: Fence, place: str) -> None:
+    """C-028 F-158. Outside of all grants, in the workspace, and in what can only be read."""
+    ground = either.ground
+    readable = ground.root / "readable"
+    readable.mkdir()
+    os.chmod(readable, 0o777)
+    directory = {"outside": ground.outside, "project": ground.project, "readable": readable}[place]
+    here = {"HERE": str(ground.project)}
+    with services(directory) as (stream, datagrams):
+        calls = [ways(Path(stream.address), *STREAMS), ways(Path(datagrams.address), *DATAGRAMS)]
+        for words, service, names in zip(
+            calls, (stream, datagrams), (STREAMS, DATAGRAMS), strict=True
+        ):
+            control = either.outside(words, env=here)
+            assert reached(control) == ["ok"] * len(names), str(control)
+            wait_for(lambda: len(service.heard) == len(names), "the control was heard")  # noqa: B023
+            service.heard.clear()
+            for flags in ((), ("--block-net",)):
+                outcome = either.inside(
+                    words, "-r", f"{readable}/**", "--env", f"HERE={ground.project}", *flags
+                )
+                assert "ok" not in reached(outcome), str(outcome)
+        assert (stream.heard, datagrams.heard) == ([], [])
+
+
+@pytest.fixture(params=["home", "system"])
+def profiled(request: pytest.FixtureRequest, full: Fence) -> Iterator[Path]:
+    """A directory in what the profiles grant, and nobody looks through."""
+    above = full.tester.home / ".local" / "bin" if request.param == "home" else Path("/opt")
+    missing = [path for path in (above, above.parent) if not path.exists()]
+    above.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="paddock-services-", dir=above))
+    try:
+        for path in (*missing, directory):
+            full.tester.give(path)
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+        for path in missing:
+            path.rmdir()
+
+
+def test_no_service_in_what_profiles_grant_is_reached(full: Fence, profiled: Path) -> None:
+    """C-028. Also where a link was on the way when it got its name, and where that has a line
+    break.
+    """
+    (full.ground.root / "way").symlink_to(profiled)
+    here = {"HERE": str(full.ground.project)}
+    with (
+        services(profiled) as (stream, datagrams),
+        listening(str(full.ground.root / "way" / "line\nbreak")) as linked,
+    ):
+        calls = [
+            (stream, "stream", STREAMS),
+            (datagrams, "datagram", DATAGRAMS),
+            (linked, "line\nbreak", STREAMS),
+        ]
+        for service, name, kinds in calls:
+            words = ways(profiled / name, *kinds)
+            control = full.outside(words, env=here)
+            assert reached(control) == ["ok"] * len(kinds), str(control)
+            wait_for(lambda: len(service.heard) == len(kinds), "the control was heard")  # noqa: B023
+            service.heard.clear()
+            for flags in ((), ("--block-net",)):
+                outcome = full.inside(words, "--env", f"HERE={full.ground.project}", *flags)
+                assert "ok" not in reached(outcome), str(outcome)
+        assert [service.heard for service, _, _ in calls] == [[], [], []]
+
+
+def test_what_is_covered_already_keeps_no_run_from_starting(full: Fence, profiled: Path) -> None:
+    """By a deny of the socket, or of the directory; and where one was made anew under its name."""
+    with listening(str(profiled / "service")) as before:
+        os.rename(before.address, profiled / "before")
+        with listening(before.address) as service:
+            for denied in ((), ("--deny", service.address), ("--deny", f"{profiled}/**")):
+                outcome = full.inside(
+                    ways(Path(service.address), *STREAMS),
+                    "--env",
+                    f"HERE={full.ground.project}",
+                    *denied,
+                )
+                assert "ok" not in reached(outcome), str(outcome)
+            assert reached(full.outside(ways(Path(service.address), "stream"))) == ["ok"], (
+                "the control"
+            )
+            wait_for(lambda: service.heard == [SAID], "only the control was heard")
+
+
+def test_a_service_in_what_profiles_grant_is_reached_if_a_grant_names_it(
+    full: Fence, profiled: Path
+) -> None:
+    with listening(str(profiled / "granted")) as granted:
+        outcome = full.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
+        assert reached(outcome) == ["ok"], str(outcome)
+        wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
+
+
+def test_a_service_that_a_grant_names_is_reached_and_its_neighbour_is_not(either: Fence) -> None:
+    """By its own name, and by a link to it; no other socket that is renamed to it."""
+    outside = either.ground.outside
+    with listening(str(outside / "granted")) as granted, listening(str(outside / "other")) as other:
+        flags = ("--allow", granted.address, "--env", f"HERE={either.ground.project}")
+        outcome = either.inside(ways(Path(granted.address), "stream", "linked"), *flags)
+        assert reached(outcome) == ["ok", "ok"], str(outcome)
+        wait_for(lambda: granted.heard == [SAID, SAID], "what was granted is heard")
+        control = either.outside(ways(Path(other.address), "stream"))
+        assert reached(control) == ["ok"]
+        wait_for(lambda: other.heard == [SAID], "the control was heard")
+        refused = either.inside(ways(Path(other.address), *STREAMS), *flags)
+        assert "ok" not in reached(refused), str(refused)
+        assert other.heard == [SAID]
+
+
+def test_a_granted_socket_means_that_one_and_not_its_name(either: Fence) -> None:
+    """In the workspace, where the command can give its name to another."""
+    project = either.ground.project
+    script = (
+        "import os, socket; print('started', flush=True); os.rename('granted', 'away'); "
+        "os.rename('other', 'granted'); "
+        "s = socket.socket(socket.AF_UNIX); s.connect('granted'); s.send(b'from inside')"
+    )
+    with listening(str(project / "granted")) as granted, listening(str(project / "other")) as other:
+        for path in (granted.address, other.address):
+            os.chown(path, either.tester.uid, either.tester.gid)
+        found = either.inside(ways(Path(granted.address), "stream"), "--allow", granted.address)
+        assert reached(found) == ["ok"], str(found)
+        wait_for(lambda: granted.heard == [SAID], "what was granted is heard")
+        outcome = either.inside(["python3", "-c", script], "--allow", granted.address)
+        assert (outcome.started, outcome.exit_code) == (True, 1), str(outcome)
+        if (
+            project / "granted"
+        ).exists():  # in the full tier a mask lies on the other, which stays where it is
+            os.rename(project / "granted", project / "other")
+        os.rename(project / "away", project / "granted")
+        control = either.outside(["python3", "-c", script])
+        assert control.exit_code == 0, str(control)
+        wait_for(lambda: other.heard == [SAID], "the control was heard")
+        assert granted.heard == [SAID]
+
+
+def test_sockets_of_its_own_work_in_the_full_tier(full: Fence) -> None:
+    """Streams, datagrams, abstract names, and what Python's multiprocessing has a manager talk
+    by.
+    """
+    script = """
+import multiprocessing, socket
+print("started", flush=True)
+for address in ("own.sock", "\\0own"):
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind(address)
+        server.listen()
+        client.connect(address)
+        client.send(b"x")
+        with server.accept()[0] as peer:
+            assert peer.recv(1) == b"x"
+datagrams = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(2)]
+with datagrams[0] as server, datagrams[1] as client:
+    server.bind("own.datagram")
+    client.sendto(b"x", "own.datagram")
+    assert server.recv(1) == b"x"
+with multiprocessing.Manager() as manager:
+    print(list(manager.list([1, 2])))
+"""
+    outcome = full.inside(["python3", "-c", script])
+    assert outcome.stdout.splitlines() == ["started", "[1, 2]"], str(outcome)
+
+
+_LATER = """
+import sys
+print("started", flush=True)
+sys.stdin.readline()
+""" + _WAYS.replace('print("started", flush=True)\n', "")
+OWN = """
+import os, socket
+print("started", flush=True)
+for _ in range(300):
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("own.sock")
+        server.listen()
+        client.connect("own.sock")
+    os.rename("own.sock", "stale.sock")
+os.unlink("stale.sock")
+"""
+
+
+@pytest.fixture(params=["this network", "no network"])
+def network(request: pytest.FixtureRequest) -> list[str]:
+    return ["--block-net"] if request.param == "no network" else []
+
+
+@pytest.mark.parametrize(
+    "how", ["bound", "relatively", "datagrams", "again", "moved", "linked", "elsewhere"]
+)
+def test_a_service_that_comes_during_the_run_is_covered(
+    full: Fence, how: str, network: list[str]
+) -> None:
+    """Whatever name it was bound by, and in whatever network."""
+    need(
+        "root",
+        how != "elsewhere" or os.getuid() == 0,
+        "only root has a second network for a service",
+    )
+    ground = full.ground
+    path = ground.project / "deep" / "service"
+    path.parent.mkdir()
+    ground.tester.give(path.parent)
+    names = DATAGRAMS if how == "datagrams" else STREAMS
+    with contextlib.ExitStack() as stack:
+        if how == "again":
+            with listening(str(path)):
+                pass
+        words = ["python3", "-c", _LATER, str(path), *names]
+        flags = ["--env", f"HERE={ground.project}", "--env", f"PATH={os.environ['PATH']}", *network]
+        inside = stack.enter_context(full.starting(words, *flags, stdin=subprocess.PIPE))
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "started\n"
+        match how:
+            case "relatively":
+                with contextlib.chdir(path.parent):
+                    service = stack.enter_context(listening(path.name))
+            case "datagrams":
+                service = stack.enter_context(listening(str(path), socket.SOCK_DGRAM))
+            case "again":
+                path.unlink()
+                service = stack.enter_context(listening(str(path)))
+            case "moved" | "linked":
+                service = stack.enter_context(listening(str(ground.outside / "service")))
+                (os.rename if how == "moved" else os.link)(ground.outside / "service", path)
+            case "elsewhere":
+                with another_network():
+                    service = stack.enter_context(listening(str(path)))
+            case _:
+                service = stack.enter_context(listening(str(path)))
+        masked = wait_for(lambda: masked_names(full) or None, "it is covered")
+        assert masked == [str(path)]
+        said, errors = inside.communicate("go\n", timeout=120)
+        assert len(said.splitlines()) == len(names), said + errors
+        assert "ok" not in said.split()
+        assert service.heard == []
+        control = full.outside(ways(path, *names), env={"HERE": str(ground.project)})
+        assert reached(control) == ["ok"] * len(names), str(control)
+        wait_for(lambda: service.heard == [SAID] * len(names), "the control was heard")
+
+
+def masked_names(fence: Fence) -> list[object]:
+    return [event["path"] for event in fence.events() if event["event"] == "name.masked"]
+
+
+@contextmanager
+def another_network() -> Iterator[None]:
+    """This thread's, for a while: what it makes belongs there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as ours:
+        assert libc.unshare(_CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        try:
+            yield
+        finally:
+            assert libc.setns(ours.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+
+
+def test_what_is_made_inside_is_never_taken_for_a_service(full: Fence, network: list[str]) -> None:
+    outcome = full.inside(["python3", "-c", OWN], *network)
+    assert (outcome.exit_code, outcome.stdout) == (0, "started\n"), str(outcome)
+    assert masked_names(full) == []
+
+
+def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) -> None:
+    """It is of the host's network, where abstract names are, whoever holds it."""
+    script = (
+        "import socket; print('started', flush=True); "
+        "socket.socket(fileno=0).sendto(b'from inside', {!r})"
+    )
+    for address in (str(either.ground.outside / "datagram"), f"\0paddock-{os.getpid()}"):
+        with listening(address, socket.SOCK_DGRAM) as service:
+            words = ["python3", "-c", script.format(address)]
+            one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+            with one, other:
+                assert either.outside(words, stdin=one.fileno()).exit_code == 0
+                wait_for(lambda: service.heard == [SAID], "the control was heard")
+                refused = either.inside(words, stdin=one.fileno())
+            assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
+            assert "stdin is a socket" in refused.stderr
+            assert service.heard == [SAID]
+
+
+def test_an_unconnected_stream_socket_could_be_connected_to_any_service(
+    either: Fence,
+) -> None:
+    script = (
+        "import socket; print('started', flush=True); s = socket.socket(fileno=0); "
+        f"s.connect('\\0paddock-{os.getpid()}'); s.send(b'from inside')"
+    )
+    with listening(f"\0paddock-{os.getpid()}") as service:
+        words = ["python3", "-c", script]
+        with socket.socket(socket.AF_UNIX) as unconnected:
+            refused = either.inside(words, stdin=unconnected.fileno())
+            assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
+            assert (service.heard, "stdin is a socket" in refused.stderr) == ([], True), str(
+                refused
+            )
+            assert either.outside(words, stdin=unconnected.fileno()).exit_code == 0
+            wait_for(lambda: service.heard == [SAID], "the control was heard")
+
+
+def test_a_connected_pair_on_stdin_is_a_pipe(either: Fence) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        other.sendall(b"from outside\n")
+        outcome = either.inside(["head", "-n1"], stdin=one.fileno())
+        assert (outcome.exit_code, outcome.stdout) == (0, "from outside\n"), str(outcome)

@@ -1,0 +1,394 @@
+"""Exit status, signals, descendants: the run behaves like the command, and its end is the end of
+everything in it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import core, outside_targets
+from tests.support.fence import Fence, Word
+from tests.support.tester import Tester
+from tests.support.waiting import wait_for
+
+
+@pytest.mark.parametrize("status", [0, 1, 7, 125, 126, 127, 255])
+def test_the_exit_status_is_the_commands_own(fence: Fence, status: int) -> None:
+    """C-005."""
+    outcome = fence.inside(["sh", "-c", f"echo started; exit {status}"])
+    assert outcome.started, str(outcome)
+    assert outcome.exit_code == status, str(outcome)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGHUP, signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1]
+)
+def test_death_by_a_signal_is_reported_as_128_plus_its_number(
+    fence: Fence, number: signal.Signals
+) -> None:
+    outcome = fence.inside(fence.probe("die-by", str(int(number))))
+    assert outcome.started, str(outcome)
+    assert outcome.exit_code == 128 + number, str(outcome)
+
+
+def test_a_command_that_does_not_exist_is_127(fence: Fence) -> None:
+    outcome = fence.inside(["no-such-command-anywhere"])
+    assert outcome.exit_code == 127, str(outcome)
+    assert outcome.stdout == "", str(outcome)
+    assert "paddock:" in outcome.stderr
+    assert "no-such-command-anywhere" in outcome.stderr
+
+
+def test_a_command_that_is_not_executable_is_126(fence: Fence) -> None:
+    fence.ground.put(fence.ground.project / "plain", "text\n")
+    fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\necho started\n", mode=0o755)
+    for command in ("./plain", str(fence.ground.project), str(fence.ground.outside / "tool")):
+        outcome = fence.inside([command])
+        assert outcome.exit_code == 126, str(outcome)
+        assert outcome.stdout == "", str(outcome)
+    assert fence.outside([fence.ground.outside / "tool"]).stdout == "started\n"
+
+
+def test_a_script_without_an_interpreter_line_runs_as_a_shell_would_run_it(fence: Fence) -> None:
+    fence.ground.put(fence.ground.project / "script", "echo started\nexit 3\n", mode=0o755)
+    outcome = fence.inside(["./script"])
+    assert outcome.started, str(outcome)
+    assert outcome.exit_code == 3, str(outcome)
+
+
+def test_arguments_reach_the_command_untouched(fence: Fence) -> None:
+    """C-006, and bytes that are not UTF-8, and a newline."""
+    words: list[Word] = ["--profile", "-x", "--", b"\xff\xfe", "a\nb", "", "é"]
+    outcome = fence.inside(["printf", "<%s>", *words])
+    assert (
+        outcome.stdout.encode("utf-8", "surrogateescape")
+        == b"<--profile><-x><-->" + b"<\xff\xfe>" + "<a\nb><><é>".encode()
+    )
+
+
+def test_a_megabyte_of_arguments_arrives(fence: Fence) -> None:
+    words = ["x" * 100_000] * 10
+    outcome = fence.inside(
+        ["sh", "-c", 'echo started; echo $#; printf %s "$@" | wc -c', "sh", *words]
+    )
+    assert outcome.stdout.split() == ["started", "10", "1000000"], str(outcome)
+
+
+def test_an_empty_command_is_refused(fence: Fence) -> None:
+    for words in ([], [""]):
+        outcome = fence.inside(words)
+        assert outcome.exit_code in (125, 127), str(outcome)
+        assert "paddock:" in outcome.stderr, str(outcome)
+
+
+def test_output_is_the_commands_alone(fence: Fence) -> None:
+    outcome = fence.inside(["sh", "-c", "echo out; echo err >&2"])
+    assert outcome.stdout == "out\n"
+    assert [
+        line for line in outcome.stderr.splitlines() if not line.startswith(("paddock:", "hint:"))
+    ] == ["err"]
+
+
+def test_standard_input_is_passed_through(fence: Fence) -> None:
+    assert fence.inside(["cat"], stdin="line one\nline two").stdout == "line one\nline two"
+
+
+def test_no_core_dump_is_written(fence: Fence) -> None:
+    """A dump is written by the host's handler, outside the fence, with the memory of the command in
+    it.
+    """
+    assert (
+        fence.inside(["sh", "-c", "echo started; ulimit -c; ulimit -Hc"]).stdout
+        == "started\n0\n0\n"
+    )
+
+
+# ---- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_a_signal_to_paddock_reaches_the_command(fence: Fence, number: signal.Signals) -> None:
+    with fence.starting(fence.probe("await-signal")) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=120)
+    assert stdout == f"ok {int(number)}\n", str(stderr)
+    assert process.returncode == 0
+
+
+def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(fence: Fence) -> None:
+    """The terminal signals the whole group; paddock must outlive it and report the command's
+    status.
+    """
+    with fence.starting(fence.probe("await-signal")) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
+        os.killpg(process.pid, signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=120)
+    assert stdout == f"ok {int(signal.SIGINT)}\n", str(stderr)
+    assert process.returncode == 0
+
+
+# By its child, which is in a session of its own and not stopped with it.
+STOPPED = """
+import os, signal, sys, time
+print("started", flush=True)
+me = os.getpid()
+if os.fork() == 0:
+    os.setsid()
+    os.kill(me, signal.SIGSTOP)
+    while not os.path.exists("go"): time.sleep(0.01)
+    os.kill(me, int(sys.argv[1]))
+    os._exit(0)
+while not os.path.exists("go"): time.sleep(0.01)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGCONT, 7), (signal.SIGKILL, 128 + signal.SIGKILL)]
+)
+@pytest.mark.parametrize("tier", ["fence", "full"])
+def test_a_command_that_is_stopped_may_go_on_or_end_without_us(
+    request: pytest.FixtureRequest, tier: str, number: signal.Signals, status: int
+) -> None:
+    fence: Fence = request.getfixturevalue(tier)
+    with fence.starting(["python3", "-c", STOPPED, str(int(number))]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        wait_for(lambda: outside_targets.state(process.pid) == "T", "it stops as the command does")
+        fence.ground.put(fence.ground.project / "go", "")
+        assert process.wait(timeout=120) == status, "nobody outside continues it"
+
+
+# ---- descendants
+
+
+def left_behind(fence: Fence) -> int:
+    return int((fence.ground.project / "left").read_text())
+
+
+def test_a_process_that_hides_ends_with_the_run(fence: Fence) -> None:
+    """Double fork, own session, deaf to every signal that can be ignored."""
+    outcome = fence.inside(fence.probe("linger", "left"))
+    assert outcome.answer == "ok left", str(outcome)
+    assert not outside_targets.alive(left_behind(fence))
+
+    control = fence.outside(fence.probe("linger", "left"))
+    assert control.answer == "ok left"
+    pid = left_behind(fence)
+    try:
+        assert outside_targets.alive(pid), "without the fence it lives on"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_many_background_processes_end_with_the_run(fence: Fence) -> None:
+    script = (
+        "echo started; for i in 1 2 3 4 5 6 7 8; "
+        "do (setsid sleep 60 & echo $! >> left) >/dev/null; done; exit 5"
+    )
+    outcome = fence.inside(["sh", "-c", script])
+    assert outcome.started, str(outcome)
+    assert outcome.exit_code == 5, str(outcome)
+    pids = [int(line) for line in (fence.ground.project / "left").read_text().split()]
+    assert len(pids) == 8
+    assert not any(map(outside_targets.alive, pids))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_paddock_is_the_end_of_the_command(fence: Fence, number: signal.Signals) -> None:
+    with fence.starting(
+        ["sh", "-c", "echo started; echo $$; echo $TMPDIR; exec sleep 60"]
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        command = int(process.stdout.readline())
+        temp = Path(process.stdout.readline().strip())
+        assert outside_targets.alive(command)
+        process.send_signal(number)
+        process.wait(timeout=120)
+        wait_for(lambda: not outside_targets.alive(command), "the command died with paddock")
+    assert temp.exists() == (number == signal.SIGKILL)
+    if temp.exists():
+        temp.rmdir()  # nobody can clean up behind himself after SIGKILL
+
+
+def test_paddock_out_of_reach_from_inside(fence: Fence) -> None:
+    """The command can not end or stop its supervisor and outlive it."""
+    script = "echo started; kill -9 $PPID && echo killed; kill -STOP $PPID && echo stopped; exit 9"
+    outcome = fence.inside(["sh", "-c", script])
+    assert outcome.stdout == "started\n", str(outcome)
+    assert outcome.exit_code == 9, str(outcome)
+
+
+# ---- other processes
+
+
+@pytest.mark.parametrize("act", ["signal", "pidfd-signal"])
+def test_a_process_outside_can_not_be_signalled(fence: Fence, tester: Tester, act: str) -> None:
+    """Landlock scope (C-028)."""
+    with outside_targets.bystander(tester) as pid:
+        denied = fence.inside(fence.probe(act, str(pid)))
+        assert denied.answer == "EPERM", str(denied)
+        assert outside_targets.alive(pid)
+        assert fence.outside(fence.probe(act, str(pid))).answer == "ok"
+        wait_for(lambda: not outside_targets.alive(pid), "the control ended it")
+
+
+def test_processes_inside_can_signal_each_other(fence: Fence) -> None:
+    outcome = fence.inside(["sh", "-c", "echo started; sleep 60 & kill $! && wait $!; echo $?"])
+    assert outcome.answer == "143", str(outcome)
+
+
+@pytest.mark.parametrize(
+    "act", [("trace",), ("vm-read", "0x400000")], ids=["ptrace", "process_vm_readv"]
+)
+def test_a_process_outside_can_not_be_traced(
+    fence: Fence, tester: Tester, act: tuple[str, ...]
+) -> None:
+    """C-032, and again with the filter off: the Landlock domain alone forbids it."""
+    with outside_targets.bystander(tester) as pid:
+        words = fence.probe(act[0], str(pid), *act[1:])
+        assert fence.inside(words).answer == "EPERM"
+        assert fence.inside(words, "--off", "seccomp").answer == "EPERM"
+        control = fence.outside(words)
+        assert control.answer in ("ok", "EFAULT"), str(control)
+
+
+# ---- unix sockets (C-028)
+
+UNIX = ("--socket", "unix")
+
+
+def test_unix_sockets_can_not_be_made_unless_asked_for(fence: Fence) -> None:
+    """One socket file of the user's (D-Bus, docker, tmux) is as good as a shell outside."""
+    address = str(fence.ground.outside / "socket")
+    with outside_targets.listening(address) as listener:
+        denied = fence.inside(fence.probe("pathname", address))
+        assert denied.answer == "EAFNOSUPPORT", str(denied)
+        assert listener.heard == []
+        opened = fence.inside(fence.probe("pathname", address), *UNIX)
+        assert opened.answer == "ok", str(opened)
+        assert "unix" in opened.stderr, "an open door is said aloud"
+        wait_for(lambda: listener.heard == [b"probe"], "with the flag it was heard")
+
+
+@pytest.mark.parametrize("act", ["pair-send", "pair-connect"])
+@pytest.mark.parametrize(
+    "kind",
+    [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET],
+    ids=lambda kind: kind.name,
+)
+def test_a_pair_of_sockets_can_not_be_turned_to_a_socket_outside(
+    fence: Fence, act: str, kind: socket.SocketKind
+) -> None:
+    """socketpair needs no socket(2), and a datagram end takes any address."""
+    address = str(fence.ground.outside / "socket")
+    with outside_targets.listening(address, kind) as listener:
+        words = fence.probe(act, str(int(kind)), address)
+        tried = fence.inside(words)
+        # a message on a connected pair of the other kinds goes to the other end, whatever address
+        # it carries
+        assert tried.answer != "ok" or (act, kind) == ("pair-send", socket.SOCK_SEQPACKET), str(
+            tried
+        )
+        assert listener.heard == []
+        if kind == socket.SOCK_DGRAM:
+            assert fence.outside(words).answer == "ok"
+            wait_for(lambda: listener.heard == [b"probe"], "the control was heard")
+
+
+def test_pairs_of_sockets_work(fence: Fence) -> None:
+    """What runtimes talk to their children by."""
+    script = (
+        "import socket as s; print('started'); a, b = s.socketpair(); a.send(b'met'); "
+        "print(b.recv(9).decode())"
+    )
+    assert fence.inside(["python3", "-c", script]).answer == "met"
+
+
+@pytest.mark.parametrize("flags", [(), UNIX], ids=["default", "unix-open"])
+@pytest.mark.parametrize(
+    "kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM], ids=["stream", "datagram"]
+)
+def test_an_abstract_socket_outside_can_not_be_reached(
+    fence: Fence, kind: socket.SocketKind, flags: tuple[str, ...]
+) -> None:
+    """The Landlock scope holds where the family is open."""
+    name = f"paddock-test-{os.getpid()}-{kind}"
+    words = fence.probe("abstract", name, "datagram" if kind == socket.SOCK_DGRAM else "stream")
+    with outside_targets.listening("\0" + name, kind) as listener:
+        denied = fence.inside(words, *flags)
+        assert denied.answer == ("EPERM" if flags else "EAFNOSUPPORT"), str(denied)
+        assert listener.heard == []
+        assert fence.outside(words).answer == "ok"
+        wait_for(lambda: listener.heard == [b"probe"], "the control was heard")
+
+
+def test_an_abstract_socket_made_inside_works(fence: Fence) -> None:
+    script = (
+        "import socket as s; print('started'); a=s.socket(s.AF_UNIX); a.bind('\\0inner'); "
+        "a.listen();"
+        "b=s.socket(s.AF_UNIX); b.connect('\\0inner'); print('met')"
+    )
+    assert fence.inside(["python3", "-c", script], *UNIX).answer == "met"
+
+
+# ---- nothing resident
+
+
+def test_with_nothing_to_supervise_the_command_takes_paddocks_place(
+    fence: Fence, tester: Tester, host: dict[str, Any]
+) -> None:
+    """C-002: the process that was paddock-core *is* the command, and no other is there."""
+    project = fence.ground.project
+    plan = core.plan_for(tester, project, landlock_abi=host["landlock_abi"], allow=[project])
+    with core.sealed(core.canonical(plan)) as fd:
+        argv: list[Word] = [
+            fence.installation.core,
+            "run",
+            "--plan-fd",
+            str(fd),
+            "--",
+            "sh",
+            "-c",
+            "echo started; exec sleep 60",
+        ]
+        with tester.starting(argv, cwd=fence.ground.project, pass_fds=[fd]) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n"
+            wait_for(
+                lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n",
+                "the command runs in place",
+            )
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            assert children == ""
+            assert "NoNewPrivs:\t1" in Path(f"/proc/{process.pid}/status").read_text()
+
+
+def test_no_python_stays_while_the_command_runs(fence: Fence) -> None:
+    """The Python side replaces itself by the core: one small process beside the command, at
+    most.
+    """
+    with fence.starting(["sh", "-c", "echo started; exec sleep 60"]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert Path(f"/proc/{process.pid}/comm").read_text().strip() == "paddock-core"
+
+
+def test_paddock_leaves_nothing_set_user_id(fence: Fence) -> None:
+    """C-002."""
+    root = fence.installation.root
+    found = subprocess.run(
+        ["find", root, "-perm", "/6000"], capture_output=True, text=True, check=True
+    )
+    assert found.stdout == ""

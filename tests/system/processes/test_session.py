@@ -1,0 +1,308 @@
+"""A session is policy, executor, tools, approver and journal: what each gives, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.fence import Fence
+from tests.support.session_program import alive, gone, mark, play, playing, words
+from tests.support.waiting import wait_for
+
+TOOLS = """
+[meta]
+inherit = "ai-agent"
+[tools]
+require_approval_for_writes = false
+require_approval_for_execute = false
+"""
+
+
+def _policy(fence: Fence, text: str = TOOLS) -> str:
+    return str(fence.ground.put(fence.ground.root / "policy" / "paddock.toml", text))
+
+
+def test_files_are_the_hosts_and_commands_run_behind_the_fence(full: Fence) -> None:
+    """H-008 H-012 H-013; and one journal has both."""
+    journal = full.ground.root / "journal"
+    outside = full.ground.put(full.ground.root / "beyond", "secret")
+    told = play(
+        full,
+        f"""
+        os.chdir("/")
+        async with Sandbox(**options) as box:
+            async def call(name, **arguments):
+                return await box.tools.call(ToolCall(name=name, arguments=arguments))
+            written = await call("write_file", path="made", content="by a tool")
+            read = await call("bash", command="cat made; cat {outside}")
+            beyond = await call("read_file", path="{outside}")
+            tell(written.outcome.value, read.content.stdout.decode(), read.content.exit_code, \
+beyond.outcome.value)
+        """,
+        policy=_policy(full),
+        journal=str(journal),
+    )
+    assert told == [["ok", "by a tool", 1, "blocked"]]
+    assert (full.ground.project / "made").read_text() == "by a tool"
+    assert outside.read_text() == "secret", "the control: it is there"
+    kinds = [event["event"] for event in full.events(journal)]
+    assert {"session.start", "tool", "tool.end", "session.end"} <= set(kinds), kinds
+
+
+def test_a_closed_set_of_tools_is_just_that_and_shells_are_there_all_the_same(fence: Fence) -> None:
+    """H-016 H-036"""
+    told = play(
+        fence,
+        """
+        async def mine(call):
+            return "mine"
+        async def names(**more):
+            async with Sandbox(**options, **more) as box:
+                await until_said(box)
+                return box.tools.names
+        async def until_said(box):
+            shell = await box.shells.start("echo said")
+            assert await shell.wait_for("said", 60)
+        tell(*await names())
+        tell(*await names(handlers={"mine": mine}))
+        tell(*await names(handlers={"mine": mine}, closed_tool_set=("mine", "read_file")))
+        async with Sandbox(**options, closed_tool_set=("read_file",)) as box:
+            result = await box.tools.call(ToolCall(name="bash", arguments={"command": "touch \
+made"}))
+            tell(result.outcome.value, result.message)
+        try:
+            await names(closed_tool_set=("read_file", "fly"))
+        except UsageError:
+            tell("ready")
+        """,
+        policy=_policy(fence),
+    )
+    every = ["read_file", "write_file", "edit_file", "list_directory", "bash"]
+    assert [sorted(names) for names in told[:3]] == [
+        sorted(every),
+        sorted([*every, "mine"]),
+        ["mine", "read_file"],
+    ]
+    assert told[3] == ["invalid_arguments", "there is no tool 'bash'"]
+    assert told[4] == ["ready"]
+    assert not (fence.ground.project / "made").exists()
+
+
+def test_one_approver_answers_for_tools_and_for_rules(full: Fence) -> None:
+    policy = (
+        '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n[[rule]]\nid = "r"\n'
+        'action = "ask"\n'
+    )
+    told = play(
+        full,
+        """
+        asked = []
+        def approve(question):
+            asked.append(type(question).__name__)
+            return Verdict.ONCE
+        async with Sandbox(**options, approver=approve) as box:
+            result = await box.tools.call(ToolCall(name="bash", arguments={"command": "uname"}))
+            tell(result.content.stdout.decode(), sorted(asked))
+        """,
+        policy=_policy(full, policy + 'exe_basename = "uname"\n'),
+    )
+    assert told == [["Linux\n", ["Question", "ToolQuestion"]]]
+
+
+def test_shells_end_before_the_executor_and_each_though_the_other_fails(fence: Fence) -> None:
+    """H-009 H-015 H-024 H-054: an executor of somebody's own sees every command."""
+    told = play(
+        fence,
+        """
+        order = []
+        class Mine:
+            name, confines_writes = "mine", False
+            def __init__(self):
+                self.host = HostExecutor()
+            async def spawn(self, command, **more):
+                order.append(command)
+                return await self.host.spawn(command, **more)
+            async def dispose(self):
+                order.append("executor")
+                await self.host.dispose()
+                raise RuntimeError("of the executor")
+        del options["tier"]
+        async with Sandbox(**options, executor=Mine(), approver=lambda question: Verdict.ONCE) as \
+box:
+            shell = await box.shells.start("trap 'exit 3' TERM; echo up; while :; do sleep 0.05; \
+done")
+            await shell.wait_for("up", 60)
+            await box.run("true")
+            await box.tools.call(ToolCall(name="bash", arguments={"command": "echo tool"}))
+            left = await box.dispose()
+            order.append(shell.exit_code)
+            tell(left, await box.dispose())
+            try:
+                await box.run("true")
+            except UsageError as error:
+                tell(error.message)
+        tell(*order[1:])
+        """,
+        policy=_policy(fence),
+    )
+    assert told == [
+        [["mine: of the executor"], []],
+        ["the session has ended"],
+        ["true", "echo tool", "executor", 3],
+    ]
+
+
+def test_sigterm_ends_the_session_and_then_the_program(full: Fence) -> None:
+    word = mark()
+    body = f"""
+        async with Sandbox(**options) as box:
+            shell = await box.shells.start("trap 'touch told; exit' TERM; sleep {word} & wait")
+            (Path.cwd() / "log").write_text(str(shell.log))
+            tell("ready")
+            await asyncio.sleep(600)
+        """
+    with playing(full, body) as process:
+        wait_for(lambda: alive(word), "the command runs")
+        log = (full.ground.project / "log").read_text()
+        assert os.path.exists(log)
+        process.terminate()
+        assert process.wait(timeout=120) == -signal.SIGTERM
+    gone(word)
+    assert (full.ground.project / "told").exists(), "it was asked to end"
+    assert not os.path.exists(log)
+
+
+def test_a_program_that_handles_sigterm_is_left_to_it(fence: Fence) -> None:
+    body = """
+        came = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, came.set)
+        async with Sandbox(**options) as box:
+            tell("ready")
+            await came.wait()
+            tell((await box.run("echo on")).stdout)
+        """
+    with playing(fence, body) as process:
+        process.terminate()
+        assert process.communicate(timeout=120) == ('["on\\n"]\n', "")
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize("tier", ["landlock", "full"])
+def test_a_session_that_is_dropped_ends_with_a_warning(
+    request: pytest.FixtureRequest, tier: str
+) -> None:
+    fence: Fence = request.getfixturevalue("fence" if tier == "landlock" else "full")
+    word = mark()
+    body = f"""
+        import gc, warnings
+        box = await Sandbox(**options).__aenter__()
+        shell = await box.shells.start("sleep {word}")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            del box, shell
+            gc.collect()
+        assert any("was not disposed of" in str(one.message) for one in caught), caught
+        tell("ready")
+        await until("go")
+        tell("end")
+        """
+    with playing(fence, body) as process:
+        gone(word)
+        fence.ground.put(fence.ground.project / "go", "")
+        assert process.communicate(timeout=120)[0] == '["end"]\n'
+
+
+def test_scripts_have_all_that_a_session_has(fence: Fence) -> None:
+    """Beside an event loop, that one is used."""
+    body = """
+        from paddock import run_sync
+        def script():
+            del options["tier"]
+            heard = []
+            said = run_sync("cat; echo $GIVEN; pwd; exit 3", cwd="sub", env={"GIVEN": "x"}, \
+stdin=b"in ",
+                            on_output=lambda stream, chunk: heard.append(stream), **options)
+            late = run_sync(["sleep", "86400"], timeout_s=1, **options)
+            return said.stdout, said.exit_code, heard[:1], late.timed_out
+        os.makedirs("sub")
+        tell(*await asyncio.to_thread(script))
+        try:
+            run_sync("true")
+        except UsageError as error:
+            tell(error.message)
+        """
+    outcome = fence.tester.run(words(fence, body), cwd=fence.ground.project)
+    assert outcome.exit_code == 0, str(outcome)
+    assert [json.loads(line) for line in outcome.stdout.splitlines()] == [
+        [f"in x\n{fence.ground.project}/sub\n", 3, ["stdout"], True],
+        ["run_sync is for programs without an event loop"],
+    ]
+
+
+def test_without_a_name_it_is_the_policy_of_the_project(fence: Fence) -> None:
+    """Which counts only as trusted, as on the command line; without the file the default profile
+    applies.
+    """
+    body = """
+        async with Sandbox(**options) as box:
+            tell((await box.run("echo hello > made && cat made")).stdout)
+        Path("paddock.toml").write_text("[meta]")
+        try:
+            await Sandbox(**options).__aenter__()
+        except PolicyError as error:
+            tell("trust" in str(error.hint))
+        """
+    assert play(fence, body) == [["hello\n"], [True]]
+
+
+def test_what_is_spooled_goes_where_no_command_leads_it(fence: Fence) -> None:
+    victim = fence.ground.root / "victim"
+    victim.mkdir()
+    fence.tester.give(victim)
+    spool = fence.ground.root / "spool"
+    spool.mkdir()
+    fence.tester.give(spool)
+    told = play(
+        fence,
+        f"""
+        async with Sandbox(**options) as box:
+            await box.run("ln -s {victim} led")
+            for place in ("led", "led/below", box.workspace, "{spool}"):
+                try:
+                    tell((await box.run("echo said", spool=os.path.join(box.workspace, \
+place))).outcome.value)
+                except UsageError as error:
+                    tell(str(error))
+        """,
+        policy=_policy(fence),
+    )
+    assert [told[3]] == [["exited"]], told
+    assert all("lies in the workspace" in line for (line,) in told[:3]), told
+    assert list(victim.iterdir()) == []
+    assert len(list(spool.iterdir())) == 2, "the control: what was said, and what was complained"
+
+
+def test_file_tools_do_not_meet_the_host_where_commands_have_their_own(full: Fence) -> None:
+    hosts = Path("/var/tmp") / f"paddock-host-{os.getpid()}"
+    hosts.write_text("the host's")
+    hosts.chmod(0o644)
+    everywhere = TOOLS + 'allowed_paths = ["/**"]\n'
+    try:
+        told = play(
+            full,
+            f"""
+            async with Sandbox(**options) as box:
+                for path in ("{hosts}", "/proc/1/status", "made"):
+                    read = await box.tools.call(ToolCall(name="read_file", arguments={{"path": \
+path}}))
+                    tell(read.outcome.value, (await box.run(["cat", "{hosts}"])).exit_code)
+            """,
+            policy=_policy(full, everywhere),
+        )
+    finally:
+        hosts.unlink()
+    assert told == [["blocked", 1], ["blocked", 1], ["not_found", 1]]
