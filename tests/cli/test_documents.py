@@ -1,10 +1,10 @@
 """Every command in the documents runs (C-156), as the tester, in a directory of its own.
 
-A block's info string says what it is: ``sh`` holds commands, ``console`` a transcript whose
-commands follow a ``$``, ``toml`` the project's policy, ``python`` a program against the API,
-``text`` what is seen. ``stand-ins: claude`` names what can not be had here, an agent or the
-network, and is played by a script. No command needs root. The root directory ``/srv/jail`` of the
-documents is one that the test makes.
+The info string of a block says what it is: ``sh`` holds commands; ``console`` is a transcript whose
+commands follow a ``$``; ``toml`` is a policy, which ``paddock check`` has to accept; ``python`` is a
+program against the API; ``text`` is output. ``stand-ins: claude`` names programs that are not
+available here, such as an agent or the network; a script replaces them. No command needs root. The
+test makes the root directory ``/srv/jail`` of the documents.
 """
 
 from __future__ import annotations
@@ -167,6 +167,17 @@ def home(tester: Tester, ground: Ground) -> Iterator[Path]:
             ".local/state/paddock/trusted",
         ):  # a policy that was trusted must not be missing later
             remove(tester.home / top)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "toml"], ids=str)
+def test_every_policy_of_the_documents_is_accepted(
+    block: Block, tester: Tester, installation: Installation, home: Path
+) -> None:
+    policy = home / "project" / "policy.toml"
+    policy.write_text(block.text)
+    tester.give(policy)
+    done = tester.run([installation.paddock, "check", policy], cwd=policy.parent)
+    assert done.exit_code == 0, str(done)
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in RUN], ids=str)
