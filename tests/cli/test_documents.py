@@ -1,8 +1,8 @@
 """Every command in the documents runs (C-156), as the tester, in a directory of its own.
 
 The info string of a block says what it is: ``sh`` holds commands; ``console`` is a transcript whose
-commands follow a ``$``; ``toml`` is a policy, which ``paddock check`` has to accept; ``python`` is a
-program against the API; ``text`` is output. ``stand-ins: claude`` names programs that are not
+commands follow a ``$``; ``toml`` is a policy, which ``paddock check`` has to accept; ``python`` is
+a program against the API; ``text`` is output. ``stand-ins: claude`` names programs that are not
 available here, such as an agent or the network; a script replaces them. No command needs root. The
 test makes the root directory ``/srv/jail`` of the documents.
 """
