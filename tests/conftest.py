@@ -80,7 +80,12 @@ def host(tester: tester.Tester, installation: installation.Installation) -> dict
 
 @pytest.fixture(name="ground")
 def _ground(tester: tester.Tester) -> Iterator[test_tree.Ground]:
-    saved_state.forget_earlier_runs(tester)
+    # What earlier tests let their commands write, and where they kept journals, is not this test's
+    # past.
+    for name in ("reach", "journals"):
+        (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
+    # Nor is a run that an earlier test killed.
+    shutil.rmtree(tester.home / ".local" / "state" / "paddock" / "unfinished", ignore_errors=True)
     with test_tree.laid_out(tester) as laid_out:
         yield laid_out
 

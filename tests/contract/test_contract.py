@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 from tests.support.wsl import PROGRAM
 
 PLACES = Path(__file__).with_name("places.py")
-GUIDE = Path(__file__).parents[2] / "docs" / "executors.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "use-from-python.md"
 AT_LEAST = 45
 
 

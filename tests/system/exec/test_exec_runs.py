@@ -243,7 +243,7 @@ def test_a_container_does_not_start_with_rules_that_are_not_enforced(jail: Jail)
 def test_the_documents_say_how_to_read_what_ran(gate: Gate) -> None:
     """F-076, F-077."""
     need_program("jq")
-    text = (REPOSITORY / "docs/policy.md").read_text()
+    text = (REPOSITORY / "docs/deny-a-command.md").read_text()
     ran, denied = re.findall(r"^paddock audit show --json (\| jq .*)$", text, re.M)
     gate.inside(
         ["sh", "-c", "env true; env true; cat own.txt; true"],

@@ -13,7 +13,7 @@ TIOCSTI = "import fcntl, sys; fcntl.ioctl(int(sys.argv[1]), 0x5412, b'x')"
 
 
 class Wrapped:
-    """As docs/shells.md has it."""
+    """As docs/keep-shells-offline.md has it."""
 
     def __init__(self, fence: Fence) -> None:
         self.fence = fence

@@ -189,7 +189,7 @@ def test_in_a_run_without_namespaces_the_agent_reaches_the_network_and_its_shell
 
 def test_the_table_of_the_documents_is_true(shims: Shims, host: dict[str, object]) -> None:
     """C-120."""
-    table = (REPOSITORY / "docs" / "shells.md").read_text()
+    table = (REPOSITORY / "docs" / "keep-shells-offline.md").read_text()
     rows = re.findall(r"^\| (`.*?`.*?) \| (yes|no) \| (yes|no) \|$", table, re.M)
     script = shims.fence.ground.put(
         shims.fence.ground.project / "script.sh",
