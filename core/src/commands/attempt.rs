@@ -14,7 +14,7 @@ use crate::plan::wire::writer::{self, Invalid};
 use crate::sandbox::enter::{self, Fence};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::FullTier;
-use crate::sandbox::init::{self, Attend, Started};
+use crate::sandbox::init::{self, Launch, Started};
 use crate::sandbox::landlock::Files;
 use crate::sandbox::preflight::Preflight;
 use crate::supervisor::event_loop::SuperviseError;
@@ -134,21 +134,15 @@ fn enclosed<'f>(
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let attend: Attend<'_> = &mut |_, _| Ok(());
-    let started = enclosure.start(
+    let launch = Launch {
         fence,
-        look,
-        &payload,
-        &mask,
-        None,
-        None,
-        None,
-        |_| Ok(()),
-        attend,
-        &[],
-        "",
-        |_| (),
-    );
+        payload: &payload,
+        mask: &mask,
+        terminal: None,
+        limits: None,
+        attend: &mut |_, _| Ok(()),
+    };
+    let started = enclosure.start(launch, None, look, |_| ());
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

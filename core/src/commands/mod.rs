@@ -20,6 +20,7 @@ use std::ffi::CString;
 
 use self::arguments::Arguments;
 use self::error::Refusal;
+use self::run::RunArguments;
 use crate::approve::approver_process::ApproverProcess;
 use crate::files::git;
 use crate::kernel::stderr;
@@ -55,11 +56,11 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     match arguments.next().as_deref() {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
-            let companion = ApproverProcess::new(arguments.socket(b"--companion")?);
-            let holder = arguments.socket(b"--holder")?.map(SessionOwner::new);
+            let approver = ApproverProcess::new(arguments.socket(b"--companion")?);
+            let session_owner = arguments.socket(b"--holder")?.map(SessionOwner::new);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
-            run::run(&plan_fd, uid, argv, quiet, companion, holder)
+            run::run(RunArguments { plan_fd, argv, quiet, approver, session_owner }, uid)
         }
         Some(b"unreached") => {
             let plan_fd = arguments.plan_fd()?;

@@ -16,10 +16,9 @@ use rustix::process::Pid;
 use rustix::thread::LinkNameSpaceType;
 
 use super::capabilities;
-use super::enter::Fence;
 use super::error::SandboxError;
 use super::id_map::{self, IdentityError};
-use super::init::{self, Attend, Furnish, InitError, Payload, RootReady, Started};
+use super::init::{self, Furnish, InitError, Launch, RootReady, Started};
 use super::root::{self, Masks, RootError};
 use crate::kernel::mount::{self, PLAIN};
 use crate::kernel::resolved_path::{Identity, Place};
@@ -137,15 +136,8 @@ impl<'p> Jail<'p> {
         Ok(jail)
     }
 
-    pub fn start(
-        self,
-        fence: &Fence,
-        payload: Payload<'_>,
-        mask: &SignalMask,
-        terminal: Option<&CStr>,
-        limits: &Limits,
-        attend: Attend<'_>,
-    ) -> Result<Result<Started, SandboxError>, JailError> {
+    pub fn start(self, launch: Launch<'_>) -> Result<Result<Started, SandboxError>, JailError> {
+        let Launch { mask, terminal, limits, .. } = launch;
         let step = |what| move |source| JailError::Step { what, source };
         // Before the user namespace is left behind, in which that is allowed.
         if let (Some(netns), Some(path)) = (&self.netns, &self.container.netns) {
@@ -160,16 +152,18 @@ impl<'p> Jail<'p> {
         } else {
             None
         };
-        let interior = Interior { jail: &self, tree, terminal, pid_max: limits.pid_max() };
+        let interior =
+            Interior { jail: &self, tree, terminal, pid_max: limits.and_then(Limits::pid_max) };
         let mut refused = None;
         let admit = |init| {
-            let limited = limits.admit(init).map_err(JailError::from);
+            let limited =
+                limits.map_or(Ok(()), |limits| limits.admit(init)).map_err(JailError::from);
             limited.and_then(|()| self.admit(init, mask)).map_err(|error| {
                 refused = Some(error);
                 Errno::CANCELED
             })
         };
-        let started = init::start(&interior, fence, payload, mask, admit, |_| Ok(()), attend);
+        let started = init::start(&interior, launch, admit, |_| Ok(()));
         match refused {
             Some(error) => Err(error),
             None => Ok(started),

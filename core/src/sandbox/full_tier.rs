@@ -3,15 +3,12 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
-
-use rustix::io::Errno;
-use rustix::process::Pid;
 
 use super::enter::Fence;
 use super::error::SandboxError;
-use super::init::{self, Attend, Payload, Started, Tell};
+use super::init::{self, Launch, Started, Tell};
 use super::init_channel::InitMessage;
 use super::landlock::{Files, FilesError, Placed, grant_location};
 use super::preflight::Preflight;
@@ -27,7 +24,7 @@ use crate::files::{home_links, host_sockets};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::LONGEST_PATH;
-use crate::kernel::sys::SignalMask;
+use crate::limits::Limits;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
@@ -44,15 +41,17 @@ pub struct FullTier<'p> {
     pub session: Option<Session>,
     /// See [`Mark`].
     pub mark: Option<Mark>,
-    run: Option<Run<'p>>,
+    run: Option<RunRecord<'p>>,
 }
 
-/// What the mark of a run says of it.
+/// The facts about a run that its mark and the note of its session store.
 #[derive(Clone, Copy)]
-pub struct Run<'p> {
-    pub id: &'p str,
-    /// As it was read.
-    pub plan: &'p [u8],
+pub struct RunRecord<'p> {
+    pub session_id: &'p str,
+    pub argv: &'p [CString],
+    /// The exact bytes that the plan was read from.
+    pub plan_bytes: &'p [u8],
+    pub plan_sha256: &'p str,
 }
 
 /// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied
@@ -66,13 +65,15 @@ impl<'p> FullTier<'p> {
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         requested: &'p plan::Files,
-        run: Option<Run<'p>>,
+        run: Option<RunRecord<'p>>,
     ) -> Result<FullTier<'p>, SandboxError> {
         let session = match (&plan.workspace, run) {
-            (Some(workspace), Some(run)) => Some(Session::open(&plan.sessions, workspace, run.id)?),
+            (Some(workspace), Some(run)) => {
+                Some(Session::open(&plan.sessions, workspace, run.session_id)?)
+            }
             _ => None,
         };
-        let taken = taken_dir(plan, run.map_or("none", |run| run.id))?;
+        let taken = taken_dir(plan, run.map_or("none", |run| run.session_id))?;
         let veil = Whiteouts::default();
         Ok(FullTier {
             plan,
@@ -130,25 +131,16 @@ impl<'p> FullTier<'p> {
         Ok(Found { guard, covers, veil, hidden })
     }
 
-    /// `look` says where the grants lie: it is asked while init makes its namespaces, and nothing
-    /// runs if it refuses. `command` and `sha256` are what the note of a session says. `announce`
-    /// is called when it is known what a copy hides.
-    #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
+    /// `look` says where the grants lie. It is called while init makes its namespaces, and nothing
+    /// runs if it refuses. `announce` is called when it is known what a copy hides.
     pub fn start<'f>(
         &mut self,
-        fence: &Fence,
-        look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
-        payload: Payload<'_>,
-        mask: &SignalMask,
-        terminal: Option<&CStr>,
+        launch: Launch<'_>,
         bundle: Option<&OwnedFd>,
-        pid_max: Option<u32>,
-        admit: impl FnOnce(Pid) -> Result<(), Errno>,
-        attend: Attend<'_>,
-        command: &[CString],
-        sha256: &str,
+        look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
         announce: impl Fn(&Whiteouts),
     ) -> Result<Started, SandboxError> {
+        let Launch { terminal, limits, .. } = launch;
         let FullTier { plan, namespaces, requested, session, run, .. } = &*self;
         let blueprint = Blueprint {
             plan,
@@ -157,7 +149,7 @@ impl<'p> FullTier<'p> {
             session: session.as_ref(),
             terminal,
             bundle,
-            pid_max,
+            pid_max: limits.and_then(Limits::pid_max),
             gid: rustix::process::getegid().as_raw(),
         };
         let mut kept = (None, Whiteouts::default());
@@ -165,7 +157,7 @@ impl<'p> FullTier<'p> {
         let init = Cell::new(None);
         let admit = |pid| {
             init.set(Some(pid));
-            admit(pid)
+            limits.map_or(Ok(()), |limits| limits.admit(pid)).map_err(|error| error.errno())
         };
         let (mut look, mut files) = (Some(look), None);
         let meanwhile = |tell: Tell<'_>| {
@@ -182,13 +174,13 @@ impl<'p> FullTier<'p> {
             // What watched before was for names that are elsewhere by now.
             kept = (None, Whiteouts::default());
             let Found { guard, covers, veil, hidden } = self.look_through(files)?;
-            if let Some(session) = session {
+            if let (Some(session), Some(run)) = (session, run) {
                 // What the copy is, before anything can be changed in it.
                 let directories = guard
                     .as_ref()
                     .map(|guard| guard.numbered(session.workspace()))
                     .unwrap_or_default();
-                session.note(command, &hidden, &directories, plan, sha256)?;
+                session.note(run.argv, &hidden, &directories, plan, run.plan_sha256)?;
                 if guard.is_some() {
                     announce(&veil);
                 }
@@ -197,14 +189,14 @@ impl<'p> FullTier<'p> {
             }
             // From the last word on the command runs.
             if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
-                mark = Mark::set(&plan.sessions, run.id, run.plan, guard, init)?;
+                mark = Mark::set(&plan.sessions, run.session_id, run.plan_bytes, guard, init)?;
             }
             covers.into_iter().for_each(|cover| tell(&InitMessage::Cover(cover)));
             tell(&InitMessage::All);
             kept = (guard, veil);
             Ok(())
         };
-        let started = init::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
+        let started = init::start(&blueprint, launch, admit, meanwhile);
         (self.guard, self.veil) = kept;
         self.mark = mark;
         started

@@ -28,6 +28,7 @@ use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
+use crate::limits::Limits;
 use crate::network::namespace::{self, InsideError};
 use crate::network::supervisor::socket_processes::Callers;
 
@@ -125,6 +126,18 @@ pub type Payload<'a> = &'a dyn Fn() -> i32;
 /// it is: until he can.
 pub type Attend<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
 
+/// What every start of a sandbox takes, whatever its root is.
+pub struct Launch<'a> {
+    pub fence: &'a Fence,
+    pub payload: Payload<'a>,
+    /// The signals that the command gets back.
+    pub mask: &'a SignalMask,
+    pub terminal: Option<&'a CStr>,
+    /// None: the payload is no command, and needs no limits.
+    pub limits: Option<&'a Limits>,
+    pub attend: Attend<'a>,
+}
+
 /// What init makes of its namespaces.
 pub trait Furnish {
     /// Namespaces (CLONE_NEW*) beside those that every sandbox has.
@@ -190,17 +203,15 @@ impl Furnish for Blueprint<'_> {
 /// Starts init and, behind it, the command. `admit` is called with init's number before it makes
 /// anything. `meanwhile` is what has to be done before the command starts, and not before init
 /// does; it tells init what that waits for, and is asked again if that moved. Done one after the
-/// other, the two would be more than a quarter of a launch more. `attend` answers calls of the
-/// command until the descriptor can be read.
+/// other, the two would be more than a quarter of a launch more. `launch.attend` answers calls of
+/// the command until the descriptor can be read.
 pub fn start(
     interior: &dyn Furnish,
-    fence: &Fence,
-    payload: Payload<'_>,
-    mask: &SignalMask,
+    launch: Launch<'_>,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
     mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), SandboxError>,
-    attend: Attend<'_>,
 ) -> Result<Started, SandboxError> {
+    let Launch { fence, payload, mask, attend, .. } = launch;
     let (ours, theirs) = socket_pair::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
     let init = sys::fork_into(BIRTH, || {

@@ -31,6 +31,15 @@ struct Waiting {
     below: Below,
 }
 
+/// The directory that is listed next.
+struct NextDir<'n> {
+    /// The level that has it. None: it is the root of the tree.
+    parent: Option<usize>,
+    name: &'n CStr,
+    state: StateId,
+    below: Below,
+}
+
 /// A directory on the path that the walk is on. It was listed; some of its children may wait.
 struct Level {
     /// None: there are too many.
@@ -126,7 +135,8 @@ impl Walker {
         let Some(below) = below.filter(|_| tree.is_dir()) else { return Ok(()) };
         self.path.clear();
         self.base = 0;
-        let outcome = self.list(names, ground, index, None, c"", look.next, below, visitor);
+        let next = NextDir { parent: None, name: c"", state: look.next, below };
+        let outcome = self.list(names, ground, index, next, visitor);
         let outcome = outcome.and_then(|()| self.run(names, ground, index, visitor));
         self.rest();
         outcome
@@ -222,8 +232,9 @@ impl Walker {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(name.to_bytes());
-            let parent = self.levels.len() - 1;
-            self.list(names, ground, index, Some(parent), name, next.state, next.below, visitor)?;
+            let (parent, Waiting { state, below, .. }) = (Some(self.levels.len() - 1), next);
+            let next = NextDir { parent, name, state, below };
+            self.list(names, ground, index, next, visitor)?;
         }
         Ok(())
     }
@@ -267,18 +278,15 @@ impl Walker {
 
     /// Opens a directory by its name in the one on top, or the root of a tree, and lists it. Its
     /// path is the walk's.
-    #[allow(clippy::too_many_arguments, reason = "what a directory is made of")]
     fn list<V: Visitor>(
         &mut self,
         names: &mut Names,
         ground: &TreeRoots,
         index: usize,
-        parent: Option<usize>,
-        name: &CStr,
-        state: StateId,
-        below: Below,
+        next: NextDir<'_>,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
+        let NextDir { parent, name, state, below } = next;
         self.check()?;
         let tree = &ground.trees[index];
         if self.base + self.levels.len() > MAX_DEPTH {
