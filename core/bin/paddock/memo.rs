@@ -25,13 +25,13 @@ use paddock_core::kernel::python_helper;
 use paddock_core::plan::wire::reader;
 
 const CORE: &str = "paddock-core";
-const SIZE_LIMIT: u64 = 4 << 20;
+const MAX_MEMO_BYTES: u64 = 4 << 20;
 /// With fewer open files nothing can be run, and Python ends in its own words before it can say so.
-const FEWEST_FILES: u64 = 32;
+const MIN_OPEN_FILES: u64 = 32;
 
 pub fn enter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let Ok(door) = fs::read_link("/proc/self/exe") else {
+    let Ok(launcher) = fs::read_link("/proc/self/exe") else {
         return refuse("can not tell where I am installed", "mount /proc");
     };
     // Python itself refuses to start this way, with its own words and status.
@@ -44,17 +44,18 @@ pub fn enter() -> ExitCode {
         );
     }
     let most = rustix::process::getrlimit(Resource::Nofile).current;
-    if let Some(most) = most.filter(|most| *most < FEWEST_FILES) {
+    if let Some(most) = most.filter(|most| *most < MIN_OPEN_FILES) {
         return refuse(
             &format!("only {most} files may be open at once"),
             "raise the limit: ulimit -n 1024",
         );
     }
-    if let Some(remembered) = Asked::of(&arguments).and_then(|asked| asked.recall(&door)) {
+    if let Some(remembered) = RunArguments::of(&arguments).and_then(|asked| asked.recall(&launcher))
+    {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
-        let _failed = remembered.start(&door);
+        let _failed = remembered.start(&launcher);
     }
-    let script = door.with_file_name(python_helper::SCRIPT);
+    let script = launcher.with_file_name(python_helper::SCRIPT);
     let Some(python) = python_helper::interpreter_of(&script) else {
         return refuse(
             &format!("{} does not name the Python it is for", script.display()),
@@ -72,12 +73,12 @@ fn refuse(what: &str, hint: &str) -> ExitCode {
 }
 
 /// `paddock run OPTIONS -- COMMAND`, or `paddock -- COMMAND`.
-struct Asked<'a> {
+struct RunArguments<'a> {
     options: &'a [OsString],
     command: &'a [OsString],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RunArguments<'a> {
     fn of(arguments: &'a [OsString]) -> Option<Self> {
         let dashes = arguments.iter().position(|argument| argument == "--")?;
         let (options, command) = (&arguments[..dashes], &arguments[dashes + 1..]);
@@ -86,16 +87,16 @@ impl<'a> Asked<'a> {
     }
 
     /// The memo for what was asked, if there is one and all it was made from is unchanged.
-    fn recall(&self, door: &Path) -> Option<Remembered<'a>> {
+    fn recall(&self, launcher: &Path) -> Option<CachedRun<'a>> {
         let uid = rustix::process::getuid().as_raw();
         let home = home_of(uid, &fs::read("/etc/passwd").ok()?)?;
-        let place = home.join(".local/state/paddock/plans").join(self.key(uid, door)?);
+        let place = home.join(".local/state/paddock/plans").join(self.key(uid, launcher)?);
         let text = read_own(&place, uid)?;
         let memo: Memo = reader::from_slice(&text).ok()?;
-        memo.holds(door).then_some(Remembered { memo, command: self.command })
+        memo.holds(launcher).then_some(CachedRun { memo, command: self.command })
     }
 
-    fn key(&self, uid: u32, door: &Path) -> Option<String> {
+    fn key(&self, uid: u32, launcher: &Path) -> Option<String> {
         let cwd = std::env::current_dir().ok()?;
         let release = rustix::system::uname();
         let uid = uid.to_string();
@@ -105,7 +106,7 @@ impl<'a> Asked<'a> {
             uid.as_bytes(),
             cwd.as_os_str().as_bytes(),
             release.release().to_bytes(),
-            door.as_os_str().as_bytes(),
+            launcher.as_os_str().as_bytes(),
             self.command[0].as_bytes(),
         ];
         // No part can hold a NUL, so no two lists of parts give the same bytes.
@@ -137,7 +138,7 @@ fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
     if !facts.is_file()
         || facts.uid() != uid
         || facts.mode() & 0o077 != 0
-        || facts.len() > SIZE_LIMIT
+        || facts.len() > MAX_MEMO_BYTES
     {
         return None;
     }
@@ -162,19 +163,19 @@ struct Memo {
 }
 
 impl Memo {
-    fn holds(&self, door: &Path) -> bool {
+    fn holds(&self, launcher: &Path) -> bool {
         self.contents.iter().all(|(path, was)| content(path).is_ok_and(|now| now == *was))
             && self.places.iter().all(|(path, was)| place(path).is_ok_and(|now| now == *was))
             && self.variables.iter().all(|(name, was)| {
                 std::env::var_os(name).as_deref() == was.as_deref().map(OsStr::new)
             })
-            && !(self.unless_namespaces && may_make_namespaces(door))
+            && !(self.unless_namespaces && may_make_namespaces(launcher))
     }
 }
 
 /// The core tries. Whoever can not be asked may.
-fn may_make_namespaces(door: &Path) -> bool {
-    let tried = Command::new(door.with_file_name(CORE)).arg("namespaces").status();
+fn may_make_namespaces(launcher: &Path) -> bool {
+    let tried = Command::new(launcher.with_file_name(CORE)).arg("namespaces").status();
     !tried.is_ok_and(|status| status.code() == Some(1))
 }
 
@@ -204,18 +205,18 @@ fn place(path: &str) -> std::io::Result<Option<[i128; 5]>> {
     Ok(content(path)?.map(|[dev, ino, mode, uid, gid, ..]| [dev, ino, mode, uid, gid]))
 }
 
-struct Remembered<'a> {
+struct CachedRun<'a> {
     memo: Memo,
     command: &'a [OsString],
 }
 
-impl Remembered<'_> {
+impl CachedRun<'_> {
     /// Become the core with the plan in a sealed memfd. Comes back only if that failed.
-    fn start(&self, door: &Path) -> std::io::Error {
+    fn start(&self, launcher: &Path) -> std::io::Error {
         match self.sealed_plan() {
             Ok(plan) => {
                 use std::os::fd::AsRawFd;
-                let mut core = Command::new(door.with_file_name(CORE));
+                let mut core = Command::new(launcher.with_file_name(CORE));
                 core.args(["run", "--plan-fd", &plan.as_raw_fd().to_string()]);
                 if self.memo.quiet {
                     core.arg("--quiet");
@@ -253,10 +254,10 @@ mod tests {
     #[test]
     fn only_a_run_with_a_command_is_looked_up() {
         for text in ["run -- true", "-- true", "run --profile x -- true -- --help"] {
-            assert!(Asked::of(&words(text)).is_some(), "{text}");
+            assert!(RunArguments::of(&words(text)).is_some(), "{text}");
         }
         for text in ["run", "run --", "why -- true", "--debug run -- true", "run true"] {
-            assert!(Asked::of(&words(text)).is_none(), "{text}");
+            assert!(RunArguments::of(&words(text)).is_none(), "{text}");
         }
     }
 

@@ -4,14 +4,14 @@ use rustix::fs::{FileType, Mode};
 
 use super::error::Refusal;
 use crate::files::guard::GuardError;
-use crate::files::home_listing::{HomeListing, Seen};
+use crate::files::home_listing::{HomeEntry, HomeListing};
 use crate::files::walk::WalkError;
 use crate::files::{linked_dirs, patterns, symlink};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, PlanError};
-use crate::sandbox::landlock::FilesError;
+use crate::sandbox::landlock::GrantError;
 
 /// Closes what symlinks in closed directories lead to. From here on the plan's list has these
 /// links, each like a name that was denied.
@@ -20,16 +20,15 @@ pub fn close(plan: &mut Plan) -> Result<(), Refusal> {
         return Ok(());
     };
     let home = HomeListing::at(&plan.user.home);
-    let there = files
-        .closed
-        .iter()
-        .filter(|path| home.of(path) != Seen::Missing && !patterns::is_system(path.as_bytes()));
+    let there = files.closed.iter().filter(|path| {
+        home.of(path) != HomeEntry::Missing && !patterns::is_system(path.as_bytes())
+    });
     let mut closed = Vec::new();
     let refused = |error| match error {
-        WalkError::Look { path, source } => Refusal::from(FilesError::Locate { path, source }),
+        WalkError::Look { path, source } => Refusal::from(GrantError::Locate { path, source }),
         error => GuardError::from(error).into(),
     };
-    for link in linked_dirs::inside(there).map_err(refused)? {
+    for link in linked_dirs::links_inside(there).map_err(refused)? {
         let Some(followed) = symlink::leads_to(&link).map_err(GuardError::from)? else { continue };
         // A place that was granted itself stays open: the grant is a person's word.
         let granted = files.grants.iter().any(|grant| grant.path.is_within(&followed.end));
@@ -67,7 +66,7 @@ pub fn report(plan: &Plan) -> String {
 /// The verb `links`: the symlinks in the directories of a list.
 pub fn answer(asked: &[u8]) -> Result<String, Refusal> {
     let asked: Vec<AbsPath> = reader::from_slice(asked).map_err(PlanError::Json)?;
-    let found = linked_dirs::inside(asked.iter()).map_err(GuardError::from)?;
+    let found = linked_dirs::links_inside(asked.iter()).map_err(GuardError::from)?;
     let mut out = String::new();
     writer::strings(&mut out, found.iter().map(AbsPath::as_bytes), Invalid::Surrogate);
     Ok(out)

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::host;
 use super::unreached::UnreachedError;
 use crate::files::guard::GuardError;
-use crate::files::patterns::NamesError;
+use crate::files::patterns::NamePatternsError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::gate::rules::RuleError;
@@ -16,11 +16,11 @@ use crate::network::NetworkError;
 use crate::network::rules::host_table::TableError;
 use crate::network::supervisor::http_helper::HttpError;
 use crate::plan::PlanError;
-use crate::sandbox::container::JailError;
-use crate::sandbox::enter::FenceError;
+use crate::sandbox::container::ContainerError;
+use crate::sandbox::enter::EnterError;
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::init::NamespacesError;
-use crate::sandbox::landlock::FilesError;
+use crate::sandbox::landlock::GrantError;
 use crate::sandbox::seccomp::bpf::BpfError;
 use crate::sandbox::temp_dir::TempError;
 use crate::supervisor::event_loop::SuperviseError;
@@ -72,7 +72,7 @@ impl Refusal {
     fn of_a_mechanism(&self) -> Option<Errno> {
         match self {
             Refusal::Sandbox(error) => error.of_a_mechanism(),
-            Refusal::Supervise(SuperviseError::Fence(error)) => error.of_a_mechanism(),
+            Refusal::Supervise(SuperviseError::Enter(error)) => error.of_a_mechanism(),
             _ => None,
         }
     }
@@ -101,7 +101,7 @@ impl Refusal {
             }
             Refusal::Unreached(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
-            Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Supervise(SuperviseError::Enter(error)) => error.step.hint(),
             Refusal::Shell { .. } => {
                 "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
             }
@@ -124,6 +124,6 @@ macro_rules! through {
     };
 }
 
-through!(SandboxError: FilesError, BpfError, TempError, FenceError, NamespacesError, JailError);
-through!(SandboxError: NamesError, GuardError, SessionError, UnfinishedError);
+through!(SandboxError: GrantError, BpfError, TempError, EnterError, NamespacesError, ContainerError);
+through!(SandboxError: NamePatternsError, GuardError, SessionError, UnfinishedError);
 through!(NetworkError: HttpError, TableError);

@@ -10,9 +10,11 @@ use serde::Deserialize;
 use super::error::Refusal;
 use crate::gate::argv_text;
 use crate::gate::decide::decide;
-use crate::gate::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
-use crate::gate::rules::{self, Cause, Exec, ExecDecision, File, Rules};
-use crate::gate::trusted_dirs::Places;
+use crate::gate::interpreter_chain::{
+    self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
+};
+use crate::gate::rules::{self, Cause, ExecDecision, ExecFile, ExecRequest, ExecRules};
+use crate::gate::trusted_dirs::TrustedDirs;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
@@ -37,18 +39,18 @@ struct ExecToJudge {
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let asked: ExecToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
-    let places = Places::of(plan);
+    let places = TrustedDirs::of(plan);
     let followed = follow(&asked, places.as_ref(), &mut chain, &needs);
     let last = match &followed {
-        Err(Broken::Unseen { named, .. }) => Some(named.clone()),
+        Err(ChainError::Unseen { named, .. }) => Some(named.clone()),
         _ => None,
     };
     let (errno, verdict) = match (followed, &plan.gate) {
         // An administrator may have registered something for it, which a gate does not let run.
-        (Err(Broken::Fails(Errno::NOEXEC)), None) => (None, None),
-        (Err(Broken::Fails(errno)), _) => (Some(errno), None),
+        (Err(ChainError::Fails(Errno::NOEXEC)), None) => (None, None),
+        (Err(ChainError::Fails(errno)), _) => (Some(errno), None),
         (_, None) => (None, None),
-        (Err(Broken::Unseen { why, .. }), Some(gate)) => {
+        (Err(ChainError::Unseen { why, .. }), Some(gate)) => {
             let verdict =
                 ExecDecision { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
             (None, Some((verdict, None, gate)))
@@ -80,10 +82,10 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
 /// as they are named.
 fn follow(
     asked: &ExecToJudge,
-    places: Option<&Places>,
-    chain: &mut Vec<Link>,
+    places: Option<&TrustedDirs>,
+    chain: &mut Vec<ChainFile>,
     needs: &RefCell<Vec<Vec<u8>>>,
-) -> Result<Entry, Broken> {
+) -> Result<EntryPoint, ChainError> {
     const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
     let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
     let open = |path: &[u8]| {
@@ -96,7 +98,7 @@ fn follow(
     };
     let named = asked.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {
-        return Err(Broken::Unseen { named, why: "it is whichever program asks for it" });
+        return Err(ChainError::Unseen { named, why: "it is whichever program asks for it" });
     }
     let file = open(&named).map_err(interpreter_chain::through_descriptor(&named))?;
     let needed = |path: &[u8]| {
@@ -104,10 +106,10 @@ fn follow(
         open(path)
     };
     interpreter_chain::follow(
-        Start { named, file, by_descriptor: false },
+        RequestedFile { named, file, by_descriptor: false },
         &needed,
         places,
-        &mut Known::default(),
+        &mut KnownPrograms::default(),
         chain,
     )
 }
@@ -115,13 +117,13 @@ fn follow(
 fn judge(
     plan: &Plan,
     gate: &Gate,
-    places: Option<&Places>,
+    places: Option<&TrustedDirs>,
     asked: &ExecToJudge,
-    chain: &[Link],
+    chain: &[ChainFile],
 ) -> Result<(ExecDecision, Option<usize>), Refusal> {
-    let files: Vec<File<'_>> = chain.iter().map(Link::as_file).collect();
+    let files: Vec<ExecFile<'_>> = chain.iter().map(ChainFile::as_file).collect();
     let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
-    let exec = Exec {
+    let exec = ExecRequest {
         chain: &files,
         argv: &argv,
         cwd: asked.cwd.as_bytes(),
@@ -130,7 +132,7 @@ fn judge(
         granted: places.is_none_or(|places| places.hold_all(chain)),
         digest: &|index| chain[index].digest(None),
     };
-    Ok(decide(&Rules::compile(gate)?, places, &exec, chain))
+    Ok(decide(&ExecRules::compile(gate)?, places, &exec, chain))
 }
 
 fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate: &Gate) {

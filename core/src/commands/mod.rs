@@ -71,7 +71,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"attend") => {
             let grace = arguments.grace()?;
             arguments.end()?;
-            exec_server::attend(grace)
+            exec_server::run(grace)
         }
         Some(b"relay") => {
             let plan_fd = arguments.plan_fd()?;
@@ -84,7 +84,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let line = arguments.line()?;
             arguments.end()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            record::attend(&plan, uid, &line)
+            record::serve(&plan, uid, &line)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;

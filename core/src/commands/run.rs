@@ -41,22 +41,22 @@ use crate::network::supervisor::relay_process::RelayProcess;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
 use crate::plan::{self, Level, Namespaces, Plan, Tier};
 use crate::sandbox::command::Command;
-use crate::sandbox::container::Jail;
-use crate::sandbox::enter::{self, Fence};
+use crate::sandbox::container::ContainerSandbox;
+use crate::sandbox::enter::{self, Restrictions};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::{FullTier, RunRecord};
-use crate::sandbox::init::{self, Attend, Launch, Overlaid};
-use crate::sandbox::landlock::{self, Files};
+use crate::sandbox::init::{self, AnswerCalls, Launch, OverlayFds};
+use crate::sandbox::landlock::{self, FileGrants};
 use crate::sandbox::preflight::Preflight;
-use crate::sandbox::temp_dir::Temp;
+use crate::sandbox::temp_dir::TempDir;
 use crate::sandbox::{environment, init_channel};
 use crate::supervisor::call_handlers::{self, CallHandlers, Calls};
-use crate::supervisor::event_loop::{self, Subject, SuperviseError};
+use crate::supervisor::event_loop::{self, SuperviseError, SupervisedCommand};
 use crate::supervisor::finish_scans;
 use crate::supervisor::observer::Observer;
-use crate::supervisor::rename_handler::Renames;
+use crate::supervisor::rename_handler::RenameHandler;
 use crate::supervisor::session_owner::SessionOwner;
-use crate::supervisor::tasks::{self, Copied, Finished, SupervisorTasks};
+use crate::supervisor::tasks::{self, CopiedWorkspace, SupervisorTasks, TasksEnd};
 
 /// The arguments of `paddock-core run`.
 pub struct RunArguments {
@@ -98,7 +98,7 @@ pub fn run(arguments: RunArguments, uid: u32) -> Result<i32, Refusal> {
 }
 
 fn open_journal(plan: &Plan, uid: u32, session_id: &str) -> Result<Option<Journal>, Refusal> {
-    landlock::check_journal_way(plan)?;
+    landlock::check_journal_path(plan)?;
     Ok(match &plan.journal {
         Some(requested) => Some(Journal::open(requested, uid, session_id.to_owned())?),
         None => None,
@@ -165,7 +165,7 @@ struct Prepared {
     gate: Option<Gate>,
     limits: Limits,
     network: Outside,
-    fence: Fence,
+    restrictions: Restrictions,
 }
 
 /// Err: the sandbox was complete, but the command could not be executed. This is a result of the
@@ -182,16 +182,16 @@ impl Run<'_> {
         let print = &mut |line: &str| stderr::say("paddock", line);
         finish_scans::finish_all(&self.plan.sessions, self.plan.user.uid, print)?;
         closed_links::close(&mut self.plan)?;
-        let Prepared { gate, limits, network, fence } = self.prepare()?;
+        let Prepared { gate, limits, network, restrictions } = self.prepare()?;
         // Every error in a path is found before the command starts. Namespaces take long to make:
         // with them the paths are checked while init makes them.
         let preflight = match self.full_tier() {
-            None => Some(self.check_paths(&fence, &limits)?),
+            None => Some(self.check_paths(&restrictions, &limits)?),
             Some(_) => None,
         };
-        if !self.needs_supervisor(&fence, &limits) {
+        if !self.needs_supervisor(&restrictions, &limits) {
             drop(preflight);
-            return self.become_command(&fence, argv);
+            return self.become_command(&restrictions, argv);
         }
 
         let observer = Observer::start(&self.plan, self.plan_fd)?;
@@ -200,13 +200,13 @@ impl Run<'_> {
         let mask = sys::hold_signals();
         let temp = match &self.plan.temp {
             Some(requested) => {
-                Some(Temp::make(&requested.parent, self.plan.user.uid, self.session_id)?)
+                Some(TempDir::make(&requested.parent, self.plan.user.uid, self.session_id)?)
             }
             None => None,
         };
         // Without namespaces the supervisor connects the command's sockets.
         let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
-        let sockets = granted.map_or_else(Vec::new, Files::sockets);
+        let sockets = granted.map_or_else(Vec::new, FileGrants::sockets);
         let supervised_connect = SupervisedConnect::new(&self.plan, &sockets, network.door())
             .map_err(NetworkError::SupervisedConnect)?;
         let questions = OpenQuestions::new(approver);
@@ -216,16 +216,16 @@ impl Run<'_> {
             observer.grant(temp.path().to_bytes());
         }
         let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
-        let attempt = self.start(Start {
+        let attempt = self.start(StartInputs {
             argv,
             preflight,
             temp: temp.as_ref(),
             proxy: network.proxy(),
             certificates: certificates.as_ref(),
-            fence: &fence,
+            restrictions: &restrictions,
             limits: &limits,
             mask: &mask,
-            attend: &mut |listener, other| handlers.attend(listener, other),
+            answer_calls: &mut |listener, other| handlers.answer_until_readable(listener, other),
         });
 
         let asker = self.plan.network.as_ref().map(Asker::of);
@@ -235,7 +235,7 @@ impl Run<'_> {
         let result = match attempt {
             Ok(Ok(running)) => {
                 let supervision = Supervision {
-                    fence,
+                    restrictions,
                     handlers,
                     asker,
                     limits,
@@ -254,7 +254,7 @@ impl Run<'_> {
             }
             Err(refusal) => Err(refusal),
         };
-        if let Some(Err(error)) = temp.map(Temp::remove) {
+        if let Some(Err(error)) = temp.map(TempDir::remove) {
             stderr::complain(&error.to_string(), "remove it by hand when nothing uses it any more");
         }
         result
@@ -269,8 +269,9 @@ impl Run<'_> {
         let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, self.session_id)?;
         plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
         let network = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
-        let fence = Fence::prepare(plan, limits.rlimits(), call_handlers::answered(plan))?;
-        Ok(Prepared { gate, limits, network, fence })
+        let restrictions =
+            Restrictions::prepare(plan, limits.rlimits(), call_handlers::answered(plan))?;
+        Ok(Prepared { gate, limits, network, restrictions })
     }
 
     /// None: the command runs in the landlock tier, or in a container.
@@ -284,17 +285,17 @@ impl Run<'_> {
     /// Opens every granted path, and prints the notices and warnings.
     fn check_paths<'p>(
         &'p self,
-        fence: &'p Fence,
+        restrictions: &'p Restrictions,
         limits: &Limits,
     ) -> Result<Preflight<'p>, SandboxError> {
-        let preflight = Preflight::prepare(&self.plan, fence, self.journal)?;
+        let preflight = Preflight::prepare(&self.plan, restrictions, self.journal)?;
         announce(&self.plan, &preflight, limits, self.quiet);
         Ok(preflight)
     }
 
-    fn needs_supervisor(&self, fence: &Fence, limits: &Limits) -> bool {
+    fn needs_supervisor(&self, restrictions: &Restrictions, limits: &Limits) -> bool {
         self.journal.is_some()
-            || fence.listens()
+            || restrictions.listens()
             || limits.need_supervisor()
             || self.session_owner.is_some()
             || self.plan.temp.is_some()
@@ -302,18 +303,31 @@ impl Run<'_> {
     }
 
     /// Without a supervisor nothing is left to do after the command: it replaces this process.
-    fn become_command(&self, fence: &Fence, argv: Vec<CString>) -> Result<RunResult, Refusal> {
+    fn become_command(
+        &self,
+        restrictions: &Restrictions,
+        argv: Vec<CString>,
+    ) -> Result<RunResult, Refusal> {
         let command = command(&self.plan, argv, None, None)?;
         enter::become_command(None, None)?;
-        fence.bound()?;
-        fence.enter(None)?;
+        restrictions.bound()?;
+        restrictions.enter(None)?;
         let errno = command.exec();
         Ok(not_executed(command.name(), errno, &[]))
     }
 
-    fn start(&self, start: Start<'_, '_>) -> Result<Attempt, Refusal> {
-        let Start { argv, preflight, temp, proxy, certificates, fence, limits, mask, attend } =
-            start;
+    fn start(&self, start: StartInputs<'_, '_>) -> Result<Attempt, Refusal> {
+        let StartInputs {
+            argv,
+            preflight,
+            temp,
+            proxy,
+            certificates,
+            restrictions,
+            limits,
+            mask,
+            answer_calls,
+        } = start;
         let plan = &self.plan;
         let terminal = ancestry::terminal();
         if let Some(mut preflight) = preflight {
@@ -327,7 +341,7 @@ impl Run<'_> {
         let command = command(plan, argv, temp, proxy)?;
         let container = match (&plan.namespaces, &plan.container) {
             (Some(namespaces), Some(container)) => {
-                Some(Jail::prepare(plan, namespaces, container)?)
+                Some(ContainerSandbox::prepare(plan, namespaces, container)?)
             }
             _ => None,
         };
@@ -345,25 +359,27 @@ impl Run<'_> {
         };
         let payload = || command.exec().raw_os_error();
         let launch = Launch {
-            fence,
+            restrictions,
             payload: &payload,
             mask,
             terminal: terminal.as_deref(),
             limits: Some(limits),
-            attend,
+            answer_calls,
         };
         match (container, full_tier) {
             (Some(container), _) => start_container(container, launch),
             (None, Some(full_tier)) => {
                 let look = || {
-                    let preflight = self.check_paths(fence, limits)?;
+                    let preflight = self.check_paths(restrictions, limits)?;
                     self.record_start(command.argv(), terminal.as_deref(), &preflight)?;
                     Ok(preflight.files)
                 };
                 let chatty = is_chatty(plan, self.quiet);
                 start_full_tier(full_tier, launch, certificates, look, chatty)
             }
-            (None, None) => start_landlock_tier(fence, &command, limits, mask, launch.attend),
+            (None, None) => {
+                start_landlock_tier(restrictions, &command, limits, mask, launch.answer_calls)
+            }
         }
     }
 
@@ -403,39 +419,46 @@ impl Run<'_> {
 }
 
 /// What the start of a supervised command takes.
-struct Start<'a, 'p> {
+struct StartInputs<'a, 'p> {
     argv: Vec<CString>,
     /// None: the paths are checked while init makes its namespaces.
     preflight: Option<Preflight<'p>>,
-    temp: Option<&'a Temp>,
+    temp: Option<&'a TempDir>,
     proxy: Option<(SocketAddr, &'a Token)>,
     /// The certificates that programs inside trust.
     certificates: Option<&'a OwnedFd>,
-    fence: &'a Fence,
+    restrictions: &'a Restrictions,
     limits: &'a Limits,
     mask: &'a SignalMask,
-    attend: Attend<'a>,
+    answer_calls: AnswerCalls<'a>,
 }
 
 fn start_landlock_tier(
-    fence: &Fence,
+    restrictions: &Restrictions,
     command: &Command,
     limits: &Limits,
     mask: &SignalMask,
-    attend: Attend<'_>,
+    answer_calls: AnswerCalls<'_>,
 ) -> Result<Attempt, Refusal> {
-    Ok(match event_loop::start(fence, command, limits, mask, attend)? {
-        event_loop::Started::Running(pid) => Ok(Running::of(Subject::Child(pid))),
-        event_loop::Started::Kept(kept) => Ok(Running::of(Subject::Kept(kept))),
-        event_loop::Started::NotExecuted(errno) => Err(errno),
+    Ok(match event_loop::start(restrictions, command, limits, mask, answer_calls)? {
+        event_loop::LandlockStart::Running(pid) => Ok(Running::of(SupervisedCommand::Child(pid))),
+        event_loop::LandlockStart::UnderInit(sandbox) => {
+            Ok(Running::of(SupervisedCommand::UnderLandlockInit(sandbox)))
+        }
+        event_loop::LandlockStart::NotExecuted(errno) => Err(errno),
     })
 }
 
-fn start_container(container: Jail<'_>, launch: Launch<'_>) -> Result<Attempt, Refusal> {
+fn start_container(
+    container: ContainerSandbox<'_>,
+    launch: Launch<'_>,
+) -> Result<Attempt, Refusal> {
     let started = container.start(launch)?;
     Ok(match started? {
-        init::Started::Running(sandbox) => Ok(Running::of(Subject::Sandbox(sandbox))),
-        init::Started::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
+        init::SandboxStart::Running(sandbox) => {
+            Ok(Running::of(SupervisedCommand::UnderInit(sandbox)))
+        }
+        init::SandboxStart::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
     })
 }
 
@@ -443,17 +466,21 @@ fn start_full_tier<'f>(
     mut full_tier: FullTier<'_>,
     launch: Launch<'_>,
     certificates: Option<&OwnedFd>,
-    look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
+    look: impl FnOnce() -> Result<Option<FileGrants<'f>>, SandboxError>,
     chatty: bool,
 ) -> Result<Attempt, Refusal> {
     let announce = |whiteouts: &Whiteouts| announce_copy(whiteouts, chatty);
     let started = full_tier.start(launch, certificates, look, announce);
-    let FullTier { session, veil, guard, mark, .. } = full_tier;
+    let FullTier { session, whiteouts, guard, mark, .. } = full_tier;
     Ok(match started {
-        Ok(init::Started::Running(sandbox)) => {
-            Ok(Running { guard, session, veil, mark, ..Running::of(Subject::Sandbox(sandbox)) })
-        }
-        Ok(init::Started::NotExecuted(errno)) => {
+        Ok(init::SandboxStart::Running(sandbox)) => Ok(Running {
+            guard,
+            session,
+            whiteouts,
+            mark,
+            ..Running::of(SupervisedCommand::UnderInit(sandbox))
+        }),
+        Ok(init::SandboxStart::NotExecuted(errno)) => {
             session.map(Session::close);
             remove_mark(mark);
             Err(Errno::from_raw_os_error(errno))
@@ -462,7 +489,7 @@ fn start_full_tier<'f>(
             session.map(Session::close);
             // The command may have run for a moment.
             let mut print = |event| {
-                tasks::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line))
+                tasks::line_and_event(&event).0.iter().for_each(|line| stderr::say("paddock", line))
             };
             if guard.is_none_or(|mut guard| guard.finish(&mut print).is_ok()) {
                 remove_mark(mark);
@@ -481,23 +508,29 @@ fn remove_mark(mark: Option<Mark>) {
 
 /// The running command, and the parts of its sandbox that the supervisor serves.
 struct Running {
-    subject: Subject,
+    supervised: SupervisedCommand,
     guard: Option<Guard>,
     session: Option<Session>,
-    veil: Whiteouts,
+    whiteouts: Whiteouts,
     mark: Option<Mark>,
 }
 
 impl Running {
-    fn of(subject: Subject) -> Running {
-        Running { subject, guard: None, session: None, veil: Whiteouts::default(), mark: None }
+    fn of(supervised: SupervisedCommand) -> Running {
+        Running {
+            supervised,
+            guard: None,
+            session: None,
+            whiteouts: Whiteouts::default(),
+            mark: None,
+        }
     }
 
     fn take_listener(&mut self) -> Option<Listener> {
-        match &mut self.subject {
-            Subject::Sandbox(sandbox) => sandbox.listener.take(),
-            Subject::Kept(kept) => kept.listener.take(),
-            Subject::Child(_) => None,
+        match &mut self.supervised {
+            SupervisedCommand::UnderInit(sandbox) => sandbox.listener.take(),
+            SupervisedCommand::UnderLandlockInit(sandbox) => sandbox.listener.take(),
+            SupervisedCommand::Child(_) => None,
         }
     }
 
@@ -507,13 +540,15 @@ impl Running {
         plan_fd: &'a OwnedFd,
         asker: Asker,
     ) -> Result<Option<RelayProcess<'a>>, SuperviseError> {
-        let relay = match &mut self.subject {
-            Subject::Sandbox(sandbox) => {
+        let relay = match &mut self.supervised {
+            SupervisedCommand::UnderInit(sandbox) => {
                 let sockets = std::mem::take(&mut sandbox.sockets);
-                network.outlet(sockets, sandbox.inside().user(), plan_fd, sandbox.init, asker)
+                network.outlet(sockets, sandbox.namespaces().user(), plan_fd, sandbox.init, asker)
             }
-            Subject::Kept(kept) => network.outlet_at_door(plan_fd, kept.keeper, asker),
-            Subject::Child(child) => network.outlet_at_door(plan_fd, *child, asker),
+            SupervisedCommand::UnderLandlockInit(sandbox) => {
+                network.outlet_at_door(plan_fd, sandbox.init_pid, asker)
+            }
+            SupervisedCommand::Child(child) => network.outlet_at_door(plan_fd, *child, asker),
         };
         relay.map_err(SuperviseError::Wait)
     }
@@ -521,7 +556,7 @@ impl Running {
 
 /// What the supervisor needs while the command runs, and at its end.
 struct Supervision<'r> {
-    fence: Fence,
+    restrictions: Restrictions,
     handlers: CallHandlers,
     asker: Option<Asker>,
     limits: Limits,
@@ -534,7 +569,7 @@ struct Supervision<'r> {
 
 impl Supervision<'_> {
     fn until_the_end(self, mut running: Running) -> Result<RunResult, Refusal> {
-        let Supervision { fence, handlers, asker, limits, network, plan_fd, .. } = self;
+        let Supervision { restrictions, handlers, asker, limits, network, plan_fd, .. } = self;
         let Supervision { journal, session_owner, quiet, .. } = self;
         if let Some(session) = &running.session {
             session.settle();
@@ -545,34 +580,34 @@ impl Supervision<'_> {
             None => None,
         };
         if let Some(relay) = &mut relay
-            && let Some(command) = running.subject.pid().filter(|_| session_owner.is_some())
+            && let Some(command) = running.supervised.pid().filter(|_| session_owner.is_some())
         {
             relay.tell_apart(command);
         }
         let host_proc;
-        let (inside, proc, tree, volatile) = match &running.subject {
-            Subject::Sandbox(sandbox) => {
-                let copied = running
-                    .session
-                    .as_ref()
-                    .map(|session| Copied { workspace: session.workspace(), veil: &running.veil });
-                let inside = Some((sandbox.inside(), copied));
-                (inside, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
+        let (namespaces, proc, tree, volatile) = match &running.supervised {
+            SupervisedCommand::UnderInit(sandbox) => {
+                let copied = running.session.as_ref().map(|session| CopiedWorkspace {
+                    workspace: session.workspace(),
+                    whiteouts: &running.whiteouts,
+                });
+                let namespaces = Some((sandbox.namespaces(), copied));
+                (namespaces, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
             }
-            Subject::Child(_) | Subject::Kept(_) => {
+            SupervisedCommand::Child(_) | SupervisedCommand::UnderLandlockInit(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 host_proc = rustix::fs::open(c"/proc", flags, Mode::empty())
                     .map_err(SuperviseError::Wait)?;
-                let top = match &running.subject {
-                    Subject::Kept(kept) => kept.keeper,
+                let top = match &running.supervised {
+                    SupervisedCommand::UnderLandlockInit(sandbox) => sandbox.init_pid,
                     _ => rustix::process::getpid(),
                 };
                 (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
             }
         };
-        if let (Some(guard), Some(session), Some((inside, _))) =
-            (&mut running.guard, &running.session, inside)
-            && let Some(Overlaid { view, .. }) = inside.overlaid()
+        if let (Some(guard), Some(session), Some((namespaces, _))) =
+            (&mut running.guard, &running.session, namespaces)
+            && let Some(OverlayFds { view, .. }) = namespaces.overlay()
         {
             let duplicate =
                 |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(SuperviseError::Wait);
@@ -581,21 +616,21 @@ impl Supervision<'_> {
         let watch =
             if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
         // A child that renames for the command enters the same sandbox. Only a copy needs it.
-        let fence = running.session.is_some().then_some(fence);
-        let renames = match (&running.session, &fence, inside) {
-            (Some(session), Some(fence), Some((inside, _))) => {
-                Some(Renames::new(session.workspace(), inside, fence, &limits))
+        let restrictions = running.session.is_some().then_some(restrictions);
+        let renames = match (&running.session, &restrictions, namespaces) {
+            (Some(session), Some(restrictions), Some((namespaces, _))) => {
+                Some(RenameHandler::new(session.workspace(), namespaces, restrictions, &limits))
             }
             _ => None,
         };
         let calls = listener.map(|listener| Calls::new(listener, handlers, renames));
         let mut tasks =
-            SupervisorTasks::new(running.guard, inside, watch, calls, relay, journal, quiet);
-        tasks.holder = session_owner;
+            SupervisorTasks::new(running.guard, namespaces, watch, calls, relay, journal, quiet);
+        tasks.session_owner = session_owner;
         sys::give_back_memory();
-        let end = event_loop::wait(&running.subject, &mut tasks)?;
+        let end = event_loop::wait(&running.supervised, &mut tasks)?;
 
-        let Finished { exceeded, watches, is_closed, is_scanned } = tasks.finish();
+        let TasksEnd { exceeded, watches, is_closed, is_scanned } = tasks.finish();
         if is_scanned {
             remove_mark(running.mark);
         }
@@ -606,12 +641,12 @@ impl Supervision<'_> {
             stderr::say("paddock", &format!("ended: {limit}"));
         }
         let mut abandoned: Vec<OwnedFd> = watches.into_iter().collect();
-        match (running.session, running.subject) {
+        match (running.session, running.supervised) {
             (Some(session), _) => close_session(session, quiet),
             // The supervisor waits for the end of mounts only if one of them is a copy: `paddock
             // apply` needs the copy at rest.
-            (None, Subject::Sandbox(sandbox)) => abandoned.extend(sandbox.mounts()),
-            (None, Subject::Child(_) | Subject::Kept(_)) => {}
+            (None, SupervisedCommand::UnderInit(sandbox)) => abandoned.extend(sandbox.mounts()),
+            (None, SupervisedCommand::Child(_) | SupervisedCommand::UnderLandlockInit(_)) => {}
         }
         init_channel::abandon(abandoned);
         let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
@@ -631,7 +666,7 @@ fn close_session(session: Session, quiet: bool) {
 fn command(
     plan: &Plan,
     argv: Vec<CString>,
-    temp: Option<&Temp>,
+    temp: Option<&TempDir>,
     proxy: Option<(SocketAddr, &Token)>,
 ) -> Result<Command, Refusal> {
     let inherited = sys::inherited_environment();

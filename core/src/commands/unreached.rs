@@ -22,8 +22,8 @@ use crate::kernel::resolved_path::{self, Place};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
-use crate::sandbox::enter::{FenceError, Step};
-use crate::sandbox::landlock::{self, FilesError};
+use crate::sandbox::enter::{EnterError, EnterStep};
+use crate::sandbox::landlock::{self, GrantError};
 
 /// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule
 /// allows them.
@@ -64,10 +64,10 @@ impl UnreachedError {
 
 pub fn execute(plan: &Plan, argv: Vec<CString>) -> Result<i32, Refusal> {
     let ruleset = ruleset(plan)?;
-    let at = |step| move |errno| FenceError { step, errno };
-    rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
-    sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
-    sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
+    let at = |step| move |errno| EnterError { step, errno };
+    rustix::thread::set_no_new_privs(true).map_err(at(EnterStep::NoNewPrivs))?;
+    sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(EnterStep::Landlock))?;
+    sys::close_on_exec_from(3).map_err(at(EnterStep::Descriptors))?;
     let environment = ExecStrings::new(sys::inherited_environment());
     let argv = ExecStrings::new(argv);
     let Some(program) = argv.strings().first() else {
@@ -78,12 +78,12 @@ pub fn execute(plan: &Plan, argv: Vec<CString>) -> Result<i32, Refusal> {
 }
 
 fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
-    let abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+    let abi = sys::landlock_abi().map_err(GrantError::NoLandlock)?;
     let mut handled = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
     if abi >= REFER_SINCE {
         handled |= AccessFs::Refer;
     }
-    let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, 0).map_err(FilesError::Create)?;
+    let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, 0).map_err(GrantError::Create)?;
     let places = places(plan)?;
     let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(UnreachedError::List)?;

@@ -8,7 +8,7 @@ pub enum CoverKind {
     /// An empty object that nobody may open.
     Mask,
     /// The same over a socket, unless who made it is inside.
-    Stranger,
+    ForeignSocket,
     /// The object itself, read-only.
     Lock,
     /// The object itself, as it is: a mount point can not be renamed or removed.
@@ -19,7 +19,7 @@ impl CoverKind {
     pub fn name(self) -> &'static str {
         match self {
             CoverKind::Mask => "mask",
-            CoverKind::Stranger => "stranger",
+            CoverKind::ForeignSocket => "stranger",
             CoverKind::Lock => "lock",
             CoverKind::Pin => "pin",
         }
@@ -28,7 +28,7 @@ impl CoverKind {
 
 /// What became of a cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum CoverResult {
     Now,
     /// One lies there already.
     Needless,

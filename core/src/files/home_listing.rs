@@ -12,11 +12,11 @@ use rustix::path::Arg;
 use crate::plan::wire::bytes::{self, AbsPath};
 
 /// More than most homes hold; a longer listing costs more than it saves.
-const MOST_ENTRIES: usize = 1000;
-const BUFFER: usize = 32 * 1024;
+const MAX_HOME_ENTRIES: usize = 1000;
+const LISTING_BUFFER_BYTES: usize = 32 * 1024;
 
 /// Where the places of a plan lie side by side. Each comes behind the one that it is in.
-const SHARED: [&str; 3] = [".config", ".local", ".local/share"];
+const SHARED_DIRS: [&str; 3] = [".config", ".local", ".local/share"];
 
 pub struct HomeListing<'p> {
     home: &'p AbsPath,
@@ -40,7 +40,7 @@ fn first_letters(name: &[u8]) -> u64 {
 
 /// What the listings say of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum HomeEntry {
     /// Neither the path nor what leads to it exists.
     Missing,
     /// It is there under its own name: no symlink on the way from the home.
@@ -50,11 +50,11 @@ pub enum Seen {
 
 impl<'p> HomeListing<'p> {
     pub fn at(home: &'p AbsPath) -> HomeListing<'p> {
-        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED.len()) };
-        let mut buffer = Vec::with_capacity(BUFFER);
+        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED_DIRS.len()) };
+        let mut buffer = Vec::with_capacity(LISTING_BUFFER_BYTES);
         let Ok(dir) = open(CWD, home.as_c_str()) else { return glance };
         glance.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
-        for name in SHARED {
+        for name in SHARED_DIRS {
             if glance.entry(name.as_bytes()) == Some((Some(FileType::Directory), true))
                 && let Some(listing) = open(&dir, name).ok().and_then(|dir| list(&dir, &mut buffer))
             {
@@ -68,17 +68,17 @@ impl<'p> HomeListing<'p> {
         self.home
     }
 
-    pub fn of(&self, path: &AbsPath) -> Seen {
+    pub fn of(&self, path: &AbsPath) -> HomeEntry {
         let below = path
             .as_bytes()
             .strip_prefix(self.home.as_bytes())
             .and_then(|rest| rest.strip_prefix(b"/"));
         match below.and_then(|below| self.entry(below)) {
-            Some((None, _)) => Seen::Missing,
+            Some((None, _)) => HomeEntry::Missing,
             Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => {
-                Seen::Itself
+                HomeEntry::Itself
             }
-            _ => Seen::Unknown,
+            _ => HomeEntry::Unknown,
         }
     }
 
@@ -114,7 +114,7 @@ fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
         let entry = entry.ok()?;
         let name = entry.file_name().to_bytes();
         entries.push((first_letters(name), name.into(), entry.file_type()));
-        if entries.len() > MOST_ENTRIES {
+        if entries.len() > MAX_HOME_ENTRIES {
             return None;
         }
     }
@@ -153,33 +153,33 @@ mod tests {
         let home = path(&name);
         let glance = HomeListing::at(&home);
         for (below, expected) in [
-            ("/dir", Seen::Itself),
-            ("/dir/below", Seen::Unknown),
-            ("/dir/missing", Seen::Unknown),
-            ("/link", Seen::Unknown),
-            ("/link/below", Seen::Unknown),
-            ("/missing", Seen::Missing),
-            ("/missing/below", Seen::Missing),
-            ("/.local", Seen::Itself),
-            ("/.local/share", Seen::Itself),
-            ("/.local/state", Seen::Missing),
-            ("/.local/state/below", Seen::Missing),
-            ("/.local/share/tool", Seen::Itself),
-            ("/.local/share/tool/below", Seen::Unknown),
-            ("/.local/share/linked", Seen::Unknown),
-            ("/.local/share/linked/below", Seen::Unknown),
-            ("/.local/share/missing", Seen::Missing),
-            ("/.local/shared", Seen::Missing),
-            ("/.config", Seen::Unknown),
-            ("/.config/missing", Seen::Unknown),
-            ("-evil/dir", Seen::Unknown),
-            ("", Seen::Unknown),
+            ("/dir", HomeEntry::Itself),
+            ("/dir/below", HomeEntry::Unknown),
+            ("/dir/missing", HomeEntry::Unknown),
+            ("/link", HomeEntry::Unknown),
+            ("/link/below", HomeEntry::Unknown),
+            ("/missing", HomeEntry::Missing),
+            ("/missing/below", HomeEntry::Missing),
+            ("/.local", HomeEntry::Itself),
+            ("/.local/share", HomeEntry::Itself),
+            ("/.local/state", HomeEntry::Missing),
+            ("/.local/state/below", HomeEntry::Missing),
+            ("/.local/share/tool", HomeEntry::Itself),
+            ("/.local/share/tool/below", HomeEntry::Unknown),
+            ("/.local/share/linked", HomeEntry::Unknown),
+            ("/.local/share/linked/below", HomeEntry::Unknown),
+            ("/.local/share/missing", HomeEntry::Missing),
+            ("/.local/shared", HomeEntry::Missing),
+            ("/.config", HomeEntry::Unknown),
+            ("/.config/missing", HomeEntry::Unknown),
+            ("-evil/dir", HomeEntry::Unknown),
+            ("", HomeEntry::Unknown),
         ] {
             assert_eq!(glance.of(&path(&format!("{name}{below}"))), expected, "{below}");
         }
         assert_eq!(
             HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")),
-            Seen::Unknown
+            HomeEntry::Unknown
         );
         std::fs::remove_dir_all(&name).unwrap();
     }

@@ -21,25 +21,25 @@ use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// Of the kernel's own numbers of devices (MKDEV).
 const MINOR_BITS: u32 = 20;
 /// struct nlmsghdr, and struct unix_diag_msg behind it.
-const HEADER: usize = 16;
-const MESSAGE: usize = HEADER + 16;
+const NLMSGHDR_BYTES: usize = 16;
+const UNIX_DIAG_MSG_END: usize = NLMSGHDR_BYTES + 16;
 /// Where the number of a socket is.
-const SOCKET: usize = HEADER + 4;
+const SOCKET_INODE_OFFSET: usize = NLMSGHDR_BYTES + 4;
 /// UDIAG_SHOW_NAME and UDIAG_SHOW_VFS, UNIX_DIAG_NAME and UNIX_DIAG_VFS of linux/unix_diag.h.
-const SHOW_NAME: u32 = 1;
-const SHOW_FILE: u32 = 2;
-const NAME: u16 = 0;
-const FILE: u16 = 1;
+const UDIAG_SHOW_NAME: u32 = 1;
+const UDIAG_SHOW_VFS: u32 = 2;
+const UNIX_DIAG_NAME: u16 = 0;
+const UNIX_DIAG_VFS: u16 = 1;
 /// Of net/tcp_states.h: who listens, and who has no peer, as sockets for datagrams, which everybody
 /// can send to. Those are said to be connected as soon as somebody else was once connected to them;
 /// so is each connection of one that listens, which has its name too.
-const LISTEN: u32 = 1 << 10;
-const CLOSE: u32 = 1 << 7;
-const ESTABLISHED: u32 = 1 << 1;
+const STATE_LISTEN: u32 = 1 << 10;
+const STATE_CLOSE: u32 = 1 << 7;
+const STATE_ESTABLISHED: u32 = 1 << 1;
 
 /// Masks for those that lie where `shown` says.
 pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
@@ -109,12 +109,12 @@ fn names() -> Result<BTreeSet<Vec<u8>>, Errno> {
     let mut note = |message: &[u8]| {
         if is_callable(message) {
             names.extend(
-                attribute(message, NAME)
+                attribute(message, UNIX_DIAG_NAME)
                     .map(|name| name.strip_suffix(b"\0").unwrap_or(name).to_vec()),
             );
         }
     };
-    dump(LISTEN | CLOSE | ESTABLISHED, SHOW_NAME, &mut note)?;
+    dump(STATE_LISTEN | STATE_CLOSE | STATE_ESTABLISHED, UDIAG_SHOW_NAME, &mut note)?;
     Ok(names)
 }
 
@@ -153,14 +153,14 @@ pub fn bound() -> Result<Vec<(SocketFile, u32)>, Errno> {
     let mut files = Vec::new();
     let mut note = |message: &[u8]| {
         let numbers = |bytes: &[u8]| Some((number(bytes)?, number(bytes.get(4..)?)?));
-        let file = attribute(message, FILE).and_then(numbers);
-        let socket = message.get(SOCKET..).and_then(number);
+        let file = attribute(message, UNIX_DIAG_VFS).and_then(numbers);
+        let socket = message.get(SOCKET_INODE_OFFSET..).and_then(number);
         files.extend(
             file.zip(socket)
                 .map(|((inode, device), socket)| (SocketFile { inode, device }, socket)),
         );
     };
-    dump(u32::MAX, SHOW_FILE, &mut note)?;
+    dump(u32::MAX, UDIAG_SHOW_VFS, &mut note)?;
     Ok(files)
 }
 
@@ -218,8 +218,8 @@ fn request(states: u32, show: u32) -> Vec<u8> {
     for number in [states, 0, show, u32::MAX, u32::MAX] {
         bytes.extend(number.to_ne_bytes());
     }
-    let mut message = ((HEADER + bytes.len()) as u32).to_ne_bytes().to_vec();
-    message.extend(BY_FAMILY.to_ne_bytes());
+    let mut message = ((NLMSGHDR_BYTES + bytes.len()) as u32).to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     message.extend([0; 8]);
     message.extend(bytes);
@@ -229,12 +229,12 @@ fn request(states: u32, show: u32) -> Vec<u8> {
 /// True: it was the last part.
 fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
     while let Some((length, kind)) = head(answer) {
-        let (message, rest) = answer.split_at(length.max(HEADER).min(answer.len()));
+        let (message, rest) = answer.split_at(length.max(NLMSGHDR_BYTES).min(answer.len()));
         match i32::from(kind) {
             libc::NLMSG_DONE => return Ok(true),
             libc::NLMSG_ERROR => {
                 let error = message
-                    .get(HEADER..)
+                    .get(NLMSGHDR_BYTES..)
                     .and_then(<[u8]>::first_chunk)
                     .map_or(0, |error| i32::from_ne_bytes(*error));
                 return Err(Errno::from_raw_os_error(error.wrapping_neg()));
@@ -248,7 +248,7 @@ fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
 
 /// struct unix_diag_msg: family, type, state.
 fn is_callable(message: &[u8]) -> bool {
-    matches!(message.get(HEADER..), Some([_, kind, state, ..]) if i32::from(*kind) == libc::SOCK_DGRAM || 1_u32.checked_shl((*state).into()) != Some(ESTABLISHED))
+    matches!(message.get(NLMSGHDR_BYTES..), Some([_, kind, state, ..]) if i32::from(*kind) == libc::SOCK_DGRAM || 1_u32.checked_shl((*state).into()) != Some(STATE_ESTABLISHED))
 }
 
 /// struct nlmsghdr: length and type.
@@ -260,7 +260,7 @@ fn head(message: &[u8]) -> Option<(usize, u16)> {
 
 /// One attribute of a socket.
 fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut attributes = message.get(MESSAGE..)?;
+    let mut attributes = message.get(UNIX_DIAG_MSG_END..)?;
     loop {
         let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
         let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
@@ -275,7 +275,7 @@ fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::Scene;
+    use crate::files::test_tree::TestTree;
     use std::os::fd::{AsFd as _, AsRawFd as _};
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn who_can_be_called_is_found_where_it_really_lies() {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         let real = scene.dir("real");
         scene.link("link", &real);
         let listener = UnixListener::bind(scene.path("link/stream")).unwrap();
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn whether_somebody_is_there_is_told_without_his_noticing() {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         let silent = |name: &str| {
             let file =
                 rustix::fs::open(scene.path(name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_socket_is_known_by_its_file_whatever_its_name() {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         let listener = UnixListener::bind(scene.path("first")).unwrap();
         std::fs::rename(scene.path("first"), scene.path("second")).unwrap();
         let file =
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn more_of_them_than_one_part_of_the_answer_holds_are_all_found() {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         let bind = |number: u32| UnixListener::bind(scene.path(number.to_string())).unwrap();
         let listeners: Vec<_> = (0..400).map(bind).collect();
         assert_eq!(found(&scene.0).len(), listeners.len());
@@ -361,7 +361,7 @@ mod tests {
         for noise in [&[][..], &[0; 3], &[0; 16], &[0xff; 200], &[16, 0, 0, 0, 20, 0, 0, 0]] {
             let mut attributes = Vec::new();
             let outcome = read(noise, &mut |message| {
-                attributes.extend(attribute(message, NAME).map(<[u8]>::to_vec))
+                attributes.extend(attribute(message, UNIX_DIAG_NAME).map(<[u8]>::to_vec))
             });
             assert_eq!((outcome, attributes), (Ok(false), Vec::new()));
         }

@@ -14,9 +14,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patterns::{Look, Names};
+use super::patterns::{NameMatch, NamePatterns};
 use super::previously_writable;
-use super::tree_roots::{OpenTree, Tree, TreeRoots};
+use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path;
 use crate::plan::Protected;
@@ -24,10 +24,10 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// The directory itself is the first. Deeper down programs keep what they make for themselves:
 /// toolchains and profiles of browsers have a hundred thousand directories. SECURITY.md says so.
-const LEVELS: usize = 4;
+const MAX_LEVELS: usize = 4;
 /// Programs that keep a history or a profile of thousands of directories there. Their settings lie
 /// one level higher.
-const DATA: [&str; 14] = [
+const DATA_DIRS: [&str; 14] = [
     ".config/Code",
     ".config/Cursor",
     ".config/JetBrains",
@@ -44,14 +44,16 @@ const DATA: [&str; 14] = [
     ".vscode-server",
 ];
 /// All together.
-pub const MOST_DIRECTORIES: usize = 20_000;
+pub const MAX_LINKED_DIRS: usize = 20_000;
 
 /// The symlinks in those of `places` that are directories, or lead to one.
-pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPath>, WalkError> {
-    let mut trees: Vec<Tree> = Vec::new();
+pub fn links_inside<'p>(
+    places: impl Iterator<Item = &'p AbsPath>,
+) -> Result<Vec<AbsPath>, WalkError> {
+    let mut trees: Vec<GrantedTree> = Vec::new();
     for place in places {
         if let Some(path) = directory(place)? {
-            trees.push(Tree { path, writable: true, watched: false });
+            trees.push(GrantedTree { path, writable: true, watched: false });
         }
     }
     if trees.is_empty() {
@@ -59,12 +61,12 @@ pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPa
     }
     let text = |text: &str| Text::from_bytes(text.into());
     let all = Protected { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
-    let mut names = Names::new(&[], &[all], &[], &[])?;
-    let ground = TreeRoots::open(&trees, &[])?;
+    let mut names = NamePatterns::new(&[], &[all], &[], &[])?;
+    let roots = TreeRoots::open(&trees, &[])?;
     let (mut walker, mut found) =
-        (Walker::default(), Inside { links: Vec::new(), directories: 0, kept: 0 });
-    for index in 0..ground.trees.len() {
-        walker.tree(&mut names, &ground, index, &mut found)?;
+        (Walker::default(), LinkVisitor { links: Vec::new(), directories: 0, kept: 0 });
+    for index in 0..roots.trees.len() {
+        walker.tree(&mut names, &roots, index, &mut found)?;
     }
     Ok(found.links)
 }
@@ -95,24 +97,24 @@ fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
     }
 }
 
-struct Inside {
+struct LinkVisitor {
     links: Vec<AbsPath>,
     directories: usize,
     /// Bytes of the paths that were found.
     kept: usize,
 }
 
-impl Visitor for Inside {
+impl Visitor for LinkVisitor {
     type Error = WalkError;
 
-    fn enter(&mut self, _names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, WalkError> {
+    fn enter(&mut self, _names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, WalkError> {
         let is_data = |name: &&str| dir.tree.path.as_bytes().ends_with(name.as_bytes());
-        let levels = if DATA.iter().any(is_data) { LEVELS - 1 } else { LEVELS };
+        let levels = if DATA_DIRS.iter().any(is_data) { MAX_LEVELS - 1 } else { MAX_LEVELS };
         if dir.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() >= levels {
             return Ok(None);
         }
         self.directories += 1;
-        if self.directories > MOST_DIRECTORIES {
+        if self.directories > MAX_LINKED_DIRS {
             return Err(WalkError::Crowded { path: walk::shown(dir.tree, dir.path) });
         }
         Ok(Some(0))
@@ -122,14 +124,14 @@ impl Visitor for Inside {
         &mut self,
         _tree: &OpenTree,
         _verdict: NameDecision,
-        _look: Look,
+        _look: NameMatch,
     ) -> Result<Option<Below>, WalkError> {
         Ok(Some(Below::Locked)) // there each symlink has a verdict, and nothing else
     }
 
     fn found(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, WalkError> {
@@ -156,11 +158,11 @@ impl Visitor for Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::{self as scene, Scene};
+    use crate::files::test_tree::{self as scene, TestTree};
 
     #[test]
     fn links_are_found_in_directories_and_in_what_leads_to_one_down_to_a_level() {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         for (link, target) in [
             ("home/.ssh/config", "../../w/config"),
             ("home/.ssh/a/b/c/third", "nowhere"),
@@ -178,7 +180,7 @@ mod tests {
                 .map(|name| scene::absolute(&scene.path(name)))
                 .collect();
         let mut found: Vec<String> =
-            inside(places.iter()).unwrap().iter().map(|path| scene.relative(path)).collect();
+            links_inside(places.iter()).unwrap().iter().map(|path| scene.relative(path)).collect();
         found.sort();
         assert_eq!(
             found,
@@ -191,12 +193,12 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         std::thread::spawn(|| {
             scene::become_ordinary();
-            let scene = Scene::new();
+            let scene = TestTree::new();
             let shut = scene.dir("home/.ssh/shut");
             let place = scene::absolute(&scene.path("home/.ssh"));
-            assert!(inside([&place].into_iter()).is_ok());
+            assert!(links_inside([&place].into_iter()).is_ok());
             std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o000)).unwrap();
-            let refused = inside([&place].into_iter());
+            let refused = links_inside([&place].into_iter());
             std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o700)).unwrap();
             assert!(matches!(refused, Err(WalkError::List { source: Errno::ACCESS, .. })));
         })

@@ -17,30 +17,30 @@ use crate::plan::{self, Grant, Plan, Reached, Tier};
 
 /// One of the places can not be told; then nobody can say what stands in it.
 #[derive(Debug)]
-pub struct Unknown {
+pub struct UnknownTree {
     pub path: AbsPath,
     pub source: Errno,
 }
 
-pub struct Reach<'p> {
+pub struct PreviouslyWritable<'p> {
     plan: &'p Plan,
     requested: &'p plan::Files,
     /// Looked up when the first link outside the root directory is met: most runs meet none.
-    trees: OnceCell<Trees>,
+    trees: OnceCell<WritableTrees>,
 }
 
-impl<'p> Reach<'p> {
-    pub fn of(plan: &'p Plan, requested: &'p plan::Files) -> Reach<'p> {
-        Reach { plan, requested, trees: OnceCell::new() }
+impl<'p> PreviouslyWritable<'p> {
+    pub fn of(plan: &'p Plan, requested: &'p plan::Files) -> PreviouslyWritable<'p> {
+        PreviouslyWritable { plan, requested, trees: OnceCell::new() }
     }
 
     /// The directory of the first of these links that a command could have made.
     pub fn planted<'l>(
         &self,
         links: impl IntoIterator<Item = &'l Link>,
-    ) -> Result<Option<AbsPath>, Unknown> {
+    ) -> Result<Option<AbsPath>, UnknownTree> {
         for link in links {
-            let unknown = |source| Unknown { path: self.plan.cwd.clone(), source };
+            let unknown = |source| UnknownTree { path: self.plan.cwd.clone(), source };
             let dir = link
                 .at
                 .parent()
@@ -62,26 +62,26 @@ impl<'p> Reach<'p> {
         self.requested.reached.iter().any(|tree| known(tree) || real.is_within(&tree.path))
     }
 
-    fn trees(&self) -> Result<&Trees, Unknown> {
+    fn trees(&self) -> Result<&WritableTrees, UnknownTree> {
         match self.trees.get() {
             Some(trees) => Ok(trees),
             None => {
-                let trees = Trees::of(self.plan, self.requested)?;
+                let trees = WritableTrees::of(self.plan, self.requested)?;
                 Ok(self.trees.get_or_init(|| trees))
             }
         }
     }
 }
 
-struct Trees {
+struct WritableTrees {
     names: Vec<AbsPath>,
     identities: Vec<Identity>,
     /// How the names of private temporary directories begin.
     temporary: Vec<u8>,
 }
 
-impl Trees {
-    fn of(plan: &Plan, requested: &plan::Files) -> Result<Trees, Unknown> {
+impl WritableTrees {
+    fn of(plan: &Plan, requested: &plan::Files) -> Result<WritableTrees, UnknownTree> {
         // What the full tier makes anew is not the host's, and a container has places of its own.
         let made = |grant: &Grant| {
             plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path))
@@ -92,7 +92,7 @@ impl Trees {
             .chain(requested.reached.iter().map(|tree| &tree.path));
         let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
             .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
-        let mut trees = Trees {
+        let mut trees = WritableTrees {
             names: Vec::new(),
             identities: requested
                 .reached
@@ -106,7 +106,7 @@ impl Trees {
         given.sort_unstable();
         given.dedup();
         for path in given {
-            let unknown = |source| Unknown { path: path.clone(), source };
+            let unknown = |source| UnknownTree { path: path.clone(), source };
             let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
             trees.identities.extend(way.place.object);
             // The name as it is written counts as well: it led to itself when a command was given

@@ -19,8 +19,8 @@ use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// What a copy may take of the disk that sessions lie on.
-const COPY_LIMIT: u64 = 256 << 20;
-const ENTRY_LIMIT: u64 = 100_000;
+const MAX_COPY_BYTES: u64 = 256 << 20;
+const MAX_COPY_ENTRIES: u64 = 100_000;
 /// What lies deeper is first moved up, as there are not so many descriptors.
 const MAX_DEPTH: usize = 32;
 const MAX_ROUNDS: usize = 4096;
@@ -31,7 +31,7 @@ pub type Spared<'a> = dyn Fn(Object) -> bool + 'a;
 #[derive(Debug, PartialEq, Eq)]
 pub enum RemovalResult {
     /// Away, and where it is kept; not whole, if it was too much to copy.
-    Taken { kept: AbsPath, whole: bool },
+    Quarantined { kept: AbsPath, whole: bool },
     /// Away for good: it could not be kept.
     Removed(Errno),
     /// Nothing has the name any more, or something that stays has it.
@@ -74,7 +74,7 @@ impl Quarantine {
             Err(source) => source,
             kept => return kept,
         };
-        match Copy::new(0, 0, &stays, spared).carry(dir, name, dir) {
+        match CopyJob::new(0, 0, &stays, spared).carry(dir, name, dir) {
             Ok(()) => Ok(RemovalResult::Removed(source)),
             // The command may have put something else there meanwhile.
             Err(_) if is_left()? => Ok(RemovalResult::Left),
@@ -107,7 +107,7 @@ impl Quarantine {
                 Ok(true)
             }
             Err(Errno::XDEV) => {
-                let mut copy = Copy::new(COPY_LIMIT, ENTRY_LIMIT, stays, spared);
+                let mut copy = CopyJob::new(MAX_COPY_BYTES, MAX_COPY_ENTRIES, stays, spared);
                 copy.carry(dir, name, slot.as_fd()).map(|()| copy.whole)
             }
             Err(error) => Err(error),
@@ -116,7 +116,7 @@ impl Quarantine {
         let kept =
             [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
         let kept = Text::from_bytes(kept).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
-        Ok(RemovalResult::Taken { kept, whole })
+        Ok(RemovalResult::Quarantined { kept, whole })
     }
 
     /// A fresh directory. Numbers that an earlier part of the session used stay.
@@ -134,7 +134,7 @@ impl Quarantine {
                 Ok(()) => {
                     return Ok((
                         number,
-                        rustix::fs::openat(&*dir, name.as_str(), LIST, Mode::empty())?,
+                        rustix::fs::openat(&*dir, name.as_str(), LIST_FLAGS, Mode::empty())?,
                     ));
                 }
                 Err(Errno::EXIST) => {}
@@ -151,7 +151,7 @@ impl Quarantine {
     }
 }
 
-const LIST: OFlags = OFlags::RDONLY
+const LIST_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
@@ -170,7 +170,7 @@ fn make(path: &AbsPath) -> Result<OwnedFd, Errno> {
             Err(error) => return Err(error),
         }
     }
-    rustix::fs::open(path.as_c_str(), LIST, Mode::empty())
+    rustix::fs::open(path.as_c_str(), LIST_FLAGS, Mode::empty())
 }
 
 fn rename(
@@ -216,7 +216,7 @@ fn give_rights(object: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
     rustix::fs::chmod(open_beneath::link_to(object, &mut buffer), mode)
 }
 
-struct Copy<'a> {
+struct CopyJob<'a> {
     bytes: u64,
     entries: u64,
     deep: u64,
@@ -229,9 +229,9 @@ struct Copy<'a> {
     spared: &'a Spared<'a>,
 }
 
-impl<'a> Copy<'a> {
-    fn new(bytes: u64, entries: u64, stays: &'a Spared<'a>, spared: &'a Spared<'a>) -> Copy<'a> {
-        Copy { bytes, entries, deep: 0, whole: true, carried: 0, stays, spared }
+impl<'a> CopyJob<'a> {
+    fn new(bytes: u64, entries: u64, stays: &'a Spared<'a>, spared: &'a Spared<'a>) -> CopyJob<'a> {
+        CopyJob { bytes, entries, deep: 0, whole: true, carried: 0, stays, spared }
     }
 
     /// Copies one entry to the directory `to` and removes it.
@@ -274,7 +274,7 @@ impl<'a> Copy<'a> {
                 if depth == MAX_DEPTH {
                     return self.move_up(from, name, top.ok_or(Errno::LOOP)?);
                 }
-                let source = rustix::fs::openat(&object, c".", LIST, Mode::empty())?;
+                let source = rustix::fs::openat(&object, c".", LIST_FLAGS, Mode::empty())?;
                 self.carry_dir(from, name, source.as_fd(), to, top, depth)
             }
             FileType::RegularFile => {
@@ -308,7 +308,7 @@ impl<'a> Copy<'a> {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
-            Some(rustix::fs::openat(to, name, LIST, Mode::empty())?)
+            Some(rustix::fs::openat(to, name, LIST_FLAGS, Mode::empty())?)
         } else {
             None
         };
@@ -316,7 +316,7 @@ impl<'a> Copy<'a> {
         let mut last = Errno::NOTEMPTY;
         for _ in 0..MAX_ROUNDS {
             let (before, mut stuck) = (self.carried, None);
-            let listed = rustix::fs::openat(source, c".", LIST, Mode::empty())?;
+            let listed = rustix::fs::openat(source, c".", LIST_FLAGS, Mode::empty())?;
             let mut buffer = Vec::with_capacity(8 * 1024);
             let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
             while let Some(entry) = entries.next() {

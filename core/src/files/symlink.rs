@@ -10,7 +10,7 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 /// As many as the kernel follows in one path.
 const MAX_SYMLINKS: usize = 40;
 
-pub struct Followed {
+pub struct ResolvedLink {
     /// Every further link on the way, by a path that goes through none.
     pub links: Vec<AbsPath>,
     /// What it leads to in the end; it need not exist.
@@ -19,13 +19,13 @@ pub struct Followed {
 
 /// Follows a link that was found on a walk. None: it leads nowhere, as the kernel follows no circle
 /// and no more links than this.
-pub fn leads_to(link: &AbsPath) -> Result<Option<Followed>, WalkError> {
+pub fn leads_to(link: &AbsPath) -> Result<Option<ResolvedLink>, WalkError> {
     follow(link).map_err(|source| WalkError::Look { path: link.clone(), source })
 }
 
 /// Follows `link`, whose path goes through no link but itself. An error of the kernel is not a
 /// circle: it has to be told.
-fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
+fn follow(link: &AbsPath) -> Result<Option<ResolvedLink>, Errno> {
     let mut links = Vec::new();
     let mut met = 0;
     let mut real: Vec<u8> = Vec::new();
@@ -62,7 +62,7 @@ fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
         real.truncate(if target.starts_with(b"/") { 0 } else { above });
         ahead.extend(names(&target));
     }
-    Ok(Some(Followed { links, end: absolute(&real)? }))
+    Ok(Some(ResolvedLink { links, end: absolute(&real)? }))
 }
 
 /// Is there a directory, or one above it, that can not be searched?

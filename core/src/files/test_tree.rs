@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::patterns::Names;
-use super::tree_roots::Tree;
+use super::patterns::NamePatterns;
+use super::tree_roots::GrantedTree;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
@@ -21,10 +21,10 @@ pub fn become_ordinary() {
     }
 }
 
-pub struct Scene(pub PathBuf);
+pub struct TestTree(pub PathBuf);
 
-impl Scene {
-    pub fn new() -> Scene {
+impl TestTree {
+    pub fn new() -> TestTree {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock-scene-{}-{}",
@@ -33,7 +33,7 @@ impl Scene {
         );
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         fs::create_dir(&path).unwrap();
-        Scene(path)
+        TestTree(path)
     }
 
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -61,8 +61,8 @@ impl Scene {
         path
     }
 
-    pub fn tree(&self, name: impl AsRef<Path>, writable: bool) -> Tree {
-        Tree { path: absolute(&self.dir(name)), writable, watched: writable }
+    pub fn tree(&self, name: impl AsRef<Path>, writable: bool) -> GrantedTree {
+        GrantedTree { path: absolute(&self.dir(name)), writable, watched: writable }
     }
 
     /// Where something is, seen from the scene.
@@ -72,7 +72,7 @@ impl Scene {
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestTree {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -82,10 +82,10 @@ pub fn absolute(path: &Path) -> AbsPath {
     AbsPath::new(Text::from_bytes(path.as_os_str().as_bytes().to_vec()).unwrap()).unwrap()
 }
 
-pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
+pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> NamePatterns {
     let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
     let protect = protect.iter().map(|one| protected(one)).collect::<Vec<_>>();
-    Names::new(&texts(deny), &protect, &texts(opened), &[]).unwrap()
+    NamePatterns::new(&texts(deny), &protect, &texts(opened), &[]).unwrap()
 }
 
 pub fn text(text: &str) -> Text {

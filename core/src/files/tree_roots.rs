@@ -5,14 +5,14 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::patterns::{Names, StateId};
+use super::patterns::{NamePatterns, StateId};
 use super::walk::WalkError;
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// A place that the command is granted.
 #[derive(Clone, Debug)]
-pub struct Tree {
+pub struct GrantedTree {
     /// No symlink is on the way.
     pub path: AbsPath,
     pub writable: bool,
@@ -40,7 +40,7 @@ pub struct TreeRoots {
 
 impl TreeRoots {
     /// Opens the trees. What lies in `left_out` is not walked: other means hold it.
-    pub fn open(trees: &[Tree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
+    pub fn open(trees: &[GrantedTree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
         let mut opened: Vec<OpenTree> = Vec::with_capacity(trees.len());
         for tree in trees {
             if left_out.iter().any(|path| tree.path.is_within(path)) {
@@ -125,7 +125,7 @@ impl OpenTree {
 
     /// Can anything below a directory in this state have a verdict? Where nothing can be written,
     /// nothing is protected.
-    pub fn is_worth_a_look(&self, names: &Names, state: StateId) -> bool {
+    pub fn is_worth_a_look(&self, names: &NamePatterns, state: StateId) -> bool {
         if self.is_read_only() { names.expects_denied(state) } else { names.expects(state) }
     }
 

@@ -18,13 +18,13 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::Deserialize;
 
-use super::guard::{Guard, GuardError, Memory};
+use super::guard::{Guard, GuardError, SavedState};
 use super::workspace::session_dir;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::proc_text;
 use crate::plan::wire::bytes::AbsPath;
 
-const DIRECTORY: &[u8] = b"unfinished";
+const MARKS_DIR: &[u8] = b"unfinished";
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnfinishedError {
@@ -70,7 +70,7 @@ impl UnfinishedError {
 /// The first line of a mark; the plan follows.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Note {
+pub struct MarkFile {
     /// The numbers of the trees that are still to be scanned, if some were. It comes first: see
     /// [`rewritten`].
     pub waiting: Option<Vec<usize>>,
@@ -81,10 +81,10 @@ pub struct Note {
     supervisor: (u32, u64),
     /// The first process of the sandbox.
     pub init: i32,
-    pub memory: Memory,
+    pub memory: SavedState,
 }
 
-pub const VERSION: u32 = 2;
+pub const MARK_VERSION: u32 = 2;
 
 /// The mark of this run. While this is open, the run lives.
 pub struct Mark {
@@ -108,11 +108,11 @@ impl Mark {
         let started = started_at(own).map_or(0, |process| process.started);
         let _ = write!(
             note,
-            "{{\"version\":{VERSION}{SUPERVISOR}{own},{started}],\"init\":{}",
+            "{{\"version\":{MARK_VERSION}{SUPERVISOR_KEY}{own},{started}],\"init\":{}",
             init.as_raw_nonzero()
         );
         note.push_str(",\"memory\":");
-        if !guard.write_memory(&mut note).map_err(GuardError::from)? {
+        if !guard.write_saved_state(&mut note).map_err(GuardError::from)? {
             return Ok(None);
         }
         note.push_str("}\n");
@@ -153,9 +153,9 @@ impl Mark {
     }
 }
 
-pub const SUPERVISOR: &str = ",\"supervisor\":[";
+pub const SUPERVISOR_KEY: &str = ",\"supervisor\":[";
 
-pub struct Process {
+pub struct ProcessStart {
     /// In clock ticks since the machine started.
     pub started: u64,
     /// It was killed, or ends by itself.
@@ -163,9 +163,9 @@ pub struct Process {
 }
 
 /// By what `/proc/PID/stat` and `/proc/PID/status` say (proc_pid_stat(5), proc_pid_status(5)).
-pub fn started_at(pid: u32) -> Option<Process> {
+pub fn started_at(pid: u32) -> Option<ProcessStart> {
     /// Of the kernel's PF_EXITING and PF_SIGNALED.
-    const ENDING: u64 = 0x4 | 0x400;
+    const ENDING_FLAGS: u64 = 0x4 | 0x400;
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let fields: Vec<&[u8]> = proc_text::words(&stat[close + 1..]).collect();
@@ -178,14 +178,15 @@ pub fn started_at(pid: u32) -> Option<Process> {
     };
     let is_killed =
         status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
-    let is_ending = is_killed || flags & ENDING != 0 || matches!(*fields.first()?, b"Z" | b"X");
-    Some(Process { started, is_ending })
+    let is_ending =
+        is_killed || flags & ENDING_FLAGS != 0 || matches!(*fields.first()?, b"Z" | b"X");
+    Some(ProcessStart { started, is_ending })
 }
 
 pub fn directory(sessions: &AbsPath) -> Vec<u8> {
     let path = sessions.as_bytes();
     let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    [&path[..end], b"/", DIRECTORY].concat()
+    [&path[..end], b"/", MARKS_DIR].concat()
 }
 
 pub fn open_dir(path: &[u8]) -> Result<OwnedFd, Errno> {

@@ -13,34 +13,34 @@ use crate::plan::host_name::{Host, Name};
 /// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an
 /// address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum HostPattern {
     Any,
     Is(Host),
     Below(Name),
 }
 
-impl Pattern {
-    pub fn read(text: &[u8]) -> Option<Pattern> {
+impl HostPattern {
+    pub fn read(text: &[u8]) -> Option<HostPattern> {
         if text == b"*" {
-            return Some(Pattern::Any);
+            return Some(HostPattern::Any);
         }
         if let Some(parent) = text.strip_prefix(b"*.") {
-            return Name::read(parent).map(Pattern::Below);
+            return Name::read(parent).map(HostPattern::Below);
         }
         let bare: Option<Ipv6Addr> =
             std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         let bare = bare.map(|address| Host::Address(IpAddr::V6(address).to_canonical()));
-        bare.or_else(|| Host::read(text)).map(Pattern::Is)
+        bare.or_else(|| Host::read(text)).map(HostPattern::Is)
     }
 
     pub fn matches(&self, host: &Host) -> bool {
         match (self, host) {
-            (Pattern::Any, _) => true,
-            (Pattern::Is(wanted), _) => wanted == host,
-            (Pattern::Below(parent), Host::Name(name)) => {
+            (HostPattern::Any, _) => true,
+            (HostPattern::Is(wanted), _) => wanted == host,
+            (HostPattern::Below(parent), Host::Name(name)) => {
                 name.parents().any(|above| above == parent.as_bytes())
             }
-            (Pattern::Below(_), _) => false,
+            (HostPattern::Below(_), _) => false,
         }
     }
 }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn patterns_are_exact_or_all_below() {
-        let pattern = |text: &str| Pattern::read(text.as_bytes()).unwrap();
+        let pattern = |text: &str| HostPattern::read(text.as_bytes()).unwrap();
         let host = |text: &str| Host::read(text.as_bytes()).unwrap();
         for (written, asked, expected) in [
             ("GitHub.com", "github.com", true),
@@ -171,7 +171,7 @@ mod tests {
         for refused in
             ["", "*.", "*.1.2.3.4", "a b", "@pypi", "a/b", "https://a", "a..b", "*a", "1.2.3"]
         {
-            assert_eq!(Pattern::read(refused.as_bytes()), None, "{refused}");
+            assert_eq!(HostPattern::read(refused.as_bytes()), None, "{refused}");
         }
     }
 }

@@ -12,8 +12,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
-use super::trusted_dirs::Places;
+use super::interpreter_chain::{
+    self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
+};
+use super::trusted_dirs::TrustedDirs;
 use crate::journal::event::exec::{Process, words};
 use crate::kernel::calling_process::{Caller, Standing, in_proc};
 use crate::kernel::process_memory::Memory;
@@ -21,21 +23,21 @@ use crate::kernel::seccomp_notify::{Call, LONGEST_PATH};
 use crate::kernel::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
-const LONGEST_ARGUMENT: usize = 128 * 1024;
+const MAX_ARGUMENT_BYTES: usize = 128 * 1024;
 /// All of them: more than three quarters of the stack that a program gets the kernel does not take.
-const MOST_BYTES: usize = 6 << 20;
-const MOST_ARGUMENTS: usize = MOST_BYTES / 8;
+const MAX_ARGV_BYTES: usize = 6 << 20;
+const MAX_ARGUMENTS: usize = MAX_ARGV_BYTES / 8;
 
-const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 #[derive(Debug)]
-pub struct Expected {
+pub struct ExpectedExec {
     /// The path as the new program is told it (AT_EXECFN).
     pub named: Vec<u8>,
     /// The file that was asked for, then the interpreter of each `#!` line. The last is the one
     /// that runs.
-    pub chain: Vec<Link>,
-    pub entry: Entry,
+    pub chain: Vec<ChainFile>,
+    pub entry: EntryPoint,
     /// As the caller gave them, each with its NUL.
     pub argv: Vec<u8>,
     /// As the program gets them, if a `#!` line changes them.
@@ -53,7 +55,7 @@ pub struct Expected {
 /// What is kept from one look to the next.
 pub struct CallerView {
     pub memory: Memory,
-    known: Known,
+    known: KnownPrograms,
     /// The command can not change its root: that of the first call is everybody's.
     root_stays: bool,
     root: Option<Rc<OwnedFd>>,
@@ -61,15 +63,15 @@ pub struct CallerView {
 
 /// Why there is nothing to judge.
 #[derive(Debug)]
-pub enum Unexpected {
+pub enum NotJudged {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
     /// What can not be seen is not let through; with what is known of it.
-    Unseen { call: Box<Unseen>, why: &'static str },
+    Unseen { call: Box<UnseenCall>, why: &'static str },
 }
 
 #[derive(Debug, Default)]
-pub struct Unseen {
+pub struct UnseenCall {
     pub exe: Vec<u8>,
     /// Each with its NUL.
     pub argv: Vec<u8>,
@@ -96,19 +98,19 @@ impl ExecCall {
     }
 }
 
-impl Expected {
+impl ExpectedExec {
     /// `closely`: also where the process stands and who it is.
     pub fn of(
         call: &Call,
-        places: Option<&Places>,
-        sight: &mut CallerView,
+        places: Option<&TrustedDirs>,
+        caller_view: &mut CallerView,
         closely: bool,
-    ) -> Result<Expected, Unexpected> {
+    ) -> Result<ExpectedExec, NotJudged> {
         let asked = ExecCall::of(call);
-        let memory = &mut sight.memory;
-        let mut unseen = Unseen {
+        let memory = &mut caller_view.memory;
+        let mut unseen = UnseenCall {
             process: Process { pid: call.thread, ..Process::default() },
-            ..Unseen::default()
+            ..UnseenCall::default()
         };
         memory.turn_to(call.thread);
         memory.look_at_both(asked.path, asked.argv);
@@ -124,7 +126,8 @@ impl Expected {
                 Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
             process = Some(unseen.process);
         }
-        let caller = sight.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
+        let caller =
+            caller_view.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
 
         let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
         let named = match (by_descriptor, path.is_empty()) {
@@ -134,34 +137,34 @@ impl Expected {
         };
         let mut links = Vec::with_capacity(1);
         let followed = open(&caller, &asked, &path).and_then(|file| {
-            let start = Start { named: named.clone(), file, by_descriptor };
+            let start = RequestedFile { named: named.clone(), file, by_descriptor };
             interpreter_chain::follow(
                 start,
-                &|path| caller.open(libc::AT_FDCWD, path, PATH),
+                &|path| caller.open(libc::AT_FDCWD, path, PATH_FLAGS),
                 places,
-                &mut sight.known,
+                &mut caller_view.known,
                 &mut links,
             )
         });
         let entry = match followed {
             Ok(entry) => entry,
-            Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
-            Err(Broken::Unseen { named, why }) => {
+            Err(ChainError::Fails(errno)) => return Err(NotJudged::Fails(errno)),
+            Err(ChainError::Unseen { named, why }) => {
                 let process =
                     process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
-                let call = Box::new(Unseen {
+                let call = Box::new(UnseenCall {
                     exe: named,
                     argv,
                     cwd: Standing::of(call.thread).path,
                     process,
                 });
-                return Err(Unexpected::Unseen { call, why });
+                return Err(NotJudged::Unseen { call, why });
             }
         };
         let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
         let standing = (closely || starts_there).then(|| Standing::of(call.thread));
         let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
-        Ok(Expected {
+        Ok(ExpectedExec {
             named,
             chain: links,
             entry,
@@ -216,24 +219,27 @@ impl Expected {
     }
 }
 
-impl Unseen {
+impl UnseenCall {
     /// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from
     /// looking, or is gone.
-    fn caller(&self, named: &[u8], errno: Errno) -> Unexpected {
+    fn caller(&self, named: &[u8], errno: Errno) -> NotJudged {
         match errno {
             Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
-                let call =
-                    Unseen { exe: named.to_vec(), process: self.process, ..Unseen::default() };
-                Unexpected::Unseen { call: Box::new(call), why: "its caller can not be seen" }
+                let call = UnseenCall {
+                    exe: named.to_vec(),
+                    process: self.process,
+                    ..UnseenCall::default()
+                };
+                NotJudged::Unseen { call: Box::new(call), why: "its caller can not be seen" }
             }
-            errno => Unexpected::Fails(errno),
+            errno => NotJudged::Fails(errno),
         }
     }
 }
 
 /// For each `#!` line: the interpreter, its argument, the script, and what followed the first
 /// argument.
-fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
+fn expanded(chain: &[ChainFile], argv: &[u8]) -> Option<Vec<u8>> {
     let mut expanded: Option<Vec<u8>> = None;
     for (script, interpreter) in chain.iter().zip(chain.iter().skip(1)) {
         let before = expanded.as_deref().unwrap_or(argv);
@@ -257,10 +263,10 @@ fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
 fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     let mut argv = Vec::with_capacity(256);
     if address != 0 {
-        for pointer in memory.words(address, MOST_ARGUMENTS)? {
-            memory.string(pointer, LONGEST_ARGUMENT, Errno::TOOBIG, &mut argv)?;
+        for pointer in memory.words(address, MAX_ARGUMENTS)? {
+            memory.string(pointer, MAX_ARGUMENT_BYTES, Errno::TOOBIG, &mut argv)?;
             argv.push(0);
-            if argv.len() > MOST_BYTES {
+            if argv.len() > MAX_ARGV_BYTES {
                 return Err(Errno::TOOBIG);
             }
         }
@@ -271,20 +277,25 @@ fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     Ok(argv)
 }
 
-fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broken> {
+fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
     if path.is_empty() {
         // fexecve(3), memfd: what the descriptor is, if that is asked for and it is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
-        return caller.own(&format!("fd/{}", asked.dir), PATH).map_err(|_| Errno::BADF.into());
+        return caller
+            .own(&format!("fd/{}", asked.dir), PATH_FLAGS)
+            .map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
         // The one way through a descriptor that many programs take: themselves.
-        return Ok(caller.own("exe", PATH)?);
+        return Ok(caller.own("exe", PATH_FLAGS)?);
     }
-    let flags =
-        if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
+    let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 {
+        PATH_FLAGS
+    } else {
+        PATH_FLAGS | OFlags::NOFOLLOW
+    };
     caller.open(asked.dir, path, flags).map_err(interpreter_chain::through_descriptor(path))
 }
 
@@ -310,7 +321,12 @@ pub fn is_traced(thread: u32) -> bool {
 
 impl CallerView {
     pub fn new(root_stays: bool) -> CallerView {
-        CallerView { memory: Memory::of(0), known: Known::default(), root_stays, root: None }
+        CallerView {
+            memory: Memory::of(0),
+            known: KnownPrograms::default(),
+            root_stays,
+            root: None,
+        }
     }
 
     fn caller(&mut self, thread: u32) -> Result<Caller, Errno> {
@@ -372,7 +388,7 @@ mod tests {
         assert_eq!(arguments(&mut memory, 8), Err(Errno::FAULT));
         let wrong = [strings[0].as_ptr() as u64, 8, 0];
         assert_eq!(arguments(&mut memory, wrong.as_ptr() as u64), Err(Errno::FAULT));
-        let long = [vec![b'x'; LONGEST_ARGUMENT], vec![0]].concat();
+        let long = [vec![b'x'; MAX_ARGUMENT_BYTES], vec![0]].concat();
         let pointers = [long.as_ptr() as u64, 0];
         assert_eq!(arguments(&mut memory, pointers.as_ptr() as u64), Err(Errno::TOOBIG));
         let pointers: Vec<u64> =

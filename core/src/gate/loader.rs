@@ -14,11 +14,11 @@ use rustix::io::Errno;
 use crate::kernel::sys::Page;
 
 /// Whoever has started a program may rename it or remove it from one look to the next.
-const LOOKS: usize = 50;
+const MAX_LOOKS: usize = 50;
 
 /// A file as the kernel writes of it.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapped {
+struct MappedFile {
     device: Vec<u8>,
     inode: Vec<u8>,
     path: Vec<u8>,
@@ -27,7 +27,7 @@ struct Mapped {
 /// `own`: directory of the process in /proc.
 pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errno> {
     let page = Page::of(file.as_fd())?;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_LOOKS {
         let Some(found) = mapped(&own, c"maps", address)? else { return Ok(false) };
         match mapped(rustix::fs::CWD, c"/proc/self/maps", page.address())? {
             Some(wanted) if found == wanted => return Ok(true),
@@ -39,10 +39,10 @@ pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errn
 }
 
 /// None: no file lies there.
-fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, Errno> {
-    const READ: usize = 4096;
+fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<MappedFile>, Errno> {
+    const READ_BYTES: usize = 4096;
     let maps = rustix::fs::openat(dir, maps, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = Vec::with_capacity(READ);
+    let mut text = Vec::with_capacity(READ_BYTES);
     loop {
         // Only whole lines are known.
         let known = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
@@ -53,7 +53,7 @@ fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, E
         }
         text.drain(..known);
         let start = text.len();
-        text.resize(start + READ, 0);
+        text.resize(start + READ_BYTES, 0);
         let count = rustix::io::read(&maps, &mut text[start..])?;
         if count == 0 {
             return Ok(None);
@@ -63,7 +63,7 @@ fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, E
 }
 
 /// What the line about an address says; Some(None): that is no file's.
-fn file_at(line: &[u8], address: u64) -> Option<Option<Mapped>> {
+fn file_at(line: &[u8], address: u64) -> Option<Option<MappedFile>> {
     let mut columns = line.splitn(5, |byte| *byte == b' ');
     let (start, end) = std::str::from_utf8(columns.next()?).ok()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
@@ -74,7 +74,7 @@ fn file_at(line: &[u8], address: u64) -> Option<Option<Mapped>> {
     let (device, rest) = (columns.nth(2)?, columns.next()?);
     let inode = rest.split(|byte| *byte == b' ').next()?;
     let path = rest[inode.len()..].trim_ascii_start();
-    Some((inode != b"0").then(|| Mapped {
+    Some((inode != b"0").then(|| MappedFile {
         device: device.to_vec(),
         inode: inode.to_vec(),
         path: path.to_vec(),
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn a_line_is_about_its_addresses_and_says_which_file_it_is() {
         let line = b"7f29-7f2b r-xp 00001000 fe:00 42                     /a b (deleted)";
-        let file = Mapped {
+        let file = MappedFile {
             device: b"fe:00".to_vec(),
             inode: b"42".to_vec(),
             path: b"/a b (deleted)".to_vec(),

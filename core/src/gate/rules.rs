@@ -15,30 +15,30 @@ use std::cell::OnceCell;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 
-use super::argv_hosts::{self, Pattern};
+use super::argv_hosts::{self, HostPattern};
 use super::argv_text;
-use crate::files::patterns::{Globs, NamesError};
+use crate::files::patterns::{Globs, NamePatternsError};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Action, Gate, Key};
 
 /// Memory for one compiled expression: some thousand letters of a usual one.
-const REGEX_SIZE: usize = 1 << 20;
+const MAX_REGEX_BYTES: usize = 1 << 20;
 
 /// Programs that are many: which one, says the first argument or, if that names themselves, the
 /// second.
 const MULTI_CALL: [&[u8]; 3] = [b"busybox", b"coreutils", b"toybox"];
 
 /// What a process asks the kernel to start.
-pub struct Exec<'a> {
+pub struct ExecRequest<'a> {
     /// Every file that this exec brings to run: the one asked for, then the interpreter of each
     /// `#!` line. At least one.
-    pub chain: &'a [File<'a>],
+    pub chain: &'a [ExecFile<'a>],
     pub argv: &'a [&'a [u8]],
     pub cwd: &'a [u8],
     pub uid: u32,
     /// None: it has ended, or can not be read.
-    pub parent: Option<Parent<'a>>,
+    pub parent: Option<ParentProcess<'a>>,
     /// Every file of the chain lies where programs are granted and the command can not write
     /// (gate/trusted_dirs.rs).
     pub granted: bool,
@@ -47,7 +47,7 @@ pub struct Exec<'a> {
 }
 
 #[derive(Clone, Copy)]
-pub struct File<'a> {
+pub struct ExecFile<'a> {
     /// The path as the process or the `#!` line has it; empty where a descriptor alone was given.
     pub named: &'a [u8],
     /// Where that leads, after all links.
@@ -57,7 +57,7 @@ pub struct File<'a> {
 }
 
 #[derive(Clone, Copy)]
-pub struct Parent<'a> {
+pub struct ParentProcess<'a> {
     pub exe: &'a [u8],
     pub argv: &'a [&'a [u8]],
 }
@@ -95,7 +95,7 @@ pub enum RuleError {
     #[error("the expressions of all rules together are too large")]
     Expressions,
     #[error("the rule \"{0}\" has a wrong pattern: {1}")]
-    Glob(Text, #[source] NamesError),
+    Glob(Text, #[source] NamePatternsError),
     #[error("the rule \"{0}\" has no SHA-256 where one should be")]
     Digest(Text),
     #[error("the rule \"{0}\" has no host where one should be")]
@@ -111,10 +111,10 @@ pub enum RuleError {
 }
 
 #[derive(Debug)]
-pub struct Rules {
-    rules: Vec<Rule>,
-    approved: Vec<Rule>,
-    patterns: Patterns,
+pub struct ExecRules {
+    rules: Vec<ExecRule>,
+    approved: Vec<ExecRule>,
+    patterns: RulePatterns,
     default: Action,
     on_error: Action,
     only_granted: bool,
@@ -122,16 +122,16 @@ pub struct Rules {
 
 /// What the keys of all rules look for: tried once for all of them, whichever rule asks.
 #[derive(Debug)]
-struct Patterns {
+struct RulePatterns {
     globs: Globs,
     expressions: RegexSet,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct ExecRule {
     action: Action,
     /// Those that can fail last: what another key rules out needs not be known.
-    keys: Vec<(bool, Test)>,
+    keys: Vec<(bool, RuleTest)>,
     /// It says where the program lies or what is in it.
     identifies: bool,
     /// It is about interpreters too, with what they are told. One that says only what a program is
@@ -140,13 +140,13 @@ struct Rule {
 }
 
 #[derive(Debug)]
-enum Test {
+enum RuleTest {
     Exe(Vec<Text>),
     Basename(Vec<Text>),
     Glob(Vec<usize>),
     Argv(Vec<usize>),
     Contains(Vec<Text>),
-    HostIn(Vec<Pattern>),
+    HostIn(Vec<HostPattern>),
     Cwd(Vec<usize>),
     Uid(Vec<u32>),
     Sha256(Vec<[u8; 32]>),
@@ -183,7 +183,7 @@ impl Holds {
 /// An expression as the rules understand it; `Err` says what is wrong in one line.
 pub fn regex(pattern: &[u8]) -> Result<Regex, String> {
     let pattern = std::str::from_utf8(pattern).map_err(|_| "it is not UTF-8".to_owned())?;
-    let built = RegexBuilder::new(pattern).unicode(false).size_limit(REGEX_SIZE).build();
+    let built = RegexBuilder::new(pattern).unicode(false).size_limit(MAX_REGEX_BYTES).build();
     built.map_err(|error| {
         let text = error.to_string();
         // The crate draws the place over several lines and says last what it is.
@@ -192,26 +192,26 @@ pub fn regex(pattern: &[u8]) -> Result<Regex, String> {
 }
 
 /// The patterns of the rules while they are read.
-struct Collected<'a> {
+struct CollectedPatterns<'a> {
     globs: Globs,
     /// With the name of the rule.
     expressions: Vec<(&'a Text, &'a Text)>,
 }
 
-impl Collected<'_> {
-    fn compile(self) -> Result<Patterns, RuleError> {
-        let Collected { globs, expressions } = self;
+impl CollectedPatterns<'_> {
+    fn compile(self) -> Result<RulePatterns, RuleError> {
+        let CollectedPatterns { globs, expressions } = self;
         let texts: Option<Vec<&str>> =
             expressions.iter().map(|(_, text)| std::str::from_utf8(text.as_bytes()).ok()).collect();
         let together = texts.and_then(|texts| {
             RegexSetBuilder::new(texts)
                 .unicode(false)
-                .size_limit(REGEX_SIZE * (1 + expressions.len()))
+                .size_limit(MAX_REGEX_BYTES * (1 + expressions.len()))
                 .build()
                 .ok()
         });
         if let Some(expressions) = together {
-            return Ok(Patterns { globs, expressions });
+            return Ok(RulePatterns { globs, expressions });
         }
         // Which one is it?
         for (id, text) in &expressions {
@@ -221,39 +221,41 @@ impl Collected<'_> {
     }
 }
 
-impl Rules {
-    pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
-        let mut collected = Collected { globs: Globs::new(), expressions: Vec::new() };
+impl ExecRules {
+    pub fn compile(gate: &Gate) -> Result<ExecRules, RuleError> {
+        let mut collected = CollectedPatterns { globs: Globs::new(), expressions: Vec::new() };
         let rules = gate
             .rules
             .iter()
-            .map(|rule| Rule::compile(rule, &mut collected))
+            .map(|rule| ExecRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let approved = gate
             .approved
             .iter()
-            .map(|rule| Rule::compile(rule, &mut collected))
+            .map(|rule| ExecRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let patterns = collected.compile()?;
         let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
-        Ok(Rules { rules, approved, patterns, default, on_error, only_granted })
+        Ok(ExecRules { rules, approved, patterns, default, on_error, only_granted })
     }
 
     /// Does one of them ask who started the program?
     pub fn name_parents(&self) -> bool {
-        let parental =
-            |(_, test): &(bool, Test)| matches!(test, Test::ParentExe(_) | Test::ParentArgv(_));
+        let parental = |(_, test): &(bool, RuleTest)| {
+            matches!(test, RuleTest::ParentExe(_) | RuleTest::ParentArgv(_))
+        };
         self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(parental))
     }
 
     /// Does one of them ask where the process stands, or whose it is?
     pub fn name_callers(&self) -> bool {
-        let own = |(_, test): &(bool, Test)| matches!(test, Test::Cwd(_) | Test::Uid(_));
+        let own =
+            |(_, test): &(bool, RuleTest)| matches!(test, RuleTest::Cwd(_) | RuleTest::Uid(_));
         self.name_parents()
             || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
     }
 
-    pub fn judge(&self, exec: &Exec<'_>) -> ExecDecision {
+    pub fn judge(&self, exec: &ExecRequest<'_>) -> ExecDecision {
         let readings = readings(exec, &self.patterns);
         let mut doubted = None;
         for (index, rule) in self.rules.iter().enumerate() {
@@ -288,43 +290,46 @@ impl Rules {
 
     /// The approval that answers the question whether this may run, if there is one. What can not
     /// be judged is not approved.
-    pub fn approves(&self, exec: &Exec<'_>) -> Option<usize> {
+    pub fn approves(&self, exec: &ExecRequest<'_>) -> Option<usize> {
         let readings = readings(exec, &self.patterns);
-        let surely = |rule: &Rule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
+        let surely = |rule: &ExecRule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
         self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
     }
 
     /// It would allow by a name what the command could have made itself.
-    fn is_unplaced(&self, rule: &Rule, exec: &Exec<'_>) -> bool {
+    fn is_unplaced(&self, rule: &ExecRule, exec: &ExecRequest<'_>) -> bool {
         rule.action == Action::Allow && !rule.identifies && self.is_own(exec)
     }
 
     /// The command could have made the program itself, and that matters.
-    fn is_own(&self, exec: &Exec<'_>) -> bool {
+    fn is_own(&self, exec: &ExecRequest<'_>) -> bool {
         self.only_granted && !exec.granted
     }
 }
 
-impl Rule {
-    fn compile<'a>(rule: &'a plan::Rule, patterns: &mut Collected<'a>) -> Result<Rule, RuleError> {
+impl ExecRule {
+    fn compile<'a>(
+        rule: &'a plan::Rule,
+        patterns: &mut CollectedPatterns<'a>,
+    ) -> Result<ExecRule, RuleError> {
         let mut keys = Vec::with_capacity(rule.matches.len());
         for one in &rule.matches {
-            keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, patterns)?));
+            keys.push((one.not, RuleTest::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
-        let places = |(not, test): &(bool, Test)| {
-            !not && matches!(test, Test::Exe(_) | Test::Glob(_) | Test::Sha256(_))
+        let places = |(not, test): &(bool, RuleTest)| {
+            !not && matches!(test, RuleTest::Exe(_) | RuleTest::Glob(_) | RuleTest::Sha256(_))
         };
-        let names = |(not, test): &(bool, Test)| !not && test.is_of_file();
+        let names = |(not, test): &(bool, RuleTest)| !not && test.is_of_file();
         let excludes =
-            |(not, test): &(bool, Test)| *not && (test.is_of_file() || test.is_of_arguments());
+            |(not, test): &(bool, RuleTest)| *not && (test.is_of_file() || test.is_of_arguments());
         let follows =
             rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
-        Ok(Rule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
+        Ok(ExecRule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
     }
 
     /// In order: the exec as it is asked for, then as each interpreter gets it.
-    fn holds_in(&self, readings: &[Facts<'_, '_>]) -> Result<Holds, String> {
+    fn holds_in(&self, readings: &[ExecFacts<'_, '_>]) -> Result<Holds, String> {
         let mut held = Holds::No;
         for index in 0..if self.follows { readings.len() } else { readings.len().min(1) } {
             held = held.max(self.holds(readings, index)?);
@@ -336,7 +341,7 @@ impl Rule {
     }
 
     /// An error counts only if no other key rules the rule out.
-    fn holds(&self, readings: &[Facts<'_, '_>], index: usize) -> Result<Holds, String> {
+    fn holds(&self, readings: &[ExecFacts<'_, '_>], index: usize) -> Result<Holds, String> {
         let mut least = Holds::Surely;
         let mut failed = None;
         for (not, test) in &self.keys {
@@ -355,14 +360,14 @@ impl Rule {
     }
 }
 
-impl Test {
+impl RuleTest {
     fn compile<'a>(
         key: Key,
         values: &'a [Text],
         id: &'a Text,
-        patterns: &mut Collected<'a>,
-    ) -> Result<Test, RuleError> {
-        let Collected { globs, expressions } = patterns;
+        patterns: &mut CollectedPatterns<'a>,
+    ) -> Result<RuleTest, RuleError> {
+        let CollectedPatterns { globs, expressions } = patterns;
         let mut regexes = || {
             let first = expressions.len();
             expressions.extend(values.iter().map(|value| (id, value)));
@@ -376,68 +381,73 @@ impl Test {
             values.iter().map(|value| read(value.as_bytes())).collect()
         }
         Ok(match key {
-            Key::Exe => Test::Exe(values.to_vec()),
-            Key::ExeBasename => Test::Basename(values.to_vec()),
-            Key::ExeGlob => Test::Glob(patterns()?),
+            Key::Exe => RuleTest::Exe(values.to_vec()),
+            Key::ExeBasename => RuleTest::Basename(values.to_vec()),
+            Key::ExeGlob => RuleTest::Glob(patterns()?),
             Key::ExeSha256 => {
-                Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
+                RuleTest::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
             }
-            Key::ArgvRegex => Test::Argv(regexes()),
-            Key::ArgvContains => Test::Contains(values.to_vec()),
-            Key::ArgvHostIn => Test::HostIn(
-                each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
+            Key::ArgvRegex => RuleTest::Argv(regexes()),
+            Key::ArgvContains => RuleTest::Contains(values.to_vec()),
+            Key::ArgvHostIn => RuleTest::HostIn(
+                each(values, HostPattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
             ),
-            Key::CwdGlob => Test::Cwd(patterns()?),
-            Key::Uid => Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?),
-            Key::ParentExe => Test::ParentExe(values.to_vec()),
-            Key::ParentArgv => Test::ParentArgv(regexes()),
+            Key::CwdGlob => RuleTest::Cwd(patterns()?),
+            Key::Uid => {
+                RuleTest::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?)
+            }
+            Key::ParentExe => RuleTest::ParentExe(values.to_vec()),
+            Key::ParentArgv => RuleTest::ParentArgv(regexes()),
         })
     }
 
     fn is_of_file(&self) -> bool {
-        matches!(self, Test::Exe(_) | Test::Basename(_) | Test::Glob(_) | Test::Sha256(_))
+        matches!(
+            self,
+            RuleTest::Exe(_) | RuleTest::Basename(_) | RuleTest::Glob(_) | RuleTest::Sha256(_)
+        )
     }
 
     fn is_of_arguments(&self) -> bool {
-        matches!(self, Test::Argv(_) | Test::Contains(_) | Test::HostIn(_))
+        matches!(self, RuleTest::Argv(_) | RuleTest::Contains(_) | RuleTest::HostIn(_))
     }
 
     fn can_fail(&self) -> bool {
-        matches!(self, Test::Sha256(_) | Test::ParentExe(_) | Test::ParentArgv(_))
+        matches!(self, RuleTest::Sha256(_) | RuleTest::ParentExe(_) | RuleTest::ParentArgv(_))
     }
 
-    fn holds_in_any(&self, readings: &[Facts<'_, '_>]) -> Result<Holds, String> {
+    fn holds_in_any(&self, readings: &[ExecFacts<'_, '_>]) -> Result<Holds, String> {
         readings.iter().try_fold(Holds::No, |most, facts| Ok(most.max(self.holds(facts)?)))
     }
 
-    fn holds(&self, facts: &Facts<'_, '_>) -> Result<Holds, String> {
+    fn holds(&self, facts: &ExecFacts<'_, '_>) -> Result<Holds, String> {
         let (exec, globs) = (facts.exec, &facts.patterns.globs);
         let exe = facts.exe();
         Ok(match self {
-            Test::Exe(paths) => {
+            RuleTest::Exe(paths) => {
                 let one_of = |path: &[u8]| paths.iter().any(|wanted| wanted.as_bytes() == path);
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
-            Test::Basename(names) => {
+            RuleTest::Basename(names) => {
                 let one_of =
                     |path: &[u8]| names.iter().any(|wanted| wanted.as_bytes() == basename(path));
                 let called =
                     || std::iter::once(facts.own_name()).chain(facts.applet().first().copied());
                 Holds::from(one_of(exe), || facts.paths().chain(called()).any(one_of))
             }
-            Test::Glob(patterns) => {
+            RuleTest::Glob(patterns) => {
                 let one_of =
                     |path: &[u8]| patterns.iter().any(|pattern| globs.matches(*pattern, path));
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
-            Test::Argv(expressions) => {
+            RuleTest::Argv(expressions) => {
                 let any = |found: &SetMatches| {
                     expressions.iter().any(|expression| found.matched(*expression))
                 };
                 let (as_given, renamed) = facts.found();
                 Holds::from(any(as_given), || renamed.iter().any(any))
             }
-            Test::Contains(words) => {
+            RuleTest::Contains(words) => {
                 // Its first argument is what a program is called, and the caller calls it as he
                 // likes.
                 let one_of = |argument: &[u8]| words.iter().any(|word| word.as_bytes() == argument);
@@ -446,7 +456,7 @@ impl Test {
                     one_of(name)
                 })
             }
-            Test::HostIn(patterns) => {
+            RuleTest::HostIn(patterns) => {
                 let hosts = facts.hosts();
                 let listed = |host: &Host| patterns.iter().any(|pattern| pattern.matches(host));
                 let all =
@@ -454,13 +464,13 @@ impl Test {
                 Holds::from(all, || hosts.iter().any(|host| host.as_ref().is_none_or(listed)))
             }
             // A directory that is gone or out of sight has no path.
-            Test::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
-            Test::Cwd(patterns) => Holds::from(
+            RuleTest::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
+            RuleTest::Cwd(patterns) => Holds::from(
                 patterns.iter().any(|pattern| globs.matches(*pattern, exec.cwd)),
                 || false,
             ),
-            Test::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
-            Test::Sha256(digests) => {
+            RuleTest::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
+            RuleTest::Sha256(digests) => {
                 if digests.contains(&facts.digest(0)?) {
                     return Ok(Holds::Surely);
                 }
@@ -471,11 +481,11 @@ impl Test {
                 }
                 Holds::No
             }
-            Test::ParentExe(paths) => {
+            RuleTest::ParentExe(paths) => {
                 let exe = facts.parent()?.exe;
                 Holds::from(paths.iter().any(|wanted| wanted.as_bytes() == exe), || false)
             }
-            Test::ParentArgv(expressions) => {
+            RuleTest::ParentArgv(expressions) => {
                 let text = argv_text::joined(facts.parent()?.argv.iter().copied());
                 let found = facts.patterns.expressions.matches(&text);
                 Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || {
@@ -488,25 +498,28 @@ impl Test {
 
 /// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told
 /// to that one.
-fn readings<'a, 'b>(exec: &'a Exec<'b>, patterns: &'a Patterns) -> Vec<Facts<'a, 'b>> {
+fn readings<'a, 'b>(
+    exec: &'a ExecRequest<'b>,
+    patterns: &'a RulePatterns,
+) -> Vec<ExecFacts<'a, 'b>> {
     let mut argv = exec.argv.to_vec();
     let mut readings = Vec::with_capacity(exec.chain.len());
-    readings.push(Facts::of(exec, patterns, 0, argv.clone()));
+    readings.push(ExecFacts::of(exec, patterns, 0, argv.clone()));
     for (index, pair) in exec.chain.windows(2).enumerate() {
         let [script, interpreter] = pair else { continue };
         let told = [Some(interpreter.named), interpreter.argument, Some(script.named)];
         argv.splice(..argv.len().min(1), told.into_iter().flatten());
-        readings.push(Facts::of(exec, patterns, index + 1, argv.clone()));
+        readings.push(ExecFacts::of(exec, patterns, index + 1, argv.clone()));
     }
     readings
 }
 
 /// What several rules ask about, found out once.
-struct Facts<'a, 'b> {
-    exec: &'a Exec<'b>,
-    patterns: &'a Patterns,
+struct ExecFacts<'a, 'b> {
+    exec: &'a ExecRequest<'b>,
+    patterns: &'a RulePatterns,
     /// From the file that this is about.
-    chain: &'b [File<'b>],
+    chain: &'b [ExecFile<'b>],
     argv: Vec<&'b [u8]>,
     named: OnceCell<Vec<Vec<u8>>>,
     /// Which expressions match the arguments: as they are, and with each other name of the program.
@@ -514,15 +527,15 @@ struct Facts<'a, 'b> {
     hosts: OnceCell<Vec<Option<Host>>>,
 }
 
-impl<'a, 'b> Facts<'a, 'b> {
+impl<'a, 'b> ExecFacts<'a, 'b> {
     fn of(
-        exec: &'a Exec<'b>,
-        patterns: &'a Patterns,
+        exec: &'a ExecRequest<'b>,
+        patterns: &'a RulePatterns,
         from: usize,
         argv: Vec<&'b [u8]>,
-    ) -> Facts<'a, 'b> {
+    ) -> ExecFacts<'a, 'b> {
         let chain = &exec.chain[from..];
-        Facts {
+        ExecFacts {
             exec,
             patterns,
             chain,
@@ -542,7 +555,7 @@ impl<'a, 'b> Facts<'a, 'b> {
         self.chain.first().map_or(b"", |file| file.real)
     }
 
-    fn parent(&self) -> Result<Parent<'b>, String> {
+    fn parent(&self) -> Result<ParentProcess<'b>, String> {
         self.exec.parent.ok_or_else(|| "the parent is not known".to_owned())
     }
 

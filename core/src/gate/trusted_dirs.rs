@@ -7,15 +7,15 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::interpreter_chain::Link;
+use super::interpreter_chain::ChainFile;
 use crate::kernel::resolved_path;
 use crate::plan::{Grant, Plan};
 
 /// Private and writable, whatever is granted above them.
-const PRIVATE: [&[u8]; 4] = [b"/tmp", b"/var/tmp", b"/dev", b"/proc"];
+const PRIVATE_DIRS: [&[u8]; 4] = [b"/tmp", b"/var/tmp", b"/dev", b"/proc"];
 
 #[derive(Debug)]
-pub struct Places {
+pub struct TrustedDirs {
     /// Granted by name for execution.
     programs: Vec<Vec<u8>>,
     /// Granted to be read and executed.
@@ -24,11 +24,12 @@ pub struct Places {
     written: Vec<Vec<u8>>,
 }
 
-impl Places {
+impl TrustedDirs {
     /// None: files are not fenced, so that every program can be another one.
-    pub fn of(plan: &Plan) -> Option<Places> {
+    pub fn of(plan: &Plan) -> Option<TrustedDirs> {
         let files = plan.files.as_ref()?;
-        let mut places = Places { programs: Vec::new(), readable: Vec::new(), written: Vec::new() };
+        let mut places =
+            TrustedDirs { programs: Vec::new(), readable: Vec::new(), written: Vec::new() };
         for grant in &files.grants {
             let path = real(grant.path.as_bytes());
             match grant.access.as_bytes() {
@@ -40,7 +41,7 @@ impl Places {
         }
         places.written.extend(files.reached.iter().map(|tree| tree.path.as_bytes().to_vec()));
         places.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
-        places.written.extend(PRIVATE.map(<[u8]>::to_vec));
+        places.written.extend(PRIVATE_DIRS.map(<[u8]>::to_vec));
         Some(places)
     }
 
@@ -60,9 +61,9 @@ impl Places {
     }
 }
 
-impl Places {
+impl TrustedDirs {
     /// Every file of a chain lies where no command can have made it.
-    pub fn hold_all(&self, chain: &[Link]) -> bool {
+    pub fn hold_all(&self, chain: &[ChainFile]) -> bool {
         chain.iter().all(|link| self.hold(&link.real))
     }
 
@@ -74,7 +75,7 @@ impl Places {
 
     /// A script that no command can have made, by a path that the command can make lead to another
     /// one.
-    pub fn let_stray(&self, chain: &[Link], cwd: &[u8]) -> bool {
+    pub fn let_stray(&self, chain: &[ChainFile], cwd: &[u8]) -> bool {
         let scripts = &chain[..chain.len().saturating_sub(1)];
         scripts.iter().any(|script| {
             self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real)
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn places(grants: &[(&str, &str)], reached: &[&str]) -> Places {
+    fn places(grants: &[(&str, &str)], reached: &[&str]) -> TrustedDirs {
         let mut plan: Value =
             serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json"))
                 .unwrap();
@@ -150,7 +151,7 @@ mod tests {
             reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
         plan["landlock"]["access"]["exec"] = json!(["execute", "read_file"]);
         plan["landlock"]["access"]["read-noexec"] = json!(["read_file"]);
-        Places::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()
+        TrustedDirs::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::expected_exec::Expected;
-use super::interpreter_chain::{Entry, Link};
+use super::expected_exec::ExpectedExec;
+use super::interpreter_chain::{ChainFile, EntryPoint};
 use super::loader;
 use crate::journal::event::exec;
 use crate::kernel::calling_process::{Caller, Standing};
@@ -20,12 +20,12 @@ use crate::kernel::sys::trace::{self, Point};
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;
 /// By a descriptor, a path is told with the number of that.
-const DESCRIPTOR: usize = 64;
+const MAX_FD_PATH_BYTES: usize = 64;
 
 /// None: everything is as it was judged. Else what differs. `own`: its directory in /proc. Where it
 /// stands is seen here, if it did not matter.
 pub fn difference(
-    expected: &mut Expected,
+    expected: &mut ExpectedExec,
     pid: u32,
     own: Option<&OwnedFd>,
     memory: &mut Memory,
@@ -52,7 +52,7 @@ impl From<Errno> for Difference {
 }
 
 fn compare(
-    expected: &mut Expected,
+    expected: &mut ExpectedExec,
     pid: u32,
     own: &OwnedFd,
     memory: &mut Memory,
@@ -71,9 +71,9 @@ fn compare(
     compare_stack(expected, stack, memory)?;
     // Not by AT_BASE: that is 0 without a loader, and also with one that has an address of its own.
     let first = match &expected.entry {
-        Entry::Settled => None,
-        Entry::Program => Some(exe),
-        Entry::Loader(loader) => Some(&**loader),
+        EntryPoint::Settled => None,
+        EntryPoint::Program => Some(exe),
+        EntryPoint::Loader(loader) => Some(&**loader),
     };
     if let Some(first) = first
         && !loader::is_of(own, instruction, first.content()?)?
@@ -99,7 +99,7 @@ fn compare(
         return Ok(());
     }
     let caller = Caller::of(pid)?;
-    let is_same = |script: &Link| {
+    let is_same = |script: &ChainFile| {
         let opened = caller.open(libc::AT_FDCWD, &script.named, OFlags::PATH | OFlags::CLOEXEC);
         opened
             .and_then(rustix::fs::fstat)
@@ -110,7 +110,11 @@ fn compare(
 
 /// What the kernel put on the stack of the new program: how many arguments, where they are, the
 /// environment, and facts by key.
-fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result<(), Difference> {
+fn compare_stack(
+    expected: &ExpectedExec,
+    stack: u64,
+    memory: &mut Memory,
+) -> Result<(), Difference> {
     let wanted = exec::words(expected.final_argv());
     let at = |index: u64| {
         index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT)
@@ -145,6 +149,6 @@ fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result
         }
     }
     text.clear();
-    memory.string(named, LONGEST_PATH + DESCRIPTOR, Errno::TOOBIG, &mut text)?;
+    memory.string(named, LONGEST_PATH + MAX_FD_PATH_BYTES, Errno::TOOBIG, &mut text)?;
     if text == expected.named { Ok(()) } else { Err(Difference::In("the path")) }
 }

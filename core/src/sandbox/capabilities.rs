@@ -12,12 +12,12 @@ pub struct Privileges {
     /// In namespaces of our own we have every capability over them; the command has these.
     pub kept: CapabilitySet,
     /// None: whoever we are.
-    pub service: Option<Service>,
+    pub service: Option<ServiceUser>,
 }
 
 /// The user that the command runs as, by its numbers in the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceUser {
     pub uid: u32,
     pub gid: u32,
     pub clears_groups: bool,
@@ -49,7 +49,7 @@ impl Privileges {
     }
 }
 
-impl Service {
+impl ServiceUser {
     fn become_it(self) -> Result<(), Errno> {
         if self.clears_groups {
             rustix::thread::set_thread_groups(&[])?;

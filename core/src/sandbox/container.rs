@@ -1,9 +1,9 @@
 //! A container: the command's root is a directory of the host, and nothing else of the host is
 //! there.
 //!
-//! Everything that can be wrong is found before anything is made ([`Jail::prepare`]). The
-//! supervisor then gives the new namespaces their users and their control groups ([`Jail::admit`]),
-//! and init furnishes the root and leaves the old one ([`Furnish`]). Who the command is in there,
+//! Everything that can be wrong is found before anything is made ([`ContainerSandbox::prepare`]). The
+//! supervisor then gives the new namespaces their users and their control groups ([`ContainerSandbox::admit`]),
+//! and init furnishes the root and leaves the old one ([`RootBuilder`]). Who the command is in there,
 //! the fence decides last ([`crate::sandbox::capabilities`]).
 
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ use rustix::thread::LinkNameSpaceType;
 
 use super::capabilities;
 use super::error::SandboxError;
-use super::id_map::{self, IdentityError};
-use super::init::{self, Furnish, InitError, Launch, RootReady, Started};
-use super::root::{self, Masks, RootError};
+use super::id_map::{self, IdMapError};
+use super::init::{self, InitError, Launch, RootBuilder, RootReady, SandboxStart};
+use super::root::{self, MaskSources, RootError};
 use crate::kernel::mount::{self, PLAIN};
 use crate::kernel::resolved_path::{Identity, Place};
 use crate::kernel::sys::{self, SignalMask};
@@ -37,7 +37,7 @@ const NSFS_MAGIC: u64 = 0x6E73_6673;
 const MOUNT_POINTS: [&CStr; 2] = [c"dev", c"proc"];
 
 #[derive(Debug, thiserror::Error)]
-pub enum JailError {
+pub enum ContainerError {
     #[error("the root directory {path} can not be opened: {}", crate::kernel::errno_names::errno_text(*.source))]
     Rootdir { path: AbsPath, source: Errno },
     #[error("the root directory {0} is the host's own")]
@@ -61,7 +61,7 @@ pub enum JailError {
     #[error(transparent)]
     Limits(#[from] LimitsError),
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    Identity(#[from] IdMapError),
     #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Step { what: &'static str, source: Errno },
     #[error(transparent)]
@@ -70,45 +70,45 @@ pub enum JailError {
     Network(#[from] InsideError),
 }
 
-impl JailError {
+impl ContainerError {
     pub fn hint(&self) -> &'static str {
         match self {
-            JailError::Rootdir { .. } => {
+            ContainerError::Rootdir { .. } => {
                 "name a directory that exists, by its real name, without symlinks on the way"
             }
-            JailError::HostRoot(_) => {
+            ContainerError::HostRoot(_) => {
                 "a container needs a root directory of its own; `paddock run` works on the host's"
             }
-            JailError::MountPoint { .. } => "make it: an empty directory is enough",
-            JailError::Journal { .. } => "put the journal elsewhere: --audit-log DIR",
-            JailError::Missing { .. } => {
+            ContainerError::MountPoint { .. } => "make it: an empty directory is enough",
+            ContainerError::Journal { .. } => "put the journal elsewhere: --audit-log DIR",
+            ContainerError::Missing { .. } => {
                 "paths of grants and masks are those inside; mark a grant optional with a trailing \"?\""
             }
-            JailError::Inside { source: Errno::LOOP, .. } => {
+            ContainerError::Inside { source: Errno::LOOP, .. } => {
                 "a symlink is on the way, where a command could have put it: write the path it leads to"
             }
-            JailError::Netns { source: Errno::NOENT, .. } => {
+            ContainerError::Netns { source: Errno::NOENT, .. } => {
                 "`ip netns list` shows the names; `ip netns add` makes one"
             }
-            JailError::Netns { .. } => "joining a network namespace needs root",
-            JailError::Cgroup { source: Errno::NOENT, .. } => {
+            ContainerError::Netns { .. } => "joining a network namespace needs root",
+            ContainerError::Cgroup { source: Errno::NOENT, .. } => {
                 "make the control group first, with mkdir"
             }
-            JailError::Cgroup { .. } => {
+            ContainerError::Cgroup { .. } => {
                 "this needs root, or a control group that was delegated to you"
             }
-            JailError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
-            JailError::Limits(error) => error.hint(),
-            JailError::Identity(error) => error.hint(),
-            JailError::Network(error) => error.hint(),
-            JailError::Inside { .. } | JailError::Step { .. } | JailError::Root(_) => {
-                "`paddock doctor` tries every mechanism on this machine"
-            }
+            ContainerError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
+            ContainerError::Limits(error) => error.hint(),
+            ContainerError::Identity(error) => error.hint(),
+            ContainerError::Network(error) => error.hint(),
+            ContainerError::Inside { .. }
+            | ContainerError::Step { .. }
+            | ContainerError::Root(_) => "`paddock doctor` tries every mechanism on this machine",
         }
     }
 }
 
-pub struct Jail<'p> {
+pub struct ContainerSandbox<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     container: &'p Container,
@@ -117,33 +117,36 @@ pub struct Jail<'p> {
     cgroups: Vec<(&'p AbsPath, OwnedFd)>,
 }
 
-impl<'p> Jail<'p> {
+impl<'p> ContainerSandbox<'p> {
     /// Opens everything, changes nothing.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         container: &'p Container,
-    ) -> Result<Jail<'p>, JailError> {
+    ) -> Result<ContainerSandbox<'p>, ContainerError> {
         let rootdir = open_rootdir(&container.rootdir)?;
         if let Some(journal) = &plan.journal {
             check_journal(&journal.dir, &container.rootdir, &rootdir)?;
         }
         let netns = container.netns.as_ref().map(open_netns).transpose()?;
         let cgroups = container.cgroups.iter().map(|path| Ok((path, open_cgroup(path)?)));
-        let cgroups = cgroups.collect::<Result<_, JailError>>()?;
-        let jail = Jail { plan, namespaces, container, rootdir, netns, cgroups };
+        let cgroups = cgroups.collect::<Result<_, ContainerError>>()?;
+        let jail = ContainerSandbox { plan, namespaces, container, rootdir, netns, cgroups };
         jail.check_places()?;
         Ok(jail)
     }
 
-    pub fn start(self, launch: Launch<'_>) -> Result<Result<Started, SandboxError>, JailError> {
+    pub fn start(
+        self,
+        launch: Launch<'_>,
+    ) -> Result<Result<SandboxStart, SandboxError>, ContainerError> {
         let Launch { mask, terminal, limits, .. } = launch;
-        let step = |what| move |source| JailError::Step { what, source };
+        let step = |what| move |source| ContainerError::Step { what, source };
         // Before the user namespace is left behind, in which that is allowed.
         if let (Some(netns), Some(path)) = (&self.netns, &self.container.netns) {
             let kind = Some(LinkNameSpaceType::Network);
             let joined = rustix::thread::move_into_link_name_space(netns.as_fd(), kind);
-            joined.map_err(|source| JailError::Netns { path: path.clone(), source })?;
+            joined.map_err(|source| ContainerError::Netns { path: path.clone(), source })?;
         }
         // Root opens what the root of the container may not reach: the way to the directory.
         let tree = if self.plan.user.uid == 0 {
@@ -152,18 +155,22 @@ impl<'p> Jail<'p> {
         } else {
             None
         };
-        let interior =
-            Interior { jail: &self, tree, terminal, pid_max: limits.and_then(Limits::pid_max) };
+        let root_builder = ContainerRoot {
+            jail: &self,
+            tree,
+            terminal,
+            pid_max: limits.and_then(Limits::pid_max),
+        };
         let mut refused = None;
         let admit = |init| {
             let limited =
-                limits.map_or(Ok(()), |limits| limits.admit(init)).map_err(JailError::from);
+                limits.map_or(Ok(()), |limits| limits.admit(init)).map_err(ContainerError::from);
             limited.and_then(|()| self.admit(init, mask)).map_err(|error| {
                 refused = Some(error);
                 Errno::CANCELED
             })
         };
-        let started = init::start(&interior, launch, admit, |_| Ok(()));
+        let started = init::start(&root_builder, launch, admit, |_| Ok(()));
         match refused {
             Some(error) => Err(error),
             None => Ok(started),
@@ -171,11 +178,11 @@ impl<'p> Jail<'p> {
     }
 
     /// Users and control groups, before anything of the container runs.
-    fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), JailError> {
+    fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), ContainerError> {
         id_map::map(init, self.container, self.plan.user.uid, mask)?;
         for (path, dir) in &self.cgroups {
             enter_cgroup(dir.as_fd(), init)
-                .map_err(|source| JailError::Cgroup { path: (*path).clone(), source })?;
+                .map_err(|source| ContainerError::Cgroup { path: (*path).clone(), source })?;
         }
         Ok(())
     }
@@ -185,7 +192,7 @@ impl<'p> Jail<'p> {
     }
 
     /// What the plan names inside and is not made anew has to be there.
-    fn check_places(&self) -> Result<(), JailError> {
+    fn check_places(&self) -> Result<(), ContainerError> {
         let grants = self
             .grants()
             .iter()
@@ -217,11 +224,11 @@ fn is_made(path: &AbsPath) -> bool {
     MOUNT_POINTS.iter().any(|made| top == Some(made.to_bytes()))
 }
 
-fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
+fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> ContainerError {
     let (path, from) = (path.clone(), from.clone());
     move |source| match source {
-        Errno::NOENT | Errno::NOTDIR => JailError::Missing { path, from },
-        source => JailError::Inside { path, from, source },
+        Errno::NOENT | Errno::NOTDIR => ContainerError::Missing { path, from },
+        source => ContainerError::Inside { path, from, source },
     }
 }
 
@@ -238,8 +245,8 @@ fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<Owne
     }
 }
 
-fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
-    let failed = |source| JailError::Rootdir { path: path.clone(), source };
+fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
+    let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
     let rootdir = mount::open_host(&path.as_c_str()).map_err(failed)?;
     let stat = rustix::fs::fstat(&rootdir).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -247,29 +254,34 @@ fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
     }
     let host = rustix::fs::stat(c"/").map_err(failed)?;
     if Identity::from(&stat) == Identity::from(&host) {
-        return Err(JailError::HostRoot(path.clone()));
+        return Err(ContainerError::HostRoot(path.clone()));
     }
     for name in MOUNT_POINTS {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&rootdir, name, flags, Mode::empty())
-            .map_err(|_| JailError::MountPoint { path: path.clone(), name: name.to_owned() })?;
+        rustix::fs::openat(&rootdir, name, flags, Mode::empty()).map_err(|_| {
+            ContainerError::MountPoint { path: path.clone(), name: name.to_owned() }
+        })?;
     }
     Ok(rootdir)
 }
 
-fn check_journal(journal: &AbsPath, path: &AbsPath, rootdir: &OwnedFd) -> Result<(), JailError> {
-    let failed = |source| JailError::Rootdir { path: path.clone(), source };
+fn check_journal(
+    journal: &AbsPath,
+    path: &AbsPath,
+    rootdir: &OwnedFd,
+) -> Result<(), ContainerError> {
+    let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
     let root = Identity::from(&rustix::fs::fstat(rootdir).map_err(failed)?);
     for place in Place::all_of(journal.as_bytes()).map_err(failed)? {
         if place.object == Some(root) || place.above.contains(&root) {
-            return Err(JailError::Journal { journal: journal.clone(), path: path.clone() });
+            return Err(ContainerError::Journal { journal: journal.clone(), path: path.clone() });
         }
     }
     Ok(())
 }
 
-fn open_netns(path: &AbsPath) -> Result<OwnedFd, JailError> {
-    let failed = |source| JailError::Netns { path: path.clone(), source };
+fn open_netns(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
+    let failed = |source| ContainerError::Netns { path: path.clone(), source };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
     match rustix::fs::fstatfs(&opened) {
@@ -279,14 +291,14 @@ fn open_netns(path: &AbsPath) -> Result<OwnedFd, JailError> {
     }
 }
 
-fn open_cgroup(path: &AbsPath) -> Result<OwnedFd, JailError> {
-    let failed = |source| JailError::Cgroup { path: path.clone(), source };
+fn open_cgroup(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
+    let failed = |source| ContainerError::Cgroup { path: path.clone(), source };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
     let facts = rustix::fs::fstatfs(&opened).map_err(failed)?;
     match facts.f_type as u64 {
         CGROUP_SUPER_MAGIC | CGROUP2_SUPER_MAGIC => Ok(opened),
-        _ => Err(JailError::NoCgroup(path.clone())),
+        _ => Err(ContainerError::NoCgroup(path.clone())),
     }
 }
 
@@ -298,16 +310,16 @@ fn enter_cgroup(dir: BorrowedFd<'_>, process: Pid) -> Result<(), Errno> {
 }
 
 /// What init makes of the container.
-struct Interior<'a, 'p> {
-    jail: &'a Jail<'p>,
+struct ContainerRoot<'a, 'p> {
+    jail: &'a ContainerSandbox<'p>,
     /// The root directory's mount, copied where that takes the host's root.
     tree: Option<OwnedFd>,
     terminal: Option<&'a CStr>,
     pid_max: Option<u32>,
 }
 
-impl Furnish for Interior<'_, '_> {
-    fn kinds(&self) -> i32 {
+impl RootBuilder for ContainerRoot<'_, '_> {
+    fn extra_namespaces(&self) -> i32 {
         if self.jail.netns.is_some() { 0 } else { libc::CLONE_NEWNET }
     }
 
@@ -315,22 +327,22 @@ impl Furnish for Interior<'_, '_> {
         self.jail.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(
+    fn build_root(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError> {
-        self.take_over(channel, ruleset).map_err(InitError::Jail)
+        self.take_over(channel, ruleset).map_err(InitError::Container)
     }
 }
 
-impl Interior<'_, '_> {
+impl ContainerRoot<'_, '_> {
     fn take_over(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<RootReady, JailError> {
-        let step = |what| move |source| JailError::Step { what, source };
+    ) -> Result<RootReady, ContainerError> {
+        let step = |what| move |source| ContainerError::Step { what, source };
         let container = self.jail.container;
         // As long as we are our caller, and may go where he may.
         let copied;
@@ -355,19 +367,19 @@ impl Interior<'_, '_> {
         if container.loopback {
             namespace::bring_loopback_up()?;
         }
-        let root = root::Stage::find()?.put(tree)?;
+        let root = root::StageDir::find()?.put(tree)?;
         let root = root.as_fd();
         root::attach_at(root, b"/dev", &root::new_tmpfs(None)?)?;
         let shm = root::make_dev(root, &devices, false, None, None)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
         self.pin_ways_to_masks(root)?;
-        let masks = Masks::open(root).map_err(step("the masks can not be opened"))?;
+        let masks = MaskSources::open(root).map_err(step("the masks can not be opened"))?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
                 Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => {}
                 place => {
                     let place = place.map_err(missing(&mask.path, &mask.source))?;
-                    masks.put_on(place).map_err(|source| JailError::Inside {
+                    masks.put_on(place).map_err(|source| ContainerError::Inside {
                         path: mask.path.clone(),
                         from: mask.source.clone(),
                         source,
@@ -382,7 +394,7 @@ impl Interior<'_, '_> {
 
     /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next
     /// container, where it is hidden from nobody.
-    fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), JailError> {
+    fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), ContainerError> {
         let mut pinned = BTreeSet::new();
         for mask in &self.jail.container.masks {
             let path = mask.path.as_bytes();
@@ -397,7 +409,7 @@ impl Interior<'_, '_> {
                 let Ok(place) = open_place(root, &way, true) else { break };
                 mount::clone_tree(&place, PLAIN)
                     .and_then(|tree| mount::attach(tree, place))
-                    .map_err(|source| JailError::Inside {
+                    .map_err(|source| ContainerError::Inside {
                         path: way.clone(),
                         from: mask.source.clone(),
                         source,
@@ -408,9 +420,9 @@ impl Interior<'_, '_> {
         Ok(())
     }
 
-    fn copy_rootdir(&self) -> Result<OwnedFd, JailError> {
+    fn copy_rootdir(&self) -> Result<OwnedFd, ContainerError> {
         let path = &self.jail.container.rootdir;
-        let failed = |source| JailError::Rootdir { path: path.clone(), source };
+        let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
         let seen = rustix::fs::fstat(&self.jail.rootdir).map_err(failed)?;
         // What was opened before belongs to the mounts of another namespace.
         let opened = mount::open_host(&path.as_c_str()).map_err(failed)?;
@@ -424,7 +436,7 @@ impl Interior<'_, '_> {
         &self,
         root: BorrowedFd<'_>,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<(), JailError> {
+    ) -> Result<(), ContainerError> {
         let Some(ruleset) = ruleset else { return Ok(()) };
         for grant in self.jail.grants() {
             let place = match open_place(root, &grant.path, self.jail.follows(grant)) {
@@ -432,7 +444,7 @@ impl Interior<'_, '_> {
                 place => place.map_err(missing(&grant.path, &grant.source()))?,
             };
             root::add_rule_at(place, self.jail.plan, grant, ruleset).map_err(|source| {
-                JailError::Inside { path: grant.path.clone(), from: grant.source(), source }
+                ContainerError::Inside { path: grant.path.clone(), from: grant.source(), source }
             })?;
         }
         Ok(())
@@ -475,19 +487,19 @@ mod tests {
 
     #[test]
     fn a_plain_directory_is_no_control_group() {
-        assert!(matches!(open_cgroup(&path("/etc")), Err(JailError::NoCgroup(_))));
+        assert!(matches!(open_cgroup(&path("/etc")), Err(ContainerError::NoCgroup(_))));
         assert!(matches!(
             open_cgroup(&path("/no/such")),
-            Err(JailError::Cgroup { source: Errno::NOENT, .. })
+            Err(ContainerError::Cgroup { source: Errno::NOENT, .. })
         ));
     }
 
     #[test]
     fn the_hosts_root_is_no_container() {
-        assert!(matches!(open_rootdir(&path("/")), Err(JailError::HostRoot(_))));
+        assert!(matches!(open_rootdir(&path("/")), Err(ContainerError::HostRoot(_))));
         assert!(matches!(
             open_netns(&path("/etc/passwd")),
-            Err(JailError::Netns { source: Errno::INVAL, .. })
+            Err(ContainerError::Netns { source: Errno::INVAL, .. })
         ));
     }
 }

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 ///
 /// Then it may run wherever it might before. Who can not be sent starts as he would have; an error
 /// is about the way back.
-pub fn send_aside(child: Pid) -> Result<(), Errno> {
+pub fn start_on_other_cpu(child: Pid) -> Result<(), Errno> {
     let Ok(ours) = sched_getaffinity(None) else { return Ok(()) };
     let mut others = ours;
     others.unset(sched_getcpu());
@@ -41,7 +41,7 @@ mod tests {
             0
         })
         .unwrap();
-        send_aside(child).unwrap();
+        start_on_other_cpu(child).unwrap();
         let theirs = sched_getaffinity(Some(child)).unwrap();
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
         rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();

@@ -17,7 +17,8 @@ pub fn build(
     placeholder: &[u8],
 ) -> Vec<CString> {
     let mut entries: Vec<CString> = Vec::with_capacity(inherited.len() + requested.set.len());
-    let (pass, deny) = (Patterns::of(&requested.pass), Patterns::of(&requested.deny));
+    let (pass, deny) =
+        (VariablePatterns::of(&requested.pass), VariablePatterns::of(&requested.deny));
     for entry in inherited {
         let Some(name) = name_of(&entry) else { continue };
         let replaced = requested.set.iter().any(|(set, _)| set.as_bytes() == name);
@@ -36,12 +37,12 @@ pub fn build(
 }
 
 /// Programs that look for a proxy read these, most of them one spelling alone.
-const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
-const EXCEPTIONS: &str = "no_proxy";
+const PROXY_VARIABLES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
+const NO_PROXY_VARIABLE: &str = "no_proxy";
 /// Others have no proxy inside.
-const OTHERS: [&str; 3] = ["ftp_proxy", "socks_proxy", "rsync_proxy"];
+const OTHER_PROXY_VARIABLES: [&str; 3] = ["ftp_proxy", "socks_proxy", "rsync_proxy"];
 /// The command's own servers, and routes: whoever would be asked for them is asked anyway.
-const DIRECT: &str = "localhost,127.0.0.1,::1,.paddock.internal";
+const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1,.paddock.internal";
 
 /// With the proxy of this run in place of the caller's own. What a policy sets stays, whatever its
 /// spelling.
@@ -50,7 +51,8 @@ pub fn with_proxy(
     set: &[(Text, Text)],
     (address, token): (SocketAddr, &Token),
 ) -> Vec<CString> {
-    let names = || PROXIES.into_iter().chain([EXCEPTIONS]).chain(OTHERS);
+    let names =
+        || PROXY_VARIABLES.into_iter().chain([NO_PROXY_VARIABLE]).chain(OTHER_PROXY_VARIABLES);
     let is_set = |name: &str| {
         set.iter().any(|(set, _)| set.as_bytes().eq_ignore_ascii_case(name.as_bytes()))
     };
@@ -60,8 +62,9 @@ pub fn with_proxy(
             || set.iter().any(|(set, _)| set.as_bytes() == own)
     });
     let proxy = format!("http://{}:{token}@{}", proxy_password::USER, address);
-    for name in PROXIES.into_iter().chain([EXCEPTIONS]).filter(|name| !is_set(name)) {
-        let value = if name == EXCEPTIONS { DIRECT } else { &proxy };
+    for name in PROXY_VARIABLES.into_iter().chain([NO_PROXY_VARIABLE]).filter(|name| !is_set(name))
+    {
+        let value = if name == NO_PROXY_VARIABLE { NO_PROXY_HOSTS } else { &proxy };
         entries.extend(CString::new(format!("{name}={value}")));
         entries.extend(CString::new(format!("{}={value}", name.to_ascii_uppercase())));
     }
@@ -97,14 +100,14 @@ fn expand(value: &[u8], temp: &[u8], placeholder: &[u8]) -> Vec<u8> {
 
 /// Some patterns, those apart that begin with a star: nearly every other differs from nearly every
 /// name in its first letter.
-struct Patterns<'p> {
+struct VariablePatterns<'p> {
     starred: Vec<&'p [u8]>,
     others: Vec<&'p [u8]>,
     letters: [bool; 256],
 }
 
-impl<'p> Patterns<'p> {
-    fn of(patterns: &'p [Text]) -> Patterns<'p> {
+impl<'p> VariablePatterns<'p> {
+    fn of(patterns: &'p [Text]) -> VariablePatterns<'p> {
         let (starred, others): (Vec<_>, Vec<_>) =
             patterns.iter().map(Text::as_bytes).partition(|one| one.first() == Some(&b'*'));
         let mut letters = [false; 256];
@@ -113,7 +116,7 @@ impl<'p> Patterns<'p> {
             .iter()
             .filter_map(|one| one.first())
             .for_each(|letter| letters[usize::from(*letter)] = true);
-        Patterns { starred, others, letters }
+        VariablePatterns { starred, others, letters }
     }
 
     fn list(&self, name: &[u8]) -> bool {

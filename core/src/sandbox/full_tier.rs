@@ -6,17 +6,17 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use super::enter::Fence;
+use super::enter::Restrictions;
 use super::error::SandboxError;
-use super::init::{self, Launch, Started, Tell};
+use super::init::{self, Launch, SandboxStart, SendMessage};
 use super::init_channel::InitMessage;
-use super::landlock::{Files, FilesError, Placed, grant_location};
+use super::landlock::{FileGrants, GrantError, GrantLocation, grant_location};
 use super::preflight::Preflight;
-use super::root::Blueprint;
+use super::root::RootBlueprint;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::{Guard, GuardError};
-use crate::files::patterns::{Names, NamesError, Rule};
-use crate::files::tree_roots::Tree;
+use crate::files::patterns::{NamePatterns, NamePatternsError, NameRule};
+use crate::files::tree_roots::GrantedTree;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
@@ -34,9 +34,9 @@ pub struct FullTier<'p> {
     namespaces: &'p Namespaces,
     requested: &'p plan::Files,
     /// Where names that are taken away are kept for review.
-    taken: AbsPath,
+    quarantine: AbsPath,
     /// From the start on: what a copy hides, and who looks out for names.
-    pub veil: Whiteouts,
+    pub whiteouts: Whiteouts,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
     /// See [`Mark`].
@@ -57,7 +57,7 @@ pub struct RunRecord<'p> {
 /// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied
 /// name in every directory, those directories have them where such a name is most likely to appear,
 /// and the guard sees to the others.
-const MOST_HIDDEN: usize = 256;
+const MAX_WHITEOUTS: usize = 256;
 
 impl<'p> FullTier<'p> {
     /// Without a run nothing is made that would have to outlive it.
@@ -73,14 +73,14 @@ impl<'p> FullTier<'p> {
             }
             _ => None,
         };
-        let taken = taken_dir(plan, run.map_or("none", |run| run.session_id))?;
-        let veil = Whiteouts::default();
+        let quarantine = quarantine_dir(plan, run.map_or("none", |run| run.session_id))?;
+        let whiteouts = Whiteouts::default();
         Ok(FullTier {
             plan,
             namespaces,
             requested,
-            taken,
-            veil,
+            quarantine,
+            whiteouts,
             guard: None,
             session,
             mark: None,
@@ -90,7 +90,7 @@ impl<'p> FullTier<'p> {
 
     /// What covers places that are closed or unwritable by their path; and closed ones inside
     /// grants of directories, which are the guard's.
-    fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
+    fn by_path(&self, files: &FileGrants<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
         let FullTier { plan, requested, .. } = self;
         // A mask falls off when the host replaces what it lies on: where that can be, the guard has
         // to hold it, by its name.
@@ -106,16 +106,16 @@ impl<'p> FullTier<'p> {
     }
 
     /// Finds what is to be hidden and covered.
-    fn look_through(&self, files: &Files<'_>) -> Result<Found, SandboxError> {
-        let FullTier { requested, taken, session, .. } = self;
+    fn scan_grants(&self, files: &FileGrants<'_>) -> Result<StartScan, SandboxError> {
+        let FullTier { requested, quarantine, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
         let (mut guard, mut found) =
-            arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
-        found.extend(callable(files, covers.iter().chain(&found))?);
-        let found = within_reach(found)?;
+            start_guard(requested, files, &covers, &masked, copied(self.plan), quarantine.clone())?;
+        found.extend(service_sockets(files, covers.iter().chain(&found))?);
+        let found = shorten_paths(found)?;
         let Some(session) = session else {
             covers.extend(found);
-            return Ok(Found { guard, covers, ..Found::default() });
+            return Ok(StartScan { guard, covers, ..StartScan::default() });
         };
         let workspace = session.workspace();
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
@@ -123,12 +123,13 @@ impl<'p> FullTier<'p> {
             .map(|cover| cover.path.clone())
             .filter(|path| path.is_within(workspace))
             .collect();
-        let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
+        let whiteouts = choose_whiteouts(requested, files, &hidden, workspace, guard.as_mut())?;
         // What is hidden needs no mask.
-        let shown =
-            |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
+        let shown = |cover: &Cover| {
+            cover.kind != CoverKind::Mask || !whiteouts.hides(workspace, &cover.path)
+        };
         covers.extend(found.into_iter().filter(shown));
-        Ok(Found { guard, covers, veil, hidden })
+        Ok(StartScan { guard, covers, whiteouts, hidden })
     }
 
     /// `look` says where the grants lie. It is called while init makes its namespaces, and nothing
@@ -136,19 +137,19 @@ impl<'p> FullTier<'p> {
     pub fn start<'f>(
         &mut self,
         launch: Launch<'_>,
-        bundle: Option<&OwnedFd>,
-        look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
+        ca_bundle: Option<&OwnedFd>,
+        look: impl FnOnce() -> Result<Option<FileGrants<'f>>, SandboxError>,
         announce: impl Fn(&Whiteouts),
-    ) -> Result<Started, SandboxError> {
+    ) -> Result<SandboxStart, SandboxError> {
         let Launch { terminal, limits, .. } = launch;
         let FullTier { plan, namespaces, requested, session, run, .. } = &*self;
-        let blueprint = Blueprint {
+        let blueprint = RootBlueprint {
             plan,
             namespaces,
             requested,
             session: session.as_ref(),
             terminal,
-            bundle,
+            ca_bundle,
             pid_max: limits.and_then(Limits::pid_max),
             gid: rustix::process::getegid().as_raw(),
         };
@@ -160,12 +161,12 @@ impl<'p> FullTier<'p> {
             limits.map_or(Ok(()), |limits| limits.admit(pid)).map_err(|error| error.errno())
         };
         let (mut look, mut files) = (Some(look), None);
-        let meanwhile = |tell: Tell<'_>| {
+        let meanwhile = |tell: SendMessage<'_>| {
             if let Some(look) = look.take() {
                 let found =
                     files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
-                InitMessage::placing(&grant_location::spell(requested, &found.placed))
-                    .for_each(|word| tell(&word));
+                InitMessage::grant_locations(&grant_location::encode(requested, &found.placed))
+                    .for_each(|message| tell(&message));
                 tell(&InitMessage::All);
             }
             let Some(files) = &files else {
@@ -173,7 +174,7 @@ impl<'p> FullTier<'p> {
             };
             // What watched before was for names that are elsewhere by now.
             kept = (None, Whiteouts::default());
-            let Found { guard, covers, veil, hidden } = self.look_through(files)?;
+            let StartScan { guard, covers, whiteouts, hidden } = self.scan_grants(files)?;
             if let (Some(session), Some(run)) = (session, run) {
                 // What the copy is, before anything can be changed in it.
                 let directories = guard
@@ -182,9 +183,9 @@ impl<'p> FullTier<'p> {
                     .unwrap_or_default();
                 session.note(run.argv, &hidden, &directories, plan, run.plan_sha256)?;
                 if guard.is_some() {
-                    announce(&veil);
+                    announce(&whiteouts);
                 }
-                InitMessage::hiding(veil.names()).iter().for_each(&mut *tell);
+                InitMessage::hiding(whiteouts.names()).iter().for_each(&mut *tell);
                 tell(&InitMessage::All);
             }
             // From the last word on the command runs.
@@ -193,11 +194,11 @@ impl<'p> FullTier<'p> {
             }
             covers.into_iter().for_each(|cover| tell(&InitMessage::Cover(cover)));
             tell(&InitMessage::All);
-            kept = (guard, veil);
+            kept = (guard, whiteouts);
             Ok(())
         };
         let started = init::start(&blueprint, launch, admit, meanwhile);
-        (self.guard, self.veil) = kept;
+        (self.guard, self.whiteouts) = kept;
         self.mark = mark;
         started
     }
@@ -212,18 +213,18 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
 /// directories, which nothing is laid over.
 pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     let (mut covers, mut guard) = (Vec::new(), None);
-    let fence = Fence::prepare(plan, &[], Vec::new())?;
-    let mut preflight = Preflight::prepare(plan, &fence, None)?;
+    let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
+    let mut preflight = Preflight::prepare(plan, &restrictions, None)?;
     if let (Some(namespaces), Some(requested), Some(files), None) =
         (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
     {
-        let enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
-        let (by_path, masked) = enclosure.by_path(&files)?;
+        let full_tier = FullTier::prepare(plan, namespaces, requested, None)?;
+        let (by_path, masked) = full_tier.by_path(&files)?;
         let (armed, found) =
-            arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
+            start_guard(requested, &files, &by_path, &masked, copied(plan), full_tier.quarantine)?;
         guard = armed;
-        let callable = callable(&files, by_path.iter().chain(&found))?;
-        covers = [by_path, within_reach([found, callable].concat())?].concat();
+        let service_sockets = service_sockets(&files, by_path.iter().chain(&found))?;
+        covers = [by_path, shorten_paths([found, service_sockets].concat())?].concat();
     }
     let mut out = String::from("{\"covers\":");
     writer::list(&mut out, &covers, |out, cover| {
@@ -250,16 +251,16 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
 
 /// What a look through the grants gives.
 #[derive(Default)]
-struct Found {
+struct StartScan {
     guard: Option<Guard>,
     covers: Vec<Cover>,
-    veil: Whiteouts,
+    whiteouts: Whiteouts,
     /// What the command was not to see in its copy.
     hidden: Vec<AbsPath>,
 }
 
 /// Where names that were taken away are kept for review.
-pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
+pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
     Text::from_bytes(path)
         .and_then(AbsPath::new)
@@ -268,13 +269,13 @@ pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
 
 /// Looks through the grants for names that are denied or protected, says what covers them, and
 /// stays to watch.
-fn arm(
+fn start_guard(
     requested: &plan::Files,
-    files: &Files<'_>,
+    files: &FileGrants<'_>,
     covers: &[Cover],
     masked: &[Cover],
     workspace: Option<&AbsPath>,
-    taken: AbsPath,
+    quarantine: AbsPath,
 ) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
@@ -287,13 +288,13 @@ fn arm(
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
     // Closed and own places that do not exist yet.
     for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(Rule::Deny, path.as_bytes());
+        names.add_path(NameRule::Deny, path.as_bytes());
     }
     for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(Rule::Protect, path.as_bytes());
+        names.add_path(NameRule::Protect, path.as_bytes());
     }
     for cover in masked {
-        names.add_path(Rule::Deny, cover.path.as_bytes());
+        names.add_path(NameRule::Deny, cover.path.as_bytes());
     }
     names.settle()?;
     if names.is_empty() {
@@ -308,16 +309,16 @@ fn arm(
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     // What can only be read has nothing to protect; it is looked through only where a deny may lie
     // in it.
-    let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
+    let written = |placed: &GrantLocation<'_>| files.writing(&placed.real).next().is_some();
     let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
     let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
     let denied: Vec<_> = requested.deny.iter().map(fixed_part).chain(below).chain(closed).collect();
-    let concerned = |placed: &&Placed<'_>| {
+    let concerned = |placed: &&GrantLocation<'_>| {
         written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real))
     };
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
-    let trees: Vec<Tree> = directories
-        .map(|placed| Tree {
+    let trees: Vec<GrantedTree> = directories
+        .map(|placed| GrantedTree {
             path: placed.real.clone(),
             writable: written(placed) && !copied(&placed.real),
             watched: written(placed),
@@ -326,13 +327,13 @@ fn arm(
     home_links::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
     names.settle()?;
     let closed = files.closed_with_other_names(requested);
-    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
+    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, quarantine)?;
     Ok((Some(guard), found))
 }
 
 /// What covers sockets of services that no grant names, besides what is covered already.
-fn callable<'c>(
-    files: &Files<'_>,
+fn service_sockets<'c>(
+    files: &FileGrants<'_>,
     covers: impl Iterator<Item = &'c Cover>,
 ) -> Result<Vec<Cover>, SandboxError> {
     let granted = files.sockets();
@@ -348,7 +349,7 @@ fn callable<'c>(
 
 /// What lies deeper than a path reaches is closed with the last directory on the way that one leads
 /// to.
-fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
+fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     let (mut covers, deep): (Vec<_>, Vec<_>) =
         covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
     for cover in deep {
@@ -360,7 +361,7 @@ fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
             continue;
         }
         let stat = rustix::fs::lstat(above.as_c_str());
-        let stat = stat.map_err(|source| FilesError::Locate { path: above.clone(), source })?;
+        let stat = stat.map_err(|source| GrantError::Locate { path: above.clone(), source })?;
         covers.retain(|other| other.path != above);
         let identity = Identity::from(&stat);
         covers.push(Cover { path: above, identity, directory: true, kind: CoverKind::Mask });
@@ -369,7 +370,7 @@ fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
 }
 
 /// In a directory that the command writes to as the host does.
-fn is_live(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files.writing(path).any(|placed| placed.directory && *path != placed.real)
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
@@ -379,8 +380,8 @@ pub fn names_of(
     requested: &plan::Files,
     protect: &[plan::Protected],
     flagged: &[Text],
-) -> Result<Names, NamesError> {
-    let mut names = Names::new(&requested.deny, protect, &requested.opened, flagged)?;
+) -> Result<NamePatterns, NamePatternsError> {
+    let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
     names.packages.clone_from(&requested.packages);
     for group in &requested.deny_names {
         names.deny(group)?;
@@ -389,7 +390,7 @@ pub fn names_of(
 }
 
 /// In a directory that the command sees as the host does.
-fn is_replaceable(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+fn is_replaceable(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files
         .placed
         .iter()
@@ -399,14 +400,14 @@ fn is_replaceable(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath
 
 /// Which names are hidden in a copy: in its root and in every directory that has such a name, or is
 /// to have one by its exact path; in a small workspace everywhere.
-fn weave(
+fn choose_whiteouts(
     requested: &plan::Files,
-    files: &Files<'_>,
+    files: &FileGrants<'_>,
     masked: &[AbsPath],
     workspace: &AbsPath,
     guard: Option<&mut Guard>,
 ) -> Result<Whiteouts, SandboxError> {
-    let mut veil = Whiteouts::default();
+    let mut whiteouts = Whiteouts::default();
     let opened = mount::open_host(&workspace.as_c_str());
     let opened =
         opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
@@ -443,11 +444,11 @@ fn weave(
         dirs.extend(whiteouts::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
     }
     for (dir, name) in denied {
-        veil.hide(opened.as_fd(), &dir, [name]);
+        whiteouts.hide(opened.as_fd(), &dir, [name]);
     }
-    let Some(guard) = guard else { return Ok(veil) };
+    let Some(guard) = guard else { return Ok(whiteouts) };
     let in_root = guard.names().denied_in(workspace.as_bytes()).len().max(1);
-    let all = guard.directories(workspace, MOST_HIDDEN / in_root);
+    let all = guard.directories(workspace, MAX_WHITEOUTS / in_root);
     let everywhere = all.is_some();
     dirs.extend(all.into_iter().flatten());
     for dir in dirs {
@@ -462,10 +463,10 @@ fn weave(
                 .is_ok_and(|path| free(&path))
         };
         let names = guard.names().denied_in(&path);
-        veil.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
+        whiteouts.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
     }
-    veil.everywhere = everywhere;
-    Ok(veil)
+    whiteouts.everywhere = everywhere;
+    Ok(whiteouts)
 }
 
 /// The directories of a pattern before its first wildcard. A floating one has none.

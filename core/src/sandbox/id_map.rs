@@ -17,7 +17,7 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Container, IdRange};
 
 #[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
+pub enum IdMapError {
     #[error("the {kind} of the container can not be written: {}", crate::kernel::errno_names::errno_text(*.source))]
     Write { kind: &'static str, source: Errno },
     #[error("{program} can not be started: {}", crate::kernel::errno_names::errno_text(*.source))]
@@ -26,13 +26,13 @@ pub enum IdentityError {
     Mapper { program: AbsPath, status: i32 },
 }
 
-impl IdentityError {
+impl IdMapError {
     pub fn hint(&self) -> &'static str {
         match self {
-            IdentityError::Write { .. } => {
+            IdMapError::Write { .. } => {
                 "`paddock doctor` shows whether user namespaces can be had here"
             }
-            IdentityError::Start { .. } | IdentityError::Mapper { .. } => {
+            IdMapError::Start { .. } | IdMapError::Mapper { .. } => {
                 "check your lines in /etc/subuid and /etc/subgid, and that newuidmap and newgidmap may change ids"
             }
         }
@@ -45,7 +45,7 @@ pub fn map(
     container: &Container,
     caller: u32,
     mask: &SignalMask,
-) -> Result<(), IdentityError> {
+) -> Result<(), IdMapError> {
     if let Some(mappers) = &container.mappers {
         run_mapper(&mappers.uid, init, &container.uid_map, mask)?;
         return run_mapper(&mappers.gid, init, &container.gid_map, mask);
@@ -65,8 +65,8 @@ fn lines(map: &[IdRange]) -> String {
     text
 }
 
-fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdentityError> {
-    let failed = |source| IdentityError::Write { kind, source };
+fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdMapError> {
+    let failed = |source| IdMapError::Write { kind, source };
     let path = format!("/proc/{}/{kind}", init.as_raw_nonzero());
     let file =
         rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
@@ -83,8 +83,8 @@ fn run_mapper(
     init: Pid,
     map: &[IdRange],
     mask: &SignalMask,
-) -> Result<(), IdentityError> {
-    let failed = |source| IdentityError::Start { program: program.clone(), source };
+) -> Result<(), IdMapError> {
+    let failed = |source| IdMapError::Start { program: program.clone(), source };
     let numbers = map.iter().flat_map(|range| [range.inside, range.outside, range.count]);
     let words = [init.as_raw_nonzero().get().unsigned_abs()].into_iter().chain(numbers);
     let argv = [Ok(program.as_c_str().into_owned())]
@@ -113,7 +113,7 @@ fn run_mapper(
         (Some(errno), _) => Err(failed(errno)),
         (None, Some(0)) => Ok(()),
         (None, status) => {
-            Err(IdentityError::Mapper { program: program.clone(), status: status.unwrap_or(-1) })
+            Err(IdMapError::Mapper { program: program.clone(), status: status.unwrap_or(-1) })
         }
     }
 }

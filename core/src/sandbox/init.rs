@@ -16,13 +16,13 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use super::capabilities::Privileges;
-use super::container::JailError;
-use super::enter::{self, Fence, FenceError};
+use super::container::ContainerError;
+use super::enter::{self, EnterError, Restrictions};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
-use super::root::{self, Blueprint, RootError, Stage};
+use super::root::{self, RootBlueprint, RootError, StageDir};
 use super::{cover_mount, cpu_affinity, overlay};
-use crate::files::cover::{Cover, CoverKind, Placed};
+use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::host_sockets::{self, SocketFile};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::Listener;
@@ -33,8 +33,8 @@ use crate::network::namespace::{self, InsideError};
 use crate::network::supervisor::socket_processes::Callers;
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
-const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
-const OWN: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+const INIT_CLONE_FLAGS: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
+const INIT_UNSHARE_FLAGS: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespacesError {
@@ -65,20 +65,20 @@ pub enum InitError {
     #[error(transparent)]
     Root(#[from] RootError),
     #[error(transparent)]
-    Jail(JailError),
+    Container(ContainerError),
     #[error(transparent)]
     Network(#[from] InsideError),
     #[error(transparent)]
-    Fence(#[from] FenceError),
+    Enter(#[from] EnterError),
 }
 
 impl InitError {
     fn hint(&self) -> &'static str {
         match self {
             InitError::Root(error) => error.hint(),
-            InitError::Jail(error) => error.hint(),
+            InitError::Container(error) => error.hint(),
             InitError::Network(error) => error.hint(),
-            InitError::Fence(error) => error.step.hint(),
+            InitError::Enter(error) => error.step.hint(),
             InitError::Step { .. } => {
                 "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces"
             }
@@ -100,7 +100,7 @@ pub struct Sandbox {
     pub sockets: Vec<OwnedFd>,
     /// File systems in memory that are its own.
     pub volatile: Vec<OwnedFd>,
-    inside: Inside,
+    namespaces: SandboxNamespaces,
 }
 
 /// What the supervisor has to see of a furnished root.
@@ -110,9 +110,9 @@ pub struct RootReady {
 }
 
 /// Says a word to init. Whether it was heard is asked when all is said.
-pub type Tell<'a> = &'a mut dyn FnMut(&InitMessage);
+pub type SendMessage<'a> = &'a mut dyn FnMut(&InitMessage);
 
-pub enum Started {
+pub enum SandboxStart {
     Running(Sandbox),
     /// What the payload returned.
     NotExecuted(i32),
@@ -124,49 +124,49 @@ pub type Payload<'a> = &'a dyn Fn() -> i32;
 
 /// Answers for the program that is about to be started, by somebody who can not tell us more before
 /// it is: until he can.
-pub type Attend<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
+pub type AnswerCalls<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
 
 /// What every start of a sandbox takes, whatever its root is.
 pub struct Launch<'a> {
-    pub fence: &'a Fence,
+    pub restrictions: &'a Restrictions,
     pub payload: Payload<'a>,
     /// The signals that the command gets back.
     pub mask: &'a SignalMask,
     pub terminal: Option<&'a CStr>,
     /// None: the payload is no command, and needs no limits.
     pub limits: Option<&'a Limits>,
-    pub attend: Attend<'a>,
+    pub answer_calls: AnswerCalls<'a>,
 }
 
 /// What init makes of its namespaces.
-pub trait Furnish {
+pub trait RootBuilder {
     /// Namespaces (CLONE_NEW*) beside those that every sandbox has.
-    fn kinds(&self) -> i32 {
+    fn extra_namespaces(&self) -> i32 {
         0
     }
 
     /// Who we are in here, unless the supervisor says so when it admits us.
-    fn introduce(&self) -> Result<(), InitError> {
+    fn map_users(&self) -> Result<(), InitError> {
         Ok(())
     }
 
     fn hostname(&self) -> &[u8];
 
     /// Leaves this process in the new root.
-    fn furnish(
+    fn build_root(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError>;
 
     /// What the supervisor may take longest to find out, and comes last: what is covered in there.
-    fn finish(&self, _channel: &OwnedFd) -> Result<(), InitError> {
+    fn cover_names(&self, _channel: &OwnedFd) -> Result<(), InitError> {
         Ok(())
     }
 }
 
-impl Furnish for Blueprint<'_> {
-    fn introduce(&self) -> Result<(), InitError> {
+impl RootBuilder for RootBlueprint<'_> {
+    fn map_users(&self) -> Result<(), InitError> {
         let what = "the user can not be mapped into the namespace";
         map_identity(self.plan.user.uid, self.gid).map_err(|errno| InitError::Step { what, errno })
     }
@@ -175,7 +175,7 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(
+    fn build_root(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
@@ -184,7 +184,7 @@ impl Furnish for Blueprint<'_> {
             // None of them stays here: where nobody listens, connections are refused.
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
-            for some in sockets.chunks(init_channel::DESCRIPTORS) {
+            for some in sockets.chunks(init_channel::MAX_MESSAGE_FDS) {
                 let told = init_channel::send(channel, &InitMessage::Network, some);
                 told.map_err(|errno| InitError::Step {
                     what: "the sockets can not be handed out",
@@ -195,7 +195,7 @@ impl Furnish for Blueprint<'_> {
         Ok(root::build(self, ruleset, channel)?)
     }
 
-    fn finish(&self, channel: &OwnedFd) -> Result<(), InitError> {
+    fn cover_names(&self, channel: &OwnedFd) -> Result<(), InitError> {
         Ok(root::cover(self, channel)?)
     }
 }
@@ -203,23 +203,25 @@ impl Furnish for Blueprint<'_> {
 /// Starts init and, behind it, the command. `admit` is called with init's number before it makes
 /// anything. `meanwhile` is what has to be done before the command starts, and not before init
 /// does; it tells init what that waits for, and is asked again if that moved. Done one after the
-/// other, the two would be more than a quarter of a launch more. `launch.attend` answers calls of
+/// other, the two would be more than a quarter of a launch more. `launch.answer_calls` answers calls of
 /// the command until the descriptor can be read.
 pub fn start(
-    interior: &dyn Furnish,
+    root_builder: &dyn RootBuilder,
     launch: Launch<'_>,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), SandboxError>,
-) -> Result<Started, SandboxError> {
-    let Launch { fence, payload, mask, attend, .. } = launch;
+    mut meanwhile: impl FnMut(SendMessage<'_>) -> Result<(), SandboxError>,
+) -> Result<SandboxStart, SandboxError> {
+    let Launch { restrictions, payload, mask, answer_calls, .. } = launch;
     let (ours, theirs) = socket_pair::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
-    let init = sys::fork_into(BIRTH, || {
+    let init = sys::fork_into(INIT_CLONE_FLAGS, || {
         supervisors_end = None;
-        inits_end.take().map_or(125, |channel| init(interior, fence, payload, mask, channel))
+        inits_end
+            .take()
+            .map_or(125, |channel| init(root_builder, restrictions, payload, mask, channel))
     })
     .map_err(NamespacesError::Enter)?;
-    let aside = cpu_affinity::send_aside(init);
+    let aside = cpu_affinity::start_on_other_cpu(init);
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
     let admitted = aside
@@ -227,19 +229,19 @@ pub fn start(
         .and_then(|()| init_channel::send(&channel, &InitMessage::Started, &[]));
     let mut told = admitted;
     let done = match told {
-        Ok(()) => meanwhile(&mut |word| {
-            told = told.and_then(|()| init_channel::send(&channel, word, &[]))
+        Ok(()) => meanwhile(&mut |message| {
+            told = told.and_then(|()| init_channel::send(&channel, message, &[]))
         }),
         Err(_) => Ok(()),
     };
     let told = done.map(|()| told);
-    let mut handed = Handed::default();
-    let mut heard = match told {
-        Ok(Ok(())) => hear(&channel, attend, &mut handed),
+    let mut fds = HandedFds::default();
+    let mut received = match told {
+        Ok(Ok(())) => receive_start(&channel, answer_calls, &mut fds),
         unsaid => {
-            bury(init);
+            kill_and_reap(init);
             // If it was init that went first, it has said why.
-            return Err(match (unsaid, hear(&channel, &mut |_, _| Ok(()), &mut handed)) {
+            return Err(match (unsaid, receive_start(&channel, &mut |_, _| Ok(()), &mut fds)) {
                 (Ok(_), Ok(Some((InitMessage::Refused { error, hint }, _)))) => {
                     NamespacesError::Refused { error, hint }.into()
                 }
@@ -248,34 +250,44 @@ pub fn start(
             });
         }
     };
-    while let Ok(Some((InitMessage::Moved, _))) = heard {
+    while let Ok(Some((InitMessage::Moved, _))) = received {
         let mut told = Ok(());
-        if let Err(refusal) = meanwhile(&mut |word| {
-            told = told.and_then(|()| init_channel::send(&channel, word, &[]))
+        if let Err(refusal) = meanwhile(&mut |message| {
+            told = told.and_then(|()| init_channel::send(&channel, message, &[]))
         }) {
-            bury(init);
+            kill_and_reap(init);
             return Err(refusal);
         }
-        heard = told.and_then(|()| hear(&channel, attend, &mut handed));
+        received = told.and_then(|()| receive_start(&channel, answer_calls, &mut fds));
     }
-    let refused = match heard {
+    let refused = match received {
         Ok(Some((InitMessage::Started, descriptors))) => {
             let mut descriptors = descriptors.into_iter();
             let mut next = || descriptors.next();
             let known = (next(), next(), next(), next(), next());
             if let (Some(command), Some(user), Some(mount), Some(network), Some(proc)) = known {
-                let Handed { listener, sockets, overlaid } = handed;
-                let (inside, volatile) =
-                    (Inside { init, user, mount, network, overlaid }, descriptors.collect());
-                let sandbox =
-                    Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
-                return Ok(Started::Running(sandbox));
+                let HandedFds { listener, sockets, overlay } = fds;
+                let (namespaces, volatile) = (
+                    SandboxNamespaces { init, user, mount, network, overlay },
+                    descriptors.collect(),
+                );
+                let sandbox = Sandbox {
+                    init,
+                    channel,
+                    command,
+                    proc,
+                    listener,
+                    sockets,
+                    volatile,
+                    namespaces,
+                };
+                return Ok(SandboxStart::Running(sandbox));
             }
             NamespacesError::Channel(Errno::PROTO)
         }
         Ok(Some((InitMessage::NotExecuted(errno), _))) => {
-            bury(init);
-            return Ok(Started::NotExecuted(errno));
+            kill_and_reap(init);
+            return Ok(SandboxStart::NotExecuted(errno));
         }
         Ok(Some((InitMessage::Refused { error, hint }, _))) => {
             NamespacesError::Refused { error, hint }
@@ -283,57 +295,62 @@ pub fn start(
         Ok(Some(_) | None) => NamespacesError::Lost,
         Err(errno) => NamespacesError::Channel(errno),
     };
-    bury(init);
+    kill_and_reap(init);
     Err(refused.into())
 }
 
 /// What the supervisor is given before the command starts.
 #[derive(Default)]
-pub struct Handed {
+pub struct HandedFds {
     pub listener: Option<Listener>,
     pub sockets: Vec<OwnedFd>,
-    pub overlaid: Option<Overlaid>,
+    pub overlay: Option<OverlayFds>,
 }
 
 /// What became of the start.
-pub fn hear(
+pub fn receive_start(
     channel: &OwnedFd,
-    attend: Attend<'_>,
-    handed: &mut Handed,
+    answer_calls: AnswerCalls<'_>,
+    fds: &mut HandedFds,
 ) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
-                attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
+                answer_calls(fds.listener.insert(Listener::new(fd)), channel.as_fd())?;
             }
-            Some((InitMessage::Network, sockets)) => handed.sockets.extend(sockets),
+            Some((InitMessage::Network, sockets)) => fds.sockets.extend(sockets),
             Some((InitMessage::Copied, descriptors)) => {
-                let [view, veil] =
+                let [view, whiteouts] =
                     <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
-                handed.overlaid = Some(Overlaid { view, veil });
+                fds.overlay = Some(OverlayFds { view, whiteouts });
             }
-            heard => return Ok(heard),
+            received => return Ok(received),
         }
     }
 }
 
 /// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we
 /// have to bury first: so all are waited for.
-pub fn bury(init: Pid) {
+pub fn kill_and_reap(init: Pid) {
     let _ = rustix::process::kill_process(init, Signal::KILL);
     sys::trace::wait_until_ended(init);
 }
 
 impl Sandbox {
-    pub fn inside(&self) -> &Inside {
-        &self.inside
+    pub fn namespaces(&self) -> &SandboxNamespaces {
+        &self.namespaces
     }
 
     /// After its end: what its mounts still hang on, to be let go of by who can not wait until they
     /// are taken apart.
     pub fn mounts(self) -> impl Iterator<Item = OwnedFd> {
-        let Sandbox { proc, volatile, inside: Inside { user, mount, network, .. }, .. } = self;
+        let Sandbox {
+            proc,
+            volatile,
+            namespaces: SandboxNamespaces { user, mount, network, .. },
+            ..
+        } = self;
         [mount, user, network, proc].into_iter().chain(volatile)
     }
 }
@@ -347,25 +364,25 @@ pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
 }
 
 /// The way into the mounts of a running sandbox, for its owner.
-pub struct Inside {
+pub struct SandboxNamespaces {
     init: Pid,
     user: OwnedFd,
     mount: OwnedFd,
     network: OwnedFd,
-    overlaid: Option<Overlaid>,
+    overlay: Option<OverlayFds>,
 }
 
 /// A copy, from outside.
-pub struct Overlaid {
+pub struct OverlayFds {
     /// Its root, as the command sees it, with all that is mounted in it.
     pub view: OwnedFd,
     /// Of whiteouts, between the copy and what it is one of.
-    pub veil: OwnedFd,
+    pub whiteouts: OwnedFd,
 }
 
-impl Inside {
-    pub fn overlaid(&self) -> Option<&Overlaid> {
-        self.overlaid.as_ref()
+impl SandboxNamespaces {
+    pub fn overlay(&self) -> Option<&OverlayFds> {
+        self.overlay.as_ref()
     }
 
     /// Covers names in the running sandbox. Each result stands for its cover.
@@ -373,8 +390,8 @@ impl Inside {
         &self,
         covers: &[Cover],
         copied: impl Fn(&Cover) -> bool,
-    ) -> Result<Vec<Result<Placed, Errno>>, Errno> {
-        let strangers = self.strangers(covers)?;
+    ) -> Result<Vec<Result<CoverResult, Errno>>, Errno> {
+        let foreign_sockets = self.foreign_sockets(covers)?;
         let mut results = vec![Err(Errno::CANCELED); covers.len()];
         let mut entered = Ok(());
         let child = sys::spawn_sharing_memory(|| {
@@ -383,8 +400,8 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        if cover.kind == CoverKind::Stranger
-                            && !strangers.iter().any(|(other, _)| *other == cover)
+                        if cover.kind == CoverKind::ForeignSocket
+                            && !foreign_sockets.iter().any(|(other, _)| *other == cover)
                         {
                             *result = Err(Errno::NOENT);
                             continue;
@@ -407,10 +424,10 @@ impl Inside {
 
     /// Of those that are covered if they are strangers, the sockets that are: not made in there, if
     /// that has a network of its own; else, in the hands of nobody there.
-    fn strangers<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
+    fn foreign_sockets<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
         // Held open, no number of theirs becomes another's: who answers before and after it is told
         // who is there, was there.
-        let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::Stranger);
+        let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::ForeignSocket);
         let answers = |socket: &OwnedFd| !host_sockets::is_silent(socket.as_fd());
         let mut suspects: Vec<(&Cover, OwnedFd)> =
             suspects.filter_map(|cover| Some((cover, look(cover).filter(answers)?))).collect();
@@ -488,23 +505,25 @@ fn look(cover: &Cover) -> Option<OwnedFd> {
 }
 
 /// What namespaces give on this machine.
-pub struct Usable {
+pub struct NamespaceSupport {
     /// Err: the step that failed.
     pub namespaces: Result<(), (&'static str, Errno)>,
     pub overlay: Result<(), Errno>,
 }
 
 /// Makes the namespaces and the kinds of mounts that a run needs, and lets them go again.
-pub fn try_out() -> Usable {
+pub fn try_out() -> NamespaceSupport {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let mut usable =
-        Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
-    let child = sys::spawn_into(BIRTH | OWN, || {
+    let mut usable = NamespaceSupport {
+        namespaces: Err(("namespaces", Errno::NOSYS)),
+        overlay: Err(Errno::NOSYS),
+    };
+    let child = sys::spawn_into(INIT_CLONE_FLAGS | INIT_UNSHARE_FLAGS, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
             let stage =
                 mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
-            let root = Stage::find()
+            let root = StageDir::find()
                 .and_then(|on| on.put(&stage))
                 .map_err(|error| ("mount", error.errno()))?;
             mount::new_fs(c"proc", &[], mount::PLAIN).map_err(|errno| ("proc", errno))?;
@@ -525,22 +544,22 @@ pub fn try_out() -> Usable {
 
 /// The life of init. What it returns is seen by nobody but a debugger: its words count.
 fn init(
-    interior: &dyn Furnish,
-    fence: &Fence,
+    root_builder: &dyn RootBuilder,
+    restrictions: &Restrictions,
     payload: Payload<'_>,
     mask: &SignalMask,
     channel: OwnedFd,
 ) -> i32 {
-    match set_up(interior, fence, payload, mask, &channel) {
-        Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
+    match set_up(root_builder, restrictions, payload, mask, &channel) {
+        Ok(Ok(command)) => sys::go_on_alone(reap_until_command_ends, command, channel),
         Ok(Err(errno)) => {
             let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125
         }
         Err(error) => {
-            let word =
+            let message =
                 InitMessage::Refused { error: error.to_string(), hint: error.hint().to_owned() };
-            let _ = init_channel::send(&channel, &word, &[]);
+            let _ = init_channel::send(&channel, &message, &[]);
             125
         }
     }
@@ -549,18 +568,18 @@ fn init(
 /// From a fork in new namespaces to the running command, or to the reason why it could not be
 /// executed.
 fn set_up(
-    interior: &dyn Furnish,
-    fence: &Fence,
+    root_builder: &dyn RootBuilder,
+    restrictions: &Restrictions,
     payload: Payload<'_>,
     mask: &SignalMask,
     channel: &OwnedFd,
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
-    let kinds = (OWN | interior.kinds()) as u64;
-    sys::numeric_syscall(libc::SYS_unshare, [kinds, 0, 0, 0])
+    let extra_namespaces = (INIT_UNSHARE_FLAGS | root_builder.extra_namespaces()) as u64;
+    sys::numeric_syscall(libc::SYS_unshare, [extra_namespaces, 0, 0, 0])
         .map_err(step("no namespaces can be made"))?;
-    interior.introduce()?;
+    root_builder.map_users()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())
@@ -569,24 +588,25 @@ fn set_up(
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
     // The supervisor puts us under limits first.
     init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
-    let RootReady { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
-    if !interior.hostname().is_empty() {
-        rustix::system::sethostname(interior.hostname())
+    let RootReady { proc, volatile } = root_builder.build_root(channel, restrictions.ruleset())?;
+    if !root_builder.hostname().is_empty() {
+        rustix::system::sethostname(root_builder.hostname())
             .map_err(step("the host name can not be set"))?;
     }
     // The command runs with our user: nothing but this keeps it from tracing us.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(step("init can not be kept from being traced"))?;
 
-    fence.bound()?;
-    interior.finish(channel)?;
-    let mut fence_failure = None;
+    restrictions.bound()?;
+    root_builder.cover_names(channel)?;
+    let mut enter_failure = None;
     let mut exec_failure = None;
     // Until it is executed the command has our channel, to say who answers for it.
     let become_command = || {
-        enter::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())))
+        enter::become_command(None, Some(mask))
+            .and_then(|()| restrictions.enter(Some(channel.as_fd())))
     };
-    let child = if fence.listens() {
+    let child = if restrictions.listens() {
         // The supervisor has to see what it asks for, and must not see us: so its memory is a copy,
         // and it leaves there what went wrong.
         let failure = sys::shared_number().map_err(step("no process can be started"))?;
@@ -600,20 +620,20 @@ fn set_up(
             125
         });
         let failed = failure.load(Ordering::SeqCst);
-        fence_failure = FenceError::of_code(failed);
-        exec_failure = (failed != 0 && fence_failure.is_none()).then_some(failed as i32);
+        enter_failure = EnterError::of_code(failed);
+        exec_failure = (failed != 0 && enter_failure.is_none()).then_some(failed as i32);
         child
     } else {
         sys::spawn_sharing_memory(|| {
             match become_command() {
                 Ok(()) => exec_failure = Some(payload()),
-                Err(error) => fence_failure = Some(error),
+                Err(error) => enter_failure = Some(error),
             }
             125
         })
     };
     let child = child.map_err(step("no process can be started"))?;
-    if let Some(error) = fence_failure {
+    if let Some(error) = enter_failure {
         return Err(error.into());
     }
     if let Some(errno) = exec_failure {
@@ -656,7 +676,7 @@ fn write_once(name: &str, text: &str) -> Result<(), Errno> {
 }
 
 /// Buries whoever ends, until the command does. Returning ends the namespace.
-fn mourn(command: Pid, channel: OwnedFd) -> i32 {
+fn reap_until_command_ends(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
     // Whatever gets hold of us gains nothing by it. Should it fail, we are no more than we were.
     let _ = Privileges::NONE.shed();
@@ -670,9 +690,9 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
         if pid != command {
             continue;
         }
-        let Some(word) = InitMessage::of_status(status) else { continue };
-        let last = !matches!(word, InitMessage::Stopped(_));
-        if init_channel::send(&channel, &word, &[]).is_err() || last {
+        let Some(message) = InitMessage::of_status(status) else { continue };
+        let last = !matches!(message, InitMessage::Stopped(_));
+        if init_channel::send(&channel, &message, &[]).is_err() || last {
             return 0;
         }
     }

@@ -17,9 +17,9 @@ use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// Longer texts are cut: a path and what is wrong with it.
-const LONGEST: usize = 6 * 1024;
+const MAX_MESSAGE_BYTES: usize = 6 * 1024;
 /// At most so many descriptors come with a word.
-pub const DESCRIPTORS: usize = 8;
+pub const MAX_MESSAGE_FDS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMessage {
@@ -41,7 +41,7 @@ pub enum InitMessage {
     Copied,
     /// From the supervisor: a part of where the grants lie
     /// ([`crate::sandbox::landlock::grant_location`]).
-    Placed(Vec<u8>),
+    GrantLocations(Vec<u8>),
     /// From the supervisor: names that a copy does not show, relative to it, with a NUL between
     /// two.
     Hide(Vec<u8>),
@@ -74,7 +74,7 @@ impl InitMessage {
         let mut words: Vec<Vec<u8>> = Vec::new();
         for name in names {
             match words.last_mut() {
-                Some(word) if word.len() + 1 + name.len() < LONGEST => {
+                Some(word) if word.len() + 1 + name.len() < MAX_MESSAGE_BYTES => {
                     word.push(0);
                     word.extend(name);
                 }
@@ -85,15 +85,17 @@ impl InitMessage {
     }
 
     /// As few words as it takes.
-    pub fn placing(bytes: &[u8]) -> impl Iterator<Item = InitMessage> {
-        bytes.chunks(LONGEST - 1).map(|part| InitMessage::Placed(part.to_vec()))
+    pub fn grant_locations(bytes: &[u8]) -> impl Iterator<Item = InitMessage> {
+        bytes.chunks(MAX_MESSAGE_BYTES - 1).map(|part| InitMessage::GrantLocations(part.to_vec()))
     }
 
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
             InitMessage::Refused { error, hint } => {
-                let cut = |text: &str| text.as_bytes()[..text.len().min(LONGEST / 2 - 8)].to_vec();
+                let cut = |text: &str| {
+                    text.as_bytes()[..text.len().min(MAX_MESSAGE_BYTES / 2 - 8)].to_vec()
+                };
                 [b"R".to_vec(), cut(error), vec![0], cut(hint)].concat()
             }
             InitMessage::NotExecuted(errno) => number(b'N', *errno),
@@ -104,7 +106,7 @@ impl InitMessage {
             InitMessage::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
-                    CoverKind::Stranger => b'S',
+                    CoverKind::ForeignSocket => b'S',
                     CoverKind::Lock => b'L',
                     CoverKind::Pin => b'P',
                 };
@@ -112,7 +114,7 @@ impl InitMessage {
                     (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
-            InitMessage::Placed(part) => [b"P", &part[..]].concat(),
+            InitMessage::GrantLocations(part) => [b"P", &part[..]].concat(),
             InitMessage::Hide(names) => [b"H", &names[..]].concat(),
             InitMessage::All => number(b'A', 0),
             InitMessage::Moved => number(b'M', 0),
@@ -131,7 +133,7 @@ impl InitMessage {
             return Some(InitMessage::Refused { error: texts.next()?, hint: texts.next()? });
         }
         if *tag == b'P' {
-            return Some(InitMessage::Placed(rest.to_vec()));
+            return Some(InitMessage::GrantLocations(rest.to_vec()));
         }
         if *tag == b'H' {
             return Some(InitMessage::Hide(rest.to_vec()));
@@ -162,7 +164,7 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     let (inode, path) = rest.split_first_chunk()?;
     let kind = match kind {
         b'M' => CoverKind::Mask,
-        b'S' => CoverKind::Stranger,
+        b'S' => CoverKind::ForeignSocket,
         b'L' => CoverKind::Lock,
         b'P' => CoverKind::Pin,
         _ => return None,
@@ -185,7 +187,7 @@ pub fn abandon(descriptors: Vec<OwnedFd>) {
     else {
         return;
     };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let going: Vec<BorrowedFd<'_>> =
         descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
@@ -203,13 +205,13 @@ pub fn send(
     word: &InitMessage,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
     let bytes = word.bytes();
-    if bytes.len() > LONGEST {
+    if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(Errno::NAMETOOLONG); // no call takes a path of this length either
     }
     rustix::net::sendmsg(channel, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
@@ -221,8 +223,8 @@ pub fn receive(
     channel: impl AsFd,
     wait: bool,
 ) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
-    let mut bytes = [0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut bytes = [0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags =
         RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
@@ -286,17 +288,17 @@ mod tests {
     #[test]
     fn places_come_in_parts_of_the_longest_word() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
-        let bytes: Vec<u8> = (0..3 * LONGEST).map(|number| number as u8).collect();
+        let bytes: Vec<u8> = (0..3 * MAX_MESSAGE_BYTES).map(|number| number as u8).collect();
         let mut heard = Vec::new();
-        for word in InitMessage::placing(&bytes) {
+        for word in InitMessage::grant_locations(&bytes) {
             send(&theirs, &word, &[]).unwrap();
-            let Some((InitMessage::Placed(part), _)) = receive(&ours, true).unwrap() else {
+            let Some((InitMessage::GrantLocations(part), _)) = receive(&ours, true).unwrap() else {
                 panic!("another word")
             };
             heard.extend(part);
         }
         assert_eq!(heard, bytes);
-        assert_eq!(InitMessage::placing(&[]).count(), 0);
+        assert_eq!(InitMessage::grant_locations(&[]).count(), 0);
     }
 
     #[test]
@@ -312,7 +314,7 @@ mod tests {
             InitMessage::Cover(cover(CoverKind::Mask, false)),
             InitMessage::Cover(cover(CoverKind::Lock, true)),
             InitMessage::Cover(cover(CoverKind::Pin, true)),
-            InitMessage::Placed(b"\x00\xff/usr".to_vec()),
+            InitMessage::GrantLocations(b"\x00\xff/usr".to_vec()),
             InitMessage::All,
             InitMessage::Moved,
             InitMessage::Stopped(19),
@@ -324,7 +326,8 @@ mod tests {
             assert_eq!(receive(&ours, true).unwrap().unwrap().0, *word);
         }
         let path = AbsPath::new(
-            Text::from_bytes([b'/'].into_iter().chain([b'x'; LONGEST]).collect()).unwrap(),
+            Text::from_bytes([b'/'].into_iter().chain([b'x'; MAX_MESSAGE_BYTES]).collect())
+                .unwrap(),
         )
         .unwrap();
         let long = InitMessage::Cover(Cover { path, ..cover(CoverKind::Mask, false) });

@@ -15,27 +15,27 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::command::Command;
-use super::enter::FenceError;
+use super::enter::EnterError;
 use super::init_channel::{self, InitMessage};
 use crate::kernel::sys;
 use crate::limits::descendants::end_descendants;
 
 /// The life of a keeper, in the process that became one. What goes wrong before the command runs is
 /// left in `failure`: a filter may refuse every other way to say it.
-pub fn keep(
-    become_command: &dyn Fn(Pid) -> Result<(), FenceError>,
+pub fn run(
+    become_command: &dyn Fn(Pid) -> Result<(), EnterError>,
     command: &Command,
     channel: OwnedFd,
     failure: &AtomicI64,
 ) -> i32 {
     match start(become_command, command, &channel, failure) {
-        Ok(command) => sys::go_on_alone(mourn, command, channel),
+        Ok(command) => sys::go_on_alone(supervise_command, command, channel),
         Err(_) => 125,
     }
 }
 
 fn start(
-    become_command: &dyn Fn(Pid) -> Result<(), FenceError>,
+    become_command: &dyn Fn(Pid) -> Result<(), EnterError>,
     command: &Command,
     channel: &OwnedFd,
     failure: &AtomicI64,
@@ -62,10 +62,10 @@ fn start(
 }
 
 /// Until the command ends, or the supervisor does.
-fn mourn(command: Pid, channel: OwnedFd) -> i32 {
+fn supervise_command(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
     loop {
-        if is_alone(&channel) {
+        if has_lost_supervisor(&channel) {
             end_descendants();
             return 125;
         }
@@ -75,9 +75,9 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
             if pid != command {
                 continue;
             }
-            let Some(word) = InitMessage::of_status(status) else { continue };
-            let last = !matches!(word, InitMessage::Stopped(_));
-            if init_channel::send(&channel, &word, &[]).is_ok() && last {
+            let Some(message) = InitMessage::of_status(status) else { continue };
+            let last = !matches!(message, InitMessage::Stopped(_));
+            if init_channel::send(&channel, &message, &[]).is_ok() && last {
                 return 0;
             }
         }
@@ -85,7 +85,7 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
     }
 }
 
-fn is_alone(channel: &OwnedFd) -> bool {
+fn has_lost_supervisor(channel: &OwnedFd) -> bool {
     let mut other = [PollFd::new(channel, PollFlags::empty())];
     let polled = rustix::event::poll(&mut other, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     polled.is_ok() && other[0].revents().contains(PollFlags::HUP)

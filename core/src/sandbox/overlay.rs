@@ -6,40 +6,40 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use super::root::Stage;
-use crate::files::workspace::session_dir::{Above, make_dir};
+use super::root::StageDir;
+use crate::files::workspace::session_dir::{SessionLayers, make_dir};
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::kernel::mount::{self, PLAIN};
 
 /// What the overlay is made of.
-pub struct Layers {
+pub struct OverlayLayers {
     lower: OwnedFd,
     upper: OwnedFd,
     work: OwnedFd,
 }
 
-impl Layers {
-    pub fn new(lower: OwnedFd, above: Above) -> Layers {
-        let Above { upper, work } = above;
-        Layers { lower, upper, work }
+impl OverlayLayers {
+    pub fn new(lower: OwnedFd, above: SessionLayers) -> OverlayLayers {
+        let SessionLayers { upper, work } = above;
+        OverlayLayers { lower, upper, work }
     }
 
     /// A file system in memory for the layer between. The overlay takes only what is mounted
     /// somewhere; it lies where the new root will be built on it, and goes with the old one.
-    pub fn stage(stage: &Stage) -> Result<OwnedFd, Errno> {
-        let veil = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
-        stage.put(&veil).map_err(|error| error.errno())
+    pub fn stage(stage: &StageDir) -> Result<OwnedFd, Errno> {
+        let whiteouts = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
+        stage.put(&whiteouts).map_err(|error| error.errno())
     }
 
     /// The overlay, mounted nowhere yet.
     pub fn mount(
         &self,
-        veil: &Whiteouts,
+        whiteouts: &Whiteouts,
         stage: BorrowedFd<'_>,
         attributes: MountAttrFlags,
     ) -> Result<OwnedFd, Errno> {
-        let Layers { lower, upper, work } = self;
-        veil.lay(lower.as_fd(), stage)?;
+        let OverlayLayers { lower, upper, work } = self;
+        whiteouts.lay(lower.as_fd(), stage)?;
         // With a layer of another file system files would show the numbers of theirs and change
         // them with the first write, but for this; where the copy is on another file system than
         // the workspace they do so anyway.

@@ -27,7 +27,7 @@ pub enum TempError {
     Remove { path: CString, source: Errno },
 }
 
-pub struct Temp {
+pub struct TempDir {
     parent: OwnedFd,
     name: CString,
     path: CString,
@@ -35,11 +35,11 @@ pub struct Temp {
     dir: OwnedFd,
 }
 
-const LIST: OFlags =
+const LIST_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Temp {
-    pub fn make(parent_path: &AbsPath, uid: u32, session: &str) -> Result<Temp, TempError> {
+impl TempDir {
+    pub fn make(parent_path: &AbsPath, uid: u32, session: &str) -> Result<TempDir, TempError> {
         let failed = |source| TempError::Make { parent: parent_path.clone(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent =
@@ -56,10 +56,10 @@ impl Temp {
         let made = rustix::fs::mkdirat(&parent, name.as_c_str(), Mode::RWXU);
         rustix::process::umask(umask);
         made.map_err(failed)?;
-        let dir =
-            rustix::fs::openat(&parent, name.as_c_str(), LIST, Mode::empty()).map_err(failed)?;
+        let dir = rustix::fs::openat(&parent, name.as_c_str(), LIST_FLAGS, Mode::empty())
+            .map_err(failed)?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
-        Ok(Temp { parent, name, path, dir })
+        Ok(TempDir { parent, name, path, dir })
     }
 
     pub fn path(&self) -> &CStr {
@@ -104,7 +104,7 @@ fn empty(
     moved: &mut usize,
 ) -> Result<(), Errno> {
     // A description of its own: listing moves its position.
-    let listed = rustix::fs::openat(dir, c".", LIST, Mode::empty())?;
+    let listed = rustix::fs::openat(dir, c".", LIST_FLAGS, Mode::empty())?;
     let mut buffer = Vec::with_capacity(8 * 1024);
     let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
@@ -128,7 +128,7 @@ fn empty(
         }
         make_accessible(resolved_path::open_entry(dir, name)?)?;
         if depth < MAX_DEPTH {
-            let below = rustix::fs::openat(dir, name, LIST, Mode::empty())?;
+            let below = rustix::fs::openat(dir, name, LIST_FLAGS, Mode::empty())?;
             empty(top, below.as_fd(), depth + 1, moved)?;
             ignore_missing(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))?;
         } else {

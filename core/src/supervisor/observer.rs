@@ -36,17 +36,17 @@ use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, Tier};
 
 /// Different acts that are looked at; of later ones it is only told how many there were.
-const MOST_SEEN: usize = 16 * 1024;
+const MAX_ACTS: usize = 16 * 1024;
 /// Of what waits to be judged.
-const ROOM: usize = 8 << 20;
+const MAX_UNSENT_BYTES: usize = 8 << 20;
 /// Of a message.
-const LONGEST: usize = 64 * 1024;
+const MAX_MESSAGE_BYTES: usize = 64 * 1024;
 /// Who has more to say gets another turn.
-const MOST_HEARD: usize = 64;
+const MAX_MESSAGES_PER_TURN: usize = 64;
 /// A socket that is full is tried again after so long.
-const PAUSE: Duration = Duration::from_millis(5);
+const RESEND_INTERVAL: Duration = Duration::from_millis(5);
 /// At the end the rest is judged for so long.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
@@ -86,18 +86,18 @@ impl Act {
 }
 
 /// Where a call has its path: which argument, and which is the directory that it begins in.
-struct Named {
+struct PathArgument {
     act: Act,
     dir: Option<usize>,
     path: usize,
 }
 
-const fn at(act: Act, dir: usize, path: usize) -> Named {
-    Named { act, dir: Some(dir), path }
+const fn at(act: Act, dir: usize, path: usize) -> PathArgument {
+    PathArgument { act, dir: Some(dir), path }
 }
 
-const fn here(act: Act, path: usize) -> Named {
-    Named { act, dir: None, path }
+const fn here(act: Act, path: usize) -> PathArgument {
+    PathArgument { act, dir: None, path }
 }
 
 /// The flags of an opening say what it is for.
@@ -108,21 +108,21 @@ enum Flags {
     Behind(usize),
 }
 
-struct Shape {
+struct CallShape {
     call: &'static str,
     flags: Flags,
-    names: &'static [Named],
+    names: &'static [PathArgument],
 }
 
-const fn shape(call: &'static str, names: &'static [Named]) -> Shape {
-    Shape { call, flags: Flags::None, names }
+const fn shape(call: &'static str, names: &'static [PathArgument]) -> CallShape {
+    CallShape { call, flags: Flags::None, names }
 }
 
 /// What Landlock or a mount may refuse.
-const SHAPES: &[Shape] = &[
-    Shape { call: "open", flags: Flags::Argument(1), names: &[here(Act::Read, 0)] },
-    Shape { call: "openat", flags: Flags::Argument(2), names: &[at(Act::Read, 0, 1)] },
-    Shape { call: "openat2", flags: Flags::Behind(2), names: &[at(Act::Read, 0, 1)] },
+const JUDGED_CALLS: &[CallShape] = &[
+    CallShape { call: "open", flags: Flags::Argument(1), names: &[here(Act::Read, 0)] },
+    CallShape { call: "openat", flags: Flags::Argument(2), names: &[at(Act::Read, 0, 1)] },
+    CallShape { call: "openat2", flags: Flags::Behind(2), names: &[at(Act::Read, 0, 1)] },
     shape("creat", &[here(Act::Write, 0)]),
     shape("truncate", &[here(Act::Write, 0)]),
     shape("mkdir", &[here(Act::Make, 0)]),
@@ -144,7 +144,7 @@ const SHAPES: &[Shape] = &[
 ];
 
 /// What only a mount may refuse: Landlock does not judge it.
-const CHANGES: &[Shape] = &[
+const MOUNT_JUDGED_CALLS: &[CallShape] = &[
     shape("chmod", &[here(Act::Change, 0)]),
     shape("fchmodat", &[at(Act::Change, 0, 1)]),
     shape("fchmodat2", &[at(Act::Change, 0, 1)]),
@@ -163,8 +163,8 @@ const CHANGES: &[Shape] = &[
     shape("removexattrat", &[at(Act::Change, 0, 1)]),
 ];
 
-fn shapes(tier: Tier) -> impl Iterator<Item = &'static Shape> {
-    SHAPES.iter().chain(if tier == Tier::Full { CHANGES } else { &[] })
+fn shapes(tier: Tier) -> impl Iterator<Item = &'static CallShape> {
+    JUDGED_CALLS.iter().chain(if tier == Tier::Full { MOUNT_JUDGED_CALLS } else { &[] })
 }
 
 /// The calls that have to come by.
@@ -182,7 +182,7 @@ pub struct Observed {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Message {
+enum ObserverMessage {
     Refused(Refused),
     /// At the end: so many acts.
     Judged(u64),
@@ -191,7 +191,7 @@ enum Message {
 pub struct Observer {
     /// None: it is gone.
     line: Option<OwnedFd>,
-    shapes: Vec<(u32, &'static Shape)>,
+    shapes: Vec<(u32, &'static CallShape)>,
     /// What is granted beside the plan: the private temporary directory.
     granted: Option<Vec<u8>>,
     hasher: RandomState,
@@ -217,7 +217,7 @@ impl Observer {
     }
 
     fn new(line: OwnedFd, tier: Tier) -> Observer {
-        let number = |shape: &'static Shape| {
+        let number = |shape: &'static CallShape| {
             Some((syscalls::find(shape.call)?.number(Arch::NATIVE)?, shape))
         };
         let mut shapes: Vec<_> = shapes(tier).filter_map(number).collect();
@@ -248,7 +248,7 @@ impl Observer {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        (self.line.is_some() && !self.unsent.is_empty()).then(|| Instant::now() + PAUSE)
+        (self.line.is_some() && !self.unsent.is_empty()).then(|| Instant::now() + RESEND_INTERVAL)
     }
 
     /// What a call is about to do, as far as it is new. To be read before the call is answered.
@@ -258,7 +258,10 @@ impl Observer {
         else {
             return [None, None];
         };
-        if self.line.is_none() || self.seen.len() >= MOST_SEEN || self.unsent_bytes >= ROOM {
+        if self.line.is_none()
+            || self.seen.len() >= MAX_ACTS
+            || self.unsent_bytes >= MAX_UNSENT_BYTES
+        {
             self.passed_over += 1;
             return [None, None];
         }
@@ -274,7 +277,12 @@ impl Observer {
         }
     }
 
-    fn look_at(&mut self, call: &Call, shape: &Shape, named: &Named) -> Option<Observed> {
+    fn look_at(
+        &mut self,
+        call: &Call,
+        shape: &CallShape,
+        named: &PathArgument,
+    ) -> Option<Observed> {
         self.memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);
         let address = call.arguments[named.path];
@@ -310,7 +318,7 @@ impl Observer {
                 continue;
             }
             let message = observed.message();
-            if message.len() > LONGEST {
+            if message.len() > MAX_MESSAGE_BYTES {
                 self.passed_over += 1;
                 continue;
             }
@@ -351,7 +359,7 @@ impl Observer {
 
     pub fn turn(&mut self) {
         self.flush();
-        for _ in 0..MOST_HEARD {
+        for _ in 0..MAX_MESSAGES_PER_TURN {
             if !self.hear() {
                 return;
             }
@@ -361,17 +369,17 @@ impl Observer {
     /// False: there is nothing more to hear for now.
     fn hear(&mut self) -> bool {
         let Some(line) = &self.line else { return false };
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         match rustix::net::recv(line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
-            Ok((_, length)) if (1..=LONGEST).contains(&length) => {
+            Ok((_, length)) if (1..=MAX_MESSAGE_BYTES).contains(&length) => {
                 match reader::from_slice(&buffer[..length]) {
-                    Ok(Message::Refused(refused)) => {
+                    Ok(ObserverMessage::Refused(refused)) => {
                         self.refused.push(refused);
                         true
                     }
-                    Ok(Message::Judged(count)) => {
+                    Ok(ObserverMessage::Judged(count)) => {
                         self.judged = count;
                         true
                     }
@@ -394,7 +402,7 @@ impl Observer {
 
     /// Everything has ended: the rest is sent and judged. What was missed, if something was.
     pub fn finish(&mut self) -> Option<String> {
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + FINISH_TIMEOUT;
         let mut told_all = false;
         while let Some(line) = &self.line {
             if self.unsent.is_empty() && !told_all {
@@ -418,7 +426,7 @@ impl Observer {
             ),
             0 => None,
             more => Some(format!(
-                "--observe: {more} more calls were not looked at: {MOST_SEEN} different ones are"
+                "--observe: {more} more calls were not looked at: {MAX_ACTS} different ones are"
             )),
         }
     }

@@ -22,30 +22,30 @@ use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use crate::files::workspace::move_tree::{self, Name};
+use crate::files::workspace::move_tree::{self, NameInDir};
 use crate::kernel::calling_process::{Caller, in_proc, mount_of, open_in, open_start};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys;
 use crate::limits::Limits;
 use crate::plan::wire::bytes::AbsPath;
-use crate::sandbox::enter::Fence;
-use crate::sandbox::init::Inside;
+use crate::sandbox::enter::Restrictions;
+use crate::sandbox::init::SandboxNamespaces;
 
 /// landlock_restrict_self(2) only tells us that somebody puts himself behind more rules.
 pub const CALLS: [&str; 4] = ["rename", "renameat", "renameat2", "landlock_restrict_self"];
 
 /// More callers than this at once get the kernel's own answer.
-const MOST_WAITING: usize = 4096;
+const MAX_PENDING_RENAMES: usize = 4096;
 /// What is being moved when the run ends may be finished for so long.
-const LAST_MOVE: Duration = Duration::from_secs(5);
+const LAST_MOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
+const FOLLOW_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_DIR_FLAGS: OFlags = FOLLOW_FLAGS.union(OFlags::DIRECTORY);
 
-pub struct Renames<'a> {
+pub struct RenameHandler<'a> {
     workspace: AbsPath,
-    inside: &'a Inside,
-    fence: &'a Fence,
+    namespaces: &'a SandboxNamespaces,
+    restrictions: &'a Restrictions,
     limits: &'a Limits,
     waiting: VecDeque<Call>,
     mover: Option<Mover>,
@@ -67,18 +67,18 @@ struct RenameCall {
     flags: RenameFlags,
 }
 
-impl<'a> Renames<'a> {
+impl<'a> RenameHandler<'a> {
     pub fn new(
         workspace: &AbsPath,
-        inside: &'a Inside,
-        fence: &'a Fence,
+        namespaces: &'a SandboxNamespaces,
+        restrictions: &'a Restrictions,
         limits: &'a Limits,
-    ) -> Renames<'a> {
+    ) -> RenameHandler<'a> {
         let (waiting, mover) = (VecDeque::new(), None);
-        Renames {
+        RenameHandler {
             workspace: workspace.clone(),
-            inside,
-            fence,
+            namespaces,
+            restrictions,
             limits,
             waiting,
             mover,
@@ -103,7 +103,7 @@ impl<'a> Renames<'a> {
             return listener.answer(&call, Answer::Continue);
         };
         if self.fenced_further
-            || self.waiting.len() >= MOST_WAITING
+            || self.waiting.len() >= MAX_PENDING_RENAMES
             || !may_be_directory(&call, &asked)
         {
             return listener.answer(&call, Answer::Continue);
@@ -141,15 +141,19 @@ impl<'a> Renames<'a> {
     fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
         let asked = RenameCall::of(&call)?;
         let caller = Caller::of(call.thread).ok()?;
-        let process = caller.own("", PATH_DIR).ok()?;
-        if self.fenced_further || !self.inside.holds(process.as_fd()) {
+        let process = caller.own("", PATH_DIR_FLAGS).ok()?;
+        if self.fenced_further || !self.namespaces.holds(process.as_fd()) {
             return None;
         }
         let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
         // Locks, masks and pins are mounts of their own, and so is everything that is not the copy.
-        let workspace =
-            open_in(caller.root(), self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)
-                .ok()?;
+        let workspace = open_in(
+            caller.root(),
+            self.workspace.as_bytes(),
+            PATH_DIR_FLAGS,
+            ResolveFlags::NO_SYMLINKS,
+        )
+        .ok()?;
         let mount = mount_of(&workspace, c"").ok()?;
         let at = [mount_of(&old.dir, c""), mount_of(&new.dir, c""), mount_of(&old.dir, &old.name)];
         if at != [Ok(mount); 3] || !old.is_directory() || !listener.still_waits(&call) {
@@ -178,8 +182,8 @@ impl<'a> Renames<'a> {
     /// replaced, and behind the same rules.
     fn become_like_the_command(&self, supervisor: Pid) -> Result<(), Errno> {
         self.limits.admit_self().map_err(|error| error.errno())?;
-        self.inside.enter()?;
-        self.fence.confine().map_err(|error| error.errno)?;
+        self.namespaces.enter()?;
+        self.restrictions.confine().map_err(|error| error.errno)?;
         // Entering took this away, if it was set before. The supervisor may have died since.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if rustix::process::getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH) }
@@ -188,7 +192,7 @@ impl<'a> Renames<'a> {
     /// Everything has ended; what is half moved is moved.
     pub fn finish(self) {
         let Some(mover) = self.mover else { return };
-        let deadline = Instant::now() + LAST_MOVE;
+        let deadline = Instant::now() + LAST_MOVE_TIMEOUT;
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
             let mut ended = [PollFd::new(&mover.handle, PollFlags::IN)];
@@ -239,13 +243,13 @@ fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
             let path = call.path(address)?;
             let (start, scope) = if path.starts_with(b"/") {
                 (
-                    rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR, Mode::empty())?,
+                    rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR_FLAGS, Mode::empty())?,
                     ResolveFlags::IN_ROOT,
                 )
             } else {
                 (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
             };
-            match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
+            match open_in(&start, &path, FOLLOW_FLAGS | OFlags::NOFOLLOW, scope) {
                 Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode)
                     == FileType::Directory),
                 Err(Errno::XDEV) => Ok(true), // it leads up, and is resolved with more care
@@ -257,11 +261,11 @@ fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
 
 /// The directory that holds a name, by the caller's own root. None: the kernel has its own answer
 /// to such a path.
-fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
+fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<NameInDir> {
     let path = call.path(address).ok()?;
     let (above, name) = split(&path)?;
-    let dir = caller.open(dir, above, PATH_DIR).ok()?;
-    Some(Name { dir, name: CString::new(name).ok()? })
+    let dir = caller.open(dir, above, PATH_DIR_FLAGS).ok()?;
+    Some(NameInDir { dir, name: CString::new(name).ok()? })
 }
 
 /// The directory part and the last name of a path. None where the kernel would not rename: the

@@ -14,33 +14,33 @@ use crate::journal::event::Event;
 use crate::kernel::proc_text;
 
 /// For the attendant, which ends by itself unless somebody keeps it from that.
-const PATIENCE: Duration = Duration::from_secs(1);
+const EXEC_SERVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct SessionOwner {
-    line: OwnedFd,
+    socket: OwnedFd,
     gone: Option<Instant>,
 }
 
 impl SessionOwner {
-    pub fn new(line: OwnedFd) -> SessionOwner {
-        SessionOwner { line, gone: None }
+    pub fn new(socket: OwnedFd) -> SessionOwner {
+        SessionOwner { socket, gone: None }
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.gone.is_none().then(|| self.line.as_fd())
+        self.gone.is_none().then(|| self.socket.as_fd())
     }
 
     /// When the run has to be over.
     pub fn deadline(&self) -> Option<Instant> {
-        self.gone.map(|at| at + PATIENCE)
+        self.gone.map(|at| at + EXEC_SERVER_TIMEOUT)
     }
 
     /// What was refused, as the journal has it, and to which child of the attendant. Who does not
     /// listen learns it from the journal.
-    pub fn tell(&self, event: &Event<'_>, warden: Option<u32>) {
+    pub fn tell(&self, event: &Event<'_>, reaper: Option<u32>) {
         let mut message = format!("{{{},\"warden\":", event.body());
-        let _ = match warden {
-            Some(warden) => write!(message, "{warden}}}"),
+        let _ = match reaper {
+            Some(reaper) => write!(message, "{reaper}}}"),
             None => write!(message, "null}}"),
         };
         self.say(message.as_bytes());
@@ -53,11 +53,11 @@ impl SessionOwner {
     }
 
     /// The number of its last question whether all was told: it waits for the answer.
-    pub fn hear(&mut self) -> Option<u64> {
+    pub fn receive(&mut self) -> Option<u64> {
         let mut asked = None;
         let mut word = [0; 16];
         while self.gone.is_none() {
-            match rustix::net::recv(&self.line, &mut word, RecvFlags::DONTWAIT) {
+            match rustix::net::recv(&self.socket, &mut word, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.gone = Some(Instant::now()),
                 Ok((_, length)) => {
                     asked = proc_text::number(&word[..length.min(word.len())]).or(asked)
@@ -75,7 +75,7 @@ impl SessionOwner {
     }
 
     fn say(&self, message: &[u8]) {
-        let _ = rustix::net::send(&self.line, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 
@@ -93,36 +93,40 @@ mod tests {
     #[test]
     fn the_last_question_is_answered_and_nonsense_is_none() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut holder = SessionOwner::new(ours);
-        assert_eq!(holder.hear(), None);
+        let mut session_owner = SessionOwner::new(ours);
+        assert_eq!(session_owner.receive(), None);
         for word in [&b"1"[..], b"2", b"two"] {
             rustix::net::send(&theirs, word, SendFlags::empty()).unwrap();
         }
-        assert_eq!(holder.hear(), Some(2));
-        holder.answer(2);
+        assert_eq!(session_owner.receive(), Some(2));
+        session_owner.answer(2);
         assert_eq!(heard(&theirs), "{\"event\":\"told\",\"question\":2}");
-        assert!(holder.fd().is_some() && holder.deadline().is_none());
+        assert!(session_owner.fd().is_some() && session_owner.deadline().is_none());
     }
 
     #[test]
     fn what_is_refused_is_told_with_whom_it_was_refused_to() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let holder = SessionOwner::new(ours);
-        for warden in [Some(7), None] {
-            holder.tell(&Event::Refused { error: "x" }, warden);
+        let session_owner = SessionOwner::new(ours);
+        for reaper in [Some(7), None] {
+            session_owner.tell(&Event::Refused { error: "x" }, reaper);
             let told: serde_json::Value = serde_json::from_str(&heard(&theirs)).unwrap();
-            assert_eq!(told["warden"], serde_json::json!(warden), "{told}");
+            assert_eq!(told["warden"], serde_json::json!(reaper), "{told}");
         }
     }
 
     #[test]
     fn its_end_is_the_end_of_the_run_a_moment_later() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut holder = SessionOwner::new(ours);
+        let mut session_owner = SessionOwner::new(ours);
         drop(theirs);
-        assert_eq!(holder.hear(), None);
-        assert!(holder.fd().is_none(), "it would be ready for ever");
-        assert!(holder.deadline().is_some_and(|deadline| deadline <= Instant::now() + PATIENCE));
-        holder.tell(&Event::Refused { error: "x" }, None); // to nobody
+        assert_eq!(session_owner.receive(), None);
+        assert!(session_owner.fd().is_none(), "it would be ready for ever");
+        assert!(
+            session_owner
+                .deadline()
+                .is_some_and(|deadline| deadline <= Instant::now() + EXEC_SERVER_TIMEOUT)
+        );
+        session_owner.tell(&Event::Refused { error: "x" }, None); // to nobody
     }
 }

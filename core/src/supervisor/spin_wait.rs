@@ -13,35 +13,36 @@ use rustix::io::Errno;
 use crate::kernel::proc_text;
 
 /// Somewhat longer than the kernel takes from a permitted exec to its end.
-const LENGTH: Duration = Duration::from_micros(200);
+const SPIN_TIMEOUT: Duration = Duration::from_micros(200);
 /// For how many vigils a look at who wants a processor is believed, where there was room and where
 /// there was none.
-const ROOM_BELIEVED: u32 = 16;
-const CROWD_BELIEVED: u32 = 4;
+const WAITS_PER_IDLE_CHECK: u32 = 16;
+const WAITS_PER_BUSY_CHECK: u32 = 4;
 
 #[derive(Default)]
-pub struct Vigil {
+pub struct SpinWait {
     machine: Option<Machine>,
-    has_room: bool,
+    has_idle_cpu: bool,
     /// So many times no look is needed.
-    believed: u32,
+    waits_until_check: u32,
 }
 
-impl Vigil {
+impl SpinWait {
     /// False: nothing came, and it is time to sleep.
-    pub fn keep(&mut self, mut came: impl FnMut() -> Result<bool, Errno>) -> Result<bool, Errno> {
-        if self.believed == 0 {
-            self.has_room = self.machine.get_or_insert_with(Machine::find).has_room();
-            self.believed = if self.has_room { ROOM_BELIEVED } else { CROWD_BELIEVED };
+    pub fn wait(&mut self, mut came: impl FnMut() -> Result<bool, Errno>) -> Result<bool, Errno> {
+        if self.waits_until_check == 0 {
+            self.has_idle_cpu = self.machine.get_or_insert_with(Machine::find).has_idle_cpu();
+            self.waits_until_check =
+                if self.has_idle_cpu { WAITS_PER_IDLE_CHECK } else { WAITS_PER_BUSY_CHECK };
         }
-        self.believed -= 1;
-        if !self.has_room {
+        self.waits_until_check -= 1;
+        if !self.has_idle_cpu {
             return Ok(false);
         }
-        let end = Instant::now() + LENGTH;
+        let end = Instant::now() + SPIN_TIMEOUT;
         while !came()? {
             if Instant::now() >= end {
-                self.believed = 0;
+                self.waits_until_check = 0;
                 return Ok(false);
             }
             // He may have been put behind us.
@@ -72,7 +73,7 @@ impl Machine {
     }
 
     /// For all who run now, us among them.
-    fn has_room(&self) -> bool {
+    fn has_idle_cpu(&self) -> bool {
         let mut buffer = [0; 64];
         let read =
             self.loadavg.as_ref().and_then(|file| rustix::io::pread(file, &mut buffer, 0).ok());
@@ -87,14 +88,14 @@ mod tests {
 
     const ROOM: u64 = u64::MAX;
 
-    fn vigil(processors: u64) -> Vigil {
-        Vigil { machine: Some(Machine { processors, ..Machine::find() }), ..Vigil::default() }
+    fn spin_wait(processors: u64) -> SpinWait {
+        SpinWait { machine: Some(Machine { processors, ..Machine::find() }), ..SpinWait::default() }
     }
 
     #[test]
     fn nobody_has_room_who_can_not_ask() {
-        assert!(Machine { processors: ROOM, ..Machine::find() }.has_room());
-        assert!(!Machine { processors: ROOM, loadavg: None }.has_room());
+        assert!(Machine { processors: ROOM, ..Machine::find() }.has_idle_cpu());
+        assert!(!Machine { processors: ROOM, loadavg: None }.has_idle_cpu());
     }
 
     #[test]
@@ -102,25 +103,25 @@ mod tests {
         // On a busy machine another process may have the processor for longer than the wait lasts.
         let ends_at_the_third = || {
             let mut asked = 0;
-            let kept = vigil(ROOM).keep(|| {
+            let kept = spin_wait(ROOM).wait(|| {
                 asked += 1;
                 Ok(asked == 3)
             });
             kept == Ok(true) && asked == 3
         };
         assert!((0..1000).any(|_| ends_at_the_third()));
-        assert_eq!(vigil(ROOM).keep(|| Err(Errno::BADF)), Err(Errno::BADF));
+        assert_eq!(spin_wait(ROOM).wait(|| Err(Errno::BADF)), Err(Errno::BADF));
     }
 
     #[test]
     fn it_ends_when_nothing_comes() {
-        let mut vigil = vigil(ROOM);
-        assert_eq!(vigil.keep(|| Ok(false)), Ok(false));
-        assert_eq!(vigil.believed, 0, "in vain: the next one looks again");
+        let mut spin_wait = spin_wait(ROOM);
+        assert_eq!(spin_wait.wait(|| Ok(false)), Ok(false));
+        assert_eq!(spin_wait.waits_until_check, 0, "in vain: the next one looks again");
     }
 
     #[test]
     fn none_is_kept_where_somebody_waits_for_a_processor() {
-        assert_eq!(vigil(0).keep(|| unreachable!("nobody is asked")), Ok(false));
+        assert_eq!(spin_wait(0).wait(|| unreachable!("nobody is asked")), Ok(false));
     }
 }

@@ -37,7 +37,7 @@ const OPEN: u8 = b'o';
 /// What is to be started. It lies in a file in memory: arguments may be megabytes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct LaunchRequest {
     argv: Vec<Text>,
     /// As `NAME=VALUE`, in place of what the attendant has of these names itself.
     environment: Vec<Text>,
@@ -48,16 +48,16 @@ struct Request {
 }
 
 /// The request, the line to its warden, and without a terminal stdin, stdout and stderr.
-const DESCRIPTORS: usize = 5;
+const MAX_REQUEST_FDS: usize = 5;
 /// Of a request.
-const LONGEST: u64 = 64 << 20;
+const MAX_REQUEST_BYTES: u64 = 64 << 20;
 /// So soon those are looked for again who come back to us.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const ORPHAN_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Until the other end of stdin is closed. `grace`: behind no fence nobody but us ends what is
 /// left, and it gets so much time to end by itself: a client of an engine has a container to
 /// remove.
-pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
+pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
     // Nobody inside gets at the lines of others through us.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(Refusal::Attend)?;
@@ -66,7 +66,7 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
         .map_err(Refusal::Attend)?;
     sys::hold_signals();
     let children = sys::child_descriptor().map_err(Refusal::Attend)?;
-    let mut wardens = HashSet::new();
+    let mut reapers = HashSet::new();
     let mut orphaned: Option<Instant> = None;
     let mut is_over = false;
     loop {
@@ -75,7 +75,8 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
         if !is_over {
             ready[1] = PollFd::from_borrowed_fd(rustix::stdio::stdin(), PollFlags::IN);
         }
-        match rustix::event::poll(&mut ready, orphaned.is_some().then_some(&AGAIN)) {
+        match rustix::event::poll(&mut ready, orphaned.is_some().then_some(&ORPHAN_CHECK_INTERVAL))
+        {
             Ok(_) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Refusal::Attend(errno)),
         }
@@ -83,39 +84,39 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
             (!ready[0].revents().is_empty(), !is_over && !ready[1].revents().is_empty());
         if ended {
             sys::children_heard();
-            if bury(&mut wardens) {
+            if reap(&mut reapers) {
                 orphaned = orphaned.or_else(|| Some(Instant::now()));
             }
         }
         if let Some(since) = orphaned {
             let is_time = since.elapsed() >= grace.unwrap_or_default();
-            if !end_orphans(&wardens, is_time).map_err(Refusal::Attend)? {
+            if !end_orphans(&reapers, is_time).map_err(Refusal::Attend)? {
                 orphaned = None;
             }
         }
-        if asked && !serve(&mut wardens)? {
+        if asked && !serve(&mut reapers)? {
             if grace.is_none() {
                 return Ok(0);
             }
             // The wardens hear of it too, and go.
             is_over = true;
         }
-        if is_over && wardens.is_empty() && orphaned.is_none() {
+        if is_over && reapers.is_empty() && orphaned.is_none() {
             return Ok(0);
         }
     }
 }
 
 /// Whoever has ended. True: a warden went before those it looked after.
-fn bury(wardens: &mut HashSet<Pid>) -> bool {
+fn reap(reapers: &mut HashSet<Pid>) -> bool {
     let mut has_orphans = false;
     while let Ok(Some((pid, status))) =
         rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED)
     {
         if status.stopping_signal().is_none() {
             has_orphans |=
-                wardens.remove(&pid) && status.exit_status() != Some(command_reaper::ALL_GONE);
-        } else if wardens.contains(&pid) {
+                reapers.remove(&pid) && status.exit_status() != Some(command_reaper::ALL_ENDED);
+        } else if reapers.contains(&pid) {
             // Nobody but a command stops its warden.
             let _ = rustix::process::kill_process(pid, Signal::CONT);
         }
@@ -126,7 +127,7 @@ fn bury(wardens: &mut HashSet<Pid>) -> bool {
 /// Orphans are a warden's children as long as it lives. So whoever is ours and no warden has
 /// outlived his: by killing it, or because nobody wants to know of him any more. False: there are
 /// none.
-fn end_orphans(wardens: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
+fn end_orphans(reapers: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
     let proc = rustix::fs::open(
         c"/proc",
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
@@ -134,15 +135,15 @@ fn end_orphans(wardens: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
     )?;
     let mut census =
         ProcessUsage::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
-    census.spare(wardens.iter().copied());
+    census.spare(reapers.iter().copied());
     let found =
         if is_time { census.kill_descendants()? } else { census.signal_descendants(None)? };
     Ok(found > 0)
 }
 
 /// One request. False: there will be no other.
-fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+fn serve(reapers: &mut HashSet<Pid>) -> Result<bool, Refusal> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REQUEST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut word = [0; 1];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -161,30 +162,30 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
         _ => None,
     });
     let mut given = given.flatten();
-    let (Some(request), Some(line)) = (given.next(), given.next()) else {
+    let (Some(request), Some(socket)) = (given.next(), given.next()) else {
         return Err(Refusal::Usage("a request is a file and a socket"));
     };
     let standard: Vec<OwnedFd> = given.collect();
     // Reading what may be long, and whatever goes wrong from here on, is not for the one that all
     // others wait for.
-    let warden = sys::fork(|| match word[0] {
-        START => match read(&request).filter(|request: &Request| !request.argv.is_empty()) {
-            Some(request) => command_reaper::look_after(&request, standard, &line),
-            None => command_reaper::refuse(&line, "request", Errno::INVAL),
+    let reaper = sys::fork(|| match word[0] {
+        START => match read(&request).filter(|request: &LaunchRequest| !request.argv.is_empty()) {
+            Some(request) => command_reaper::run(&request, standard, &socket),
+            None => command_reaper::refuse(&socket, "request", Errno::INVAL),
         },
-        OPEN => opener::answer(read(&request), &line),
-        _ => command_reaper::refuse(&line, "request", Errno::INVAL),
+        OPEN => opener::answer(read(&request), &socket),
+        _ => command_reaper::refuse(&socket, "request", Errno::INVAL),
     });
-    match warden {
-        Ok(warden) => drop(wardens.insert(warden)),
-        Err(errno) => drop(command_reaper::refuse(&line, "fork", errno)),
+    match reaper {
+        Ok(reaper) => drop(reapers.insert(reaper)),
+        Err(errno) => drop(command_reaper::refuse(&socket, "fork", errno)),
     }
     Ok(true)
 }
 
 fn read<T: DeserializeOwned>(file: &OwnedFd) -> Option<T> {
     let length = rustix::fs::fstat(file).ok()?.st_size as u64;
-    let mut text = vec![0; usize::try_from(length).ok().filter(|_| length <= LONGEST)?];
+    let mut text = vec![0; usize::try_from(length).ok().filter(|_| length <= MAX_REQUEST_BYTES)?];
     let mut filled = 0;
     while filled < text.len() {
         match rustix::io::pread(file.as_fd(), &mut text[filled..], filled as u64) {

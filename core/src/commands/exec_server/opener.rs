@@ -11,7 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use super::command_reaper::{self, ALL_GONE};
+use super::command_reaper::{self, ALL_ENDED};
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::Text;
 
@@ -25,12 +25,12 @@ pub struct OpenRequest {
 }
 
 /// The exit status says that nothing is left behind: an opener starts no process.
-pub fn answer(request: Option<OpenRequest>, line: &OwnedFd) -> i32 {
+pub fn answer(request: Option<OpenRequest>, socket: &OwnedFd) -> i32 {
     match request.ok_or(Errno::INVAL).and_then(|request| open(&request)) {
-        Ok(found) => command_reaper::say(line, "{\"opened\":true}", Some(found.as_fd())),
-        Err(errno) => drop(command_reaper::refuse(line, "open", errno)),
+        Ok(found) => command_reaper::send(socket, "{\"opened\":true}", Some(found.as_fd())),
+        Err(errno) => drop(command_reaper::refuse(socket, "open", errno)),
     }
-    ALL_GONE
+    ALL_ENDED
 }
 
 fn open(request: &OpenRequest) -> Result<OwnedFd, Errno> {

@@ -6,16 +6,16 @@
 //! that this parser does not understand are all harmful. The grammar is that of git's config.c.
 
 /// What is left to read.
-struct Reader<'a> {
+struct ConfigReader<'a> {
     rest: &'a [u8],
 }
 
 /// Not understood.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedConfig;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Section {
+pub struct ConfigSection {
     pub name: Vec<u8>,
     subsection: Option<Vec<u8>>,
 }
@@ -27,10 +27,10 @@ pub fn is_harmless(config: &[u8]) -> bool {
 }
 
 /// Told of a section, a key in it and the value.
-pub type KeyVisitor<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
+pub type KeyVisitor<'t> = dyn FnMut(&ConfigSection, &[u8], Option<&[u8]>) + 't;
 
-pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), Malformed> {
-    let mut reader = Reader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
+pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), MalformedConfig> {
+    let mut reader = ConfigReader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
     let mut section = None;
     while let Some(byte) = reader.next() {
         match byte {
@@ -39,15 +39,15 @@ pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), Malformed> {
             b'[' => section = Some(reader.section()?),
             byte if byte.is_ascii_alphabetic() => {
                 let (key, value) = reader.variable(byte)?;
-                told(section.as_ref().ok_or(Malformed)?, &key, value.as_deref());
+                told(section.as_ref().ok_or(MalformedConfig)?, &key, value.as_deref());
             }
-            _ => return Err(Malformed),
+            _ => return Err(MalformedConfig),
         }
     }
     Ok(())
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn next(&mut self) -> Option<u8> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
@@ -60,16 +60,16 @@ impl Reader<'_> {
     }
 
     /// After `[`.
-    fn section(&mut self) -> Result<Section, Malformed> {
+    fn section(&mut self) -> Result<ConfigSection, MalformedConfig> {
         let mut name = Vec::new();
         loop {
-            match self.next().ok_or(Malformed)? {
+            match self.next().ok_or(MalformedConfig)? {
                 b']' => break,
                 b' ' | b'\t' => return self.subsection(name),
                 byte if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') => {
                     name.push(byte.to_ascii_lowercase());
                 }
-                _ => return Err(Malformed),
+                _ => return Err(MalformedConfig),
             }
         }
         // The old way to write a subsection.
@@ -77,40 +77,40 @@ impl Reader<'_> {
             Some(dot) => {
                 let subsection = name.split_off(dot + 1);
                 name.pop();
-                Ok(Section { name, subsection: Some(subsection) })
+                Ok(ConfigSection { name, subsection: Some(subsection) })
             }
-            None => Ok(Section { name, subsection: None }),
+            None => Ok(ConfigSection { name, subsection: None }),
         }
     }
 
     /// `"…"]`, after the space.
-    fn subsection(&mut self, name: Vec<u8>) -> Result<Section, Malformed> {
+    fn subsection(&mut self, name: Vec<u8>) -> Result<ConfigSection, MalformedConfig> {
         while matches!(self.rest.first(), Some(b' ' | b'\t')) {
             self.next();
         }
         if self.next() != Some(b'"') {
-            return Err(Malformed);
+            return Err(MalformedConfig);
         }
         let mut subsection = Vec::new();
         loop {
-            match self.next().ok_or(Malformed)? {
+            match self.next().ok_or(MalformedConfig)? {
                 b'"' => break,
-                b'\n' | 0 => return Err(Malformed),
-                b'\\' => match self.next().ok_or(Malformed)? {
-                    b'\n' | 0 => return Err(Malformed),
+                b'\n' | 0 => return Err(MalformedConfig),
+                b'\\' => match self.next().ok_or(MalformedConfig)? {
+                    b'\n' | 0 => return Err(MalformedConfig),
                     byte => subsection.push(byte),
                 },
                 byte => subsection.push(byte),
             }
         }
         if self.next() != Some(b']') {
-            return Err(Malformed);
+            return Err(MalformedConfig);
         }
-        Ok(Section { name, subsection: Some(subsection) })
+        Ok(ConfigSection { name, subsection: Some(subsection) })
     }
 
     /// A key, and the value if there is one.
-    fn variable(&mut self, first: u8) -> Result<(Vec<u8>, Option<Vec<u8>>), Malformed> {
+    fn variable(&mut self, first: u8) -> Result<(Vec<u8>, Option<Vec<u8>>), MalformedConfig> {
         let mut key = vec![first.to_ascii_lowercase()];
         let mut after = loop {
             match self.next() {
@@ -126,18 +126,18 @@ impl Reader<'_> {
         match after {
             None | Some(b'\n') => Ok((key, None)),
             Some(b'=') => Ok((key, Some(self.value()?))),
-            Some(_) => Err(Malformed),
+            Some(_) => Err(MalformedConfig),
         }
     }
 
-    fn value(&mut self) -> Result<Vec<u8>, Malformed> {
+    fn value(&mut self) -> Result<Vec<u8>, MalformedConfig> {
         let mut value = Vec::new();
         let (mut quoted, mut comment) = (false, false);
         // Spaces count only between other letters.
         let mut kept = 0;
         loop {
             let byte = match self.next() {
-                None | Some(b'\n') if quoted => return Err(Malformed),
+                None | Some(b'\n') if quoted => return Err(MalformedConfig),
                 None | Some(b'\n') => break,
                 Some(byte) => byte,
             };
@@ -145,7 +145,7 @@ impl Reader<'_> {
                 continue;
             }
             match byte {
-                0 => return Err(Malformed),
+                0 => return Err(MalformedConfig),
                 b' ' | b'\t' | b'\r' | 0x0b | 0x0c if !quoted => {
                     if kept > 0 {
                         value.push(byte);
@@ -162,13 +162,13 @@ impl Reader<'_> {
                     kept = value.len();
                     continue;
                 }
-                b'\\' => match self.next().ok_or(Malformed)? {
+                b'\\' => match self.next().ok_or(MalformedConfig)? {
                     b'\n' => continue,
                     b't' => value.push(b'\t'),
                     b'b' => value.push(0x08),
                     b'n' => value.push(b'\n'),
                     byte @ (b'\\' | b'"') => value.push(byte),
-                    _ => return Err(Malformed),
+                    _ => return Err(MalformedConfig),
                 },
                 byte => value.push(byte),
             }
@@ -180,7 +180,7 @@ impl Reader<'_> {
 }
 
 /// May this be said? `value` is None for a key alone, which means true.
-pub fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
+pub fn allowed(section: &ConfigSection, key: &[u8], value: Option<&[u8]>) -> bool {
     let text = value.unwrap_or(b"true");
     match (section.name.as_slice(), section.subsection.as_deref(), key) {
         (b"core", None, b"repositoryformatversion") => matches!(text, b"0" | b"1"),

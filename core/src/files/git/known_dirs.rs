@@ -11,13 +11,13 @@ use super::{Role, git_table};
 
 /// Directories that are git's by their parts, by whole path.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownGitDirs {
     dirs: Vec<Vec<u8>>,
 }
 
 /// What the git directory is for that a path lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum GitDirKind {
     Repository,
     /// A linked work tree.
     Entry,
@@ -25,8 +25,8 @@ enum Of {
 }
 
 /// A path in a git directory.
-struct Inside<'p> {
-    of: Of,
+struct GitLocation<'p> {
+    of: GitDirKind,
     names: Vec<&'p [u8]>,
 }
 
@@ -39,7 +39,7 @@ pub fn is_git_name(name: &[u8], folding: bool) -> bool {
     folded == b".git"
 }
 
-impl Known {
+impl KnownGitDirs {
     /// False: it was known.
     pub fn add(&mut self, path: &[u8]) -> bool {
         let new = !self.dirs.iter().any(|dir| dir == path);
@@ -87,11 +87,11 @@ impl Known {
             })
     }
 
-    fn inside<'p>(&self, path: &'p [u8]) -> Option<Inside<'p>> {
+    fn inside<'p>(&self, path: &'p [u8]) -> Option<GitLocation<'p>> {
         let end = self.around(path)?;
         let (of, names) = in_layout(&path[end..]);
-        let own_entry = of == Of::Repository && self.is_entry(&path[..end]);
-        Some(Inside { of: if own_entry { Of::Entry } else { of }, names })
+        let own_entry = of == GitDirKind::Repository && self.is_entry(&path[..end]);
+        Some(GitLocation { of: if own_entry { GitDirKind::Entry } else { of }, names })
     }
 
     /// `GIT-DIRECTORY/worktrees/NAME`.
@@ -102,15 +102,15 @@ impl Known {
 
     /// The role that a path has, if it is one that can be harmless.
     pub fn role(&self, path: &[u8]) -> Option<Role> {
-        let Inside { of, names } = self.inside(path)?;
+        let GitLocation { of, names } = self.inside(path)?;
         if names.is_empty() {
             return Some(Role::GitFile);
         }
-        let fits = |part: &&git_table::Part| {
+        let fits = |part: &&git_table::GitPart| {
             let pattern: Vec<&str> = part.path.split('/').collect();
             let from = names.len().checked_sub(pattern.len());
             // How many names a submodule's own name has can not be told.
-            from.is_some_and(|from| from == 0 || of == Of::Submodule)
+            from.is_some_and(|from| from == 0 || of == GitDirKind::Submodule)
                 && pattern
                     .iter()
                     .rev()
@@ -124,8 +124,8 @@ impl Known {
         let stands = match of {
             // A linked work tree has an index and an unfinished rebase of its own.
             _ if matches!(role, Role::Index | Role::Number) => true,
-            Of::Entry => in_entry,
-            Of::Repository | Of::Submodule => !pointer,
+            GitDirKind::Entry => in_entry,
+            GitDirKind::Repository | GitDirKind::Submodule => !pointer,
         };
         stands.then_some(role)
     }
@@ -138,12 +138,13 @@ impl Known {
         let Some(end) = self.around(parent(path)) else { return false };
         let (of, names) = in_layout(&path[end..]);
         // The first name is that of the submodule, if its repository is not known by itself.
-        let first = usize::from(of == Of::Submodule);
+        let first = usize::from(of == GitDirKind::Submodule);
         git_table::table().branches.iter().any(|branch| {
             let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
             let mut windows = names.windows(beginning.len()).enumerate().skip(first);
-            let at = windows
-                .find(|(at, window)| *window == beginning && (of == Of::Submodule || *at == 0));
+            let at = windows.find(|(at, window)| {
+                *window == beginning && (of == GitDirKind::Submodule || *at == 0)
+            });
             let rest = at.map(|(at, window)| &names[at + window.len()..]);
             rest.is_some_and(|rest| {
                 !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b"."))
@@ -164,20 +165,20 @@ impl Known {
     pub fn is_covered(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let part = [&path[end..], b"/config"].concat();
-        in_layout(&part).0 != Of::Repository && !self.is_branch(path)
+        in_layout(&part).0 != GitDirKind::Repository && !self.is_branch(path)
     }
 }
 
 /// What a path in a git directory belongs to, and the names from there on; of a submodule's, with
 /// the name of the submodule.
-fn in_layout(inside: &[u8]) -> (Of, Vec<&[u8]>) {
+fn in_layout(inside: &[u8]) -> (GitDirKind, Vec<&[u8]>) {
     let names: Vec<&[u8]> =
         inside.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
     let (of, skipped) = match names[..] {
-        [b"worktrees", _, b"modules", _, _, ..] => (Of::Submodule, 3),
-        [b"modules", _, _, ..] => (Of::Submodule, 1),
-        [b"worktrees", _, _, ..] => (Of::Entry, 2),
-        _ => (Of::Repository, 0),
+        [b"worktrees", _, b"modules", _, _, ..] => (GitDirKind::Submodule, 3),
+        [b"modules", _, _, ..] => (GitDirKind::Submodule, 1),
+        [b"worktrees", _, _, ..] => (GitDirKind::Entry, 2),
+        _ => (GitDirKind::Repository, 0),
     };
     (of, names[skipped..].to_vec())
 }
@@ -194,8 +195,8 @@ pub fn last(path: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn known() -> Known {
-        let mut known = Known::default();
+    fn known() -> KnownGitDirs {
+        let mut known = KnownGitDirs::default();
         for dir in [
             "/w/.bare",
             "/w/.bare/worktrees/old",

@@ -21,20 +21,20 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patterns::Names;
+use super::patterns::NamePatterns;
 use super::tree_roots::TreeRoots;
 use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-pub use known_dirs::{Known, is_git_name};
-pub use trusted_paths::{Obeyed, Unread};
+pub use known_dirs::{KnownGitDirs, is_git_name};
+pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
 /// No configuration that git writes by itself is longer.
-const LONGEST: usize = 64 * 1024;
+const MAX_NEW_CONFIG_BYTES: usize = 64 * 1024;
 /// Bytes of an index; that of a million files has half of it.
-const MAX_INDEX: usize = 256 * 1024 * 1024;
+const MAX_INDEX_BYTES: usize = 256 * 1024 * 1024;
 
 /// What a protected name means to git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub enum Role {
 
 impl Role {
     fn max_bytes(self) -> usize {
-        if self == Role::Index { MAX_INDEX } else { LONGEST }
+        if self == Role::Index { MAX_INDEX_BYTES } else { MAX_NEW_CONFIG_BYTES }
     }
 }
 
@@ -71,15 +71,15 @@ pub fn protected() -> impl Iterator<Item = Text> {
 }
 
 /// The names whose presence makes a directory one of git's.
-pub const MAKING: [&CStr; 4] = [c"HEAD", c"objects", c"refs", c"commondir"];
+pub const GIT_DIR_NAMES: [&CStr; 4] = [c"HEAD", c"objects", c"refs", c"commondir"];
 
 /// Which of these names a directory has. Only what is not there is missing.
 pub fn parts_in(dir: BorrowedFd<'_>) -> Result<GitParts, Errno> {
     let mut parts = GitParts::default();
-    for name in MAKING {
+    for name in GIT_DIR_NAMES {
         match rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => parts.see(name.to_bytes(), false),
-            Err(Errno::NOENT) if name == MAKING[0] => break,
+            Err(Errno::NOENT) if name == GIT_DIR_NAMES[0] => break,
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -88,11 +88,11 @@ pub fn parts_in(dir: BorrowedFd<'_>) -> Result<GitParts, Errno> {
 }
 
 /// The directories above a path that are git's by their parts.
-pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, Unread> {
+pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let mut found = Vec::new();
     let mut above = known_dirs::parent(path.as_bytes());
     while !above.is_empty() {
-        let failed = |source| Unread { path: above.to_vec(), source };
+        let failed = |source| UnreadableGitFile { path: above.to_vec(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(above, flags, Mode::empty()).map_err(failed)?;
         if parts_in(dir.as_fd()).map_err(failed)?.make_a_repository() {
@@ -105,7 +105,7 @@ pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, Unread> {
 
 /// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree,
 /// which has no objects.
-pub fn is_git_own(known: &Known, dir: &Dir<'_>, parts: GitParts) -> bool {
+pub fn is_git_own(known: &KnownGitDirs, dir: &Dir<'_>, parts: GitParts) -> bool {
     let path = whole_path(dir);
     known.is_git(&path, dir.folding) || (known.is_entry(&path) && !parts.objects)
 }
@@ -134,7 +134,7 @@ pub enum Judgement {
 
 /// What a judgement of a name rests on.
 pub struct GitView<'a> {
-    pub ground: &'a TreeRoots,
+    pub roots: &'a TreeRoots,
     /// Directories that are closed as a whole.
     pub shut: &'a [Object],
     /// Nothing runs any more: all that git writes one after another is there.
@@ -146,7 +146,7 @@ pub struct GitView<'a> {
 pub fn judge(
     role: Role,
     sight: &GitView<'_>,
-    names: &mut Names,
+    names: &mut NamePatterns,
     dir: &Dir<'_>,
     name: &CStr,
     buffer: &mut Vec<u8>,
@@ -180,7 +180,7 @@ pub fn judge(
 fn content_is_harmless(
     role: Role,
     sight: &GitView<'_>,
-    names: &mut Names,
+    names: &mut NamePatterns,
     dir: &Dir<'_>,
     content: &[u8],
 ) -> bool {
@@ -200,7 +200,7 @@ fn content_is_harmless(
 /// The answer to `paddock-core git-state`: may a file with this path in a git directory be taken
 /// over from a copy?
 pub fn may_be_applied(path: &[u8], content: &[u8]) -> bool {
-    match Known::default().role(&[b"/.git/", path].concat()) {
+    match KnownGitDirs::default().role(&[b"/.git/", path].concat()) {
         Some(Role::Index) => content.is_empty() || index::is_harmless(content),
         Some(Role::Number) => {
             line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
@@ -220,7 +220,7 @@ fn line(content: &[u8]) -> Option<&[u8]> {
 /// is for the user to make.
 fn leads_to_worktree(
     sight: &GitView<'_>,
-    names: &mut Names,
+    names: &mut NamePatterns,
     dir: &Dir<'_>,
     content: &[u8],
 ) -> bool {
@@ -241,7 +241,7 @@ fn leads_to_worktree(
     if sight.finishing && !agrees() {
         return false;
     }
-    if !means_nothing_new(sight.ground, names, path.as_bytes(), &top) {
+    if !means_nothing_new(sight.roots, names, path.as_bytes(), &top) {
         return false;
     }
     // The kernel takes ".." from where a link has led. Without links on the way it comes to where
@@ -249,7 +249,7 @@ fn leads_to_worktree(
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
-    match (met.and_then(identity), sight.ground.look(&path).and_then(identity)) {
+    match (met.and_then(identity), sight.roots.look(&path).and_then(identity)) {
         (Ok(met), Ok(spelled)) => met == spelled,
         _ => false,
     }
@@ -262,12 +262,17 @@ fn whole(path: Vec<u8>) -> Option<AbsPath> {
 /// Is all that git obeys in a work tree at `top` protected there, or out of the command's reach?
 /// Relative values of the configuration mean other files there than in the work trees that were
 /// known at the start.
-fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
+fn means_nothing_new(
+    roots: &TreeRoots,
+    names: &mut NamePatterns,
+    entry: &[u8],
+    top: &[u8],
+) -> bool {
     let repository = known_dirs::parent(known_dirs::parent(entry));
-    let Ok(obeyed) = trusted_paths::by_all(repository, entry, top) else { return false };
-    obeyed.paths.into_iter().all(|path| {
+    let Ok(trusted) = trusted_paths::by_all(repository, entry, top) else { return false };
+    trusted.paths.into_iter().all(|path| {
         let Some(path) = whole(path) else { return false };
-        match ground.place_of(&path) {
+        match roots.place_of(&path) {
             Some((tree, below)) if tree.writable => names.protects(tree.path.as_bytes(), below),
             _ => true,
         }
@@ -276,9 +281,9 @@ fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &
 
 /// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what
 /// is denied, what can not be listed, and what other means hold.
-fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool {
-    let GitView { ground, shut, .. } = *sight;
-    let Some((tree, below)) = ground.place_of(entry) else { return false };
+fn is_searched(sight: &GitView<'_>, names: &mut NamePatterns, entry: &AbsPath) -> bool {
+    let GitView { roots, shut, .. } = *sight;
+    let Some((tree, below)) = roots.place_of(entry) else { return false };
     let root = tree.path.as_bytes();
     let commondir = [below, b"/commondir"].concat();
     if !tree.writable || !tree.watched || tree.leaves_out(below) || names.may_deny(root, below) {
@@ -299,12 +304,15 @@ fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool 
 
 /// What a `.git` file makes git obey in the work tree that it lies in, wherever the repository
 /// thinks that this is.
-pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
+pub fn trusted_paths_of_git_file(
+    dir: &Dir<'_>,
+    name: &CStr,
+) -> Result<TrustedPaths, UnreadableGitFile> {
     let top = whole_path(dir);
     let Some(line) = trusted_paths::first_line([&top[..], b"/", name.to_bytes()].concat())? else {
-        return Ok(Obeyed::default());
+        return Ok(TrustedPaths::default());
     };
-    let Some(target) = line.strip_prefix(b"gitdir: ") else { return Ok(Obeyed::default()) };
+    let Some(target) = line.strip_prefix(b"gitdir: ") else { return Ok(TrustedPaths::default()) };
     let git_dir = trusted_paths::resolved(&top, target);
     let common = trusted_paths::first_line([&git_dir[..], b"/commondir"].concat())?;
     let common =
@@ -313,7 +321,10 @@ pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
 }
 
 /// What the configuration at a name makes git obey.
-pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
+pub fn trusted_paths_of_config(
+    dir: &Dir<'_>,
+    name: &CStr,
+) -> Result<TrustedPaths, UnreadableGitFile> {
     let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
     let object = open_beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
@@ -324,12 +335,12 @@ pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     let read = object.and_then(|(object, link)| match link {
         // Git follows it, wherever it leads.
         true => trusted_paths::read_file(&file, &mut content),
-        false => read(object.as_fd(), trusted_paths::LONGEST, &mut content).map(drop),
+        false => read(object.as_fd(), trusted_paths::MAX_CONFIG_BYTES, &mut content).map(drop),
     });
     match read {
         Ok(()) => trusted_paths::by(&file, &content, None),
-        Err(Errno::NOENT) => Ok(Obeyed::default()),
-        Err(source) => Err(Unread { path: file, source }),
+        Err(Errno::NOENT) => Ok(TrustedPaths::default()),
+        Err(source) => Err(UnreadableGitFile { path: file, source }),
     }
 }
 
@@ -348,7 +359,7 @@ fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Resu
         if length > longest {
             return Err(Errno::FBIG);
         }
-        buffer.try_reserve(LONGEST + 1).map_err(|_| Errno::NOMEM)?;
+        buffer.try_reserve(MAX_NEW_CONFIG_BYTES + 1).map_err(|_| Errno::NOMEM)?;
         if rustix::io::pread(file, spare_capacity(buffer), length as u64)? == 0 {
             break;
         }

@@ -14,41 +14,41 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::config;
-use super::git_table::{self, Key};
+use super::git_table::{self, ConfigKeyKind};
 use super::known_dirs::{last, parent};
 
 /// No command in a configuration has more words that matter.
-const MOST_WORDS: usize = 64;
+const MAX_COMMAND_WORDS: usize = 64;
 /// That one configuration includes, and those include.
-const MOST_FILES: usize = 100;
+const MAX_INCLUDED_FILES: usize = 100;
 /// Git has no limit; nobody writes a longer one.
-pub const LONGEST: usize = 1024 * 1024;
+pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
 
 /// A file of git's that can not be read: what it makes git obey is not known.
 #[derive(Debug)]
-pub struct Unread {
+pub struct UnreadableGitFile {
     pub path: Vec<u8>,
     pub source: Errno,
 }
 
 /// One line of a configuration that says more than git itself writes.
-struct Said {
+struct ConfigLine {
     file: Vec<u8>,
-    key: Key,
+    key: ConfigKeyKind,
     value: Vec<u8>,
 }
 
 /// What a configuration makes git obey, as whole paths.
 #[derive(Debug, Default)]
-pub struct Obeyed {
+pub struct TrustedPaths {
     pub paths: Vec<Vec<u8>>,
     /// The directories that relative values are meant from. In another place the same values mean
     /// other files.
     pub bases: Vec<Vec<u8>>,
 }
 
-impl Obeyed {
-    pub fn extend(&mut self, other: Obeyed) {
+impl TrustedPaths {
+    pub fn extend(&mut self, other: TrustedPaths) {
         self.paths.extend(other.paths);
         self.bases.extend(other.bases);
     }
@@ -65,37 +65,41 @@ impl Obeyed {
 
 /// `file` is the configuration itself, `top` the work tree that its values are meant from; without
 /// one, every work tree that the repository has.
-pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unread> {
+pub fn by(
+    file: &[u8],
+    content: &[u8],
+    top: Option<&[u8]>,
+) -> Result<TrustedPaths, UnreadableGitFile> {
     let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     let mut files = vec![file.to_vec()];
-    note(file, content, &mut said);
-    let (mut obeyed, mut next) = (Obeyed::default(), 0);
+    note(file, content, &mut lines);
+    let (mut trusted, mut next) = (TrustedPaths::default(), 0);
     // What is noted grows while files are read that it names.
-    while next < said.len() {
-        let Said { file: own, key, value } = &said[next];
+    while next < lines.len() {
+        let ConfigLine { file: own, key, value } = &lines[next];
         next += 1;
-        if *key != Key::Include {
+        if *key != ConfigKeyKind::Include {
             continue;
         }
         let value = at_home(value, &home);
         let included = resolved(parent(own), &value);
-        obeyed.add(parent(own), &value, vec![included.clone()]);
+        trusted.add(parent(own), &value, vec![included.clone()]);
         if files.contains(&included) {
             continue;
         }
         let mut content = Vec::new();
         match read_file(&included, &mut content) {
-            Ok(()) if files.len() < MOST_FILES => note(&included, &content, &mut said),
-            Ok(()) => return Err(Unread { path: included, source: Errno::MFILE }),
+            Ok(()) if files.len() < MAX_INCLUDED_FILES => note(&included, &content, &mut lines),
+            Ok(()) => return Err(UnreadableGitFile { path: included, source: Errno::MFILE }),
             // Nothing is there, or nothing that git reads.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
-            Err(source) => return Err(Unread { path: included, source }),
+            Err(source) => return Err(UnreadableGitFile { path: included, source }),
         }
         files.push(included);
     }
-    if said.is_empty() {
-        return Ok(obeyed);
+    if lines.is_empty() {
+        return Ok(trusted);
     }
     let own = parent(file);
     let tops = match top {
@@ -103,62 +107,68 @@ pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unr
         // Git takes the last work tree that is said for the repository's own, and what is linked to
         // it as it is.
         None => {
-            let said = said.iter().filter(|said| said.key == Key::WorkTree);
-            said.map(|said| resolved(own, &said.value)).chain(tops_of(own)?).collect()
+            let lines = lines.iter().filter(|lines| lines.key == ConfigKeyKind::WorkTree);
+            lines.map(|lines| resolved(own, &lines.value)).chain(tops_of(own)?).collect()
         }
     };
-    for Said { key, value, .. } in &said {
+    for ConfigLine { key, value, .. } in &lines {
         let value = at_home(value, &home);
         for top in &tops {
             let paths = match key {
-                Key::Include | Key::WorkTree | Key::None => Vec::new(),
-                Key::Path => vec![resolved(top, &value)],
-                Key::Alias if !value.starts_with(b"!") => Vec::new(),
-                Key::Alias | Key::Program => spelled(top, &value)?,
+                ConfigKeyKind::Include | ConfigKeyKind::WorkTree | ConfigKeyKind::None => {
+                    Vec::new()
+                }
+                ConfigKeyKind::Path => vec![resolved(top, &value)],
+                ConfigKeyKind::Alias if !value.starts_with(b"!") => Vec::new(),
+                ConfigKeyKind::Alias | ConfigKeyKind::Program => spelled(top, &value)?,
             };
-            obeyed.add(top, &value, paths);
+            trusted.add(top, &value, paths);
         }
     }
-    if obeyed.bases.iter().any(|base| tops.contains(base)) {
+    if trusted.bases.iter().any(|base| tops.contains(base)) {
         // Where the work trees are is said from here.
-        obeyed.bases.push(own.to_vec());
+        trusted.bases.push(own.to_vec());
     }
-    Ok(obeyed)
+    Ok(trusted)
 }
 
 /// What the configurations of a repository and of one of its work trees make git obey in a work
 /// tree at `top`.
-pub fn by_all(common: &[u8], git_dir: &[u8], top: &[u8]) -> Result<Obeyed, Unread> {
-    let mut obeyed = Obeyed::default();
+pub fn by_all(
+    common: &[u8],
+    git_dir: &[u8],
+    top: &[u8],
+) -> Result<TrustedPaths, UnreadableGitFile> {
+    let mut trusted = TrustedPaths::default();
     for file in [[common, b"/config"].concat(), [git_dir, b"/config.worktree"].concat()] {
         let mut content = Vec::new();
         match read_file(&file, &mut content) {
-            Ok(()) => obeyed.extend(by(&file, &content, Some(top))?),
+            Ok(()) => trusted.extend(by(&file, &content, Some(top))?),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
-            Err(source) => return Err(Unread { path: file, source }),
+            Err(source) => return Err(UnreadableGitFile { path: file, source }),
         }
     }
-    Ok(obeyed)
+    Ok(trusted)
 }
 
 /// The first line of a file; None, if git reads none there.
-pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, Unread> {
+pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let mut content = Vec::new();
     match read_file(&path, &mut content) {
         Ok(()) => {
             Ok(Some(content.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()))
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
-        Err(source) => Err(Unread { path, source }),
+        Err(source) => Err(UnreadableGitFile { path, source }),
     }
 }
 
 /// Git stops at a mistake, and may have obeyed what comes before it.
-fn note(file: &[u8], content: &[u8], said: &mut Vec<Said>) {
+fn note(file: &[u8], content: &[u8], lines: &mut Vec<ConfigLine>) {
     let _ = config::each(content, &mut |section, key, value| {
         if let (false, Some(value)) = (config::allowed(section, key, value), value) {
             let key = git_table::table().key(&section.name, key);
-            said.push(Said { file: file.to_vec(), key, value: value.to_vec() });
+            lines.push(ConfigLine { file: file.to_vec(), key, value: value.to_vec() });
         }
     });
 }
@@ -168,7 +178,9 @@ pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-        FileType::RegularFile => super::read_open(file.as_fd(), LONGEST, content).map(drop),
+        FileType::RegularFile => {
+            super::read_open(file.as_fd(), MAX_CONFIG_BYTES, content).map(drop)
+        }
         FileType::Directory => Err(Errno::ISDIR),
         _ => Err(Errno::INVAL),
     }
@@ -176,13 +188,13 @@ pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
 
 /// The work trees that a git directory is for: its own, and those that are linked to it; of a
 /// linked one's entry, that one.
-fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     if last(parent(git)) == b"worktrees" {
         return Ok(vec![linked_by(git)?.unwrap_or_else(|| git.to_vec())]);
     }
     let mut tops = vec![if last(git) == b".git" { parent(git).to_vec() } else { git.to_vec() }];
     let entries = [git, b"/worktrees"].concat();
-    let failed = |source| Unread { path: entries.clone(), source };
+    let failed = |source| UnreadableGitFile { path: entries.clone(), source };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let listed = match rustix::fs::open(&entries[..], flags, Mode::empty()) {
         Ok(dir) => rustix::fs::Dir::new(dir).map_err(failed)?,
@@ -200,24 +212,24 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
 }
 
 /// `gitdir` in the entry of a linked work tree is where its `.git` lies.
-pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
+pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let written = first_line([entry, b"/gitdir"].concat())?;
     Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }
 
 /// The files that the words of a command spell: by a path, also where nothing lies yet, or by a
 /// name in a directory among them.
-fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let letter =
         |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
     let mut words: Vec<&[u8]> =
         command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
-    words.truncate(MOST_WORDS);
+    words.truncate(MAX_COMMAND_WORDS);
     // Of a command in a command (sh -c) too.
     let mut with_blanks = words_with_blanks(command);
     with_blanks
         .extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
-    words.extend(with_blanks.iter().map(Vec::as_slice).take(MOST_WORDS));
+    words.extend(with_blanks.iter().map(Vec::as_slice).take(MAX_COMMAND_WORDS));
     // `$(git rev-parse --show-toplevel)/tools/watch`: what comes before the slash may be the work
     // tree.
     let expands = command.iter().any(|byte| b"$`".contains(byte));
@@ -291,7 +303,7 @@ fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-fn is(path: &[u8], file_type: FileType) -> Result<bool, Unread> {
+fn is(path: &[u8], file_type: FileType) -> Result<bool, UnreadableGitFile> {
     match rustix::fs::lstat(path) {
         Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == file_type),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
@@ -300,7 +312,7 @@ fn is(path: &[u8], file_type: FileType) -> Result<bool, Unread> {
         // What lies in a directory that is shut, or behind a link that leads nowhere, may be opened
         // again: it counts as a file.
         Err(Errno::ACCESS | Errno::LOOP) => Ok(file_type == FileType::RegularFile),
-        Err(source) => Err(Unread { path: path.to_vec(), source }),
+        Err(source) => Err(UnreadableGitFile { path: path.to_vec(), source }),
     }
 }
 
@@ -327,7 +339,7 @@ pub fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn obeyed(config: &str) -> Vec<String> {
+    fn trusted(config: &str) -> Vec<String> {
         by(b"/w/n/.git/config", config.as_bytes(), None)
             .unwrap()
             .paths
@@ -338,18 +350,18 @@ mod tests {
 
     #[test]
     fn values_are_meant_from_the_work_tree() {
-        assert_eq!(obeyed("[core]\nhooksPath = tools/hooks\n"), ["/w/n/tools/hooks"]);
+        assert_eq!(trusted("[core]\nhooksPath = tools/hooks\n"), ["/w/n/tools/hooks"]);
         assert_eq!(
-            obeyed("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
+            trusted("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
             ["/w/n/.gitconfig", "/srv/hooks"]
         );
-        assert_eq!(obeyed("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h", "/w/n/h"]);
+        assert_eq!(trusted("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h", "/w/n/h"]);
         assert!(
-            obeyed("[filter \"x\"]\nclean = sh tools/clean %f\n")
+            trusted("[filter \"x\"]\nclean = sh tools/clean %f\n")
                 .contains(&"/w/n/tools/clean".to_owned())
         );
         assert!(
-            obeyed("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
+            trusted("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
                 .contains(&"/w/n/tools/watch".to_owned())
         );
     }
@@ -384,7 +396,7 @@ mod tests {
             r#"sh -c 'cat | \"my tools/clean\"'"#,
         ] {
             let config = format!("[filter \"x\"]\nclean = {written}\n");
-            assert!(obeyed(&config).contains(&"/w/n/my tools/clean".to_owned()), "{written}");
+            assert!(trusted(&config).contains(&"/w/n/my tools/clean".to_owned()), "{written}");
         }
         for (written, read) in [
             (&b"$HOME/w/x -a"[..], &b"/h/w/x -a"[..]),
@@ -399,9 +411,9 @@ mod tests {
     #[test]
     fn what_git_writes_by_itself_names_nothing() {
         assert!(
-            obeyed("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n")
+            trusted("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n")
                 .is_empty()
         );
-        assert!(obeyed("[core\nhooksPath = x\n").is_empty());
+        assert!(trusted("[core\nhooksPath = x\n").is_empty());
     }
 }

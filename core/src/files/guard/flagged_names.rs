@@ -10,37 +10,37 @@ use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
 /// The tree, and the path there.
-type Place = (usize, Vec<u8>);
+type FlaggedPath = (usize, Vec<u8>);
 
 /// Those that were there at the start, in order, each with the file that it was. A symlink counts
 /// with the file that it leads to.
 #[derive(Default)]
-pub struct Flagged(Vec<(Place, Files)>);
+pub struct FlaggedNames(Vec<(FlaggedPath, FlaggedFiles)>);
 
 /// The name itself and, where that is a symlink, what it leads to: None if that is not there.
-type Files = (Identity, Option<Identity>);
+type FlaggedFiles = (Identity, Option<Identity>);
 
-impl Flagged {
-    pub fn new(ground: &TreeRoots, places: &[Place]) -> Flagged {
+impl FlaggedNames {
+    pub fn new(roots: &TreeRoots, places: &[FlaggedPath]) -> FlaggedNames {
         // One that is gone again, or out of reach, is new if it is there at the end.
-        let known = |place: &Place| Some((place.clone(), files(&look(ground, place).ok()?)));
+        let known = |place: &FlaggedPath| Some((place.clone(), files(&look(roots, place).ok()?)));
         let mut all: Vec<_> = places.iter().filter_map(known).collect();
         all.sort_unstable();
-        Flagged(all)
+        FlaggedNames(all)
     }
 
     /// Those that were there at the start come first, then those that lie higher: decoys push none
     /// of them out of sight. A name counts when its file is another one than at the start, which a
     /// directory that was moved brings along, or when its time of change, which no command can set,
     /// is later. The same holds for the file that a symlink leads to.
-    pub fn changed(&self, ground: &TreeRoots, now: &[Place], since: Timespec) -> Vec<AbsPath> {
+    pub fn changed(&self, roots: &TreeRoots, now: &[FlaggedPath], since: Timespec) -> Vec<AbsPath> {
         let since = (since.tv_sec, since.tv_nsec);
         let mut changed = Vec::new();
         for place in now {
             let known =
                 self.0.binary_search_by(|(other, _)| other.cmp(place)).ok().map(|at| self.0[at].1);
             let is_later = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec as i64) >= since;
-            let is_changed = match look(ground, place) {
+            let is_changed = match look(roots, place) {
                 Ok(looked) => {
                     known != Some(files(&looked))
                         || is_later(&looked.0)
@@ -49,7 +49,7 @@ impl Flagged {
                 Err(Errno::NOENT) => false,
                 Err(_) => true, // it can not be told
             };
-            if let Some(path) = ground.trees[place.0].absolute(&place.1).ok().filter(|_| is_changed)
+            if let Some(path) = roots.trees[place.0].absolute(&place.1).ok().filter(|_| is_changed)
             {
                 let depth = path.as_bytes().iter().filter(|byte| **byte == b'/').count();
                 changed.push((known.is_none(), depth, path));
@@ -61,13 +61,13 @@ impl Flagged {
     }
 }
 
-fn files((own, target): &(Stat, Option<Stat>)) -> Files {
+fn files((own, target): &(Stat, Option<Stat>)) -> FlaggedFiles {
     (Identity::from(own), target.as_ref().map(Identity::from))
 }
 
 /// The name itself and, where that is a symlink, what it leads to outside of the fence.
-fn look(ground: &TreeRoots, (tree, path): &Place) -> Result<(Stat, Option<Stat>), Errno> {
-    let tree = &ground.trees[*tree];
+fn look(roots: &TreeRoots, (tree, path): &FlaggedPath) -> Result<(Stat, Option<Stat>), Errno> {
+    let tree = &roots.trees[*tree];
     let own = tree.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(rustix::fs::fstat)?;
     if FileType::from_raw_mode(own.st_mode) != FileType::Symlink {
         return Ok((own, None));

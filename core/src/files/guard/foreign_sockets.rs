@@ -18,10 +18,10 @@ use crate::kernel::resolved_path::Identity;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
-const MOST: usize = 1000;
+const MAX_SILENT_SOCKETS: usize = 1000;
 
 #[derive(Debug)]
-struct One {
+struct SilentSocket {
     /// The tree, and the path there.
     place: (usize, Vec<u8>),
     identity: Identity,
@@ -30,18 +30,18 @@ struct One {
 }
 
 #[derive(Debug, Default)]
-pub struct Silent(Vec<One>);
+pub struct SilentSockets(Vec<SilentSocket>);
 
-impl Silent {
+impl SilentSockets {
     /// False: there are too many.
     pub fn remember(&mut self, place: (usize, Vec<u8>), identity: Identity) -> bool {
         if self.0.iter().any(|one| one.identity == identity && one.place == place) {
             return true;
         }
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_SILENT_SOCKETS {
             return false;
         }
-        self.0.push(One {
+        self.0.push(SilentSocket {
             place,
             identity,
             next: Instant::now() + FIRST_PAUSE,
@@ -58,7 +58,7 @@ impl Silent {
     /// True: somebody answers now, and is to be covered.
     pub fn look_again(
         &mut self,
-        ground: &TreeRoots,
+        roots: &TreeRoots,
         covers: &mut Vec<Cover>,
     ) -> Result<bool, WalkError> {
         if self.next_look() != Some(Duration::ZERO) {
@@ -71,7 +71,7 @@ impl Silent {
                 kept.push(one);
                 continue;
             }
-            let (tree, path) = (&ground.trees[one.place.0], &one.place.1);
+            let (tree, path) = (&roots.trees[one.place.0], &one.place.1);
             let found = tree
                 .open(path, OFlags::PATH)
                 .and_then(|socket| Ok((rustix::fs::fstat(&socket)?, socket)));
@@ -79,7 +79,11 @@ impl Silent {
                 Ok((stat, socket)) if Identity::from(&stat) == one.identity => {
                     let silent = host_sockets::is_silent(socket.as_fd());
                     if !silent {
-                        covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Stranger)?);
+                        covers.push(scan::cover(
+                            tree.absolute(path)?,
+                            &stat,
+                            CoverKind::ForeignSocket,
+                        )?);
                     }
                     silent
                 }
@@ -107,44 +111,47 @@ impl Silent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::Scene;
-    use crate::files::tree_roots::Tree;
+    use crate::files::test_tree::TestTree;
+    use crate::files::tree_roots::GrantedTree;
     use crate::plan::wire::bytes::Text;
     use std::os::unix::net::UnixListener;
 
     #[test]
     fn who_is_silent_is_looked_at_for_a_while_and_covered_as_soon_as_he_answers() {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         drop(UnixListener::bind(scene.path("dead")).unwrap());
         let _listener = UnixListener::bind(scene.path("awake")).unwrap();
         let path = Text::from_bytes(scene.0.as_os_str().as_encoded_bytes().to_vec())
             .and_then(crate::plan::wire::bytes::AbsPath::new);
-        let tree = Tree { path: path.unwrap(), writable: true, watched: true };
-        let ground = TreeRoots::open(&[tree], &[]).unwrap();
-        let (mut silent, mut covers) = (Silent::default(), Vec::new());
+        let tree = GrantedTree { path: path.unwrap(), writable: true, watched: true };
+        let roots = TreeRoots::open(&[tree], &[]).unwrap();
+        let (mut silent, mut covers) = (SilentSockets::default(), Vec::new());
         for name in ["dead", "awake", "awake"] {
             let stat = rustix::fs::lstat(scene.path(name)).unwrap();
             assert!(silent.remember((0, name.into()), Identity::from(&stat)));
         }
         assert_eq!(silent.0.len(), 2);
-        while !silent.look_again(&ground, &mut covers).unwrap() {
+        while !silent.look_again(&roots, &mut covers).unwrap() {
             std::thread::sleep(silent.next_look().unwrap());
         }
         let found: Vec<_> =
             covers.iter().map(|cover| (cover.path.to_string(), cover.kind)).collect();
-        assert_eq!(found, [(scene.path("awake").display().to_string(), CoverKind::Stranger)]);
+        assert_eq!(found, [(scene.path("awake").display().to_string(), CoverKind::ForeignSocket)]);
         assert_eq!(silent.0.len(), 1);
         silent.0[0].pause = LAST_PAUSE;
         silent.0[0].next = Instant::now();
-        assert!(!silent.look_again(&ground, &mut covers).unwrap());
+        assert!(!silent.look_again(&roots, &mut covers).unwrap());
         assert!(silent.0.is_empty());
     }
 
     #[test]
     fn more_than_can_be_remembered_are_not_forgotten_in_silence() {
-        let mut silent = Silent::default();
+        let mut silent = SilentSockets::default();
         let identity = Identity::from((1, 1));
-        assert!((0..MOST).all(|number| silent.remember((0, number.to_string().into()), identity)));
+        assert!(
+            (0..MAX_SILENT_SOCKETS)
+                .all(|number| silent.remember((0, number.to_string().into()), identity))
+        );
         assert!(!silent.remember((0, b"one more".to_vec()), identity));
     }
 }

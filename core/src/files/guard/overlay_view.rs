@@ -14,7 +14,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
-use crate::files::patterns::{Look, Names, StateId};
+use crate::files::patterns::{NameMatch, NamePatterns, StateId};
 use crate::files::scan;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
@@ -25,10 +25,10 @@ use crate::plan::wire::bytes::AbsPath;
 use super::GuardError;
 use super::watches::UNWATCHED;
 
-pub struct View {
+pub struct OverlayView {
     /// Which of the guard's trees it is a view of.
     pub tree: usize,
-    ground: TreeRoots,
+    roots: TreeRoots,
     /// What the command has made itself.
     own: OwnedFd,
     /// A directory was moved: the copy may show it where it was, and what comes into it there.
@@ -38,33 +38,33 @@ pub struct View {
 }
 
 /// From one look to the next, if it took no longer than a twentieth of that.
-const PAUSE: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the overlay writes on a directory below which nothing else shows.
-const OPAQUE: &CStr = c"user.overlay.opaque";
+const OPAQUE_XATTR: &CStr = c"user.overlay.opaque";
 
 /// A directory, as the guard knows it.
-pub struct Place<'p> {
+pub struct WatchedDir<'p> {
     pub path: &'p [u8],
     pub state: StateId,
     pub below: Below,
     pub folding: bool,
 }
 
-impl View {
+impl OverlayView {
     /// None: nobody watches that tree.
     pub fn of(
-        ground: &TreeRoots,
+        roots: &TreeRoots,
         path: &AbsPath,
         seen: OwnedFd,
         own: OwnedFd,
-    ) -> Result<Option<View>, GuardError> {
-        let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else {
+    ) -> Result<Option<OverlayView>, GuardError> {
+        let Some(tree) = roots.trees.iter().position(|tree| tree.path == *path) else {
             return Ok(None);
         };
-        let ground = TreeRoots { trees: vec![ground.trees[tree].seen_from(seen)?] };
-        Ok(Some(View {
+        let roots = TreeRoots { trees: vec![roots.trees[tree].seen_from(seen)?] };
+        Ok(Some(OverlayView {
             tree,
-            ground,
+            roots,
             own,
             is_astray: false,
             last_look: Instant::now(),
@@ -73,12 +73,12 @@ impl View {
     }
 
     pub fn next_look(&self) -> Option<Duration> {
-        let pause = PAUSE.max(self.took * 20);
+        let pause = LOOK_INTERVAL.max(self.took * 20);
         self.is_astray.then(|| pause.saturating_sub(self.last_look.elapsed()))
     }
 
     pub fn shows(&self, path: &AbsPath) -> bool {
-        path.is_within(&self.ground.trees[0].path)
+        path.is_within(&self.roots.trees[0].path)
     }
 
     pub fn may_show_elsewhere(&self, cover: &Cover) -> bool {
@@ -89,13 +89,13 @@ impl View {
     pub fn look_at(
         &mut self,
         walker: &mut Walker,
-        names: &mut Names,
-        place: Place<'_>,
+        names: &mut NamePatterns,
+        place: WatchedDir<'_>,
         name: &CStr,
         covers: &mut Vec<Cover>,
     ) -> Result<(), GuardError> {
-        let Place { path, state, below, folding } = place;
-        let tree = &self.ground.trees[0];
+        let WatchedDir { path, state, below, folding } = place;
+        let tree = &self.roots.trees[0];
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let fd = match tree.open(path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(fd) => fd,
@@ -123,10 +123,10 @@ impl View {
             numbers_agree: false,
             node: UNWATCHED,
         };
-        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
+        let mut seen = OverlayVisitor { own: &self.own, covers, kept: 0, shut: false };
         let Some(stat) = seen.stat(&dir, name)? else { return Ok(()) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
-        walker.entry(names, &self.ground, &dir, name, file_type, &mut seen)?;
+        walker.entry(names, &self.roots, &dir, name, file_type, &mut seen)?;
         self.is_astray |= seen.shut;
         Ok(())
     }
@@ -134,19 +134,19 @@ impl View {
     pub fn look_around(
         &mut self,
         walker: &mut Walker,
-        names: &mut Names,
+        names: &mut NamePatterns,
         covers: &mut Vec<Cover>,
     ) -> Result<(), GuardError> {
         let started = Instant::now();
-        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
-        let looked = walker.tree(names, &self.ground, 0, &mut seen);
+        let mut seen = OverlayVisitor { own: &self.own, covers, kept: 0, shut: false };
+        let looked = walker.tree(names, &self.roots, 0, &mut seen);
         self.is_astray |= seen.shut;
         (self.last_look, self.took) = (Instant::now(), started.elapsed());
         looked
     }
 }
 
-struct Seen<'v> {
+struct OverlayVisitor<'v> {
     own: &'v OwnedFd,
     covers: &'v mut Vec<Cover>,
     kept: usize,
@@ -160,7 +160,7 @@ fn is_hidden(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE)
 }
 
-impl Seen<'_> {
+impl OverlayVisitor<'_> {
     /// A directory that the command has only written to shows more than what it wrote; one that it
     /// made does not, and is marked.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
@@ -180,17 +180,21 @@ impl Seen<'_> {
         let made = |end: usize| {
             let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
             let (mut buffer, mut value) = ([0; 32], [0; 1]);
-            rustix::fs::getxattr(open_beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
+            rustix::fs::getxattr(
+                open_beneath::link_to(&fd, &mut buffer),
+                OPAQUE_XATTR,
+                &mut value,
+            )?;
             Ok::<_, Errno>(value == *b"y")
         };
         ends.map(made).any(|made| made == Ok(true))
     }
 }
 
-impl Visitor for Seen<'_> {
+impl Visitor for OverlayVisitor<'_> {
     type Error = GuardError;
 
-    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+    fn enter(&mut self, _names: &NamePatterns, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
         Ok(Some(UNWATCHED))
     }
 
@@ -198,14 +202,14 @@ impl Visitor for Seen<'_> {
         &mut self,
         _tree: &OpenTree,
         verdict: NameDecision,
-        _look: Look,
+        _look: NameMatch,
     ) -> Result<Option<Below>, GuardError> {
         Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Plain))
     }
 
     fn found(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, GuardError> {

@@ -15,11 +15,11 @@ use std::process::Command;
 use rustix::fs::{AtFlags, FileType};
 
 use crate::files::guard::*;
-use crate::files::test_tree::{self, DENIED, PROTECTED, Scene, absolute};
+use crate::files::test_tree::{self, DENIED, PROTECTED, TestTree, absolute};
 use crate::files::walk;
 
 struct Watch {
-    scene: Scene,
+    scene: TestTree,
     guard: Guard,
     at_start: Vec<Cover>,
     put: Vec<Cover>,
@@ -28,11 +28,11 @@ struct Watch {
 
 impl Watch {
     /// The tree `w` of a scene, watched.
-    fn over(scene: Scene) -> Watch {
+    fn over(scene: TestTree) -> Watch {
         Watch::with(scene, &[], "taken")
     }
 
-    fn with(scene: Scene, opened: &[&str], taken: impl AsRef<Path>) -> Watch {
+    fn with(scene: TestTree, opened: &[&str], taken: impl AsRef<Path>) -> Watch {
         let names = test_tree::names(DENIED, PROTECTED, opened);
         let trees = [scene.tree("w", true)];
         let (guard, at_start) =
@@ -49,7 +49,7 @@ impl Watch {
         let Watch { guard, put, events, .. } = self;
         let mut put_covers = |covers: &[Cover]| {
             put.extend_from_slice(covers);
-            Ok(vec![Placed::Now; covers.len()])
+            Ok(vec![CoverResult::Now; covers.len()])
         };
         // A turn ends when its time is over; on a busy machine another one does the rest.
         loop {
@@ -71,7 +71,7 @@ impl Watch {
         let mut taken = Vec::new();
         for event in &self.events {
             match event {
-                GuardEvent::Taken { path, kept, whole } => {
+                GuardEvent::Quarantined { path, kept, whole } => {
                     assert!(*whole);
                     assert!(
                         fs::symlink_metadata(OsStr::from_bytes(kept.as_bytes())).is_ok(),
@@ -125,7 +125,7 @@ fn git(dir: &Path, arguments: &[&str]) -> bool {
 
 #[test]
 fn a_protected_name_that_appears_is_taken_away_and_kept() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     watch.scene.file("w/.envrc");
     watch.scene.file("w/.vscode/tasks.json");
     watch.scene.file("w/plain");
@@ -140,7 +140,7 @@ fn a_protected_name_that_appears_is_taken_away_and_kept() {
 
 #[test]
 fn nothing_is_made_where_nothing_is_taken() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     watch.scene.file("w/a/b/c");
     watch.turn().finish();
     assert!(watch.taken().is_empty() && !watch.exists("taken"));
@@ -148,7 +148,7 @@ fn nothing_is_made_where_nothing_is_taken() {
 
 #[test]
 fn a_denied_name_that_appears_is_masked_and_stays() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     watch.scene.file("w/a/.env");
     watch.scene.file("w/a/env");
     watch.turn();
@@ -168,7 +168,7 @@ fn a_denied_name_that_appears_is_masked_and_stays() {
 
 #[test]
 fn what_is_denied_and_protected_is_masked_and_taken() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let names = test_tree::names(&["**/.env"], &["**/.env", "**/.envrc"], &[]);
     let trees = [scene.tree("w", true)];
     let (guard, at_start) =
@@ -185,7 +185,7 @@ fn what_is_denied_and_protected_is_masked_and_taken() {
 
 #[test]
 fn an_exact_path_that_appears_is_pinned_too() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let exact = scene.path("w/a/b/secret");
     let names = test_tree::names(&[exact.to_str().unwrap()], &[], &[]);
     let (guard, at_start) =
@@ -199,7 +199,7 @@ fn an_exact_path_that_appears_is_pinned_too() {
 
 #[test]
 fn whole_directories_are_judged_however_they_come() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     // Made at one go, before anybody looks.
     watch.scene.file("w/one/two/.git/hooks/pre-commit");
     watch.scene.file("w/one/two/.git/hooks/pre-commit.sample");
@@ -225,7 +225,7 @@ fn whole_directories_are_judged_however_they_come() {
 
 #[test]
 fn a_directory_that_gets_a_protected_name_is_taken_and_a_renamed_one_goes_on_being_watched() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.file("w/prepared/tasks.json");
     scene.file("w/repo/hooks/pre-commit");
     scene.dir("w/moved/deep");
@@ -246,7 +246,7 @@ fn a_directory_that_gets_a_protected_name_is_taken_and_a_renamed_one_goes_on_bei
 
 #[test]
 fn what_was_there_is_never_taken() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for name in ["w/dir/.envrc", "w/.vscode/settings.json", "w/sub/.git/config", "w/.npmrc"] {
         scene.file(name);
     }
@@ -278,7 +278,7 @@ fn what_was_there_is_never_taken() {
 
 #[test]
 fn the_number_of_a_file_that_is_gone_is_nobody_s() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let names: Vec<String> = (0..20).map(|number| format!("w/{number}/.envrc")).collect();
     for name in &names {
         scene.file(name);
@@ -300,7 +300,7 @@ fn the_number_of_a_file_that_is_gone_is_nobody_s() {
 
 #[test]
 fn links_are_taken_themselves_and_nothing_is_followed() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let victim = scene.file("victim/file");
     scene.file("w/target");
     scene.dir("w/sub/.git/worktrees");
@@ -337,7 +337,7 @@ fn links_are_taken_themselves_and_nothing_is_followed() {
 
 #[test]
 fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.dir("w/a/b");
     let victim = scene.file("victim/b/.envrc");
     let mut watch = Watch::over(scene);
@@ -358,7 +358,7 @@ fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
 
 #[test]
 fn a_denied_link_is_masked_with_what_it_leads_to() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.file("w/shared");
     let mut watch = Watch::over(scene);
     watch.scene.link("w/.env", "shared");
@@ -369,7 +369,7 @@ fn a_denied_link_is_masked_with_what_it_leads_to() {
 /// The host gives covered files other names. A file that only looks like one of them stays.
 #[test]
 fn a_covered_file_is_covered_under_each_name_that_it_gets() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let env = scene.file("w/.env");
     let settings = scene.file("w/.envrc");
     let mut watch = Watch::over(scene);
@@ -404,7 +404,7 @@ fn a_covered_file_is_covered_under_each_name_that_it_gets() {
 
 #[test]
 fn what_is_opened_may_appear() {
-    let mut watch = Watch::with(Scene::new(), &["**/.npmrc", "**/.claude/worktrees"], "taken");
+    let mut watch = Watch::with(TestTree::new(), &["**/.npmrc", "**/.claude/worktrees"], "taken");
     for name in [
         "w/.npmrc",
         "w/.claude/worktrees/x/src",
@@ -420,7 +420,7 @@ fn what_is_opened_may_appear() {
 
 #[test]
 fn names_may_be_any_bytes_and_lie_deep() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     let odd = OsString::from_vec(b"w/\xff\n\x01/sub dir/.envrc".to_vec());
     watch.scene.file(&odd);
     let mut at =
@@ -444,7 +444,7 @@ fn names_may_be_any_bytes_and_lie_deep() {
 
 #[test]
 fn a_lost_queue_is_made_up_for() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.file("w/a/.env");
     let mut watch = Watch::over(scene);
     let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
@@ -473,7 +473,7 @@ fn a_lost_queue_is_made_up_for() {
 
 #[test]
 fn what_is_moved_out_of_the_tree_is_none_of_ours() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.dir("w/leaves/deep");
     let mut watch = Watch::over(scene);
     fs::rename(watch.scene.path("w/leaves"), watch.scene.path("left")).unwrap();
@@ -483,12 +483,12 @@ fn what_is_moved_out_of_the_tree_is_none_of_ours() {
     assert!(outside.exists());
     assert_eq!(watch.taken(), ["w/.envrc"]);
     // The watch went with it, and is given up.
-    assert_eq!(watch.guard.post.nodes.len(), 2);
+    assert_eq!(watch.guard.state.nodes.len(), 2);
 }
 
 #[test]
 fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
-    let mut watch = Watch::with(Scene::new(), &[], "w/state/taken");
+    let mut watch = Watch::with(TestTree::new(), &[], "w/state/taken");
     watch.scene.file("w/.envrc");
     watch.turn();
     watch.scene.file("w/x");
@@ -496,7 +496,7 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
     assert_eq!(watch.taken(), ["w/.envrc"]);
 
     let other = PathBuf::from(format!("/dev/shm/paddock-taken-{}", std::process::id()));
-    let scene = Scene::new();
+    let scene = TestTree::new();
     if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok()
         == fs::metadata(&scene.0).map(|facts| facts.dev()).ok()
     {
@@ -532,7 +532,7 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
 
 #[test]
 fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok()
         == fs::metadata(&scene.0).map(|facts| facts.dev()).ok()
     {
@@ -568,13 +568,17 @@ fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_a_turn() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for dir in 0..800 {
         scene.dir(format!("w/d{}/s{}", dir / 20, dir % 20));
     }
     let started = test_tree::cpu_us();
     let mut watch = Watch::over(scene);
-    println!("arm: {} us, {} watches", test_tree::cpu_us() - started, watch.guard.post.nodes.len());
+    println!(
+        "arm: {} us, {} watches",
+        test_tree::cpu_us() - started,
+        watch.guard.state.nodes.len()
+    );
     for round in 0..3 {
         let dir = watch.scene.path(format!("w/d{round}/s1"));
         for number in 0..1000 {

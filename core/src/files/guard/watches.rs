@@ -20,7 +20,7 @@ pub const UNWATCHED: u32 = u32::MAX - 1;
 const MAX_STEPS: usize = walk::MAX_DEPTH + 2;
 
 #[derive(Debug)]
-pub struct Node {
+pub struct WatchedNode {
     pub watch: i32,
     pub above: u32,
     /// Empty for the root of a tree.
@@ -35,13 +35,13 @@ pub struct Node {
 }
 
 #[derive(Debug, Default)]
-pub struct Nodes {
-    slots: Vec<Node>,
+pub struct Watches {
+    slots: Vec<WatchedNode>,
     free: Vec<u32>,
     by_watch: HashMap<i32, u32>,
 }
 
-impl Nodes {
+impl Watches {
     /// A directory is watched, perhaps not for the first time. `dir.node` is the directory above.
     pub fn put_dir(&mut self, watch: i32, dir: &Dir<'_>) -> u32 {
         let (above, name) =
@@ -72,7 +72,7 @@ impl Nodes {
         };
         own_name.clear();
         own_name.extend_from_slice(name);
-        let node = Node {
+        let node = WatchedNode {
             watch,
             above,
             name: own_name,
@@ -95,7 +95,7 @@ impl Nodes {
         self.by_watch.get(&watch).copied()
     }
 
-    pub fn get(&self, number: u32) -> Option<&Node> {
+    pub fn get(&self, number: u32) -> Option<&WatchedNode> {
         self.slots
             .get(number as usize)
             .filter(|node| self.by_watch.get(&node.watch) == Some(&number))
@@ -114,7 +114,7 @@ impl Nodes {
     }
 
     /// Where a file is: the directory, and its name there.
-    pub fn place(&self, node: &Node) -> (u32, Vec<u8>) {
+    pub fn place(&self, node: &WatchedNode) -> (u32, Vec<u8>) {
         (node.above, node.name.clone())
     }
 
@@ -126,7 +126,7 @@ impl Nodes {
     }
 
     /// The watches of nodes that do not meet a condition.
-    pub fn failing(&self, condition: impl Fn(&Node) -> bool) -> Vec<i32> {
+    pub fn failing(&self, condition: impl Fn(&WatchedNode) -> bool) -> Vec<i32> {
         let numbers = self.by_watch.iter();
         numbers
             .filter(|(_, number)| !condition(&self.slots[**number as usize]))

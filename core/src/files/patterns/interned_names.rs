@@ -2,43 +2,43 @@
 //! here, and nearly always is none.
 
 use super::case_fold::fold;
-use super::pattern::Part;
+use super::pattern::PatternPart;
 
 /// A word of a pattern, by its number.
-pub type WordId = u16;
+pub type NameId = u16;
 
 /// The word `*`, which every name is.
-pub const STAR: WordId = 0;
+pub const STAR: NameId = 0;
 
 #[derive(Debug)]
-struct Word {
+struct InternedName {
     start: u32,
     length: u16,
     wild: bool,
 }
 
 #[derive(Debug)]
-pub struct Words {
+pub struct InternedNames {
     bytes: Vec<u8>,
-    list: Vec<Word>,
+    list: Vec<InternedName>,
     /// By hash, open addressing; 0 is free, n stands for word n - 1.
     table: Vec<u16>,
     /// The word `.git`.
-    pub git: WordId,
+    pub git: NameId,
     /// Wild words by the letter they end with, or begin with, or neither: most names are told apart
     /// by one letter.
-    by_last: Vec<(u8, WordId)>,
-    by_first: Vec<(u8, WordId)>,
-    others: Vec<WordId>,
+    by_last: Vec<(u8, NameId)>,
+    by_first: Vec<(u8, NameId)>,
+    others: Vec<NameId>,
     /// Literal words as a directory that ignores case sees them, by hash; made when there is such a
     /// directory.
-    folded: Option<Vec<(u64, WordId)>>,
+    folded: Option<Vec<(u64, NameId)>>,
     scratch: Vec<u8>,
 }
 
-impl Words {
-    pub fn new() -> Words {
-        let mut words = Words {
+impl InternedNames {
+    pub fn new() -> InternedNames {
+        let mut words = InternedNames {
             bytes: Vec::with_capacity(4096),
             list: Vec::with_capacity(512),
             table: vec![0; 1024],
@@ -56,26 +56,26 @@ impl Words {
         words
     }
 
-    fn text(&self, word: WordId) -> &[u8] {
-        let Word { start, length, .. } = self.list[usize::from(word)];
+    fn text(&self, word: NameId) -> &[u8] {
+        let InternedName { start, length, .. } = self.list[usize::from(word)];
         &self.bytes[start as usize..start as usize + usize::from(length)]
     }
 
     /// A part of a pattern as the pattern says it.
-    pub fn spell(&self, part: Part) -> &[u8] {
+    pub fn spell(&self, part: PatternPart) -> &[u8] {
         match part {
-            Part::AnyDepth => b"**",
-            Part::Name(word) => self.text(word),
+            PatternPart::AnyDepth => b"**",
+            PatternPart::Name(word) => self.text(word),
         }
     }
 
     /// None: it is wild.
-    pub fn literal_text(&self, word: WordId) -> Option<&[u8]> {
+    pub fn literal_text(&self, word: NameId) -> Option<&[u8]> {
         (!self.list[usize::from(word)].wild).then(|| self.text(word))
     }
 
     /// The number of a word. A `*` in it is a letter unless it is wild.
-    pub fn intern(&mut self, text: &[u8], wild: bool) -> WordId {
+    pub fn intern(&mut self, text: &[u8], wild: bool) -> NameId {
         let slot = match self.find(text, wild) {
             Ok(known) => return known,
             Err(slot) => slot,
@@ -95,15 +95,19 @@ impl Words {
         word
     }
 
-    fn push(&mut self, text: &[u8], wild: bool) -> WordId {
-        self.list.push(Word { start: self.bytes.len() as u32, length: text.len() as u16, wild });
+    fn push(&mut self, text: &[u8], wild: bool) -> NameId {
+        self.list.push(InternedName {
+            start: self.bytes.len() as u32,
+            length: text.len() as u16,
+            wild,
+        });
         self.bytes.extend_from_slice(text);
-        (self.list.len() - 1) as WordId
+        (self.list.len() - 1) as NameId
     }
 
     fn lengthen_table(&mut self) {
         self.table = vec![0; self.table.len() * 2];
-        for word in 0..self.list.len() as WordId {
+        for word in 0..self.list.len() as NameId {
             if let Err(slot) = self.find(self.text(word), self.list[usize::from(word)].wild) {
                 self.table[slot] = word + 1;
             }
@@ -111,7 +115,7 @@ impl Words {
     }
 
     /// The word, or where in the table it would be.
-    fn find(&self, text: &[u8], wild: bool) -> Result<WordId, usize> {
+    fn find(&self, text: &[u8], wild: bool) -> Result<NameId, usize> {
         let mask = self.table.len() - 1;
         let mut slot = hash(text) as usize & mask;
         while let Some(word) = self.table[slot].checked_sub(1) {
@@ -123,13 +127,13 @@ impl Words {
         Err(slot)
     }
 
-    fn literal(&self, name: &[u8]) -> Option<WordId> {
+    fn literal(&self, name: &[u8]) -> Option<NameId> {
         self.find(name, false).ok()
     }
 
     /// The words that a name is, all but [`STAR`]. `folding`: names that differ only in case are
     /// one.
-    pub fn matching(&mut self, name: &[u8], folding: bool, found: &mut Vec<WordId>) {
+    pub fn matching(&mut self, name: &[u8], folding: bool, found: &mut Vec<NameId>) {
         found.clear();
         if folding {
             return self.matching_folded(name, found);
@@ -142,12 +146,12 @@ impl Words {
         found.extend(wild.filter(|word| component_matches(self.text(*word), name)));
     }
 
-    fn matching_folded(&mut self, name: &[u8], found: &mut Vec<WordId>) {
+    fn matching_folded(&mut self, name: &[u8], found: &mut Vec<NameId>) {
         let mut own = std::mem::take(&mut self.scratch);
         if self.folded.is_none() {
             let mut literals = Vec::with_capacity(self.list.len());
             for word in
-                (1..self.list.len() as WordId).filter(|word| !self.list[usize::from(*word)].wild)
+                (1..self.list.len() as NameId).filter(|word| !self.list[usize::from(*word)].wild)
             {
                 fold(self.text(word), &mut own);
                 literals.push((hash(&own), word));
@@ -178,7 +182,7 @@ impl Words {
     }
 
     /// Is a name this word, by the letters alone?
-    pub fn reads(&self, word: WordId, name: &[u8]) -> bool {
+    pub fn reads(&self, word: NameId, name: &[u8]) -> bool {
         match self.list[usize::from(word)].wild {
             true => component_matches(self.text(word), name),
             false => self.text(word) == name,
@@ -186,19 +190,19 @@ impl Words {
     }
 
     /// Is a name this word?
-    pub fn is(&mut self, word: WordId, name: &[u8], folding: bool) -> bool {
+    pub fn is(&mut self, word: NameId, name: &[u8], folding: bool) -> bool {
         let mut found = Vec::new();
         self.matching(name, folding, &mut found);
         word == STAR || found.contains(&word)
     }
 }
 
-fn insert(list: &mut Vec<(u8, WordId)>, letter: u8, word: WordId) {
+fn insert(list: &mut Vec<(u8, NameId)>, letter: u8, word: NameId) {
     let at = list.partition_point(|(other, _)| *other <= letter);
     list.insert(at, (letter, word));
 }
 
-fn starting(list: &[(u8, WordId)], letter: u8) -> impl Iterator<Item = WordId> {
+fn starting(list: &[(u8, NameId)], letter: u8) -> impl Iterator<Item = NameId> {
     let first = list.partition_point(|(other, _)| *other < letter);
     list[first..].iter().take_while(move |(other, _)| *other == letter).map(|(_, word)| *word)
 }

@@ -18,25 +18,25 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::cover::{Cover, CoverKind};
-use super::git::{self, Obeyed, Role, Unread};
-use super::patterns::{Look, Names, Rule, StateId, StemId};
+use super::git::{self, Role, TrustedPaths, UnreadableGitFile};
+use super::patterns::{NameMatch, NamePatterns, NameRule, PrefixId, StateId};
 use super::symlink;
 use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use shut_dirs::Lent;
+use shut_dirs::ReopenedDirs;
 
 /// What a link leads to may hold another.
 const MAX_ROUNDS: usize = 16;
 
 /// What was found.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct ScanResult {
     /// A directory comes before what is in it.
     pub covers: Vec<Cover>,
     /// The locked and the denied ones.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldName>,
     /// Repositories without a work tree.
     pub bare: Vec<Object>,
     /// Directories that can not be listed.
@@ -44,25 +44,25 @@ pub struct Survey {
     /// Flagged names: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// Symlinks in git directories.
-    pub through: Vec<Through>,
+    pub through: Vec<GitLink>,
     /// What is denied; the guard finds it out when all modes are as they were.
     pub masked: Vec<Object>,
 }
 
 /// A name that was locked or denied at the start: the directory, the name there, and what had it.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub struct HeldName {
     pub parent: Identity,
     pub name: Box<[u8]>,
     pub object: Object,
 }
 
-impl Held {
+impl HeldName {
     /// None: nothing has the name any more.
-    fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<Held>, WalkError> {
+    fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<HeldName>, WalkError> {
         match Object::at(dir.fd, name) {
             Ok(object) => {
-                Ok(Some(Held { parent: dir.identity, name: name.to_bytes().into(), object }))
+                Ok(Some(HeldName { parent: dir.identity, name: name.to_bytes().into(), object }))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(source) => Err(dir.unseen(name.to_bytes(), source)),
@@ -73,7 +73,7 @@ impl Held {
 /// A symlink in a git directory, by all that makes it the one that was there: its place, itself,
 /// and what it says.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Through {
+pub struct GitLink {
     pub dir: Identity,
     pub name: Box<[u8]>,
     pub object: Object,
@@ -81,23 +81,23 @@ pub struct Through {
 }
 
 /// Told of every directory before it is listed.
-pub type Enter<'a, E> = dyn FnMut(&Names, &Dir<'_>) -> Result<u32, E> + 'a;
+pub type Enter<'a, E> = dyn FnMut(&NamePatterns, &Dir<'_>) -> Result<u32, E> + 'a;
 
 /// Looks through all trees. Patterns that follow from symlinks and from git's configurations are
 /// added to `names`. `closed` are files with several names that other means hold under the one that
 /// is known.
-pub fn survey<E: From<WalkError>>(
-    names: &mut Names,
-    ground: &TreeRoots,
+pub fn scan_trees<E: From<WalkError>>(
+    names: &mut NamePatterns,
+    roots: &TreeRoots,
     walker: &mut Walker,
     closed: &[Identity],
     enter: &mut Enter<'_, E>,
-) -> Result<Survey, E> {
-    let mut lent = Lent::default();
-    let mut surveyor;
+) -> Result<ScanResult, E> {
+    let mut reopened = ReopenedDirs::default();
+    let mut scanner;
     let mut rounds = 0;
     if names.guards_git {
-        for tree in ground.trees.iter().filter(|tree| tree.writable) {
+        for tree in roots.trees.iter().filter(|tree| tree.writable) {
             for path in git::directories_above(&tree.path).map_err(WalkError::from)? {
                 names.add_git_directory(&path).map_err(WalkError::from)?;
             }
@@ -105,53 +105,53 @@ pub fn survey<E: From<WalkError>>(
         names.settle().map_err(WalkError::from)?;
     }
     loop {
-        surveyor = Surveyor::new(names.guards_git, &mut *enter, &mut lent);
-        for index in 0..ground.trees.len() {
-            walker.tree(names, ground, index, &mut surveyor)?;
+        scanner = Scanner::new(names.guards_git, &mut *enter, &mut reopened);
+        for index in 0..roots.trees.len() {
+            walker.tree(names, roots, index, &mut scanner)?;
         }
-        for link in &surveyor.links {
-            link.extend(names, ground)?;
+        for link in &scanner.links {
+            link.extend(names, roots)?;
         }
-        for path in &surveyor.git {
+        for path in &scanner.git {
             names.add_git_directory(path).map_err(WalkError::from)?;
         }
-        for path in &surveyor.obeyed.paths {
-            names.add_path(Rule::Protect, path);
+        for path in &scanner.trusted.paths {
+            names.add_path(NameRule::Protect, path);
         }
         if !names.settle().map_err(WalkError::from)? {
             break;
         }
         rounds += 1;
         if rounds == MAX_ROUNDS {
-            let last = surveyor
+            let last = scanner
                 .links
                 .last()
-                .map_or_else(|| ground.trees[0].path.clone(), |link| link.path.clone());
+                .map_or_else(|| roots.trees[0].path.clone(), |link| link.path.clone());
             return Err(WalkError::Links { path: last }.into());
         }
     }
-    let Surveyor { mut found, pins, mut linked, obeyed, .. } = surveyor;
-    for base in obeyed.bases {
-        found.covers.extend(pins_to(ground, base)?);
+    let Scanner { mut found, pins, mut linked, trusted, .. } = scanner;
+    for base in trusted.bases {
+        found.covers.extend(pins_to(roots, base)?);
     }
     linked.extend(
-        closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }),
+        closed.iter().map(|identity| MultiLinkFile { identity: *identity, kind: CoverKind::Mask }),
     );
     if !linked.is_empty() {
-        let mut others = OtherNames::<E>::new(&linked, &lent);
-        for index in 0..ground.trees.len() {
-            walker.tree(names, ground, index, &mut others)?;
+        let mut others = OtherNames::<E>::new(&linked, &reopened);
+        for index in 0..roots.trees.len() {
+            walker.tree(names, roots, index, &mut others)?;
         }
         let OtherNames { covers, locked, .. } = others;
         found.covers.extend(covers);
         found.held.extend(locked);
     }
     for (index, path) in pins {
-        found.covers.extend(pin(&ground.trees[index], &path)?);
+        found.covers.extend(pin(&roots.trees[index], &path)?);
     }
-    if !lent.is_empty() {
-        found.covers.retain(|cover| !lent.covers(cover.path.as_bytes()));
-        let (covers, shut) = lent
+    if !reopened.is_empty() {
+        found.covers.retain(|cover| !reopened.covers(cover.path.as_bytes()));
+        let (covers, shut) = reopened
             .restore()
             .map_err(|(cover, source)| WalkError::List { path: cover.path, source })?;
         found.covers.extend(covers);
@@ -168,7 +168,7 @@ pub fn survey<E: From<WalkError>>(
 fn weight(cover: &Cover) -> u8 {
     match cover.kind {
         CoverKind::Mask => 0,
-        CoverKind::Stranger => 1,
+        CoverKind::ForeignSocket => 1,
         CoverKind::Lock => 2,
         CoverKind::Pin => 3,
     }
@@ -189,9 +189,9 @@ pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
 }
 
 /// The directories from the root of a tree to one that must stay where it is.
-fn pins_to(ground: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
+fn pins_to(roots: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let path = AbsPath::new(Text::from_bytes(path)?)?;
-    let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else {
+    let Some((tree, below)) = roots.place_of(&path).filter(|(tree, _)| tree.writable) else {
         return Ok(Vec::new());
     };
     let ends = below
@@ -219,10 +219,10 @@ pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkE
 
 /// The directories below the root of its tree that a match rests on, as paths relative to the tree.
 pub fn pins(
-    names: &mut Names,
+    names: &mut NamePatterns,
     tree: &OpenTree,
     path: &[u8],
-    rule: StemId,
+    rule: PrefixId,
     folding: bool,
 ) -> Result<Vec<Vec<u8>>, WalkError> {
     let depth = tree.depth();
@@ -243,24 +243,24 @@ struct LinkFound {
 
 impl LinkFound {
     /// What it leads to counts as well, and every link on the way is as good as the first.
-    fn extend(&self, names: &mut Names, ground: &TreeRoots) -> Result<(), WalkError> {
+    fn extend(&self, names: &mut NamePatterns, roots: &TreeRoots) -> Result<(), WalkError> {
         let Some(followed) = symlink::leads_to(&self.path)? else { return Ok(()) };
-        let writable = |path: &AbsPath| ground.tree_of(path).is_some_and(|tree| tree.writable);
+        let writable = |path: &AbsPath| roots.tree_of(path).is_some_and(|tree| tree.writable);
         for link in followed.links.iter().filter(|link| writable(link)) {
-            names.add_path(Rule::Link, link.as_bytes());
+            names.add_path(NameRule::Link, link.as_bytes());
         }
-        let Some(tree) = ground.tree_of(&followed.end) else { return Ok(()) };
+        let Some(tree) = roots.tree_of(&followed.end) else { return Ok(()) };
         // One that leads up to where it lies itself would lock everything there.
         let is_above = self.path.is_within(&followed.end);
         match self.verdict {
-            NameDecision::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
+            NameDecision::Deny(_) => names.add_path(NameRule::Deny, followed.end.as_bytes()),
             NameDecision::Protect(_) if tree.writable => {
-                names.add_path(Rule::Protect, followed.end.as_bytes())
+                names.add_path(NameRule::Protect, followed.end.as_bytes())
             }
             NameDecision::Through if tree.writable && !is_above => {
-                names.add_path(Rule::Protect, followed.end.as_bytes())
+                names.add_path(NameRule::Protect, followed.end.as_bytes())
             }
-            NameDecision::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
+            NameDecision::OnPath => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
             NameDecision::Protect(_)
             | NameDecision::Through
             | NameDecision::Link(_)
@@ -272,21 +272,21 @@ impl LinkFound {
 }
 
 /// A file that has other names.
-struct Linked {
+struct MultiLinkFile {
     identity: Identity,
     kind: CoverKind,
 }
 
-struct Surveyor<'e, 'f, E> {
+struct Scanner<'e, 'f, E> {
     guards_git: bool,
     enter: &'e mut Enter<'f, E>,
-    lent: &'e mut Lent,
-    found: Survey,
+    reopened: &'e mut ReopenedDirs,
+    found: ScanResult,
     pins: BTreeSet<(usize, Vec<u8>)>,
     links: Vec<LinkFound>,
-    linked: Vec<Linked>,
+    linked: Vec<MultiLinkFile>,
     /// What the configurations of repositories make git obey.
-    obeyed: Obeyed,
+    trusted: TrustedPaths,
     /// Directories that are git's by their parts, the same way.
     git: Vec<Vec<u8>>,
     /// Bytes of the paths that were found, and of flagged names.
@@ -294,23 +294,23 @@ struct Surveyor<'e, 'f, E> {
     listed: usize,
 }
 
-impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
+impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
     fn new(
         guards_git: bool,
         enter: &'e mut Enter<'f, E>,
-        lent: &'e mut Lent,
-    ) -> Surveyor<'e, 'f, E> {
+        reopened: &'e mut ReopenedDirs,
+    ) -> Scanner<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let (obeyed, git) = (Obeyed::default(), Vec::new());
-        Surveyor {
+        let (trusted, git) = (TrustedPaths::default(), Vec::new());
+        Scanner {
             guards_git,
             enter,
-            lent,
-            found: Survey::default(),
+            reopened,
+            found: ScanResult::default(),
             pins,
             links,
             linked,
-            obeyed,
+            trusted,
             git,
             kept: 0,
             listed: 0,
@@ -319,7 +319,7 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
-            self.linked.push(Linked { identity: Identity::from(stat), kind });
+            self.linked.push(MultiLinkFile { identity: Identity::from(stat), kind });
         }
     }
 
@@ -342,18 +342,20 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
         walk::keep(&mut self.kept, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
         if dir.tree.writable {
-            self.found.held.extend(Held::new(dir, name)?);
+            self.found.held.extend(HeldName::new(dir, name)?);
         }
         Ok(())
     }
 }
 
-impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
+impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     type Error = E;
 
-    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, E> {
+    fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, E> {
         // Nothing gets in there during the run: there is nothing to watch for.
-        if !self.lent.is_empty() && self.lent.covers(dir.tree.absolute(dir.path)?.as_bytes()) {
+        if !self.reopened.is_empty()
+            && self.reopened.covers(dir.tree.absolute(dir.path)?.as_bytes())
+        {
             return Ok(Some(dir.node));
         }
         (self.enter)(names, dir).map(Some)
@@ -363,7 +365,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         &mut self,
         tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
             NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
@@ -380,7 +382,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
 
     fn found(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, E> {
@@ -413,8 +415,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
                     Ok(said) => {
-                        let held = Held::new(dir, entry.name)?;
-                        let through = |Held { parent, name, object }| Through {
+                        let held = HeldName::new(dir, entry.name)?;
+                        let through = |HeldName { parent, name, object }| GitLink {
                             dir: parent,
                             name,
                             object,
@@ -444,24 +446,26 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
                 let whole = [&git::whole_path(dir)[..], b"/", name].concat();
-                let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
-                    Some(Role::Config) => git::obeyed_by(dir, entry.name),
-                    Some(Role::GitFile) => match git::obeyed_from(dir, entry.name) {
+                let trusted = match names.git.role(&whole).filter(|_| dir.tree.writable) {
+                    Some(Role::Config) => git::trusted_paths_of_config(dir, entry.name),
+                    Some(Role::GitFile) => match git::trusted_paths_of_git_file(dir, entry.name) {
                         // What git can not read it does not obey. In the trees it is looked at by
                         // itself.
-                        Err(Unread { source: Errno::ACCESS, .. }) => Ok(Obeyed::default()),
-                        obeyed => obeyed,
+                        Err(UnreadableGitFile { source: Errno::ACCESS, .. }) => {
+                            Ok(TrustedPaths::default())
+                        }
+                        trusted => trusted,
                     },
-                    _ => Ok(Obeyed::default()),
+                    _ => Ok(TrustedPaths::default()),
                 };
-                self.obeyed.extend(obeyed.map_err(WalkError::from)?);
+                self.trusted.extend(trusted.map_err(WalkError::from)?);
                 Ok(Some(Below::Locked))
             }
             NameDecision::Link(_) => {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
-            NameDecision::Way if dir.tree.writable && dir.below != Below::Locked => {
+            NameDecision::OnPath if dir.tree.writable && dir.below != Below::Locked => {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
@@ -469,7 +473,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.put(dir, entry.name, &stat, CoverKind::Mask)?;
                 Ok(None)
             }
-            NameDecision::Way | NameDecision::Through | NameDecision::Free => Ok(None),
+            NameDecision::OnPath | NameDecision::Through | NameDecision::Free => Ok(None),
         }
     }
 
@@ -514,7 +518,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it
     /// is locked.
-    fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+    fn leave(&mut self, names: &mut NamePatterns, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());
@@ -534,7 +538,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
         self.git.push(path);
         for name in [c"config", c"config.worktree"] {
-            self.obeyed.extend(git::obeyed_by(dir, name).map_err(WalkError::from)?);
+            self.trusted.extend(git::trusted_paths_of_config(dir, name).map_err(WalkError::from)?);
         }
         Ok(())
     }
@@ -545,40 +549,40 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.lent.is_known(Identity::from(&stat)) {
+        if self.reopened.is_known(Identity::from(&stat)) {
             return Ok(false);
         }
         let mask = cover(tree.absolute(path)?, &stat, CoverKind::Mask)?;
-        Ok(self.lent.open(tree, object, &stat, mask).map_err(failed)?)
+        Ok(self.reopened.open(tree, object, &stat, mask).map_err(failed)?)
     }
 }
 
 /// The second walk, when it is needed: other names of the same files.
 struct OtherNames<'s, E> {
     /// Directories that the first walk has closed as a whole.
-    lent: &'s Lent,
+    reopened: &'s ReopenedDirs,
     linked: Vec<(u64, Identity, CoverKind)>,
     covers: Vec<Cover>,
-    locked: Vec<Held>,
+    locked: Vec<HeldName>,
     error: PhantomData<E>,
 }
 
 impl<'s, E: From<WalkError>> OtherNames<'s, E> {
-    fn new(linked: &[Linked], lent: &'s Lent) -> OtherNames<'s, E> {
+    fn new(linked: &[MultiLinkFile], reopened: &'s ReopenedDirs) -> OtherNames<'s, E> {
         // Of one file that is denied under one name and protected under another, the deny comes
         // first.
-        let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
+        let key = |linked: &MultiLinkFile| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
         linked.dedup_by_key(|(_, identity, _)| *identity);
-        OtherNames { lent, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
+        OtherNames { reopened, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
     }
 }
 
 impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     type Error = E;
 
-    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
+    fn enter(&mut self, _names: &NamePatterns, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
         Ok(Some(0))
     }
 
@@ -586,7 +590,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         &mut self,
         _tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, E> {
         let below = if look.opened_below { Below::Carved } else { Below::Locked };
         Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(below))
@@ -594,7 +598,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
 
     fn found(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, E> {
@@ -634,7 +638,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let name = entry.name.to_bytes();
         self.covers.push(cover(dir.absolute(name)?, &stat, *kind)?);
         if *kind == CoverKind::Lock {
-            self.locked.extend(Held::new(dir, entry.name)?);
+            self.locked.extend(HeldName::new(dir, entry.name)?);
         }
         Ok(())
     }
@@ -642,7 +646,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.lent.is_known(Identity::from(&stat)) {
+        if self.reopened.is_known(Identity::from(&stat)) {
             Ok(false)
         } else {
             Err(failed(Errno::ACCESS).into())

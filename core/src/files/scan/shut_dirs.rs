@@ -16,18 +16,18 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 
 #[derive(Default)]
-pub struct Lent {
-    shut: Vec<Shut>,
+pub struct ReopenedDirs {
+    shut: Vec<ShutDir>,
 }
 
-struct Shut {
+struct ShutDir {
     cover: Cover,
     object: Object,
     /// What gives the mode back. None: the directory was left as it is.
     opened: Option<(OwnedFd, Mode)>,
 }
 
-impl Lent {
+impl ReopenedDirs {
     /// Opens a directory of the same owner, and notes what is to be laid over it. False: it stays
     /// shut.
     pub fn open(
@@ -41,7 +41,7 @@ impl Lent {
         let object = Object::at(dir, c"")?;
         let opened = if own && (tree.writable || tree.watched) { lend(dir, stat)? } else { None };
         let is_open = opened.is_some();
-        self.shut.push(Shut { cover, object, opened });
+        self.shut.push(ShutDir { cover, object, opened });
         Ok(is_open)
     }
 
@@ -51,7 +51,7 @@ impl Lent {
 
     /// Does it lie in a directory that is closed as a whole?
     fn holds(&self, path: &[u8]) -> bool {
-        let holds = |shut: &Shut| {
+        let holds = |shut: &ShutDir| {
             path.strip_prefix(shut.cover.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
         };
         self.shut.iter().any(holds)
@@ -71,7 +71,7 @@ impl Lent {
         let (mut covers, mut objects) = (Vec::new(), Vec::new());
         // The innermost first: each is reached by its descriptor, but who looks meanwhile finds the
         // order of before.
-        while let Some(Shut { cover, mut object, opened }) = self.shut.pop() {
+        while let Some(ShutDir { cover, mut object, opened }) = self.shut.pop() {
             if let Some((dir, mode)) = opened {
                 match set_mode(&dir, mode).and_then(|()| Object::at(&dir, c"")) {
                     Ok(now) => object = now,
@@ -86,7 +86,7 @@ impl Lent {
 }
 
 /// After an error the start ends, and says why. Modes go back as far as they can.
-impl Drop for Lent {
+impl Drop for ReopenedDirs {
     fn drop(&mut self) {
         for shut in self.shut.drain(..).rev() {
             if let Some((dir, mode)) = shut.opened {

@@ -25,8 +25,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use super::git::{self, Unread};
-use super::patterns::{Look, Names, NamesError, StateId, StemId};
+use super::git::{self, UnreadableGitFile};
+use super::patterns::{NameMatch, NamePatterns, NamePatternsError, PrefixId, StateId};
 use super::tree_roots::OpenTree;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -36,7 +36,7 @@ pub use walker::{Walker, searchable, shown};
 /// No tree is searched deeper: a path of PATH_MAX bytes has half as many names.
 pub const MAX_DEPTH: usize = 4096;
 /// A name that appears during a run is looked at within this time, or the run ends.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
+pub const MAX_NAME_DELAY: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
@@ -54,14 +54,14 @@ pub enum WalkError {
     Moved { path: AbsPath },
     #[error(
         "{path} and other directories of settings and secrets hold more than {} directories: links in them can not be followed",
-        crate::files::linked_dirs::MOST_DIRECTORIES
+        crate::files::linked_dirs::MAX_LINKED_DIRS
     )]
     Crowded { path: AbsPath },
     #[error("there is not enough memory for the names that are searched")]
     Memory,
-    #[error("the paths of the names that were found take more than {} MB", MOST_KEPT >> 20)]
+    #[error("the paths of the names that were found take more than {} MB", MAX_FOUND_PATHS_BYTES >> 20)]
     TooMuch,
-    #[error("names appear faster than they can be searched: the oldest waited for {} s", LONGEST_WAIT.as_secs())]
+    #[error("names appear faster than they can be searched: the oldest waited for {} s", MAX_NAME_DELAY.as_secs())]
     Behind,
     #[error("symlinks at protected names lead to one another without end ({path})")]
     Links { path: AbsPath },
@@ -72,13 +72,13 @@ pub enum WalkError {
     #[error("{path}, made during the run, can not be taken away: {source}")]
     Left { path: AbsPath, source: Errno },
     #[error(transparent)]
-    Names(#[from] NamesError),
+    Names(#[from] NamePatternsError),
     #[error("a name that was found is none: {0}")]
     Path(#[from] crate::plan::wire::bytes::TextError),
 }
 
-impl From<Unread> for WalkError {
-    fn from(Unread { path, source }: Unread) -> WalkError {
+impl From<UnreadableGitFile> for WalkError {
+    fn from(UnreadableGitFile { path, source }: UnreadableGitFile) -> WalkError {
         match Text::from_bytes(path).and_then(AbsPath::new) {
             Ok(path) => WalkError::Git { path, source },
             Err(error) => WalkError::Path(error),
@@ -122,12 +122,12 @@ impl From<TryReserveError> for WalkError {
 
 /// What the paths of names that were found may take, all together. A path may be much longer than
 /// PATH_MAX.
-const MOST_KEPT: usize = 64 << 20;
+const MAX_FOUND_PATHS_BYTES: usize = 64 << 20;
 
 /// Adds a path to those that are kept for information only. False: there are too many, and this one
 /// is not.
 pub fn lists(listed: &mut usize, path: &[u8]) -> bool {
-    let fits = path.len() <= MOST_KEPT.saturating_sub(*listed);
+    let fits = path.len() <= MAX_FOUND_PATHS_BYTES.saturating_sub(*listed);
     *listed += if fits { path.len() } else { 0 };
     fits
 }
@@ -135,19 +135,19 @@ pub fn lists(listed: &mut usize, path: &[u8]) -> bool {
 /// Adds a path to those that are kept.
 pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
     *kept += path.len();
-    if *kept > MOST_KEPT { Err(WalkError::TooMuch) } else { Ok(()) }
+    if *kept > MAX_FOUND_PATHS_BYTES { Err(WalkError::TooMuch) } else { Ok(()) }
 }
 
 /// What the rules say of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameDecision {
     /// The rule that says so, if it was a pattern.
-    Deny(Option<StemId>),
-    Protect(Option<StemId>),
+    Deny(Option<PrefixId>),
+    Protect(Option<PrefixId>),
     /// A symlink on the way to something denied or protected.
-    Link(Option<StemId>),
+    Link(Option<PrefixId>),
     /// A symlink that patterns go through.
-    Way,
+    OnPath,
     /// A symlink that others go through who know nothing of it: git, which writes to names in its
     /// own directory, and whoever reads what is locked.
     Through,
@@ -211,7 +211,7 @@ impl Dir<'_> {
     }
 
     /// Does it belong to a repository, of whatever work tree?
-    pub fn is_in_git(&self, names: &Names) -> bool {
+    pub fn is_in_git(&self, names: &NamePatterns) -> bool {
         names.guards_git && names.git.holds(&git::whole_path(self), self.folding)
     }
 
@@ -232,7 +232,7 @@ pub struct Entry<'a> {
     /// As the listing has it; 0 when nobody listed.
     pub inode: u64,
     pub verdict: NameDecision,
-    pub look: Look,
+    pub look: NameMatch,
 }
 
 /// The names that make a directory one of git's, when they come together.
@@ -267,21 +267,21 @@ pub trait Visitor {
     type Error: From<WalkError>;
 
     /// A directory was opened and is not listed yet. None: it is not to be.
-    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
+    fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
 
     /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
     fn root(
         &mut self,
         tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, Self::Error>;
 
     /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is
     /// walked.
     fn found(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, Self::Error>;
@@ -310,7 +310,7 @@ pub trait Visitor {
     /// All entries were seen.
     fn leave(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         _dir: &Dir<'_>,
         _parts: GitParts,
     ) -> Result<(), Self::Error> {
@@ -339,11 +339,11 @@ fn is_last(path: &[u8], name: &[u8]) -> bool {
 }
 
 fn verdict(
-    names: &Names,
+    names: &NamePatterns,
     dir: &Dir<'_>,
     name: &[u8],
     file_type: FileType,
-    look: Look,
+    look: NameMatch,
 ) -> NameDecision {
     if dir.below == Below::Masked {
         return NameDecision::Free;
@@ -356,11 +356,11 @@ fn verdict(
 
 /// What the rules say of an entry as if no rule denied it.
 pub fn verdict_without_denial(
-    names: &Names,
+    names: &NamePatterns,
     dir: &Dir<'_>,
     name: &[u8],
     file_type: FileType,
-    look: Look,
+    look: NameMatch,
 ) -> NameDecision {
     let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
@@ -378,14 +378,14 @@ pub fn verdict_without_denial(
             return NameDecision::Protect(None);
         }
         if link && look.way_to_protected {
-            return NameDecision::Way;
+            return NameDecision::OnPath;
         }
         if link && look.link.is_some() {
             return NameDecision::Link(look.link);
         }
     }
     match file_type {
-        FileType::Symlink if look.way_to_denied => NameDecision::Way,
+        FileType::Symlink if look.way_to_denied => NameDecision::OnPath,
         FileType::Symlink
             if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) =>
         {

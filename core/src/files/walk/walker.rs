@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, verdict};
-use crate::files::patterns::{Names, StateId};
+use crate::files::patterns::{NamePatterns, StateId};
 use crate::files::symlink;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::kernel::filesystem::Volume;
@@ -16,14 +16,14 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
-const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
+const LIST_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
 
 /// For a directory whose children are opened, and which is not listed.
-const PATH: OFlags =
+const PATH_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A directory that waits to be listed: a name in the directory that is on top of the levels.
-struct Waiting {
+struct PendingDir {
     /// Where its name begins among the names that wait. It ends with a NUL, and is the last one
     /// there.
     name: usize,
@@ -41,7 +41,7 @@ struct NextDir<'n> {
 }
 
 /// A directory on the path that the walk is on. It was listed; some of its children may wait.
-struct Level {
+struct WalkLevel {
     /// None: there are too many.
     fd: Option<OwnedFd>,
     identity: Identity,
@@ -56,7 +56,7 @@ struct Level {
     first: usize,
 }
 
-impl Level {
+impl WalkLevel {
     fn dir<'a>(
         &self,
         tree: &'a OpenTree,
@@ -64,7 +64,7 @@ impl Level {
         fd: BorrowedFd<'a>,
         path: &'a [u8],
     ) -> Dir<'a> {
-        let Level { identity, state, below, folding, numbers_agree, node, .. } = *self;
+        let WalkLevel { identity, state, below, folding, numbers_agree, node, .. } = *self;
         Dir {
             tree,
             tree_index,
@@ -83,8 +83,8 @@ impl Level {
 /// The memory that walks use again and again.
 #[derive(Default)]
 pub struct Walker {
-    levels: Vec<Level>,
-    waiting: Vec<Waiting>,
+    levels: Vec<WalkLevel>,
+    pending: Vec<PendingDir>,
     names: Vec<u8>,
     path: Vec<u8>,
     listing: Vec<u8>,
@@ -99,26 +99,26 @@ pub struct Walker {
     pub deadline: Option<Instant>,
 }
 
-const LISTING: usize = 32 * 1024;
+const LISTING_BUFFER_BYTES: usize = 32 * 1024;
 /// In one directory.
-const MOST_STALE: usize = 100_000;
+const MAX_STALE_ENTRIES: usize = 100_000;
 /// In one walk.
-const MOST_CHANGED: usize = 10_000;
+const MAX_CHANGED_NAMES: usize = 10_000;
 /// Levels whose descriptors are held.
-const MOST_OPEN: usize = 64;
+const MAX_OPEN_LEVELS: usize = 64;
 /// The walk asks whether it has to stop at every directory, and after so many entries of one.
-const ENTRIES: usize = 1024;
+const ENTRIES_PER_CHECK: usize = 1024;
 
 impl Walker {
     /// Walks a whole tree.
     pub fn tree<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         index: usize,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
-        let tree = &ground.trees[index];
+        let tree = &roots.trees[index];
         // Only a tree that can be written, or a copy of it, was asked for by the user; what is read
         // may be the system's.
         let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
@@ -136,8 +136,8 @@ impl Walker {
         self.path.clear();
         self.base = 0;
         let next = NextDir { parent: None, name: c"", state: look.next, below };
-        let outcome = self.list(names, ground, index, next, visitor);
-        let outcome = outcome.and_then(|()| self.run(names, ground, index, visitor));
+        let outcome = self.list(names, roots, index, next, visitor);
+        let outcome = outcome.and_then(|()| self.run(names, roots, index, visitor));
         self.rest();
         outcome
     }
@@ -145,8 +145,8 @@ impl Walker {
     /// Judges one entry of an open directory, and walks what is below it.
     pub fn entry<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         dir: &Dir<'_>,
         name: &CStr,
         file_type: FileType,
@@ -154,7 +154,7 @@ impl Walker {
     ) -> Result<(), V::Error> {
         self.path.clear();
         let outcome = self.consider(names, dir, name, file_type, 0, visitor).and_then(|()| {
-            if self.waiting.is_empty() {
+            if self.pending.is_empty() {
                 return Ok(());
             }
             let fd = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0)
@@ -164,7 +164,7 @@ impl Walker {
             self.base = self.path.iter().filter(|byte| **byte == b'/').count();
             let Dir { identity, state, below, folding, numbers_agree, node, .. } = *dir;
             let path = self.path.len();
-            let level = Level {
+            let level = WalkLevel {
                 fd: Some(fd),
                 identity,
                 state,
@@ -176,7 +176,7 @@ impl Walker {
                 first: 0,
             };
             self.levels.push(level);
-            self.run(names, ground, dir.tree_index, visitor)
+            self.run(names, roots, dir.tree_index, visitor)
         });
         self.rest();
         outcome
@@ -184,16 +184,16 @@ impl Walker {
 
     /// Nothing waits any more. What was large goes back.
     fn rest(&mut self) {
-        const SMALL: usize = 64 * 1024;
+        const MAX_KEPT_BYTES: usize = 64 * 1024;
         self.levels.clear();
-        self.waiting.clear();
+        self.pending.clear();
         self.names.clear();
         self.changed = 0;
-        if self.names.capacity() > SMALL {
+        if self.names.capacity() > MAX_KEPT_BYTES {
             self.names = Vec::new();
-            self.waiting = Vec::new();
+            self.pending = Vec::new();
         }
-        if self.path.capacity() > SMALL {
+        if self.path.capacity() > MAX_KEPT_BYTES {
             (self.path, self.levels) = (Vec::new(), Vec::new());
         }
     }
@@ -210,18 +210,18 @@ impl Walker {
 
     fn run<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         index: usize,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         let mut name = Vec::new();
         while let Some(level) = self.levels.last() {
-            if self.waiting.len() == level.first {
-                self.go_back(&ground.trees[index], visitor)?;
+            if self.pending.len() == level.first {
+                self.go_back(&roots.trees[index], visitor)?;
                 continue;
             }
-            let Some(next) = self.waiting.pop() else { break };
+            let Some(next) = self.pending.pop() else { break };
             name.clear();
             name.extend_from_slice(&self.names[next.name..]);
             self.names.truncate(next.name);
@@ -232,9 +232,9 @@ impl Walker {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(name.to_bytes());
-            let (parent, Waiting { state, below, .. }) = (Some(self.levels.len() - 1), next);
+            let (parent, PendingDir { state, below, .. }) = (Some(self.levels.len() - 1), next);
             let next = NextDir { parent, name, state, below };
-            self.list(names, ground, index, next, visitor)?;
+            self.list(names, roots, index, next, visitor)?;
         }
         Ok(())
     }
@@ -249,12 +249,13 @@ impl Walker {
             let stat = rustix::fs::fstat(&fd)?;
             Ok::<_, Errno>((Identity::from(&stat) == level.identity).then_some(fd))
         };
-        let above = |fd: OwnedFd| rustix::fs::openat(fd, c"..", PATH, Mode::empty()).and_then(same);
+        let above =
+            |fd: OwnedFd| rustix::fs::openat(fd, c"..", PATH_FLAGS, Mode::empty()).and_then(same);
         let path = &self.path[..level.path];
         level.fd = match done.fd.map(above) {
             Some(Ok(Some(fd))) => Some(fd),
             // What we come from was moved away, or shut: its parent may still be where it was.
-            _ => match tree.open(path, PATH).and_then(same) {
+            _ => match tree.open(path, PATH_FLAGS).and_then(same) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => None,
                 Err(source) => {
@@ -264,14 +265,14 @@ impl Walker {
             },
         };
         if level.fd.is_none() {
-            let (first, waits) = (level.first, self.waiting.len() > level.first);
+            let (first, waits) = (level.first, self.pending.len() > level.first);
             if waits {
                 visitor.failed(WalkError::Moved { path: shown(tree, path) })?;
             }
-            if let Some(waiting) = self.waiting.get(first) {
-                self.names.truncate(waiting.name);
+            if let Some(pending) = self.pending.get(first) {
+                self.names.truncate(pending.name);
             }
-            self.waiting.truncate(first);
+            self.pending.truncate(first);
         }
         Ok(())
     }
@@ -280,15 +281,15 @@ impl Walker {
     /// path is the walk's.
     fn list<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         index: usize,
         next: NextDir<'_>,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         let NextDir { parent, name, state, below } = next;
         self.check()?;
-        let tree = &ground.trees[index];
+        let tree = &roots.trees[index];
         if self.base + self.levels.len() > MAX_DEPTH {
             return visitor.failed(WalkError::Deep { path: shown(tree, &self.path) });
         }
@@ -302,7 +303,7 @@ impl Walker {
             ),
             None => tree.open(b"", flags),
         };
-        let mut opened = searched(open(LIST));
+        let mut opened = searched(open(LIST_FLAGS));
         // The rights of the directory above may have been taken since it was listed, and then those
         // of this one.
         if let (Err(Errno::ACCESS), Some(above)) = (&opened, above)
@@ -314,10 +315,10 @@ impl Walker {
                 Ok(false) => return Ok(()),
                 Err(error) => return visitor.goes_on(error),
             }
-            opened = searched(open(LIST));
+            opened = searched(open(LIST_FLAGS));
         }
         if let Err(Errno::ACCESS) = opened {
-            opened = match open(PATH) {
+            opened = match open(PATH_FLAGS) {
                 Ok(object) => match visitor.shut(tree, &self.path, &object) {
                     Ok(true) => searched(reopen(&object)),
                     Ok(false) => return Ok(()),
@@ -330,7 +331,9 @@ impl Walker {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(()),
             // It is no directory any more.
-            Err(Errno::NOTDIR | Errno::LOOP) if self.changed < MOST_CHANGED && parent.is_some() => {
+            Err(Errno::NOTDIR | Errno::LOOP)
+                if self.changed < MAX_CHANGED_NAMES && parent.is_some() =>
+            {
                 self.changed += 1;
                 return self.look_again(names, tree, index, name, visitor);
             }
@@ -349,7 +352,7 @@ impl Walker {
             },
         };
         self.volume = Some(volume);
-        let mut level = Level {
+        let mut level = WalkLevel {
             fd: None,
             identity: Identity::from(&stat),
             state,
@@ -358,20 +361,20 @@ impl Walker {
             numbers_agree: volume.numbers_agree,
             node: parent.map_or(0, |parent| self.levels[parent].node),
             path: self.path.len(),
-            first: self.waiting.len(),
+            first: self.pending.len(),
         };
         let path = std::mem::take(&mut self.path);
         let mut listing = std::mem::take(&mut self.listing);
         let dir = level.dir(tree, index, fd.as_fd(), &path);
         let listed = self.entries(names, &mut level.node, dir, &mut listing, visitor);
         (self.path, self.listing) = (path, listing);
-        if !listed? || self.waiting.len() == level.first {
+        if !listed? || self.pending.len() == level.first {
             return Ok(());
         }
         level.fd = Some(fd);
         self.levels.try_reserve(1).map_err(WalkError::from)?;
         self.levels.push(level);
-        if let Some(oldest) = self.levels.len().checked_sub(MOST_OPEN + 1) {
+        if let Some(oldest) = self.levels.len().checked_sub(MAX_OPEN_LEVELS + 1) {
             self.levels[oldest].fd = None;
         }
         Ok(())
@@ -380,7 +383,7 @@ impl Walker {
     /// Lists an open directory. False: the visitor does not want it.
     fn entries<V: Visitor>(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         node: &mut u32,
         mut dir: Dir<'_>,
         listing: &mut Vec<u8>,
@@ -391,7 +394,7 @@ impl Walker {
             None => return Ok(false),
         }
         let (mut parts, mut stale, mut seen) = (GitParts::default(), 0, 0);
-        listing.try_reserve(LISTING).map_err(WalkError::from)?;
+        listing.try_reserve(LISTING_BUFFER_BYTES).map_err(WalkError::from)?;
         let mut entries = RawDir::new(dir.fd, listing.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = match entry {
@@ -399,7 +402,7 @@ impl Walker {
                 Err(Errno::NOENT) => return Ok(true), // removed while it was listed
                 // An overlay stops at a name that it can not look up, nobody can, and goes on
                 // behind it.
-                Err(Errno::STALE) if stale < MOST_STALE => {
+                Err(Errno::STALE) if stale < MAX_STALE_ENTRIES => {
                     stale += 1;
                     continue;
                 }
@@ -413,7 +416,7 @@ impl Walker {
                 continue;
             }
             seen += 1;
-            if seen % ENTRIES == 0 {
+            if seen % ENTRIES_PER_CHECK == 0 {
                 self.check()?;
             }
             parts.see(name.to_bytes(), dir.folding);
@@ -426,7 +429,7 @@ impl Walker {
     /// A name that was a directory's is something else's now.
     fn look_again<V: Visitor>(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         tree: &OpenTree,
         index: usize,
         name: &CStr,
@@ -451,7 +454,7 @@ impl Walker {
     /// What an entry is, and whether it has to be walked.
     fn consider<V: Visitor>(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         name: &CStr,
         file_type: FileType,
@@ -507,8 +510,8 @@ impl Walker {
     fn wait(&mut self, name: &CStr, state: StateId, below: Below) -> Result<(), WalkError> {
         let bytes = name.to_bytes_with_nul();
         self.names.try_reserve(bytes.len())?;
-        self.waiting.try_reserve(1)?;
-        self.waiting.push(Waiting { name: self.names.len(), state, below });
+        self.pending.try_reserve(1)?;
+        self.pending.push(PendingDir { name: self.names.len(), state, below });
         self.names.extend_from_slice(bytes);
         Ok(())
     }
@@ -516,7 +519,7 @@ impl Walker {
 
 /// Does a symlink lead to a directory of installed packages, where protected names may be made and
 /// changes are not told? What is there counts at the link's own place.
-fn leads_to_packages(names: &Names, dir: &Dir<'_>, name: &[u8]) -> bool {
+fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
     if names.packages.is_empty() {
         return false;
     }
@@ -545,17 +548,22 @@ fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
 /// For listing, a directory that is open for looking.
 fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 32];
-    rustix::fs::open(open_beneath::link_to(dir, &mut buffer), LIST | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(
+        open_beneath::link_to(dir, &mut buffer),
+        LIST_FLAGS | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }
 
 /// A path in a tree for a message: of a long one its beginning.
 pub fn shown(tree: &OpenTree, path: &[u8]) -> AbsPath {
-    const LONGEST: usize = 200;
-    let cut = match path.get(..LONGEST) {
-        Some(long) => {
-            [&long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(LONGEST)], b"/..."]
-                .concat()
-        }
+    const MAX_SHOWN_BYTES: usize = 200;
+    let cut = match path.get(..MAX_SHOWN_BYTES) {
+        Some(long) => [
+            &long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(MAX_SHOWN_BYTES)],
+            b"/...",
+        ]
+        .concat(),
         None => path.to_vec(),
     };
     tree.absolute(&cut).unwrap_or_else(|_| tree.path.clone())

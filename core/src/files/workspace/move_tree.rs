@@ -24,23 +24,23 @@ use crate::kernel::seccomp_notify::Answer;
 use crate::kernel::stderr;
 
 /// What is more than this is left to programs that copy by themselves: deeper, more, longer.
-const DEEPEST: usize = 100;
-const MOST_ENTRIES: usize = 1_000_000;
-const LONGEST: Duration = Duration::from_secs(600);
+const MAX_DEPTH: usize = 100;
+const MAX_ENTRIES: usize = 1_000_000;
+const MOVE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A directory into which something is put again and again can not be emptied.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
-const DIR: OFlags =
+const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const LISTING: usize = 32 * 1024;
+const LISTING_BUFFER_BYTES: usize = 32 * 1024;
 
 /// A name in an open directory.
-pub struct Name {
+pub struct NameInDir {
     pub dir: OwnedFd,
     pub name: CString,
 }
 
-impl Name {
+impl NameInDir {
     pub fn is_directory(&self) -> bool {
         let found = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
@@ -48,7 +48,7 @@ impl Name {
 }
 
 /// As renameat2(2), on the overlay whose mount this is.
-pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer {
+pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> Answer {
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
         Ok(()) => return Answer::Value(0),
         Err(Errno::XDEV) if flags.difference(RenameFlags::NOREPLACE).is_empty() => {}
@@ -56,7 +56,7 @@ pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer 
         // says.
         Err(errno) => return Answer::Fail(errno),
     }
-    let mut carrier = Carrier {
+    let mut carrier = TreeMover {
         mount,
         uid: rustix::process::geteuid().as_raw(),
         entries: 0,
@@ -75,7 +75,7 @@ pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer 
     }
 }
 
-struct Carrier {
+struct TreeMover {
     mount: u64,
     uid: u32,
     /// Seen so far.
@@ -86,8 +86,13 @@ struct Carrier {
     torn: bool,
 }
 
-impl Carrier {
-    fn rename(&mut self, old: &Name, new: &Name, flags: RenameFlags) -> Result<(), Errno> {
+impl TreeMover {
+    fn rename(
+        &mut self,
+        old: &NameInDir,
+        new: &NameInDir,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         self.check(open(&old.dir, &old.name).map_err(closed)?, 0)?;
         // The kernel asks the same in the end; there is no need to move everything for that.
         if let Ok(target) = open(&new.dir, &new.name)
@@ -95,9 +100,9 @@ impl Carrier {
         {
             return Err(Errno::NOTEMPTY);
         }
-        self.deadline = Some(Instant::now() + LONGEST);
+        self.deadline = Some(Instant::now() + MOVE_TIMEOUT);
         let temporary = temporary_name()?;
-        self.carry_dir(old.dir.as_fd(), &old.name, new.dir.as_fd(), &temporary)?;
+        self.move_dir(old.dir.as_fd(), &old.name, new.dir.as_fd(), &temporary)?;
         let named = rustix::fs::renameat_with(&new.dir, &temporary, &new.dir, &new.name, flags);
         if named.is_err() {
             let back = RenameFlags::NOREPLACE;
@@ -110,7 +115,7 @@ impl Carrier {
     /// What stands in the way, before anything is moved: a mount point, somebody else's directory,
     /// one that can not be listed, too much of everything.
     fn check(&mut self, dir: OwnedFd, depth: usize) -> Result<(), Errno> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(Errno::XDEV);
         }
         for name in list(&dir).map_err(closed)? {
@@ -123,7 +128,7 @@ impl Carrier {
                 return Err(Errno::BUSY);
             }
             if is_dir(&found) {
-                if found.stx_uid != self.uid || self.entries > MOST_ENTRIES {
+                if found.stx_uid != self.uid || self.entries > MAX_ENTRIES {
                     return Err(Errno::XDEV);
                 }
                 self.check(open(&dir, &name).map_err(closed)?, depth + 1)?;
@@ -133,8 +138,8 @@ impl Carrier {
     }
 
     /// Moves everything in a directory to another one.
-    fn carry(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-        for _ in 0..ROUNDS {
+    fn move_entries(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+        for _ in 0..MAX_ROUNDS {
             let names = list(from)?;
             if names.is_empty() {
                 return Ok(());
@@ -143,13 +148,13 @@ impl Carrier {
                 if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
                     return Err(Errno::XDEV);
                 }
-                self.carry_entry(from, to, &name)?;
+                self.move_entry(from, to, &name)?;
             }
         }
         Err(Errno::BUSY)
     }
 
-    fn carry_entry(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    fn move_entry(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
         let refused = match rustix::fs::renameat_with(from, name, to, name, RenameFlags::NOREPLACE)
         {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -161,11 +166,11 @@ impl Carrier {
         if !matches!(refused, Errno::XDEV | Errno::ACCESS) || !is_dir() {
             return Err(refused);
         }
-        self.carry_dir(from.as_fd(), name, to.as_fd(), name)
+        self.move_dir(from.as_fd(), name, to.as_fd(), name)
     }
 
     /// Makes the new one, fills it, makes it like the old one, and removes the old one.
-    fn carry_dir(
+    fn move_dir(
         &mut self,
         from: BorrowedFd<'_>,
         name: &CStr,
@@ -173,7 +178,7 @@ impl Carrier {
         new_name: &CStr,
     ) -> Result<(), Errno> {
         let source = open(from, name)?;
-        let facts = Facts::of(&source)?;
+        let facts = DirMetadata::of(&source)?;
         if facts.mount != self.mount {
             return Err(Errno::BUSY);
         }
@@ -181,12 +186,12 @@ impl Carrier {
         let target = open(to, new_name)?;
         let moved = facts
             .open_up(&source)
-            .and_then(|()| self.carry(&source, &target))
+            .and_then(|()| self.move_entries(&source, &target))
             .and_then(|()| facts.give(&target))
             .and_then(|()| self.remove(from, name, &source, &target));
         if moved.is_err() {
             let deadline = self.deadline.take();
-            let emptied = facts.open_up(&target).and_then(|()| self.carry(&target, &source));
+            let emptied = facts.open_up(&target).and_then(|()| self.move_entries(&target, &source));
             self.deadline = deadline;
             self.torn |=
                 emptied.is_err() || rustix::fs::unlinkat(to, new_name, AtFlags::REMOVEDIR).is_err();
@@ -204,9 +209,9 @@ impl Carrier {
         source: &OwnedFd,
         target: &OwnedFd,
     ) -> Result<(), Errno> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             match rustix::fs::unlinkat(from, name, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY) => self.carry(source, target)?,
+                Err(Errno::NOTEMPTY) => self.move_entries(source, target)?,
                 removed => return removed,
             }
         }
@@ -215,7 +220,7 @@ impl Carrier {
 }
 
 /// What a directory has besides its entries.
-struct Facts {
+struct DirMetadata {
     mount: u64,
     mode: Mode,
     gid: u32,
@@ -223,14 +228,14 @@ struct Facts {
     attributes: Vec<(CString, Vec<u8>)>,
 }
 
-impl Facts {
-    fn of(dir: &OwnedFd) -> Result<Facts, Errno> {
+impl DirMetadata {
+    fn of(dir: &OwnedFd) -> Result<DirMetadata, Errno> {
         let found = look(dir, c"")?;
         let time = |time: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: time.tv_sec,
             tv_nsec: time.tv_nsec.into(),
         };
-        Ok(Facts {
+        Ok(DirMetadata {
             mount: found.stx_mnt_id,
             mode: Mode::from_raw_mode((found.stx_mode & 0o7777).into()),
             gid: found.stx_gid,
@@ -284,7 +289,7 @@ fn attributes(dir: &OwnedFd) -> Result<Vec<(CString, Vec<u8>)>, Errno> {
 }
 
 fn open(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(dir, name, DIR, Mode::empty())
+    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())
 }
 
 /// A directory that its owner may not list can not be carried: the overlay's own answer is all
@@ -304,7 +309,7 @@ fn is_dir(found: &Statx) -> bool {
 
 fn list(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let opened = open(dir, c".")?;
-    let mut buffer = Vec::with_capacity(LISTING);
+    let mut buffer = Vec::with_capacity(LISTING_BUFFER_BYTES);
     let mut entries = RawDir::new(&opened, buffer.spare_capacity_mut());
     let mut names = Vec::new();
     while let Some(entry) = entries.next() {

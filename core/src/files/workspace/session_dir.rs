@@ -18,12 +18,12 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Plan, Workspace};
 
-const NOTE: &CStr = c"session.json";
-const HIDDEN: &CStr = c"hidden.jsonl";
-const DIRECTORIES: &CStr = c"directories";
-const LOCK_LIMIT: Duration = Duration::from_secs(1);
+const SESSION_FILE: &CStr = c"session.json";
+const HIDDEN_FILE: &CStr = c"hidden.jsonl";
+const DIRECTORIES_FILE: &CStr = c"directories";
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-const DIR: OFlags =
+const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug, thiserror::Error)]
@@ -99,14 +99,14 @@ impl Session {
         lower: &Stat,
     ) -> Result<Session, SessionError> {
         let missing = |source| SessionError::Missing { path: path.clone(), source };
-        let dir = rustix::fs::open(path.as_str(), DIR, Mode::empty()).map_err(missing)?;
+        let dir = rustix::fs::open(path.as_str(), DIR_FLAGS, Mode::empty()).map_err(missing)?;
         lock(&dir).map_err(|_| SessionError::Running { path: path.clone() })?;
         let open =
-            |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
+            |name: &CStr| rustix::fs::openat(&dir, name, DIR_FLAGS, Mode::empty()).map_err(missing);
         let (upper, work) = (open(c"upper")?, open(c"work")?);
         let note = rustix::fs::openat(
             &dir,
-            NOTE,
+            SESSION_FILE,
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
             Mode::empty(),
         );
@@ -139,14 +139,15 @@ impl Session {
 
     /// What the copy is written to. In the first process of the new namespaces only: what was
     /// opened before belongs to the mounts of another one, which the overlay does not take.
-    pub fn reopen(&self) -> Result<Above, Errno> {
+    pub fn reopen(&self) -> Result<SessionLayers, Errno> {
         let again = |name: &str, known: &OwnedFd| {
-            let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
+            let opened =
+                rustix::fs::open(format!("{}/{name}", self.path), DIR_FLAGS, Mode::empty())?;
             let same = Identity::from(&rustix::fs::fstat(&opened)?)
                 == Identity::from(&rustix::fs::fstat(known)?);
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
-        Ok(Above { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
+        Ok(SessionLayers { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning:
@@ -173,7 +174,7 @@ impl Session {
             known.extend_from_slice(path);
             known.push(0);
         }
-        self.write_new(DIRECTORIES, &known).map_err(failed)?;
+        self.write_new(DIRECTORIES_FILE, &known).map_err(failed)?;
         let lower = rustix::fs::stat(self.workspace.as_c_str()).map_err(failed)?;
         let started =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
@@ -194,7 +195,7 @@ impl Session {
         out.push_str("}},\"command\":");
         writer::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str("}\n");
-        self.write_new(NOTE, out.as_bytes()).map_err(failed)
+        self.write_new(SESSION_FILE, out.as_bytes()).map_err(failed)
     }
 
     fn write_new(&self, name: &CStr, mut content: &[u8]) -> Result<(), Errno> {
@@ -240,7 +241,7 @@ impl Session {
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.dir, HIDDEN, flags, Mode::RUSR | Mode::WUSR)
+        let file = rustix::fs::openat(&self.dir, HIDDEN_FILE, flags, Mode::RUSR | Mode::WUSR)
             .map_err(failed)?;
         match rustix::io::write(&file, out.as_bytes()) {
             Ok(written) if written == out.len() => Ok(()),
@@ -252,7 +253,7 @@ impl Session {
     /// Makes it survive a crash of the machine. Slow: done while the command already runs.
     pub fn settle(&self) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if let Ok(note) = rustix::fs::openat(&self.dir, NOTE, flags, Mode::empty()) {
+        if let Ok(note) = rustix::fs::openat(&self.dir, SESSION_FILE, flags, Mode::empty()) {
             let _ = rustix::fs::fsync(note);
         }
         let _ = rustix::fs::fsync(&self.dir);
@@ -262,7 +263,7 @@ impl Session {
     pub fn close(self) -> bool {
         let mut buffer = Vec::with_capacity(1024);
         let mut changes = true;
-        if let Ok(listed) = rustix::fs::openat(&self.upper, c".", DIR, Mode::empty()) {
+        if let Ok(listed) = rustix::fs::openat(&self.upper, c".", DIR_FLAGS, Mode::empty()) {
             let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
             changes = loop {
                 match entries.next() {
@@ -281,9 +282,9 @@ impl Session {
         let _ = remove(&self.work, c"index");
         let emptied = remove(&self.dir, c"work").is_ok() && remove(&self.dir, c"upper").is_ok();
         if emptied {
-            let _ = rustix::fs::unlinkat(&self.dir, NOTE, AtFlags::empty());
-            let _ = rustix::fs::unlinkat(&self.dir, HIDDEN, AtFlags::empty());
-            let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, SESSION_FILE, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, HIDDEN_FILE, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES_FILE, AtFlags::empty());
             let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
         }
         false
@@ -291,7 +292,7 @@ impl Session {
 }
 
 /// Opened in the namespace that the overlay is mounted in.
-pub struct Above {
+pub struct SessionLayers {
     pub upper: OwnedFd,
     pub work: OwnedFd,
 }
@@ -299,7 +300,7 @@ pub struct Above {
 /// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for
 /// longer than we wait.
 fn lock(session: &OwnedFd) -> Result<(), Errno> {
-    let deadline = Instant::now() + LOCK_LIMIT;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(session, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
@@ -310,9 +311,9 @@ fn lock(session: &OwnedFd) -> Result<(), Errno> {
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
     make_all(sessions.as_bytes())?;
-    let parent = rustix::fs::open(sessions.as_c_str(), DIR, Mode::empty())?;
+    let parent = rustix::fs::open(sessions.as_c_str(), DIR_FLAGS, Mode::empty())?;
     rustix::fs::mkdirat(&parent, id, Mode::RWXU)?;
-    rustix::fs::openat(&parent, id, DIR, Mode::empty())
+    rustix::fs::openat(&parent, id, DIR_FLAGS, Mode::empty())
 }
 
 /// Makes a directory and those above it that are missing, for the user alone.
@@ -332,5 +333,5 @@ pub fn make_all(path: &[u8]) -> Result<(), Errno> {
 
 pub fn make_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
-    rustix::fs::openat(&dir, name, DIR, Mode::empty())
+    rustix::fs::openat(&dir, name, DIR_FLAGS, Mode::empty())
 }

@@ -189,16 +189,16 @@ mod tests {
 
     #[test]
     fn a_veil_is_known_by_its_names() {
-        let mut veil = Whiteouts::default();
+        let mut whiteouts = Whiteouts::default();
         for path in [&b".env"[..], b"a/b/.env", b"a/b/id_rsa", b"a/.env", b"c/\xff/x"] {
-            veil.add(path);
+            whiteouts.add(path);
         }
-        let dirs: Vec<&[u8]> = veil.dirs.keys().map(Vec::as_slice).collect();
+        let dirs: Vec<&[u8]> = whiteouts.dirs.keys().map(Vec::as_slice).collect();
         assert_eq!(dirs, [&b""[..], b"a", b"a/b", b"c", b"c/\xff"]);
-        assert_eq!(veil.dirs[&b"a/b"[..]].len(), 2);
-        assert!(veil.dirs[&b"c"[..]].is_empty());
+        assert_eq!(whiteouts.dirs[&b"a/b"[..]].len(), 2);
+        assert!(whiteouts.dirs[&b"c"[..]].is_empty());
         let mut again = Whiteouts::default();
-        veil.names().for_each(|name| again.add(&name));
-        assert_eq!(again.dirs, veil.dirs);
+        whiteouts.names().for_each(|name| again.add(&name));
+        assert_eq!(again.dirs, whiteouts.dirs);
     }
 }

@@ -36,8 +36,8 @@ fn written_out(rules: Value) -> Vec<Value> {
         .collect()
 }
 
-fn compiled(default: &str, rules: Value) -> Rules {
-    Rules::compile(&gate(default, rules)).unwrap()
+fn compiled(default: &str, rules: Value) -> ExecRules {
+    ExecRules::compile(&gate(default, rules)).unwrap()
 }
 
 /// An exec of words; the rest is as most execs are.
@@ -94,28 +94,32 @@ impl Call {
         self
     }
 
-    fn judged(&self, rules: &Rules) -> ExecDecision {
+    fn judged(&self, rules: &ExecRules) -> ExecDecision {
         self.with_exec(|exec| rules.judge(exec))
     }
 
-    fn approved(&self, rules: &Rules) -> Option<usize> {
+    fn approved(&self, rules: &ExecRules) -> Option<usize> {
         self.with_exec(|exec| rules.approves(exec))
     }
 
-    fn with_exec<T>(&self, asked: impl FnOnce(&Exec<'_>) -> T) -> T {
+    fn with_exec<T>(&self, asked: impl FnOnce(&ExecRequest<'_>) -> T) -> T {
         let files = self.chain.iter().zip(&self.told);
-        let chain: Vec<File<'_>> = files
-            .map(|((named, real), argument)| File { named, real, argument: argument.as_deref() })
+        let chain: Vec<ExecFile<'_>> = files
+            .map(|((named, real), argument)| ExecFile {
+                named,
+                real,
+                argument: argument.as_deref(),
+            })
             .collect();
         let argv: Vec<&[u8]> = self.argv.iter().map(Vec::as_slice).collect();
         let parent_argv: Vec<&[u8]> =
             self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
-        asked(&Exec {
+        asked(&ExecRequest {
             chain: &chain,
             argv: &argv,
             cwd: &self.cwd,
             uid: self.uid,
-            parent: self.parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
+            parent: self.parent.as_ref().map(|(exe, _)| ParentProcess { exe, argv: &parent_argv }),
             granted: self.granted,
             digest: &|index| {
                 self.digests[index].map(|byte| [byte; 32]).ok_or_else(|| "unreadable".to_owned())
@@ -354,7 +358,7 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
     }
     assert!(denies(
         json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex_not": "^git log"}),
-        { Call::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push") }
+        Call::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push")
     ));
     let busybox = || Call::new("/project/run", "run").by("/usr/bin/busybox").told("wget");
     assert!(denies(json!({"action": "deny", "exe_basename": "wget"}), busybox()));
@@ -432,7 +436,7 @@ fn what_the_command_could_have_made_needs_a_rule_that_names_its_place_or_content
     }
     let mut gate = gate("allow", json!([{"action": "deny", "exe_basename": "curl"}]));
     gate.exec_only_granted = false;
-    assert_eq!(tool().judged(&Rules::compile(&gate).unwrap()).action, Action::Allow);
+    assert_eq!(tool().judged(&ExecRules::compile(&gate).unwrap()).action, Action::Allow);
 }
 
 #[test]
@@ -445,7 +449,7 @@ fn an_approval_answers_what_it_holds_for_surely_and_beats_no_rule() {
         {"action": "deny", "exe": "/usr/bin/git", "argv_contains": "--force"},
         {"action": "ask", "exe": "/usr/bin/git"},
     ]);
-    let compiled = Rules::compile(&gate_with("deny", rules, approved)).unwrap();
+    let compiled = ExecRules::compile(&gate_with("deny", rules, approved)).unwrap();
     let git = |argv: &str| Call::new("/usr/bin/git", argv);
     let elsewhere = Call { cwd: b"/home/ada/project/x".to_vec(), ..git("git push") };
     for (call, expected) in [
@@ -471,7 +475,7 @@ fn an_approval_answers_what_it_holds_for_surely_and_beats_no_rule() {
 #[test]
 fn an_approval_that_can_not_be_judged_is_none() {
     let approved = json!([{"action": "allow", "exe_sha256": "00".repeat(32)}]);
-    let compiled = Rules::compile(&gate_with("ask", json!([]), approved)).unwrap();
+    let compiled = ExecRules::compile(&gate_with("ask", json!([]), approved)).unwrap();
     let mut cat = Call::new("/bin/cat", "cat");
     assert_eq!(cat.approved(&compiled), Some(0));
     cat.digests = vec![None];
@@ -502,7 +506,7 @@ fn what_can_not_be_known_is_an_error_only_where_it_matters() {
     assert_eq!(verdict.action, Action::Deny);
     let mut asking = gate("allow", parent.clone());
     asking.on_error = Action::Ask;
-    assert_eq!(cat.judged(&Rules::compile(&asking).unwrap()).action, Action::Ask);
+    assert_eq!(cat.judged(&ExecRules::compile(&asking).unwrap()).action, Action::Ask);
     cat.chain = vec![(b"/bin/ls".to_vec(), b"/bin/ls".to_vec())];
     assert_eq!(cat.judged(&compiled("allow", parent)).cause, Cause::Default);
 
@@ -546,7 +550,7 @@ fn a_value_that_is_none_is_refused() {
         ("uid", "root"),
     ] {
         assert!(
-            Rules::compile(&gate("deny", json!([{"action": "deny", (key): value}]))).is_err(),
+            ExecRules::compile(&gate("deny", json!([{"action": "deny", (key): value}]))).is_err(),
             "{key} {value}"
         );
     }

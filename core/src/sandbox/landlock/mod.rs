@@ -18,8 +18,8 @@ use landlock::AccessNet;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::home_listing::{HomeListing, Seen};
-use crate::files::previously_writable::{Reach, absolute};
+use crate::files::home_listing::{HomeEntry, HomeListing};
+use crate::files::previously_writable::{PreviouslyWritable, absolute};
 use crate::journal::Journal;
 use crate::kernel::resolved_path::{self, Identity, Link, Place};
 use crate::kernel::sys;
@@ -27,30 +27,30 @@ use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Plan, Tier};
 
-pub use error::FilesError;
-pub use grant_location::Placed;
+pub use error::GrantError;
+pub use grant_location::GrantLocation;
 
 /// A grant that was left out, and the excepted path that is the reason.
-pub struct Removed<'p> {
+pub struct RemovedGrant<'p> {
     pub grant: &'p Grant,
     pub except: AbsPath,
 }
 
-pub struct Carved<'p> {
+pub struct CarvedGrant<'p> {
     pub grant: &'p Grant,
     pub kept_out: Vec<AbsPath>,
 }
 
 /// The rules as they stand in the kernel, and what became of each grant.
-pub struct Files<'p> {
+pub struct FileGrants<'p> {
     ruleset: Option<BorrowedFd<'p>>,
-    pub placed: Vec<Placed<'p>>,
+    pub placed: Vec<GrantLocation<'p>>,
     pub rules: usize,
     /// Grants that gave at least one rule.
     pub actual_paths: usize,
     pub skipped: Vec<&'p Grant>,
-    pub removed: Vec<Removed<'p>>,
-    pub carved: Vec<Carved<'p>>,
+    pub removed: Vec<RemovedGrant<'p>>,
+    pub carved: Vec<CarvedGrant<'p>>,
     pub warnings: Vec<String>,
     /// What the plan asks for and the kernel does not hold, where the plan puts up with that.
     pub unenforced: Vec<String>,
@@ -62,7 +62,7 @@ pub struct Files<'p> {
 }
 
 /// Something opened for a rule.
-struct Opened {
+struct OpenedGrant {
     fd: OwnedFd,
     stat: Stat,
     /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
@@ -70,7 +70,7 @@ struct Opened {
     links: Vec<Link>,
 }
 
-impl Opened {
+impl OpenedGrant {
     fn is_dir(&self) -> bool {
         is_dir(&self.stat)
     }
@@ -91,28 +91,28 @@ fn is_dir(stat: &Stat) -> bool {
 }
 
 /// An excepted path with the places it stands for.
-struct Except<'p> {
+struct ExceptedPath<'p> {
     path: &'p AbsPath,
     places: Vec<Place>,
 }
 
-impl<'p> Files<'p> {
+impl<'p> FileGrants<'p> {
     /// None when the plan leaves the files open. `ruleset` is what the rules are added to,
     /// `journal` the one that is open already.
     pub fn prepare(
         plan: &'p Plan,
         ruleset: Option<BorrowedFd<'p>>,
         journal: Option<&Journal>,
-    ) -> Result<Option<Files<'p>>, FilesError> {
+    ) -> Result<Option<FileGrants<'p>>, GrantError> {
         let Some(requested) = &plan.files else { return Ok(None) };
-        let here = check_standing(plan)?;
-        Files::lay(plan, requested, ruleset, journal, Some(here)).map(Some)
+        let here = check_working_dir(plan)?;
+        FileGrants::lay(plan, requested, ruleset, journal, Some(here)).map(Some)
     }
 
     /// For who may stand anywhere: a shell's fence has no place of its own.
-    pub fn anywhere(plan: &'p Plan, ruleset: Option<BorrowedFd<'p>>) -> Result<(), FilesError> {
+    pub fn anywhere(plan: &'p Plan, ruleset: Option<BorrowedFd<'p>>) -> Result<(), GrantError> {
         match &plan.files {
-            Some(requested) => Files::lay(plan, requested, ruleset, None, None).map(drop),
+            Some(requested) => FileGrants::lay(plan, requested, ruleset, None, None).map(drop),
             None => Ok(()),
         }
     }
@@ -123,9 +123,9 @@ impl<'p> Files<'p> {
         ruleset: Option<BorrowedFd<'p>>,
         journal: Option<&Journal>,
         here: Option<Identity>,
-    ) -> Result<Files<'p>, FilesError> {
+    ) -> Result<FileGrants<'p>, GrantError> {
         let home = HomeListing::at(&plan.user.home);
-        let mut files = Files {
+        let mut files = FileGrants {
             ruleset,
             placed: Vec::with_capacity(32),
             rules: 0,
@@ -147,10 +147,10 @@ impl<'p> Files<'p> {
             files.actual_paths = files.rules;
             return Ok(files);
         }
-        let reach = Reach::of(plan, requested);
-        check_own_ways(requested, &files.linked, &reach)?;
+        let reach = PreviouslyWritable::of(plan, requested);
+        check_own_paths(requested, &files.linked, &reach)?;
         for grant in &requested.grants {
-            if grant.optional && files.home.of(&grant.path) == Seen::Missing {
+            if grant.optional && files.home.of(&grant.path) == HomeEntry::Missing {
                 files.skipped.push(grant);
             } else if plan.tier != Tier::Full || !plan::is_made_anew(&grant.path) {
                 files.grant(plan, requested, grant, &reach, here)?;
@@ -163,9 +163,9 @@ impl<'p> Files<'p> {
     }
 
     /// The private temporary directory, made after everything else was prepared.
-    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), FilesError> {
+    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), GrantError> {
         let Some(ruleset) = self.ruleset else { return Ok(()) };
-        sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
+        sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(GrantError::Temp)
     }
 
     /// Unix sockets that are granted by their own names.
@@ -179,12 +179,12 @@ impl<'p> Files<'p> {
         plan: &Plan,
         requested: &'p plan::Files,
         grant: &'p Grant,
-        reach: &Reach<'_>,
+        reach: &PreviouslyWritable<'_>,
         here: Option<Identity>,
-    ) -> Result<(), FilesError> {
+    ) -> Result<(), GrantError> {
         let rights = plan.rights(&grant.access);
         let opened = match open(grant) {
-            Ok(opened) => match check_way(grant, &opened, reach)? {
+            Ok(opened) => match check_grant_path(grant, &opened, reach)? {
                 Some(misled) if grant.optional => {
                     self.warnings.push(misled.to_string());
                     self.skipped.push(grant);
@@ -194,7 +194,7 @@ impl<'p> Files<'p> {
                 None if grant.path == plan.cwd
                     && here.is_some_and(|here| here != Identity::from(&opened.stat)) =>
                 {
-                    return Err(FilesError::Moved { path: plan.cwd.clone() });
+                    return Err(GrantError::Moved { path: plan.cwd.clone() });
                 }
                 None => opened,
             },
@@ -203,7 +203,7 @@ impl<'p> Files<'p> {
                 return Ok(());
             }
             Err(Errno::NOENT | Errno::NOTDIR) => {
-                return Err(FilesError::Missing { path: grant.path.clone(), from: grant.source() });
+                return Err(GrantError::Missing { path: grant.path.clone(), from: grant.source() });
             }
             Err(source) => return Err(open_error(grant, source)),
         };
@@ -222,16 +222,16 @@ impl<'p> Files<'p> {
         &mut self,
         plan: &Plan,
         grant: &'p Grant,
-        opened: &Opened,
+        opened: &OpenedGrant,
         rights: Rights,
-    ) -> Result<(), FilesError> {
-        self.placed.push(Placed {
+    ) -> Result<(), GrantError> {
+        self.placed.push(GrantLocation {
             grant,
             real: opened.led_to.clone().unwrap_or_else(|| grant.path.clone()),
             identity: Identity::from(&opened.stat),
             directory: opened.is_dir(),
             socket: FileType::from_raw_mode(opened.stat.st_mode) == FileType::Socket,
-            links: opened.links.iter().map(grant_location::Signpost::from).collect(),
+            links: opened.links.iter().map(grant_location::GrantSymlink::from).collect(),
         });
         self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
     }
@@ -240,10 +240,10 @@ impl<'p> Files<'p> {
         &mut self,
         plan: &Plan,
         grant: &'p Grant,
-        opened: &Opened,
+        opened: &OpenedGrant,
         rights: Rights,
-        excepts: &[Except<'p>],
-    ) -> Result<(), FilesError> {
+        excepts: &[ExceptedPath<'p>],
+    ) -> Result<(), GrantError> {
         let own = if opened.is_dir() {
             Place::of_dir(&opened.fd)
         } else {
@@ -261,7 +261,7 @@ impl<'p> Files<'p> {
                     grant.path, except.path
                 ));
             }
-            self.removed.push(Removed { grant, except: except.path.clone() });
+            self.removed.push(RemovedGrant { grant, except: except.path.clone() });
             return Ok(());
         }
         let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
@@ -277,7 +277,7 @@ impl<'p> Files<'p> {
             .map(|except| except.path.clone())
             .collect();
         self.carve(plan, grant, opened.fd.as_fd(), rights, &places, &kept_out)?;
-        self.carved.push(Carved { grant, kept_out });
+        self.carved.push(CarvedGrant { grant, kept_out });
         Ok(())
     }
 
@@ -291,8 +291,8 @@ impl<'p> Files<'p> {
         rights: Rights,
         places: &[&Place],
         kept_out: &[AbsPath],
-    ) -> Result<(), FilesError> {
-        let list_error = |source| FilesError::List {
+    ) -> Result<(), GrantError> {
+        let list_error = |source| GrantError::List {
             path: grant.path.clone(),
             except: kept_out.first().unwrap_or(&grant.path).clone(),
             from: grant.source(),
@@ -309,14 +309,14 @@ impl<'p> Files<'p> {
         fd: &OwnedFd,
         stat: &Stat,
         rights: Rights,
-    ) -> Result<(), FilesError> {
+    ) -> Result<(), GrantError> {
         self.check_file_system(plan, grant, fd, stat.st_dev)?;
         if let Some(ruleset) = self.ruleset {
             let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
             if actual_rights.is_empty() {
                 return Ok(());
             }
-            let refused = |source| FilesError::AddRule {
+            let refused = |source| GrantError::AddRule {
                 path: grant.path.clone(),
                 from: grant.source(),
                 source,
@@ -336,7 +336,7 @@ impl<'p> Files<'p> {
         grant: &Grant,
         fd: &OwnedFd,
         device: u64,
-    ) -> Result<(), FilesError> {
+    ) -> Result<(), GrantError> {
         if self.checked_devices.contains(&device) {
             return Ok(());
         }
@@ -350,7 +350,7 @@ impl<'p> Files<'p> {
             // The mounts of the full tier hold there too.
             FileSystem::Remote(_) if plan.tier == Tier::Full => {}
             FileSystem::Remote(kind) if plan.require_enforced => {
-                return Err(FilesError::Remote { path: grant.path.clone(), kind, from: grant.source() });
+                return Err(GrantError::Remote { path: grant.path.clone(), kind, from: grant.source() });
             }
             FileSystem::Remote(kind) => self
                 .unenforced
@@ -368,13 +368,13 @@ impl<'p> Files<'p> {
         requested: &plan::Files,
         journal: &AbsPath,
         opened: Option<&Journal>,
-    ) -> Result<(), FilesError> {
-        let exposed = |grant: &Grant| FilesError::JournalExposed {
+    ) -> Result<(), GrantError> {
+        let exposed = |grant: &Grant| GrantError::JournalExposed {
             journal: journal.clone(),
             path: grant.path.clone(),
             from: grant.source(),
         };
-        let locate = |source| FilesError::Locate { path: journal.clone(), source };
+        let locate = |source| GrantError::Locate { path: journal.clone(), source };
         let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
         let opened =
             opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
@@ -441,7 +441,7 @@ pub fn around<E>(
 }
 
 /// The ABI that knows of TCP ports.
-const PORTS_SINCE: i32 = 4;
+const PORTS_ABI: i32 = 4;
 
 /// An empty one, and the ABI that this kernel has. Where the network is fenced in the landlock
 /// tier, no connection and no port is the command's own: the supervisor, who is not in here, has
@@ -449,28 +449,28 @@ const PORTS_SINCE: i32 = 4;
 pub fn create_ruleset(
     plan: &Plan,
     requested: &plan::Landlock,
-) -> Result<(OwnedFd, i32), FilesError> {
+) -> Result<(OwnedFd, i32), GrantError> {
     let fenced = is_pinned(plan);
-    let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+    let actual_abi = sys::landlock_abi().map_err(GrantError::NoLandlock)?;
     if actual_abi < requested.abi {
-        return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
+        return Err(GrantError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
     // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
-    let ports = if fenced && actual_abi >= PORTS_SINCE {
+    let ports = if fenced && actual_abi >= PORTS_ABI {
         (AccessNet::BindTcp | AccessNet::ConnectTcp).bits()
     } else {
         0
     };
     let ruleset =
         sys::landlock_create_ruleset(requested.handled.bits(), ports, requested.scoped.bits());
-    Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
+    Ok((ruleset.map_err(GrantError::Create)?, actual_abi))
 }
 
-fn open_error(grant: &Grant, source: Errno) -> FilesError {
-    FilesError::Open { path: grant.path.clone(), from: grant.source(), source }
+fn open_error(grant: &Grant, source: Errno) -> GrantError {
+    GrantError::Open { path: grant.path.clone(), from: grant.source(), source }
 }
 
-fn open(grant: &Grant) -> Result<Opened, Errno> {
+fn open(grant: &Grant) -> Result<OpenedGrant, Errno> {
     let opened = |path: &CStr| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
@@ -478,13 +478,13 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         Ok((fd, stat))
     };
     match opened(&grant.path.as_c_str()) {
-        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
+        Ok((fd, stat)) => Ok(OpenedGrant { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
             let followed = resolved_path::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
             let (fd, stat) = opened(&real.as_c_str())?;
-            Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
+            Ok(OpenedGrant { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),
     }
@@ -492,8 +492,8 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
 
 /// The process stands where the plan says. Its name may have been given to something else since the
 /// plan was compiled.
-fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
-    let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
+fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
+    let moved = |_| GrantError::Moved { path: plan.cwd.clone() };
     let here = resolved_path::of_current_directory().map_err(moved)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let named = rustix::fs::openat2(
@@ -507,44 +507,44 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     if Identity::from(&named) == here {
         Ok(here)
     } else {
-        Err(FilesError::Moved { path: plan.cwd.clone() })
+        Err(GrantError::Moved { path: plan.cwd.clone() })
     }
 }
 
 /// What a fenced command can write, it can turn into a link to anywhere, before the next run or
 /// during this start.
-fn check_way(
+fn check_grant_path(
     grant: &Grant,
-    opened: &Opened,
-    reach: &Reach<'_>,
-) -> Result<Option<FilesError>, FilesError> {
+    opened: &OpenedGrant,
+    reach: &PreviouslyWritable<'_>,
+) -> Result<Option<GrantError>, GrantError> {
     let Some(real) = &opened.led_to else { return Ok(None) };
     let (path, from) = (grant.path.clone(), grant.source());
     if let Some(dir) = reach.planted(&opened.links)? {
-        return Ok(Some(FilesError::Planted { path, dir, from }));
+        return Ok(Some(GrantError::Planted { path, dir, from }));
     }
     // Its owner may have turned the link since. What nobody knows to be written would be believed
     // by later runs.
     if grant.writes() && !reach.is_recorded(real, Identity::from(&opened.stat)) {
-        return Ok(Some(FilesError::Unrecorded { path, real: real.clone(), from }));
+        return Ok(Some(GrantError::Unrecorded { path, real: real.clone(), from }));
     }
     Ok(None)
 }
 
 /// Paddock's own places must not be reached through a link that the command could change: the next
 /// run would find others. A link that is itself such a place is kept out of every grant, or locked.
-fn check_own_ways(
+fn check_own_paths(
     requested: &plan::Files,
     linked: &[&AbsPath],
-    reach: &Reach<'_>,
-) -> Result<(), FilesError> {
+    reach: &PreviouslyWritable<'_>,
+) -> Result<(), GrantError> {
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
     let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = resolved_path::follow(path.as_bytes())
-            .map_err(|source| FilesError::Locate { path: path.clone(), source })?;
+            .map_err(|source| GrantError::Locate { path: path.clone(), source })?;
         if let Some(dir) = reach.planted(way.links.iter().filter(|link| !is_own(link)))? {
-            return Err(FilesError::OwnWay { path: path.clone(), dir });
+            return Err(GrantError::OwnWay { path: path.clone(), dir });
         }
     }
     Ok(())
@@ -552,13 +552,13 @@ fn check_own_ways(
 
 /// The journal is written outside the fence: no command may choose where. To be asked before it is
 /// opened.
-pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
+pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
     let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
     let journal = &journal.dir;
-    let locate = |source| FilesError::Locate { path: journal.clone(), source };
+    let locate = |source| GrantError::Locate { path: journal.clone(), source };
     let way = resolved_path::follow(journal.as_bytes()).map_err(locate)?;
-    match Reach::of(plan, requested).planted(&way.links)? {
-        Some(dir) => Err(FilesError::JournalWay { journal: journal.clone(), dir }),
+    match PreviouslyWritable::of(plan, requested).planted(&way.links)? {
+        Some(dir) => Err(GrantError::JournalWay { journal: journal.clone(), dir }),
         None => Ok(()),
     }
 }
@@ -569,9 +569,9 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
-    opened: &Opened,
+    opened: &OpenedGrant,
     linked: &[&'p AbsPath],
-) -> Result<Vec<Except<'p>>, FilesError> {
+) -> Result<Vec<ExceptedPath<'p>>, GrantError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
@@ -589,8 +589,8 @@ fn excepts<'p>(
     paths
         .into_iter()
         .map(|path| match Place::all_of(path.as_bytes()) {
-            Ok(places) => Ok(Except { path, places }),
-            Err(source) => Err(FilesError::Locate { path: path.clone(), source }),
+            Ok(places) => Ok(ExceptedPath { path, places }),
+            Err(source) => Err(GrantError::Locate { path: path.clone(), source }),
         })
         .collect()
 }
@@ -599,7 +599,7 @@ fn excepts<'p>(
 /// names do not say.
 fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
-        if home.of(path) != Seen::Unknown {
+        if home.of(path) != HomeEntry::Unknown {
             return false;
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;

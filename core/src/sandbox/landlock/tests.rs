@@ -36,13 +36,13 @@ fn the_journal_that_was_opened_counts_whatever_its_name_leads_to_since() {
     let opened =
         Journal::open(&requested, rustix::process::getuid().as_raw(), String::new()).unwrap();
     let plan = plan(&granted, &journal);
-    assert!(Files::prepare(&plan, None, Some(&opened)).is_ok());
+    assert!(FileGrants::prepare(&plan, None, Some(&opened)).is_ok());
     // Somebody moved it into the grant after it was opened.
     std::fs::rename(&journal, granted.join("moved")).unwrap();
-    assert!(Files::prepare(&plan, None, None).is_ok(), "by its name it is nowhere");
+    assert!(FileGrants::prepare(&plan, None, None).is_ok(), "by its name it is nowhere");
     assert!(matches!(
-        Files::prepare(&plan, None, Some(&opened)),
-        Err(FilesError::JournalExposed { .. })
+        FileGrants::prepare(&plan, None, Some(&opened)),
+        Err(GrantError::JournalExposed { .. })
     ));
     std::fs::remove_dir_all(&root).unwrap();
 }

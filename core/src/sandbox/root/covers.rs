@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::private_dirs::put_names;
-use super::{Blueprint, Result, RootError, failed, hear};
-use crate::files::cover::{Cover, Placed};
+use super::{Result, RootBlueprint, RootError, failed, hear};
+use crate::files::cover::{Cover, CoverResult};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
@@ -16,15 +16,15 @@ use crate::sandbox::cover_mount;
 use crate::sandbox::init_channel::{self, InitMessage};
 
 /// For names to be covered, while others move and remove them.
-const MOST_LOOKS: usize = 5;
+const MAX_COVER_ROUNDS: usize = 5;
 
 /// What is denied or protected below the root, which is ours by now.
-pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
+pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root =
         rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
     // A copy was noted and announced as it was found first.
-    let mut more_looks = if blueprint.session.is_none() { 1..MOST_LOOKS } else { 1..1 };
+    let mut more_looks = if blueprint.session.is_none() { 1..MAX_COVER_ROUNDS } else { 1..1 };
     loop {
         let covers =
             told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
@@ -44,7 +44,7 @@ pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
 
 fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
     let mut covers = Vec::new();
-    hear(channel, |word| match word {
+    hear(channel, |message| match message {
         InitMessage::Cover(cover) => {
             covers.push(cover);
             true
@@ -54,11 +54,11 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
     Ok(covers)
 }
 
-fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
+fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover) -> Result<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match cover_mount::cover(root, cover, copied) {
         // After an earlier look, and perhaps under another name: a mount goes where its place goes.
-        Ok(Placed::Absent) if !is_masked(root, &cover.path) => {
+        Ok(CoverResult::Absent) if !is_masked(root, &cover.path) => {
             Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
         }
         Ok(_) => Ok(()),

@@ -21,8 +21,8 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::init::RootReady;
 use super::init_channel::{self, InitMessage};
-use super::landlock::{Placed, grant_location};
-use super::overlay::Layers;
+use super::landlock::{GrantLocation, grant_location};
+use super::overlay::OverlayLayers;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
@@ -33,8 +33,8 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
 
 pub use covers::cover;
-use private_dirs::{BUNDLE, is_own_device, make_tmp, take_device};
-pub use private_dirs::{Devices, Masks, make_dev, make_proc, new_tmpfs, take_devices};
+use private_dirs::{CA_BUNDLE, is_own_device, make_tmp, take_device};
+pub use private_dirs::{Devices, MaskSources, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
 
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ fn failed(act: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> Ro
 }
 
 /// What the root is built from.
-pub struct Blueprint<'a> {
+pub struct RootBlueprint<'a> {
     pub plan: &'a Plan,
     pub namespaces: &'a Namespaces,
     pub requested: &'a plan::Files,
@@ -83,13 +83,13 @@ pub struct Blueprint<'a> {
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
     /// Certificates that programs inside are to trust, where some hosts are inspected.
-    pub bundle: Option<&'a OwnedFd>,
+    pub ca_bundle: Option<&'a OwnedFd>,
     pub pid_max: Option<u32>,
     /// The caller's group: inside the new namespace nobody has a number until it is mapped.
     pub gid: u32,
 }
 
-impl<'a> Blueprint<'a> {
+impl<'a> RootBlueprint<'a> {
     /// Grants of places that are made anew: they are no places of the host.
     fn made(&self) -> impl Iterator<Item = &'a Grant> {
         self.requested.grants.iter().filter(|grant| plan::is_made_anew(&grant.path))
@@ -97,8 +97,8 @@ impl<'a> Blueprint<'a> {
 
     /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the
     /// root covers the grants too, though, so only where none of them keeps its list to itself.
-    fn may_list_everything(&self, placed: &[Placed<'_>]) -> bool {
-        let lists = |placed: &Placed<'_>| {
+    fn may_list_everything(&self, placed: &[GrantLocation<'_>]) -> bool {
+        let lists = |placed: &GrantLocation<'_>| {
             !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
         };
         placed.iter().all(lists) && placed.iter().all(|placed| placed.real.as_bytes() != b"/")
@@ -111,21 +111,21 @@ fn within(path: &AbsPath, tree: &[u8]) -> bool {
 
 /// Any directory of the host: the new root is put there, in this namespace only, until it is the
 /// root.
-pub struct Stage {
+pub struct StageDir {
     name: &'static CStr,
     /// What the host has there, which the name does not lead to any more.
     below: OwnedFd,
 }
 
-impl Stage {
-    const NAMES: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
+impl StageDir {
+    const STAGE_DIRS: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
 
-    pub fn find() -> Result<Stage> {
+    pub fn find() -> Result<StageDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |name: &&'static CStr| {
-            Some(Stage { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
+            Some(StageDir { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
         };
-        let found = Stage::NAMES.iter().find_map(open);
+        let found = StageDir::STAGE_DIRS.iter().find_map(open);
         found
             .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
     }
@@ -151,27 +151,27 @@ impl Stage {
 }
 
 /// Detached mounts and where they will go.
-struct Clones<'a> {
-    trees: Vec<Tree<'a>>,
+struct MountClones<'a> {
+    trees: Vec<MountClone<'a>>,
     /// The workspace, if that is to be a copy: its tree waits for what is hidden in it.
     lower: Option<OwnedFd>,
 }
 
-struct Tree<'a> {
-    placed: &'a Placed<'a>,
+struct MountClone<'a> {
+    placed: &'a GrantLocation<'a>,
     /// None: it is the copy, or a part of it, and shows what that has.
     mount: Option<OwnedFd>,
-    opens: Opens,
+    opens: MountAccess,
 }
 
 /// What a mount leaves open. Grants add up, so one below another opens at least as much.
 #[derive(Clone, Copy, PartialEq)]
-struct Opens {
+struct MountAccess {
     writing: bool,
     executing: bool,
 }
 
-impl Opens {
+impl MountAccess {
     fn by(grant: &Grant) -> Self {
         Self { writing: grant.writes(), executing: grant.executes() }
     }
@@ -191,7 +191,7 @@ impl Opens {
 }
 
 /// What every root has, whatever is granted.
-struct Base {
+struct BaseRoot {
     root: OwnedFd,
     tmp: OwnedFd,
     shm: OwnedFd,
@@ -200,40 +200,40 @@ struct Base {
     devices: Devices,
 }
 
-impl Base {
+impl BaseRoot {
     /// `root` is empty, or has a file system of ours at /tmp and at /dev.
     fn furnish(
         root: OwnedFd,
-        blueprint: &Blueprint<'_>,
+        blueprint: &RootBlueprint<'_>,
         devices: Devices,
         interception: Option<&Interception<'_>>,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<Base> {
+    ) -> Result<BaseRoot> {
         let at = root.as_fd();
         let tmp = make_tmp(at, blueprint)?;
         let shm = make_dev(
             at,
             &devices,
             blueprint.plan.network.is_some(),
-            blueprint.bundle,
+            blueprint.ca_bundle,
             interception,
         )?;
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
-        if let (Some(_), Some(ruleset)) = (blueprint.bundle, ruleset) {
-            let bundle = mount::open_inside(at, BUNDLE)
-                .map_err(failed("can not open", BUNDLE.to_bytes()))?;
+        if let (Some(_), Some(ruleset)) = (blueprint.ca_bundle, ruleset) {
+            let ca_bundle = mount::open_inside(at, CA_BUNDLE)
+                .map_err(failed("can not open", CA_BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
-            sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
-                .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
+            sys::landlock_add_rule(ruleset, read.bits(), ca_bundle.as_fd())
+                .map_err(failed("can not grant", CA_BUNDLE.to_bytes()))?;
         }
-        Ok(Base { root, tmp, shm, proc, devices })
+        Ok(BaseRoot { root, tmp, shm, proc, devices })
     }
 }
 
 /// Leaves this process in the new root.
 pub fn build(
-    blueprint: &Blueprint<'_>,
+    blueprint: &RootBlueprint<'_>,
     ruleset: Option<BorrowedFd<'_>>,
     channel: &OwnedFd,
 ) -> Result<RootReady> {
@@ -245,30 +245,31 @@ pub fn build(
         session.reopen().map_err(failed(NO_COPY, session.workspace().as_bytes()))
     };
     let above = blueprint.session.map(reopen).transpose()?;
-    let stage = Stage::find()?;
-    let veil = match &above {
+    let stage = StageDir::find()?;
+    let whiteouts = match &above {
         Some(_) => Some(
-            Layers::stage(&stage)
+            OverlayLayers::stage(&stage)
                 .map_err(failed("can not make a file system in memory for", b"/"))?,
         ),
         None => None,
     };
     let own = new_tmpfs(tmp_mb)?;
     let mut base =
-        Base::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
+        BaseRoot::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
 
     let told =
-        told_places(channel).and_then(|bytes| grant_location::read(blueprint.requested, &bytes));
+        told_places(channel).and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
     let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
-    let Clones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
-    let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
+    let MountClones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
+    let is_whole =
+        |tree: &MountClone<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
     let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
     if let Some(whole) = &whole {
         // On the host's directories nothing can be made.
         let root = stage.put(whole)?;
         attach_at(root.as_fd(), b"/tmp", &new_tmpfs(tmp_mb)?)?;
         attach_at(root.as_fd(), b"/dev", &new_tmpfs(tmp_mb)?)?;
-        base = Base::furnish(
+        base = BaseRoot::furnish(
             root,
             blueprint,
             copy_devices(blueprint)?,
@@ -292,14 +293,14 @@ pub fn build(
             put_in_place(root, tree, mount)?;
         }
     }
-    if let (Some(session), Some(lower), Some(above), Some(veil)) =
-        (blueprint.session, lower, above, &veil)
+    if let (Some(session), Some(lower), Some(above), Some(whiteouts)) =
+        (blueprint.session, lower, above, &whiteouts)
     {
-        let layers = Layers::new(lower, above);
+        let layers = OverlayLayers::new(lower, above);
         let hidden =
             told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
-            put_copied(root, session, tree, &layers, &hidden, veil.as_fd())?;
+            put_copied(root, session, tree, &layers, &hidden, whiteouts.as_fd())?;
         }
         // What did not exist when the others were granted.
         let copied = placed.iter().map(|placed| placed.grant);
@@ -323,14 +324,14 @@ pub fn build(
             .map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
-    if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
+    if let (Some(session), Some(whiteouts)) = (blueprint.session, &whiteouts) {
         let path = session.workspace().as_bytes();
         let view =
             mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
-        init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), veil.as_fd()])
+        init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), whiteouts.as_fd()])
             .map_err(failed("can not show", path))?;
     }
-    let Base { root, tmp, shm, proc, devices } = base;
+    let BaseRoot { root, tmp, shm, proc, devices } = base;
     // Each file system once.
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
     // Closing these takes longer than to leave it to whoever closes everything: the exec of the
@@ -348,8 +349,8 @@ fn hear(
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::All, _)) => return Ok(()),
-            Some((word, _)) => {
-                if !take(word) {
+            Some((message, _)) => {
+                if !take(message) {
                     return Err(Errno::PROTO);
                 }
             }
@@ -360,8 +361,8 @@ fn hear(
 
 fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
     let mut places = Vec::new();
-    hear(channel, |word| match word {
-        InitMessage::Placed(part) => {
+    hear(channel, |message| match message {
+        InitMessage::GrantLocations(part) => {
             places.extend(part);
             true
         }
@@ -372,7 +373,7 @@ fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
 
 fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
     let mut hidden = Whiteouts::default();
-    hear(channel, |word| match word {
+    hear(channel, |message| match message {
         InitMessage::Hide(names) => {
             names.split(|byte| *byte == 0).for_each(|name| hidden.add(name));
             true
@@ -383,18 +384,18 @@ fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
 }
 
 fn take_clones<'a>(
-    blueprint: &Blueprint<'_>,
-    stage: &Stage,
-    placed: &'a [Placed<'a>],
-) -> Result<Clones<'a>> {
-    let mut trees: Vec<Tree<'a>> = Vec::with_capacity(placed.len());
+    blueprint: &RootBlueprint<'_>,
+    stage: &StageDir,
+    placed: &'a [GrantLocation<'a>],
+) -> Result<MountClones<'a>> {
+    let mut trees: Vec<MountClone<'a>> = Vec::with_capacity(placed.len());
     let mut lower = None;
-    let mut placed: Vec<&'a Placed<'a>> = placed.iter().collect();
+    let mut placed: Vec<&'a GrantLocation<'a>> = placed.iter().collect();
     // Parents before what lies in them; of two grants on one place the writing one, which is all it
     // takes.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
-        let asked = Opens::by(placed.grant);
+        let asked = MountAccess::by(placed.grant);
         let above = trees.iter().rev().find(|other| placed.real.is_within(&other.placed.real));
         // Unless a private /tmp lies between the two.
         let shown = above
@@ -423,13 +424,13 @@ fn take_clones<'a>(
                 Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
             }
         };
-        trees.push(Tree { placed, mount, opens });
+        trees.push(MountClone { placed, mount, opens });
     }
-    Ok(Clones { trees, lower })
+    Ok(MountClones { trees, lower })
 }
 
 /// Those that every program expects, and those that are granted.
-fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
+fn copy_devices(blueprint: &RootBlueprint<'_>) -> Result<Devices> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in blueprint.made() {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
@@ -448,15 +449,16 @@ fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
 fn put_copied(
     root: BorrowedFd<'_>,
     session: &Session,
-    tree: &Tree<'_>,
-    layers: &Layers,
+    tree: &MountClone<'_>,
+    layers: &OverlayLayers,
     hidden: &Whiteouts,
-    veil: BorrowedFd<'_>,
+    whiteouts: BorrowedFd<'_>,
 ) -> Result<()> {
     let path = tree.placed.real.as_bytes();
     if tree.placed.real == *session.workspace() {
-        let copy =
-            layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
+        let copy = layers
+            .mount(hidden, whiteouts, tree.opens.attributes())
+            .map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
     let own = mount::open_inside(root, &relative(path)?);
@@ -468,7 +470,7 @@ fn put_copied(
     }
 }
 
-fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Result<()> {
+fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) -> Result<()> {
     let path = tree.placed.real.as_bytes();
     let name = relative(path)?;
     if tree.placed.directory {
@@ -482,7 +484,7 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
 
 /// A symlink on the way to a grant, as the host has it. It is there already where its directory
 /// came with another grant.
-fn make_link(root: BorrowedFd<'_>, link: &grant_location::Signpost) -> Result<()> {
+fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> Result<()> {
     let at = &link.at[..];
     let name = relative(at)?;
     let made = match rustix::fs::symlinkat(&link.target, root, &name) {

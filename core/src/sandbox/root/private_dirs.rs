@@ -13,7 +13,8 @@ use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
 use super::{
-    Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative,
+    Result, RootBlueprint, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file,
+    relative,
 };
 use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::{proc_text, sys};
@@ -106,7 +107,7 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
 }
 
 /// Returns what lies at /tmp.
-pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
+pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> Result<OwnedFd> {
     let mut grants = blueprint.made().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
     let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
     let tmp = make_shared_dir(root, b"/tmp", if inert { PLAIN | NO_EXEC } else { PLAIN })?;
@@ -117,22 +118,22 @@ pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Resul
 /// What programs find names with, where every name is ours to find: whom the host's own lists name
 /// would be called by their addresses. The nameserver is as good as any other, and reached by TCP
 /// too, unlike one at 127.0.0.1.
-const NAMES: [(&CStr, &CStr); 2] =
+const RESOLVER_FILES: [(&CStr, &CStr); 2] =
     [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
 const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 
 /// The certificates that programs are to trust; the variables that name it come with the plan
 /// (src/paddock/plan/http_routes.py).
-pub(super) const BUNDLE: &CStr = c"dev/paddock-ca.pem";
+pub(super) const CA_BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
-fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {
-    let failure = || failed("can not write", BUNDLE.to_bytes());
+fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> Result<()> {
+    let failure = || failed("can not write", CA_BUNDLE.to_bytes());
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file =
-        rustix::fs::openat(root, BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
+        rustix::fs::openat(root, CA_BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
     let (mut buffer, mut at) = (vec![0; 64 << 10], 0);
     loop {
-        let length = rustix::io::pread(bundle, &mut buffer[..], at).map_err(failure())?;
+        let length = rustix::io::pread(ca_bundle, &mut buffer[..], at).map_err(failure())?;
         if length == 0 {
             return Ok(());
         }
@@ -151,7 +152,7 @@ fn write_names(root: BorrowedFd<'_>) -> Result<()> {
         "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {}\n",
         own.nodename().to_string_lossy()
     );
-    for ((name, _), text) in NAMES.iter().zip([hosts.as_str(), NAMESERVER]) {
+    for ((name, _), text) in RESOLVER_FILES.iter().zip([hosts.as_str(), NAMESERVER]) {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(root, *name, flags, Mode::from_raw_mode(0o644));
         let written = file.and_then(|file| rustix::io::write(&file, text.as_bytes()));
@@ -162,7 +163,7 @@ fn write_names(root: BorrowedFd<'_>) -> Result<()> {
 
 /// Over what the host has there, also where that is a link.
 pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
-    for (name, at) in NAMES {
+    for (name, at) in RESOLVER_FILES {
         let target = match mount::open_inside(root, at) {
             Err(Errno::NOENT) => continue, // who finds nothing asks 127.0.0.1, which is us as well
             target => target.map_err(failed("can not open", at.to_bytes()))?,
@@ -180,7 +181,7 @@ pub fn make_dev(
     root: BorrowedFd<'_>,
     devices: &Devices,
     names: bool,
-    bundle: Option<&OwnedFd>,
+    ca_bundle: Option<&OwnedFd>,
     interception: Option<&Interception<'_>>,
 ) -> Result<OwnedFd> {
     let shm = make_shared_dir(root, b"/dev/shm", PLAIN)?;
@@ -207,7 +208,7 @@ pub fn make_dev(
     if names {
         write_names(root)?;
     }
-    bundle.map_or(Ok(()), |bundle| write_bundle(root, bundle))?;
+    ca_bundle.map_or(Ok(()), |ca_bundle| write_ca_bundle(root, ca_bundle))?;
     interception.map_or(Ok(()), |interception| interception.make_place(root))?;
     let dev = mount::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
     sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
@@ -254,7 +255,7 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     if let Some(pid_max) = pid_max {
         write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
     }
-    let masks = Masks::open(root).map_err(made("can not open the masks of"))?;
+    let masks = MaskSources::open(root).map_err(made("can not open the masks of"))?;
     for name in PROC_MASKS {
         let Ok(target) = mount::open_inside(root, name) else { continue }; // not in this kernel
         masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
@@ -269,15 +270,15 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
 }
 
 /// What masks are copies of.
-pub struct Masks {
+pub struct MaskSources {
     file: OwnedFd,
     directory: OwnedFd,
 }
 
-impl Masks {
-    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
+impl MaskSources {
+    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<MaskSources, Errno> {
         let file = mount::open_inside(root, cover_mount::MASK_FILE)?;
-        Ok(Masks { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
+        Ok(MaskSources { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
     }
 
     pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {

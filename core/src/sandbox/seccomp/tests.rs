@@ -465,7 +465,7 @@ fn whatever_is_not_simply_allowed_is_known_as_special() {
             (true, &[1], SocketAccess::default()),
             (false, &[1, 2], filtered),
         ] {
-            let sockets = Sockets::of(families, false, reach);
+            let sockets = SocketRules::of(families, false, reach);
             let special = |name| answer(name, false, namespaces, &sockets) != Action::Allow;
             let unknown: Vec<&str> = arch
                 .syscalls()
@@ -473,16 +473,16 @@ fn whatever_is_not_simply_allowed_is_known_as_special() {
                 .filter(|name| special(name))
                 .collect();
             assert!(
-                unknown.len() > 5 && unknown.iter().all(|name| SPECIAL.contains(name)),
+                unknown.len() > 5 && unknown.iter().all(|name| SPECIAL_CALLS.contains(name)),
                 "{unknown:?}"
             );
         }
     }
     assert!(
-        ["kill", "clone", "seccomp"].iter().all(|name| SPECIAL.contains(name)),
+        ["kill", "clone", "seccomp"].iter().all(|name| SPECIAL_CALLS.contains(name)),
         "of Filter::compile itself"
     );
-    assert!(SPECIAL.iter().all(|name| syscalls::find(name).is_some()));
+    assert!(SPECIAL_CALLS.iter().all(|name| syscalls::find(name).is_some()));
 }
 
 #[test]

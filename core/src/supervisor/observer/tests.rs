@@ -137,15 +137,15 @@ fn each_act_is_told_once_and_only_so_many_at_all() {
         observer.note([Some(observed(Act::Read, false, b"/x", b"/y")), None]);
         observer.note([Some(observed(Act::Write, false, b"/x", b"/y")), None]);
     }
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     let told = std::iter::from_fn(|| {
         rustix::net::recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok()
     })
     .count();
     assert_eq!(told, 2);
-    for number in 0..2 * MOST_SEEN {
+    for number in 0..2 * MAX_ACTS {
         // As `look` does it, before it reads anything.
-        if observer.seen.len() < MOST_SEEN {
+        if observer.seen.len() < MAX_ACTS {
             observer.note([
                 Some(observed(Act::Read, false, number.to_string().as_bytes(), b"/y")),
                 None,
@@ -154,8 +154,8 @@ fn each_act_is_told_once_and_only_so_many_at_all() {
             observer.passed_over += 1;
         }
     }
-    assert_eq!(observer.seen.len(), MOST_SEEN);
-    assert!(observer.unsent_bytes < ROOM);
+    assert_eq!(observer.seen.len(), MAX_ACTS);
+    assert!(observer.unsent_bytes < MAX_UNSENT_BYTES);
 }
 
 #[test]

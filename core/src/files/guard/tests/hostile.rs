@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn rights_taken_away_do_not_help() {
     test_tree::become_ordinary();
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     let shut = |watch: &Watch, name: &str, mode| {
         fs::set_permissions(watch.scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
     };
@@ -38,7 +38,7 @@ fn rights_taken_away_do_not_help() {
 fn a_shut_root_is_not_taken_for_an_empty_one() {
     test_tree::become_ordinary();
     for at_the_end in [false, true] {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         scene.dir("w/a");
         let mut watch = Watch::over(scene);
         let a = rustix::fs::open(watch.scene.path("w/a"), OFlags::PATH, rustix::fs::Mode::empty())
@@ -59,7 +59,7 @@ fn a_shut_root_is_not_taken_for_an_empty_one() {
 #[test]
 fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
     test_tree::become_ordinary();
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for name in ["a", "b"] {
         scene.file(format!("w/{name}/x"));
     }
@@ -76,7 +76,7 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
     watch.finish();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.npmrc"]);
     // One whose names can be opened and not listed gets its rights back at once.
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     watch.scene.file("w/c/.env");
     shut(&watch, "w/c", 0o300);
     watch.turn();
@@ -85,7 +85,7 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
 
 #[test]
 fn denied_names_are_covered_before_other_events_are_judged() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.dir("w/many");
     let mut watch = Watch::over(scene);
     for number in 0..300 {
@@ -100,7 +100,7 @@ fn denied_names_are_covered_before_other_events_are_judged() {
             .filter(|number| scene.path(format!("w/many/{number}/.envrc")).exists())
             .count();
         first.get_or_insert((covers.len(), left));
-        Ok(vec![Placed::Now; covers.len()])
+        Ok(vec![CoverResult::Now; covers.len()])
     };
     while guard.is_due() {
         guard.turn(&mut put_covers, &mut |event| events.push(event)).unwrap();
@@ -111,7 +111,7 @@ fn denied_names_are_covered_before_other_events_are_judged() {
 
 #[test]
 fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     let mut at =
         rustix::fs::open(watch.scene.dir("w/deep"), OFlags::PATH, rustix::fs::Mode::empty())
             .unwrap();
@@ -137,8 +137,8 @@ fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
 
 #[test]
 fn too_many_are_the_end() {
-    let mut watch = Watch::over(Scene::new());
-    for number in 0..=MAX_TAKEN {
+    let mut watch = Watch::over(TestTree::new());
+    for number in 0..=MAX_QUARANTINED {
         watch.scene.file(format!("w/{number}/.envrc"));
     }
     let mut outcome = Ok(());
@@ -149,19 +149,19 @@ fn too_many_are_the_end() {
     // The command is ended then; what it left is taken all the same.
     watch.scene.file("w/more/.envrc");
     watch.finish();
-    assert!(!watch.exists("w/more/.envrc") && watch.taken().len() == MAX_TAKEN + 2);
+    assert!(!watch.exists("w/more/.envrc") && watch.taken().len() == MAX_QUARANTINED + 2);
 }
 
 #[test]
 fn a_guard_with_nothing_to_read_does_nothing() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     watch.turn().finish();
     assert!(watch.events.is_empty() && watch.guard.timeout().is_none());
 }
 
 #[test]
 fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_outside() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let victim = scene.dir("victim");
     for name in [
         "victim/.envrc",
@@ -199,7 +199,7 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
         while !racer.is_finished() {
             match watch.try_turn() {
                 Ok(()) => {}
-                Err(GuardError::TooManyTaken) => watch.guard.post.taken = 0,
+                Err(GuardError::TooManyTaken) => watch.guard.state.taken = 0,
                 Err(error) => panic!("{error}"),
             }
         }

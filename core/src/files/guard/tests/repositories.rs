@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn git_works_and_what_it_would_run_is_taken() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let w = scene.dir("w");
     scene.file("w/file");
     assert!(
@@ -55,7 +55,7 @@ fn git_works_and_what_it_would_run_is_taken() {
 
 #[test]
 fn git_is_not_disturbed_while_it_works() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let w = scene.dir("w");
     scene.file("w/file");
     assert!(
@@ -89,7 +89,7 @@ fn git_is_not_disturbed_while_it_works() {
 #[test]
 fn content_that_was_judged_is_judged_again_however_it_is_written() {
     use std::io::Write as _;
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = Watch::over(TestTree::new());
     let w = watch.scene.path("w");
     for name in ["a", "b", "c"] {
         assert!(git(&w, &["init", "-q", name]));
@@ -115,7 +115,7 @@ fn content_that_was_judged_is_judged_again_however_it_is_written() {
 
 #[test]
 fn a_repository_without_a_work_tree_loses_its_head() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for name in ["HEAD", "objects/x", "refs/x"] {
         scene.file(Path::new("w/old.git").join(name));
     }

@@ -9,20 +9,20 @@ use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::quarantine::Quarantine;
-use crate::files::scan::{Held, Survey, Through};
+use crate::files::scan::{GitLink, HeldName, ScanResult};
 use crate::files::tree_roots::OpenTree;
 use crate::files::walk::{Dir, WalkError};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::AbsPath;
 
-use super::foreign_sockets::Silent;
-use super::watches::Nodes;
+use super::foreign_sockets::SilentSockets;
+use super::watches::Watches;
 use super::{GuardEvent, watch};
 
 /// What a guard remembers.
-pub struct Post {
-    pub nodes: Nodes,
+pub struct GuardState {
+    pub nodes: Watches,
     pub store: Quarantine,
     pub guards_git: bool,
     /// Names that were locked or denied at the start, in order, without those that went away since:
@@ -30,7 +30,7 @@ pub struct Post {
     /// is a mount point inside, which the command can not replace; so whoever does is outside, and
     /// it is locked again. It goes by the directory that holds it: another one that comes to the
     /// same path is new.
-    pub held: Vec<Held>,
+    pub held: Vec<HeldName>,
     /// What was covered at the start, in order: never taken away.
     pub covered: Vec<Object>,
     /// The watches of closed files.
@@ -43,7 +43,7 @@ pub struct Post {
     /// Those that were met at a path where they are not known: they were moved outside.
     pub moved: Vec<Vec<u8>>,
     /// Symlinks in git directories that were there before, in order.
-    pub through: Vec<Through>,
+    pub through: Vec<GitLink>,
     /// Directories that could not be listed, and were closed as a whole.
     pub shut: Vec<Object>,
     /// What was denied at the start, in order.
@@ -72,20 +72,26 @@ pub struct Post {
     /// Events were lost: what was covered may be covered no more.
     pub again: bool,
     /// Sockets that nobody answers for yet.
-    pub silent: Silent,
+    pub silent: SilentSockets,
     /// The sandbox is gone; nothing is covered any more.
     pub finishing: bool,
 }
 
-impl Post {
-    pub fn new(nodes: Nodes, store: Quarantine, guards_git: bool, survey: Survey) -> Post {
-        let Survey { mut held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
+impl GuardState {
+    pub fn new(
+        nodes: Watches,
+        store: Quarantine,
+        guards_git: bool,
+        scan_trees: ScanResult,
+    ) -> GuardState {
+        let ScanResult { mut held, mut bare, mut through, shut, flagged, mut masked, .. } =
+            scan_trees;
         masked.sort_unstable();
         through.sort_unstable();
         held.sort_unstable();
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
         bare.sort_unstable();
-        Post {
+        GuardState {
             nodes,
             store,
             guards_git,
@@ -111,7 +117,7 @@ impl Post {
             blind: false,
             direct: false,
             again: false,
-            silent: Silent::default(),
+            silent: SilentSockets::default(),
             finishing: false,
         }
     }
@@ -178,7 +184,7 @@ impl Post {
         }
         match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
             Ok(watch) if self.nodes.of_watch(watch).is_none() => {
-                drop(self.file_watches.insert(watch, identity))
+                self.file_watches.insert(watch, identity);
             }
             Ok(_) | Err(Errno::ACCESS) => {}
             Err(error) => return Err(error),
