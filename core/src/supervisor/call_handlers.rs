@@ -1,5 +1,5 @@
-//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs,
-//! renames in a copy, the pin for sockets; the observer only looks.
+//! Intercepted system calls, and the handler of each: the gate for execs, the rename handler for
+//! renames in a copy, supervised connect for sockets. The observer only reads.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -17,11 +17,11 @@ use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
 
-/// So long calls are answered before everything else gets its turn: a path of many links takes long
-/// to follow.
+/// The supervisor answers calls for at most this time before it serves its other tasks. A path of
+/// many links takes long to follow.
 const CALLS_TURN_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// The calls of a plan that wait for our answer, besides those of sockets.
+/// The calls that the supervisor answers for a plan, besides those on sockets.
 pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
     calls.extend(plan.workspace.iter().flat_map(|_| rename_handler::CALLS));
@@ -31,14 +31,14 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
     calls
 }
 
-/// Who has to do with calls from the first program on.
+/// The handlers that serve calls from the first program on.
 pub struct CallHandlers {
     pub gate: Option<Gate>,
-    /// Where people are asked: about execs by the gate, about hosts by whoever hears the relay.
+    /// Questions to a person: about execs from the gate, about hosts from the relay.
     pub questions: OpenQuestions,
     pub observer: Option<Observer>,
     pub supervised_connect: Option<SupervisedConnect>,
-    /// Somebody will answer for renaming, who is not there yet; and calls for him.
+    /// The rename handler exists only after the start. Until then renames are kept here.
     awaits_renames: bool,
     early_renames: Vec<Call>,
 }
@@ -61,8 +61,8 @@ impl CallHandlers {
         }
     }
 
-    /// Answers for the first program, which starts while somebody else waits for that. Until
-    /// `other` has something to say.
+    /// Answers calls of the first program, until `other` is readable. Another process waits for
+    /// that program to start.
     pub fn answer_until_readable(
         &mut self,
         listener: &Listener,
@@ -124,9 +124,9 @@ impl CallHandlers {
             (_, None) if self.awaits_renames && RenameHandler::knows(&call) => {
                 self.early_renames.push(call)
             }
-            // Whoever only looks lets everything go on.
+            // With the observer alone every call continues.
             _ if seen.is_some() => listener.answer(&call, Answer::Continue),
-            // The filter passes on only what somebody knows an answer to.
+            // The filter sends only calls that have a handler.
             _ => listener.answer(&call, Answer::Fail(Errno::ACCESS)),
         }
         if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
@@ -135,12 +135,12 @@ impl CallHandlers {
     }
 }
 
-/// System calls that wait for our answer, and who knows it.
+/// The listener, and the handlers of its calls.
 pub struct Calls<'a> {
     listener: Listener,
     pub handlers: CallHandlers,
     pub renames: Option<RenameHandler<'a>>,
-    /// Nobody is left who could call.
+    /// No process is left that could make a call.
     is_over: bool,
 }
 
@@ -222,8 +222,7 @@ impl<'a> Calls<'a> {
             match self.listener.next(std::mem::take(&mut seen))? {
                 Next::Call(call) => {
                     self.handlers.take(&self.listener, call, self.renames.as_mut());
-                    // What comes next is its exec stop, most likely, and that is heard of
-                    // elsewhere.
+                    // The next event is most likely the exec stop, which arrives as SIGCHLD.
                     if self.handlers.gate.as_ref().is_some_and(Gate::only_traces) {
                         break;
                     }

@@ -1,5 +1,5 @@
-//! Waiting for the command: the supervisor stays in its process group and on its terminal, takes no
-//! part in either, and makes sure that the end of the command is the end of everything it started.
+//! The event loop of the supervisor. The supervisor stays in its process group and on its terminal,
+//! and takes no part in either. The end of the command is the end of everything that it started.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::sandbox::init::{self, AnswerCalls, HandedFds, Sandbox};
 use crate::sandbox::init_channel::{self, InitMessage};
 use crate::sandbox::landlock_init;
 
-/// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
+/// The interval between two checks whether a stopped command was continued: no event reports that.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -39,11 +39,11 @@ pub enum SuperviseError {
     Wait(#[source] Errno),
 }
 
-/// What became of the start.
+/// The result of a start in the landlock tier.
 pub enum LandlockStart {
     Running(Pid),
     UnderInit(LandlockSandbox),
-    /// The fence stood, but there was nothing to execute.
+    /// The sandbox was complete, but the command could not be executed.
     NotExecuted(Errno),
 }
 
@@ -70,8 +70,8 @@ impl CommandEnd {
     }
 }
 
-/// Starts the command inside the fence. Signals are held since before; `mask` is what the command
-/// gets back.
+/// Starts the command in its sandbox. Signals are already held; `mask` is what the command gets
+/// back.
 pub fn start(
     restrictions: &Restrictions,
     command: &Command,
@@ -113,12 +113,12 @@ pub fn start(
     }
 }
 
-/// In the process that is to be the command: puts it behind the fence. With its parent, and where
-/// it says who answers for it.
+/// Applies the restrictions to the calling process, which becomes the command. Takes its parent,
+/// and the channel on which it sends the listener.
 type BecomeCommand<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), EnterError>;
 
-/// The same where we have to answer for the program it executes: so we can not sleep until it did,
-/// and a keeper starts it.
+/// The same, if the supervisor answers the command's execs. The supervisor can not sleep until the
+/// exec is done, so the landlock init starts the command.
 fn start_under_init(
     become_command: BecomeCommand<'_>,
     command: &Command,
@@ -159,17 +159,17 @@ fn start_under_init(
     let failed = failure.load(Ordering::SeqCst);
     match EnterError::of_code(failed) {
         Some(error) => Err(error.into()),
-        // killed before it came to anything
+        // it was killed before it reported anything
         None if failed == 0 => Err(SuperviseError::Wait(received.err().unwrap_or(Errno::SRCH))),
         None => Ok(LandlockStart::NotExecuted(Errno::from_raw_os_error(failed as i32))),
     }
 }
 
-/// A command with a keeper, seen by its supervisor.
+/// A command under a landlock init, as its supervisor sees it.
 pub struct LandlockSandbox {
     pub init_pid: Pid,
     channel: OwnedFd,
-    /// The command, by a descriptor that can not come to mean another process.
+    /// A pidfd of the command: it can not come to mean another process.
     command: OwnedFd,
     pub listener: Option<Listener>,
 }
@@ -178,46 +178,46 @@ pub struct LandlockSandbox {
 pub enum SupervisedCommand {
     Child(Pid),
     UnderLandlockInit(LandlockSandbox),
-    /// Behind an init of its own.
+    /// Under the init of new namespaces.
     UnderInit(Sandbox),
 }
 
-/// As many descriptors as chores may wait for, and which of them is for calls that wait for an
-/// answer.
+/// How many descriptors the tasks may wait for, and which of them is the listener of calls.
 pub const TASK_FDS: usize = 9;
 pub const LISTENER_INDEX: usize = 1;
 
-/// What there is to do: each is more than the one before.
+/// What is due. Each value includes the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Due {
-    /// A process has stopped or ended, perhaps one that is traced.
+    /// A process has stopped or ended, perhaps a traced one.
     Traced,
-    /// A call waits.
+    /// A call waits for an answer.
     Calls,
     All,
 }
 
-/// Work to be done beside the waiting.
+/// The work of the supervisor besides waiting.
 pub trait Tasks {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; TASK_FDS];
     fn deadline(&self) -> Option<Instant>;
-    /// One of the descriptors can be read, or the deadline has passed. Break: the run has to end.
+    /// One of the descriptors is readable, or the deadline has passed. Break: the run has to end.
     fn turn(&mut self, due: Due) -> ControlFlow<()>;
-    /// The same, but only looking: is there something to be done?
+    /// Is a turn due? Does none of the work.
     fn look(&mut self) -> bool;
-    /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
+    /// Is a process traced? Then a turn is due whenever a process stops or ends, and the supervisor
+    /// must not stop itself.
     fn is_tracing(&self) -> bool;
-    /// Does somebody hold the run who is no shell? Then nobody has to see it stop, and a command of
-    /// it does not get to stop the one that starts the others.
+    /// Is there a session owner? It is no shell, so no process needs to see the run stop. A command
+    /// of the session can not stop the exec server.
     fn has_session_owner(&self) -> bool;
-    /// Has somebody taken the terminal from the command, to ask a person? Who stops because of that
-    /// is continued by whoever took it.
+    /// Does the approver hold the terminal to ask a person? The approver continues a command that
+    /// stops because of that.
     fn is_asking(&self) -> bool;
-    /// The command has ended: those who help us go, before everything that is left is killed.
+    /// The command has ended. Ends the helpers before all remaining processes are killed.
     fn dismiss_helpers(&mut self);
 }
 
-/// Returns when the command has ended and nothing that it started is left.
+/// Returns when the command has ended and no process that it started is left.
 pub fn wait(
     supervised: &SupervisedCommand,
     tasks: &mut dyn Tasks,
@@ -225,7 +225,7 @@ pub fn wait(
     let signals = sys::signal_descriptor().map_err(SuperviseError::Wait)?;
     let started_in_foreground = own_terminal().is_some();
     let mut foreground = None;
-    // The signal that the command was stopped by, while it is.
+    // The signal that stopped the command, while it is stopped.
     let mut stopped = None;
     let mut ending = false;
     let mut wake_up = WakeUp::UNKNOWN;
@@ -239,7 +239,7 @@ pub fn wait(
             }
             Some(CommandStatus::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP))
                 if tasks.is_asking() => {}
-            // Whoever ends them all stops them first.
+            // The watchdog stops processes before it ends them.
             Some(CommandStatus::Stopped(_)) if ending => {}
             Some(CommandStatus::Stopped(signal)) => {
                 foreground = supervised.pid().and_then(foreground_of);
@@ -247,7 +247,7 @@ pub fn wait(
             }
             None => {}
         }
-        // Whoever is on his way through needs us until he is.
+        // A traced process needs the supervisor until its exec is done.
         let delayed = stopped.is_some() && tasks.is_tracing();
         let watcher = if delayed {
             None
@@ -285,12 +285,13 @@ pub fn wait(
         SupervisedCommand::Child(_) => end_descendants(),
         SupervisedCommand::UnderLandlockInit(sandbox) => {
             init::kill_and_reap(sandbox.init_pid);
-            // What it had adopted is ours now.
+            // The supervisor inherits the processes that the landlock init had adopted.
             end_descendants();
         }
         SupervisedCommand::UnderInit(sandbox) => {
             init::kill_and_reap(sandbox.init);
-            // A shell inside can not give the terminal back: its owner has no number there.
+            // A shell inside can not give the terminal back: the caller's process group has no
+            // number there.
             if started_in_foreground {
                 take_terminal_back();
             }
@@ -299,13 +300,13 @@ pub fn wait(
     Ok(end)
 }
 
-/// Stops this process as the command was stopped: our parent has to see the same. Returns when
-/// somebody continued us.
+/// Stops this process as the command was stopped, because the parent has to see the same. Returns
+/// when another process has continued it.
 ///
-/// Not everything stops with the command, and what goes on has to be watched; it may even continue
-/// the command, or end it. So a copy of us looks out meanwhile, and calls us when there is
-/// something to do. Returns its number, to tell its call from others. None: there is nobody to do
-/// it, and then we do not stop.
+/// Not everything stops with the command, and running processes have to be watched: one may even
+/// continue or end the command. So a copy of the supervisor watches meanwhile, and continues the
+/// supervisor when there is work. Returns the pid of the copy, to tell its signal from others.
+/// None: there is no copy, and the supervisor does not stop.
 fn stop(
     signal: i32,
     supervised: &SupervisedCommand,
@@ -320,14 +321,14 @@ fn stop(
     Some(watcher)
 }
 
-/// The copy's part, until it is killed.
+/// Runs in the copy, until it is killed.
 fn watch_while_stopped(
     supervisor: Pid,
     supervised: &SupervisedCommand,
     signals: &OwnedFd,
     tasks: &mut dyn Tasks,
 ) -> i32 {
-    // What stops our group does not stop a group of its own.
+    // A signal that stops the group of the supervisor does not stop another group.
     let _ = rustix::process::setpgid(None, None);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     while rustix::process::getppid() == Some(supervisor) {
@@ -341,7 +342,7 @@ fn watch_while_stopped(
         while sys::next_signal(Some(Duration::ZERO)).is_some() {}
         let due = !wake_up.is_ok_and(|wake_up| wake_up.due.is_none()) && tasks.look();
         if due || !supervised.is_stopped() {
-            // Once is not enough: a call that comes before the stop is lost.
+            // Repeated, because a SIGCONT that comes before the stop is lost.
             let _ = rustix::process::kill_process(supervisor, Signal::CONT);
             sys::next_signal(Some(REAP_PAUSE));
         }
@@ -349,7 +350,7 @@ fn watch_while_stopped(
     0
 }
 
-/// What ended a sleep.
+/// The reasons why a sleep ended.
 struct WakeUp {
     by_signal: bool,
     by_channel: bool,
@@ -357,11 +358,11 @@ struct WakeUp {
 }
 
 impl WakeUp {
-    /// By somebody who does not say: everything is looked at.
+    /// The reason is not known: check everything.
     const UNKNOWN: WakeUp = WakeUp { by_signal: true, by_channel: true, due: Some(Due::All) };
 }
 
-/// Until a signal waits, init has something to say, or the chores are due.
+/// Sleeps until a signal or a message of init waits, or a task is due.
 fn sleep(
     signals: BorrowedFd<'_>,
     channel: Option<BorrowedFd<'_>>,
@@ -400,7 +401,7 @@ fn sleep(
     Ok(WakeUp { by_signal: seen(0), by_channel: own > 1 && seen(1), due })
 }
 
-/// A few descriptors to poll, without asking for memory: this runs for as long as the command does.
+/// A few descriptors to poll. It allocates nothing: this code runs for as long as the command does.
 struct PollSet<'fd, const N: usize> {
     descriptors: [PollFd<'fd>; N],
     used: usize,
@@ -427,8 +428,8 @@ impl<'fd, const N: usize> PollSet<'fd, N> {
 }
 
 impl SupervisedCommand {
-    /// Is there something to be heard of the command? Who stands before it tells it; the end of a
-    /// child is a signal.
+    /// May there be news of the command? Init reports them on its channel; the end of a child is a
+    /// signal.
     fn has_news(&self, wake_up: &WakeUp) -> bool {
         if self.channel().is_some() { wake_up.by_channel } else { wake_up.by_signal }
     }
@@ -471,7 +472,8 @@ impl SupervisedCommand {
         };
     }
 
-    /// Its end is the end of everything: at once with an init, else when it was waited for.
+    /// Kills the command. Everything that it started ends at once with an init, else after the
+    /// wait.
     fn kill(&self) {
         let _ = match self {
             SupervisedCommand::Child(command) => {
@@ -495,10 +497,10 @@ impl SupervisedCommand {
                 }
                 self.send(libc::SIGCONT);
             }
-            // From the keyboard they reach the whole foreground group, the command included; only
-            // what was sent to us alone goes on.
+            // From the keyboard these reach the whole foreground group, the command included. Only
+            // a signal that was sent to the supervisor alone is passed on.
             libc::SIGINT | libc::SIGQUIT | libc::SIGTSTP if arrival.sender.is_none() => {}
-            // The command does not signal itself by way of us.
+            // A signal from the command itself is not sent back to it.
             _ if matches!(self, SupervisedCommand::Child(command) if arrival.sender == Some(command.as_raw_nonzero().get())) =>
                 {}
             signal => self.send(signal),
@@ -511,7 +513,7 @@ enum CommandStatus {
     Stopped(i32),
 }
 
-/// What init or the keeper says of the command.
+/// The next message of init about the command.
 fn received_status(channel: &OwnedFd) -> Result<Option<CommandStatus>, Errno> {
     match init_channel::receive(channel, false) {
         Ok(Some((InitMessage::Exited(code), _))) => {
@@ -522,14 +524,14 @@ fn received_status(channel: &OwnedFd) -> Result<Option<CommandStatus>, Errno> {
         }
         Ok(Some((InitMessage::Stopped(signal), _))) => Ok(Some(CommandStatus::Stopped(signal))),
         Ok(Some(_)) => Err(Errno::PROTO),
-        // It went without a word: somebody killed it, and the command with it.
+        // Init was killed, and the command with it.
         Ok(None) => Ok(Some(CommandStatus::Ended(CommandEnd::Killed(libc::SIGKILL)))),
         Err(Errno::AGAIN) => Ok(None),
         Err(errno) => Err(errno),
     }
 }
 
-/// Takes every status that waits; orphans we adopted are buried without a word.
+/// Takes every pending status. The status of an adopted orphan is dropped.
 fn reap(command: Pid) -> Result<Option<CommandStatus>, Errno> {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -559,15 +561,15 @@ fn terminals() -> [BorrowedFd<'static>; 3] {
     [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
 
-/// The command's own process group, if it has one and holds the terminal: an interactive shell
-/// does.
+/// The command's own process group, if it has one and it holds the terminal, as that of an
+/// interactive shell does.
 fn foreground_of(command: Pid) -> Option<Pid> {
     let group = rustix::process::getpgid(Some(command)).ok()?;
     let holds = |fd: &BorrowedFd<'_>| rustix::termios::tcgetpgrp(fd) == Ok(group);
     (group != rustix::process::getpgrp() && terminals().iter().any(holds)).then_some(group)
 }
 
-/// A terminal of ours whose foreground is our own group.
+/// A standard descriptor that is a terminal with the supervisor's group in the foreground.
 fn own_terminal() -> Option<BorrowedFd<'static>> {
     terminals()
         .into_iter()
@@ -585,8 +587,8 @@ fn take_terminal_back() {
     }
 }
 
-/// Only if our own group was brought to the foreground: a job continued in the background stays
-/// there.
+/// Only if the supervisor's group is in the foreground: a job that was continued in the background
+/// stays there.
 fn give_terminal_to(group: Pid) {
     for fd in terminals() {
         if rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp()) {

@@ -1,7 +1,7 @@
-//! Who holds a session: a program outside, for which the attendant starts commands
-//! (commands/exec_server/mod.rs). By one socket it is told what was refused to them, and the end of
-//! that socket is the end of the run. The attendant hears of its end as well, but a command can
-//! stop the attendant.
+//! The socket to the session owner: a program outside for which the exec server starts commands
+//! (`commands/exec_server/mod.rs`). The supervisor reports refusals on it. When the socket closes,
+//! the run ends. The exec server also sees the end of its own socket, but a command can stop the
+//! exec server.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::journal::event::Event;
 use crate::kernel::proc_text;
 
-/// For the attendant, which ends by itself unless somebody keeps it from that.
+/// Time for the exec server to end by itself.
 const EXEC_SERVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct SessionOwner {
@@ -30,13 +30,13 @@ impl SessionOwner {
         self.gone.is_none().then(|| self.socket.as_fd())
     }
 
-    /// When the run has to be over.
+    /// The time by which the run has to end.
     pub fn deadline(&self) -> Option<Instant> {
         self.gone.map(|at| at + EXEC_SERVER_TIMEOUT)
     }
 
-    /// What was refused, as the journal has it, and to which child of the attendant. Who does not
-    /// listen learns it from the journal.
+    /// Sends a refusal, as the journal has it, with the pid of the command reaper that it concerns.
+    /// If the owner does not read, the journal still has the refusal.
     pub fn tell(&self, event: &Event<'_>, reaper: Option<u32>) {
         let mut message = format!("{{{},\"warden\":", event.body());
         let _ = match reaper {
@@ -46,13 +46,14 @@ impl SessionOwner {
         self.say(message.as_bytes());
     }
 
-    /// Said once, before the command starts: whether the fence of this run keeps it from writing
-    /// outside.
+    /// Sent once, before the command starts: whether the sandbox keeps the command from writing
+    /// outside of its grants.
     pub fn tell_confinement(&self, writes: bool) {
         self.say(format!("{{\"event\":\"confinement\",\"writes\":{writes}}}").as_bytes());
     }
 
-    /// The number of its last question whether all was told: it waits for the answer.
+    /// The number of the owner's last question whether all events were sent. The owner waits for
+    /// the answer.
     pub fn receive(&mut self) -> Option<u64> {
         let mut asked = None;
         let mut word = [0; 16];
@@ -127,6 +128,6 @@ mod tests {
                 .deadline()
                 .is_some_and(|deadline| deadline <= Instant::now() + EXEC_SERVER_TIMEOUT)
         );
-        session_owner.tell(&Event::Refused { error: "x" }, None); // to nobody
+        session_owner.tell(&Event::Refused { error: "x" }, None); // the socket is closed
     }
 }

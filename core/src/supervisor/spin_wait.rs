@@ -1,8 +1,8 @@
-//! Waiting awake, for an instant: where the next event is as good as there, being woken on a
-//! processor that sleeps takes longer than all that is done then.
+//! A busy-wait for an event that is about to arrive. To be woken on a sleeping processor takes
+//! longer than all the work that follows.
 //!
-//! Only while there is a processor for everybody who wants one. Who stays awake looks busy, and the
-//! others would be put where somebody else is; what it saved us would cost them more.
+//! It is used only while a processor is idle. A busy process makes the scheduler move others to
+//! processors that are in use, which costs them more than it saves here.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -14,8 +14,7 @@ use crate::kernel::proc_text;
 
 /// Somewhat longer than the kernel takes from a permitted exec to its end.
 const SPIN_TIMEOUT: Duration = Duration::from_micros(200);
-/// For how many vigils a look at who wants a processor is believed, where there was room and where
-/// there was none.
+/// After so many waits the load is read again, if a processor was idle and if none was.
 const WAITS_PER_IDLE_CHECK: u32 = 16;
 const WAITS_PER_BUSY_CHECK: u32 = 4;
 
@@ -23,12 +22,12 @@ const WAITS_PER_BUSY_CHECK: u32 = 4;
 pub struct SpinWait {
     machine: Option<Machine>,
     has_idle_cpu: bool,
-    /// So many times no look is needed.
+    /// Waits until the load is read again.
     waits_until_check: u32,
 }
 
 impl SpinWait {
-    /// False: nothing came, and it is time to sleep.
+    /// False: no event came in time.
     pub fn wait(&mut self, mut came: impl FnMut() -> Result<bool, Errno>) -> Result<bool, Errno> {
         if self.waits_until_check == 0 {
             self.has_idle_cpu = self.machine.get_or_insert_with(Machine::find).has_idle_cpu();
@@ -45,7 +44,7 @@ impl SpinWait {
                 self.waits_until_check = 0;
                 return Ok(false);
             }
-            // He may have been put behind us.
+            // The awaited process may be queued on this processor.
             rustix::thread::sched_yield();
         }
         Ok(true)
@@ -53,7 +52,7 @@ impl SpinWait {
 }
 
 struct Machine {
-    /// None: nobody can say, and there is never room.
+    /// None: the load is not known, and no processor counts as idle.
     loadavg: Option<OwnedFd>,
     processors: u64,
 }
@@ -72,7 +71,7 @@ impl Machine {
         }
     }
 
-    /// For all who run now, us among them.
+    /// Is there a processor for every process that runs now, this one included?
     fn has_idle_cpu(&self) -> bool {
         let mut buffer = [0; 64];
         let read =

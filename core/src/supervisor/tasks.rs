@@ -1,5 +1,5 @@
-//! What the supervisor does beside waiting: it guards names, watches limits, answers calls and
-//! hears the relay, and remembers what it has to tell.
+//! What the supervisor serves besides waiting: it guards names, watches limits, answers calls,
+//! reads the relay's decisions, and reports events.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -27,9 +27,9 @@ use crate::network::supervisor::relay_process::{Heard, RelayProcess};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::init::{OverlayFds, SandboxNamespaces};
 
-/// More lines than this about names that were taken away say nothing new.
+/// At most this many lines about quarantined names are printed.
 const MAX_LINES: usize = 20;
-/// Of names that were changed, and are executed outside later.
+/// At most this many changed names that are executed outside later are printed.
 const MAX_CHANGED_SHOWN: usize = 5;
 
 #[derive(Clone, Copy)]
@@ -38,32 +38,32 @@ pub struct CopiedWorkspace<'a> {
     pub whiteouts: &'a Whiteouts,
 }
 
-/// How the duties of a run ended.
+/// The result of all tasks at the end of a run.
 pub struct TasksEnd {
     pub exceeded: Option<ExceededLimit>,
     /// See [`Guard::disband`].
     pub watches: Option<OwnedFd>,
-    /// The guard did its work to the end, and so did the last scan. Otherwise the run fails,
-    /// whatever the command's own exit code is: names that it planted may be left.
+    /// The guard and its last scan were complete. Otherwise the run fails, whatever the command's
+    /// exit code is: names that the command planted may be left.
     pub is_closed: bool,
-    /// The last scan was complete, or none was due.
+    /// The last scan was complete, or none was needed.
     pub is_scanned: bool,
 }
 
 pub struct SupervisorTasks<'a> {
     pub guard: Option<Guard>,
-    /// The sandbox's mounts, and what is a copy in them, with what it hides.
+    /// The sandbox's namespaces and, if the workspace is a copy, that copy with its whiteouts.
     pub namespaces: Option<(&'a SandboxNamespaces, Option<CopiedWorkspace<'a>>)>,
     pub limits: Option<Watch<'a>>,
     pub calls: Option<Calls<'a>>,
-    /// Of a network that is filtered.
+    /// None: the network is not filtered.
     pub relay: Option<RelayProcess<'a>>,
     pub journal: Option<&'a Journal>,
     pub session_owner: Option<SessionOwner>,
     pub exceeded: Option<ExceededLimit>,
     failure: Option<GuardError>,
-    /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and
-    /// the command can see to that.
+    /// Lines that are printed at the end. A terminal or pipe that takes no more would block the
+    /// supervisor, and the command can cause that.
     lines: Vec<(&'static str, String)>,
     live: Live,
     last_denial: Option<(u32, String)>,
@@ -97,8 +97,8 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// When everything has ended: the last scan looks through the trees once more, and nothing can
-    /// interfere.
+    /// Called when every process has ended. The last scan goes through the trees once more, and no
+    /// process can interfere.
     pub fn finish(mut self) -> TasksEnd {
         self.finish_relay();
         self.report_execs();
@@ -144,7 +144,7 @@ impl<'a> SupervisorTasks<'a> {
         TasksEnd { exceeded: self.exceeded, watches, is_closed, is_scanned }
     }
 
-    /// Of the relay, which is to go.
+    /// Ends the relay, and reports its last decisions.
     fn finish_relay(&mut self) {
         self.report_unproxied();
         if let Some(mut relay) = self.relay.take() {
@@ -152,13 +152,13 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// What was written as it should be, and runs outside of the fence: a person looks first.
-    /// `unlisted`: so many more there are, and whether they changed is not known.
+    /// Reports changed files that are executed outside of the sandbox, because a person should
+    /// check them first. `unlisted` is the number of further files whose change is not known.
     fn report_changed(&self, paths: &[AbsPath], unlisted: usize) {
         if let Some(journal) = self.journal {
             let events: Vec<_> =
                 paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
-            // Some at a time: other runs write to the same journal.
+            // In chunks: other runs write to the same journal.
             let failed =
                 events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
             if let Some(error) = failed {
@@ -190,8 +190,7 @@ impl<'a> SupervisorTasks<'a> {
         stderr::say("paddock", &text);
     }
 
-    /// What the gate has decided: to the journal, and what was refused to people at once, as far as
-    /// they can take it.
+    /// Writes the gate's decisions to the journal. Prints denials at once, unless stderr blocks.
     fn report_execs(&mut self) {
         let Some(gate) = self.calls.as_mut().and_then(|calls| calls.handlers.gate.as_mut()) else {
             return;
@@ -206,8 +205,8 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// Who was connected to the proxy, and what a program tried to reach itself, where only the
-    /// proxy does.
+    /// Tells the relay which processes were connected to the proxy. Reports connections that
+    /// programs tried without it.
     fn report_unproxied(&mut self) {
         let supervised_connect =
             self.calls.as_mut().and_then(|calls| calls.handlers.supervised_connect.as_mut());
@@ -223,7 +222,7 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// What the relay has decided, or that there is none any more.
+    /// Reports the relay's decisions, or that the relay has ended.
     fn report_relay(&mut self) {
         let Some(mut relay) = self.relay.take() else { return };
         for heard in relay.turn(self.calls.as_mut().map(|calls| &mut calls.handlers.questions)) {
@@ -291,7 +290,7 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// What the fence has refused, as far as it was observed.
+    /// Reports the refused file accesses that the observer has seen.
     fn report_refused_files(&mut self) {
         let observer = self.calls.as_mut().and_then(|calls| calls.handlers.observer.as_mut());
         for refused in observer.map(Observer::refused).unwrap_or_default() {
@@ -303,7 +302,7 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// Once: who looks for a program in several places is refused in each.
+    /// Prints a line once: a program that is searched in several directories is denied in each.
     fn say_once(&mut self, pid: u32, line: String) {
         let said = (pid, line);
         if self.last_denial.as_ref() == Some(&said) {
@@ -341,7 +340,7 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// Something of ours went wrong, which is said once.
+    /// Notes an error of Paddock itself, once.
     fn complain(&mut self, what: &str, hint: &str) {
         if !self.lines.iter().any(|(_, line)| line == what) && self.lines.len() < 2 * MAX_LINES {
             self.lines.extend([("paddock", what.to_owned()), ("hint", hint.to_owned())]);
@@ -349,7 +348,7 @@ impl<'a> SupervisorTasks<'a> {
     }
 }
 
-/// What became of a name: the line for people, if they are told at once, and the event.
+/// The line that is printed for a guard event, if any, and the journal event.
 pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     match event {
         GuardEvent::Quarantined { path, kept, whole } => (
@@ -370,13 +369,14 @@ pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     }
 }
 
-/// Puts covers into the running sandbox. One whose object is gone, or covered already, is no loss.
+/// Places covers in the running sandbox. It is no error if the object is gone or covered already.
 fn place_covers(
     namespaces: &SandboxNamespaces,
     copied: Option<CopiedWorkspace<'_>>,
     covers: &[Cover],
 ) -> Result<Vec<CoverResult>, Errno> {
-    // What the host has there does not show; if the command has made such a name, it is its own.
+    // The copy does not show the host's object at a hidden name. An object there is the command's
+    // own.
     let hidden = |cover: &Cover| {
         copied.is_some_and(|copied| copied.whiteouts.hides(copied.workspace, &cover.path))
     };
@@ -400,15 +400,15 @@ fn place_covers(
 }
 
 impl CopiedWorkspace<'_> {
-    /// A cover lies on what the copy has found there. What it finds there later is hidden by its
-    /// path.
+    /// A cover lies on the object that the copy has found. A whiteout hides what the copy finds at
+    /// this path later.
     fn hide_later_names<'p>(
         &self,
         overlay: &OverlayFds,
         paths: impl Iterator<Item = &'p AbsPath>,
     ) -> Result<(), Errno> {
         let mut whiteouts = Whiteouts::default();
-        // If the host has moved it as a whole, there are only the covers.
+        // If the host has moved the whole workspace, the covers are enough.
         let workspace = match mount::open_host(&self.workspace.as_c_str()) {
             Ok(workspace) => workspace,
             Err(Errno::NOENT) => return Ok(()),
@@ -484,7 +484,7 @@ impl Tasks for SupervisorTasks<'_> {
                     self.report_name(event)
                 });
             self.guard = Some(guard);
-            // A guard that can not do its work is no guard.
+            // Without a working guard the run ends.
             if let Err(error) = turned {
                 self.failure = Some(error);
                 return ControlFlow::Break(());
@@ -526,7 +526,7 @@ impl Tasks for SupervisorTasks<'_> {
         if let Some(calls) = &mut self.calls {
             calls.handlers.questions.dismiss_companion();
         }
-        // Among the descendants that are killed next it is one.
+        // In the landlock tier the relay is one of the descendants that are killed next.
         if self.relay.as_ref().is_some_and(RelayProcess::is_at_door) {
             self.finish_relay();
         }
