@@ -1,10 +1,10 @@
-//! `paddock`: the front door. It remembers, and knows nothing else.
+//! The memo: the cached plan of a command line.
 //!
 //! `paddock run …` with the same options, in the same directory, from the same unchanged files
-//! gives the same plan. Python compiled it once and left a memo (`src/paddock/launch/memo.py` says
-//! what a plan depends on); this program looks the memo up, sees that every input is still what it
-//! was, and starts the core. On any doubt, and for every other command, it becomes the Python half.
-//! It parses no option, compiles nothing and decides nothing.
+//! gives the same plan. Python has compiled it once and stored a memo (`src/paddock/launch/memo.py`
+//! lists the inputs of a plan). The launcher finds the memo, checks that every input is unchanged,
+//! and starts the core. In any doubt, and for every other command, it becomes Python. It parses no
+//! option, compiles nothing and decides nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +26,7 @@ use paddock_core::plan::wire::reader;
 
 const CORE: &str = "paddock-core";
 const MAX_MEMO_BYTES: u64 = 4 << 20;
-/// With fewer open files nothing can be run, and Python ends in its own words before it can say so.
+/// With fewer open files nothing can run, and Python would fail with a message of its own.
 const MIN_OPEN_FILES: u64 = 32;
 
 pub fn enter() -> ExitCode {
@@ -34,7 +34,7 @@ pub fn enter() -> ExitCode {
     let Ok(launcher) = fs::read_link("/proc/self/exe") else {
         return refuse("can not tell where I am installed", "mount /proc");
     };
-    // Python itself refuses to start this way, with its own words and status.
+    // Python itself refuses to start with a directory as stdin, with its own message and status.
     if rustix::fs::fstat(rustix::stdio::stdin())
         .is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir())
     {
@@ -52,7 +52,7 @@ pub fn enter() -> ExitCode {
     }
     if let Some(remembered) = RunArguments::of(&arguments).and_then(|asked| asked.recall(&launcher))
     {
-        // Only a failed exec comes back; Python will try the same and say what is wrong.
+        // Only a failed exec returns. Python then tries the same and prints the error.
         let _failed = remembered.start(&launcher);
     }
     let script = launcher.with_file_name(python_helper::SCRIPT);
@@ -86,7 +86,7 @@ impl<'a> RunArguments<'a> {
         (runs && !command.is_empty()).then_some(Self { options, command })
     }
 
-    /// The memo for what was asked, if there is one and all it was made from is unchanged.
+    /// The memo for these arguments, if it exists and all its inputs are unchanged.
     fn recall(&self, launcher: &Path) -> Option<CachedRun<'a>> {
         let uid = rustix::process::getuid().as_raw();
         let home = home_of(uid, &fs::read("/etc/passwd").ok()?)?;
@@ -130,7 +130,7 @@ fn home_of(uid: u32, passwd: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(entry[5])))
 }
 
-/// A file only its owner, who is asking, could have written.
+/// Reads a file that only this user could have written.
 fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
@@ -151,13 +151,13 @@ fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
 #[serde(deny_unknown_fields)]
 struct Memo {
     quiet: bool,
-    /// The plan does without namespaces because there were none: no file tells when there are.
+    /// The plan uses no namespaces because there were none. No file tells when that changes.
     unless_namespaces: bool,
-    /// Path → what it was, by content (all of it) or as a place (who may write there); null:
-    /// nothing was there.
+    /// Path to its state, by content (all of it) or as a directory (who may write there). Null: the
+    /// path did not exist.
     contents: BTreeMap<String, Option<[i128; 8]>>,
     places: BTreeMap<String, Option<[i128; 5]>>,
-    /// Variable → the value that was put into a pattern.
+    /// Variable to the value that a pattern used.
     variables: BTreeMap<String, Option<String>>,
     plan: String,
 }
@@ -173,15 +173,15 @@ impl Memo {
     }
 }
 
-/// The core tries. Whoever can not be asked may.
+/// The core tries to make namespaces. If the core can not be started, the answer is yes.
 fn may_make_namespaces(launcher: &Path) -> bool {
     let tried = Command::new(launcher.with_file_name(CORE)).arg("namespaces").status();
     !tried.is_ok_and(|status| status.code() == Some(1))
 }
 
-/// None: nothing is there. What can not be looked at may be anything.
+/// None: the path does not exist. An error means that the state is not known.
 fn content(path: &str) -> std::io::Result<Option<[i128; 8]>> {
-    // Of the link, where it is one: what it leads to is named too.
+    // The state of a symlink itself: its target is another input.
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -211,7 +211,7 @@ struct CachedRun<'a> {
 }
 
 impl CachedRun<'_> {
-    /// Become the core with the plan in a sealed memfd. Comes back only if that failed.
+    /// Becomes the core, with the plan in a sealed memfd. Returns only if that failed.
     fn start(&self, launcher: &Path) -> std::io::Error {
         match self.sealed_plan() {
             Ok(plan) => {
@@ -228,7 +228,7 @@ impl CachedRun<'_> {
     }
 
     fn sealed_plan(&self) -> std::io::Result<File> {
-        // Not close-on-exec: it is for the program that replaces this one.
+        // Not close-on-exec: the program that replaces this one reads it.
         let mut plan =
             File::from(rustix::fs::memfd_create("paddock-plan", MemfdFlags::ALLOW_SEALING)?);
         plan.write_all(self.memo.plan.as_bytes())?;
@@ -288,10 +288,10 @@ mod tests {
         assert!(
             !memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door"))
         );
-        // Whoever can not be asked whether there are namespaces may make them.
+        // If the core can not be asked, namespaces count as possible.
         let weaker = Memo { unless_namespaces: true, ..memo("/nonexistent/file", None) };
         assert!(!weaker.holds(Path::new("/nonexistent/door")));
-        // Not "nothing there": nobody can say.
+        // This is not a missing file: its state is not known.
         assert!(
             !memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door"))
         );

@@ -1,5 +1,4 @@
-//! `attempt`: what the fence answers to one operation on one path, by really trying it behind the
-//! fence.
+//! `attempt`: tries one operation on one path inside the sandbox, and prints the result.
 
 use std::ffi::{CStr, CString};
 
@@ -44,7 +43,7 @@ impl Operation {
         }
     }
 
-    /// The system call the try itself needs.
+    /// The system call that the attempt needs.
     fn system_call(self) -> &'static str {
         match self {
             Operation::Read | Operation::Write => "openat",
@@ -52,7 +51,7 @@ impl Operation {
         }
     }
 
-    /// Changes nothing: no file is created, cut, written or executed.
+    /// Changes nothing: no file is created, truncated, written or executed.
     fn try_on(self, path: &CStr) -> Result<(), Errno> {
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         match self {
@@ -69,7 +68,7 @@ impl Operation {
 
 fn outcome(result: Result<(), Errno>) -> &'static str {
     match result {
-        // ENXIO: a pipe without a reader or a socket. The permission checks come before that.
+        // ENXIO: a pipe without a reader, or a socket. The permission checks come before that.
         Ok(()) | Err(Errno::NXIO) => "allowed",
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => "denied",
         Err(Errno::NOENT | Errno::NOTDIR) => "missing",

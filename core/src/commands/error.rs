@@ -1,5 +1,5 @@
-//! Why nothing was run. Every way to fail before the command starts ends here: one line, one hint,
-//! exit code 125.
+//! The top-level error. Every failure before the command starts ends here: one line, one hint, exit
+//! code 125.
 
 use rustix::io::Errno;
 
@@ -68,7 +68,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The answer of a call that the sandbox itself is made of.
+    /// The errno of a system call that builds the sandbox itself.
     fn of_a_mechanism(&self) -> Option<Errno> {
         match self {
             Refusal::Sandbox(error) => error.of_a_mechanism(),
@@ -113,7 +113,7 @@ impl Refusal {
     }
 }
 
-/// The error of a part becomes one of its room.
+/// Converts the error of a file into the error of its room.
 macro_rules! through {
     ($room:ident: $($part:ty),+) => {
         $(impl From<$part> for Refusal {

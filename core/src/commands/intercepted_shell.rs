@@ -1,16 +1,15 @@
-//! Called by the name of a shell: goes behind what the policy has for shells (`[shell]`), and
-//! becomes the real one.
+//! Started under the name of a shell: applies the `[shell]` section of the policy and execs the
+//! real shell.
 //!
-//! In a run that intercepts shells this program lies over each of them (sandbox/root/shells.rs),
-//! the real ones lie in a directory whose path is at [`REAL_SHELLS_LINK`], by the paths that they had, and
-//! beside them what is to be applied. Elsewhere it is found by PATH as a link, and what is to be
-//! applied lies beside the link.
+//! In a run that intercepts shells, this program is mounted over each of them
+//! (`sandbox/root/shells.rs`). The real shells are in a directory whose path is at
+//! [`REAL_SHELLS_LINK`], under their own paths, beside the plan of shells. Without such a run PATH
+//! leads to this program by a link, and the plan of shells is beside the link.
 //!
-//! Nothing that comes with the call says whether the caller is inside already: the kernel does.
-//! Going inside installs a filter that answers one call with an errno that it never has, if its
-//! arguments are the token of this plan. Only a process that installed such a filter on itself, or
-//! descends from one, is answered so. Each further shell below then only executes: Landlock takes
-//! 16 layers.
+//! Nothing in the call says whether the caller is already inside: the kernel does. To enter
+//! installs a filter that answers one call with an errno that this call never has, if its arguments
+//! are the token of this plan. Only a process that installed such a filter, or descends from one
+//! that did, gets this answer. Each further shell below then only execs: Landlock takes 16 layers.
 
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
@@ -38,36 +37,36 @@ use crate::sandbox::landlock::FileGrants;
 use crate::sandbox::root::shells::{REAL_SHELLS_LINK, SHELL_NAMES, SHELL_PLAN_FILE};
 use crate::sandbox::seccomp::bpf;
 
-/// Where real shells lie if nothing else is said. Builds may choose another place.
+/// The default directory of real shells. A build may choose another one.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
     Some(dir) => dir,
     None => "/bin/shells",
 };
 const SHELL_DIR_VARIABLE: &[u8] = b"PADDOCK_SHELL_DIR=";
 const OWN_NAME: &[u8] = b"paddock-core";
-/// No option of prctl(2).
+/// A number that is no option of prctl(2).
 const PRCTL_QUESTION: u64 = 0x7061_6464;
 const INSIDE_ERRNO: Errno = Errno::ALREADY;
 const MAX_SHELL_PLAN_BYTES: usize = 256 << 10;
 
-/// What is to be applied, as it lies in a file.
+/// The plan of shells, as the file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ShellPlanFile {
     on_failure: OnFailure,
     plan: Text,
-    /// Where real shells lie, for those that are found by PATH.
+    /// The directory of the real shells, for shells that PATH leads to.
     #[serde(deserialize_with = "present")]
     shells: Option<AbsPath>,
     token: Text,
 }
 
-/// How we were called.
+/// How this program was started.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CalledAs {
-    /// We lie over a shell, which has this path.
+    /// This program is mounted over the shell with this path.
     Over(Vec<u8>),
-    /// By a link of this name.
+    /// Through a link of this name.
     By(&'static str),
 }
 
@@ -111,7 +110,7 @@ impl ShellFailure {
     }
 }
 
-/// None: by our own name.
+/// None: under its own name.
 pub fn called(argv: &[CString]) -> Option<CalledAs> {
     let first = argv.first().map_or(&[][..], |word| word.as_bytes());
     if base_name(first) == OWN_NAME {
@@ -123,7 +122,8 @@ pub fn called(argv: &[CString]) -> Option<CalledAs> {
     if !base_name(&own).starts_with(OWN_NAME) {
         return Some(CalledAs::Over(own));
     }
-    // A `#!` line has us told the script's name there, and our own as the first argument.
+    // For a `#!` line the kernel passes the script's name there, and this program's own as the
+    // first argument.
     let shell = |name: &[u8]| SHELL_NAMES.into_iter().find(|shell| shell.as_bytes() == name);
     let by_path = shell(base_name(rustix::param::linux_execfn().to_bytes()));
     by_path
@@ -135,7 +135,7 @@ fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// Becomes the shell, or says why not.
+/// Becomes the shell, or prints why it can not.
 pub fn start(called: CalledAs, argv: Vec<CString>) -> i32 {
     let failure = become_shell(called, argv).map_or_else(|failure| failure, |never| match never {});
     stderr::complain(&failure.to_string(), failure.hint());
@@ -149,20 +149,19 @@ fn become_shell(called: CalledAs, argv: Vec<CString>) -> Result<Never, ShellFail
     let intercepted = match rustix::fs::readlink(REAL_SHELLS_LINK, Vec::new()) {
         Ok(link) => Some([b"/dev/", link.as_bytes()].concat()),
         Err(Errno::NOENT) => None,
-        // no link, but the directory itself, as others may bind it
+        // not a link but the directory itself, as others may bind it
         Err(_) => Some(REAL_SHELLS_LINK.to_bytes().to_vec()),
     };
     let (inside, compiled, real, dir) = match (called, intercepted) {
         (CalledAs::Over(own), Some(dir)) => {
-            // Whoever could put something else there would choose what his next shell is put
-            // behind.
+            // A process that can write there could choose the plan of the next shell.
             if rustix::fs::access(c"/dev", Access::WRITE_OK).is_ok() {
                 return Err(ShellFailure::Writable);
             }
             let compiled = ShellPlanFile::read(&dir)?;
             (compiled.inside(), compiled, [&dir[..], &own].concat(), dir)
         }
-        // What lies there does the same, and knows better.
+        // The program there does the same, with the plan of the run.
         (CalledAs::By(name), Some(_)) => {
             return execute(format!("/bin/{name}").into_bytes(), argv, inherited);
         }
@@ -193,19 +192,19 @@ fn become_shell(called: CalledAs, argv: Vec<CString>) -> Result<Never, ShellFail
     }
 }
 
-/// As login(1) starts one.
+/// Is this a login shell, as login(1) starts it?
 fn is_login(argv: &[CString]) -> bool {
     argv.first().is_some_and(|name| name.as_bytes().starts_with(b"-"))
 }
 
-/// The directory of the link that we were called by.
+/// The directory of the link that this program was started through.
 fn link_dir() -> Vec<u8> {
     let path = rustix::param::linux_execfn().to_bytes();
     let end = path.iter().rposition(|byte| *byte == b'/');
     end.map_or(b".".to_vec(), |end| path[..end].to_vec())
 }
 
-/// There, and not us once more.
+/// Checks that the real shell exists and is not this program.
 fn check(real: &[u8]) -> Result<(), ShellFailure> {
     let path = CString::new(real).unwrap_or_default();
     let found = rustix::fs::stat(&path).map_err(|errno| match errno {
@@ -253,7 +252,7 @@ impl ShellPlanFile {
         reader::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))
     }
 
-    /// Four numbers: what `prctl` takes besides the option.
+    /// The token, as the arguments of `prctl` after the option.
     fn token(&self) -> Option<[u64; 5]> {
         let hex = std::str::from_utf8(self.token.as_bytes())
             .ok()
@@ -262,13 +261,13 @@ impl ShellPlanFile {
         Some([PRCTL_QUESTION, part(0)?, part(1)?, part(2)?, part(3)?])
     }
 
-    /// Are we behind this very plan?
+    /// Has this process entered this very plan?
     fn inside(&self) -> bool {
         let asked = self.token().map(|arguments| sys::numeric_syscall(libc::SYS_prctl, arguments));
         asked == Some(Err(INSIDE_ERRNO))
     }
 
-    /// What has the variable's word is not asked by who may have put it there.
+    /// Inside, the variable does not count: the caller may have set it.
     fn shells(&self, environment: &[CString], inside: bool) -> Vec<u8> {
         let chosen =
             environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(SHELL_DIR_VARIABLE));
@@ -277,7 +276,7 @@ impl ShellPlanFile {
         chosen.unwrap_or(own).to_vec()
     }
 
-    /// From here on this process is inside. Returns its environment.
+    /// Enters the restrictions of the plan. Returns the environment.
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
         let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
@@ -293,7 +292,7 @@ impl ShellPlanFile {
         FileGrants::anywhere(&plan, restrictions.ruleset())?;
         restrictions.complete(&plan, &[])?;
         if let Some(ruleset) = restrictions.ruleset() {
-            // The real shells, whatever else may be read.
+            // The real shells may be executed, whatever else may be read.
             let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
             let opened = CString::new(dir).map_err(|_| Errno::INVAL).and_then(|dir| {
                 let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -309,16 +308,16 @@ impl ShellPlanFile {
             None => inherited.to_vec(),
         };
         restrictions.enter(None)?;
-        // Whoever is not known from inside would be closed in by each of his shells once more.
+        // Without the answering filter each shell would add another layer.
         let unknown =
             Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
         if self.inside() { Ok(environment) } else { Err(unknown) }
     }
 }
 
-/// Descriptors that the caller passes on and that lead nowhere but to another process that he
-/// chose: `make` and process substitution need them. Everything else was opened by somebody who may
-/// do more.
+/// Pipes that the caller passes on: `make` and process substitution need them, and they lead only
+/// to a process that the caller chose. A process with more rights may have opened the other
+/// descriptors.
 fn pipes() -> Vec<u32> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
@@ -401,7 +400,7 @@ mod tests {
             INSIDE_ERRNO.raw_os_error(),
         )
         .unwrap();
-        // A filter is its thread's.
+        // A filter belongs to its thread.
         let thread = std::thread::spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
             let before = compiled.inside();

@@ -1,4 +1,4 @@
-//! `judge` and `regexes`: the gate's own answers for people, before anything runs.
+//! `judge` and `regexes`: print the gate's decisions before anything runs.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 
-/// What a process would ask the kernel for, as JSON. Its parent is not known beforehand.
+/// An exec as JSON. Its parent process is not known beforehand.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExecToJudge {
@@ -30,11 +30,10 @@ struct ExecToJudge {
     cwd: Text,
 }
 
-/// Every file that it would bring to run, what those need, and what the kernel or the gate would
-/// answer.
+/// Prints every file that the exec would run, what these files need, and the answer of the kernel
+/// or the gate.
 ///
-/// Not inlined into the start of every run: what expressions are compiled with takes pages of stack
-/// there.
+/// Not inlined into the start of every run: the regex compiler takes pages of stack.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let asked: ExecToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
@@ -46,7 +45,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
         _ => None,
     };
     let (errno, verdict) = match (followed, &plan.gate) {
-        // An administrator may have registered something for it, which a gate does not let run.
+        // An administrator may have registered an interpreter for it; the gate does not allow it.
         (Err(ChainError::Fails(Errno::NOEXEC)), None) => (None, None),
         (Err(ChainError::Fails(errno)), _) => (Some(errno), None),
         (_, None) => (None, None),
@@ -78,8 +77,8 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader,
-/// as they are named.
+/// Follows the chain of interpreters as the kernel would for a process in `cwd`. `needs`:
+/// interpreters and loader, as they are named.
 fn follow(
     asked: &ExecToJudge,
     places: Option<&TrustedDirs>,
@@ -174,7 +173,7 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
     }
 }
 
-/// The expression for one list of arguments and no other.
+/// Prints the expression that matches one list of arguments and no other.
 #[inline(never)]
 pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     let argv: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
@@ -187,7 +186,7 @@ pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// For each of a list of expressions what is wrong with it, or null.
+/// Prints for each expression of a list its error, or null.
 #[inline(never)]
 pub fn regexes(asked: &[u8]) -> Result<String, Refusal> {
     let asked: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;

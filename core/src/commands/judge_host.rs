@@ -1,4 +1,4 @@
-//! `judge-host`: the table's own answer for people, before anything runs.
+//! `judge-host`: prints the decision of the host table before anything runs.
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ use crate::plan::{Action, Network, PlanError};
 
 const ODD: &str = "it is not a name that everybody reads in the same way";
 
-/// A host as a program would ask for it, as JSON; an IPv6 address stands in brackets.
+/// A host as a program writes it, as JSON. An IPv6 address is in brackets.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostToJudge {

@@ -176,8 +176,8 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     }
 }
 
-/// What is asked about, on stdin. An exec has at most a few megabytes, six letters of JSON for a
-/// byte at worst.
+/// Reads the question from stdin. An exec has at most a few megabytes, and JSON takes at most six
+/// letters for a byte.
 fn question() -> Result<Vec<u8>, Refusal> {
     use std::io::Read as _;
     let mut text = Vec::new();
@@ -185,7 +185,7 @@ fn question() -> Result<Vec<u8>, Refusal> {
     read.map(|_| text).map_err(|_| Refusal::Usage("stdin can not be read"))
 }
 
-/// One line of JSON on stdout. A reader that went away is told by the exit status.
+/// Prints one line of JSON on stdout. The exit status tells if the reader has gone.
 fn print(json: &str) -> Result<i32, Refusal> {
     use std::io::Write as _;
     Ok(match writeln!(std::io::stdout(), "{json}") {

@@ -1,5 +1,6 @@
-//! `probe`: every mechanism really tried, each in a child of its own. A try has its control: the
-//! same act, unfenced, has to succeed first, so that "refused" can not mean "impossible anyway".
+//! `probe`: tries every mechanism, each in a child of its own. Each try has a control: the same act
+//! has to succeed without the restriction first, so that "refused" can not mean "impossible
+//! anyway".
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -73,15 +74,15 @@ struct ProbeResult {
     detail: String,
 }
 
-/// What a child saw.
+/// The result that a child reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProbeOutcome {
     Done,
     Refused(Errno),
     Killed(i32),
-    /// The fence itself could not be made.
+    /// The restriction itself could not be applied.
     Unfenced(Errno),
-    /// There was no child.
+    /// The child could not be started.
     NotRun(Errno),
 }
 
@@ -101,7 +102,7 @@ impl ProbeOutcome {
     }
 }
 
-/// A directory with two files and two directories, and a process outside the fence.
+/// A directory with two files and two directories, and a process outside of the sandbox.
 struct ProbeScene {
     path: CString,
     dir: OwnedFd,
@@ -172,7 +173,7 @@ impl ProbeScene {
 
 type Act<'a> = &'a dyn Fn() -> Result<(), Errno>;
 
-/// Closes the fence and acts, in a child.
+/// Applies the restriction and acts, in a child.
 fn see(restrictions: Act<'_>, act: Act<'_>) -> ProbeOutcome {
     const UNFENCED: i32 = 0x80; // above every errno a probe meets
     let status = sys::fork(|| match restrictions() {
@@ -195,7 +196,7 @@ fn see(restrictions: Act<'_>, act: Act<'_>) -> ProbeOutcome {
     }
 }
 
-/// Unfenced the act gives `control`, fenced it gives `expected`.
+/// Without the restriction the act gives `control`, with it `expected`.
 fn compare(
     control: ProbeOutcome,
     restrictions: Act<'_>,
@@ -240,7 +241,7 @@ fn scoping(scope: Scope) -> Result<Ruleset, Errno> {
         .map_err(|_| Errno::OPNOTSUPP)
 }
 
-/// An act that the right alone decides, on a scene without any grant.
+/// An act that this one right decides, in a scene without any grant.
 fn without_right(right: AccessFs, act: Act<'_>) -> ProbeResult {
     compare(
         ProbeOutcome::Done,
@@ -275,7 +276,7 @@ fn landlock_ioctl(_: &ProbeScene) -> ProbeResult {
     })
 }
 
-/// A file moves between two directories that grant everything but that.
+/// Moves a file between two directories that grant everything but this right.
 fn landlock_refer(scene: &ProbeScene) -> ProbeResult {
     let restrictions = || {
         let all = rights::known_to(2).0;
@@ -361,7 +362,7 @@ fn seccomp_foreign(_: &ProbeScene) -> ProbeResult {
     ProbeResult { held: true, detail: "a 64-bit program has no other system calls here".to_owned() }
 }
 
-/// Whether the kernel has x32 or not: with the filter the number kills.
+/// With the filter the number kills, whether the kernel has x32 or not.
 fn seccomp_x32(_: &ProbeScene) -> ProbeResult {
     if Arch::NATIVE != Arch::X86_64 {
         return ProbeResult { held: true, detail: "this architecture has no x32".to_owned() };
@@ -372,7 +373,8 @@ fn seccomp_x32(_: &ProbeScene) -> ProbeResult {
     compare(outside, &filter, &act, ProbeOutcome::Killed(libc::SIGSYS))
 }
 
-/// No ring is made even outside: the arguments are wrong. ENOSYS tells the filter from the kernel.
+/// The arguments are wrong, so no ring is made even without a filter. ENOSYS tells the filter from
+/// the kernel.
 fn seccomp_io_uring(_: &ProbeScene) -> ProbeResult {
     let act = || sys::numeric_syscall(libc::SYS_io_uring_setup, [0; 4]).map(drop);
     let outside = see(&|| Ok(()), &act);
@@ -382,7 +384,7 @@ fn seccomp_io_uring(_: &ProbeScene) -> ProbeResult {
     compare(outside, &filter, &act, ProbeOutcome::Refused(Errno::NOSYS))
 }
 
-/// On a descriptor that is not open, with a bit set where the kernel does not look.
+/// Uses a descriptor that is not open, and a bit that the kernel ignores.
 fn seccomp_tiocsti(_: &ProbeScene) -> ProbeResult {
     const TIOCSTI: u64 = 0x5412;
     let act =
@@ -429,7 +431,7 @@ fn landlock_ports(_: &ProbeScene) -> ProbeResult {
     verdict
 }
 
-/// By it the supervisor connects for the command where no namespace keeps the network in. Filters
+/// The supervisor needs this call to connect sockets of the command in the landlock tier. Filters
 /// of containers may refuse it.
 fn pinned_socket(_: &ProbeScene) -> ProbeResult {
     match supervised_connect::check() {
@@ -443,7 +445,7 @@ fn pinned_socket(_: &ProbeScene) -> ProbeResult {
     }
 }
 
-/// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some
+/// Without it the gate can not verify an exec. Yama (kernel.yama.ptrace_scope = 3) and some
 /// containers refuse it.
 fn ptrace_stop(scene: &ProbeScene) -> ProbeResult {
     let process = scene.outsider.as_raw_nonzero().get() as u32;
@@ -487,7 +489,7 @@ fn user_namespace(scene: &ProbeScene) -> ProbeResult {
     }
 }
 
-/// A network of its own, with its loopback.
+/// A network namespace with its own loopback.
 fn network_namespace(_: &ProbeScene) -> ProbeResult {
     let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
     ProbeResult {
@@ -496,8 +498,8 @@ fn network_namespace(_: &ProbeScene) -> ProbeResult {
     }
 }
 
-/// One in which a connection to a host that does not exist arrives, and nobody had to be there for
-/// it.
+/// A network namespace in which a connection to a host that does not exist arrives at a local
+/// listener.
 fn network_filter(_: &ProbeScene) -> ProbeResult {
     let call = || {
         let _sockets = own_network(plan::Mode::Filtered)?;

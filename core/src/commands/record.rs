@@ -1,9 +1,9 @@
-//! `record`: what the Python half has to journal, written by the one writer. Tool calls are its
-//! own; they never meet the fence.
+//! `record`: writes events of the Python side to the journal, through the one writer. Tool calls
+//! run in Python and do not pass through the sandbox.
 //!
-//! One socket, one datagram a message. Each is answered when it is in the journal, or with what is
-//! wrong: whoever asked does nothing before that. A message that is not understood ends it, and
-//! with it the calls that would have to be journaled.
+//! One socket, one datagram for each message. Each message is answered when its event is in the
+//! journal, or with an error. The sender does nothing before that answer. A message that can not be
+//! parsed ends this process, and with it the calls that need the journal.
 
 use std::os::fd::OwnedFd;
 
@@ -19,9 +19,8 @@ use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::sandbox::landlock;
 
-/// Of a message.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// Until whoever started us closes the line.
+/// Serves until the parent closes the socket.
 pub fn serve(plan: &Plan, uid: u32, socket: &OwnedFd) -> Result<i32, Refusal> {
     landlock::check_journal_path(plan)?;
     let requested = plan.journal.as_ref().ok_or(Refusal::Usage("the plan has no journal"))?;
@@ -54,7 +53,7 @@ pub fn serve(plan: &Plan, uid: u32, socket: &OwnedFd) -> Result<i32, Refusal> {
     }
 }
 
-/// False: nobody listens any more.
+/// False: the other end is closed.
 fn send(socket: &OwnedFd, message: &str) -> bool {
     loop {
         match rustix::net::send(socket, message.as_bytes(), SendFlags::NOSIGNAL) {

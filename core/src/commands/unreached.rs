@@ -1,10 +1,11 @@
-//! `unreached`: becomes a command that may do everything but read and execute what a fenced command
-//! could have written.
+//! `unreached`: becomes a command that may do everything but read and execute files that a
+//! sandboxed command could have written.
 //!
-//! A credential's command runs outside of the fence. Its words do not tell which files it uses: a
-//! shell puts variables in, a script calls others. So Landlock refuses the files themselves: every
-//! tree that the plan lists as reached, and the private temporary directories of runs. What is
-//! created in a directory above such a tree after this start is refused as well.
+//! A credential's command runs outside of the sandbox. Its arguments do not tell which files it
+//! uses: a shell expands variables, a script calls others. So Landlock refuses the files
+//! themselves: every tree that the plan lists as reached, and the private temporary directories of
+//! runs. A file that is created in a directory above such a tree after this start is refused as
+//! well.
 //!
 //! A link in such a tree is still followed: it can lead to any file that no command could write.
 
@@ -25,8 +26,8 @@ use crate::plan::{self, Plan};
 use crate::sandbox::enter::{EnterError, EnterStep};
 use crate::sandbox::landlock::{self, GrantError};
 
-/// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule
-/// allows them.
+/// The first ABI with renames between directories. Every ruleset refuses these unless a rule allows
+/// them.
 const REFER_SINCE: i32 = 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -102,12 +103,13 @@ fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
     Ok(ruleset)
 }
 
-/// What fenced commands could write: by name, and by inode for a directory that was renamed since.
+/// The places that sandboxed commands could write: by name, and by inode for a directory that was
+/// renamed since.
 fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
     let mut places = Vec::new();
     for tree in plan.files.iter().flat_map(|files| &files.reached) {
         let locate = |source| UnreachedError::Locate { path: tree.path.to_string(), source };
-        // A device holds nothing that a command left there.
+        // A device keeps nothing that a command wrote.
         let device = rustix::fs::stat(tree.path.as_c_str())
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice);
         if !device {

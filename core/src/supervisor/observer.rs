@@ -35,17 +35,16 @@ use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, Tier};
 
-/// Different acts that are looked at; of later ones it is only told how many there were.
+/// At most this many different acts are sent. Later ones are only counted.
 const MAX_ACTS: usize = 16 * 1024;
-/// Of what waits to be judged.
+/// Bytes of messages that wait to be sent.
 const MAX_UNSENT_BYTES: usize = 8 << 20;
-/// Of a message.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// Who has more to say gets another turn.
+/// More messages wait until the next turn.
 const MAX_MESSAGES_PER_TURN: usize = 64;
-/// A socket that is full is tried again after so long.
+/// A full socket is tried again after this time.
 const RESEND_INTERVAL: Duration = Duration::from_millis(5);
-/// At the end the rest is judged for so long.
+/// At the end of the run the observer gets this long for the rest.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
@@ -60,12 +59,12 @@ pub enum ObserveError {
 enum Act {
     Read,
     Write,
-    /// Both.
+    /// Reads and writes.
     Update,
     Exec,
     Make,
     Remove,
-    /// By a rename: what has the name is removed, else it is made.
+    /// By a rename: an existing name is removed, a missing one is made.
     Replace,
     Change,
 }
@@ -85,7 +84,7 @@ impl Act {
     }
 }
 
-/// Where a call has its path: which argument, and which is the directory that it begins in.
+/// Which argument of a call is its path, and which is the directory that the path begins in.
 struct PathArgument {
     act: Act,
     dir: Option<usize>,
@@ -100,11 +99,11 @@ const fn here(act: Act, path: usize) -> PathArgument {
     PathArgument { act, dir: None, path }
 }
 
-/// The flags of an opening say what it is for.
+/// Where the flags of an open call are.
 enum Flags {
     None,
     Argument(usize),
-    /// In memory, at this argument.
+    /// In memory that this argument points to.
     Behind(usize),
 }
 
@@ -118,7 +117,7 @@ const fn shape(call: &'static str, names: &'static [PathArgument]) -> CallShape 
     CallShape { call, flags: Flags::None, names }
 }
 
-/// What Landlock or a mount may refuse.
+/// Calls that Landlock or a mount may refuse.
 const JUDGED_CALLS: &[CallShape] = &[
     CallShape { call: "open", flags: Flags::Argument(1), names: &[here(Act::Read, 0)] },
     CallShape { call: "openat", flags: Flags::Argument(2), names: &[at(Act::Read, 0, 1)] },
@@ -143,7 +142,7 @@ const JUDGED_CALLS: &[CallShape] = &[
     shape("execveat", &[at(Act::Exec, 0, 1)]),
 ];
 
-/// What only a mount may refuse: Landlock does not judge it.
+/// Calls that only a mount may refuse: Landlock does not judge them.
 const MOUNT_JUDGED_CALLS: &[CallShape] = &[
     shape("chmod", &[here(Act::Change, 0)]),
     shape("fchmodat", &[at(Act::Change, 0, 1)]),
@@ -167,12 +166,12 @@ fn shapes(tier: Tier) -> impl Iterator<Item = &'static CallShape> {
     JUDGED_CALLS.iter().chain(if tier == Tier::Full { MOUNT_JUDGED_CALLS } else { &[] })
 }
 
-/// The calls that have to come by.
+/// The calls that the filter has to send.
 pub fn calls(tier: Tier) -> impl Iterator<Item = &'static str> {
     shapes(tier).map(|shape| shape.call)
 }
 
-/// One act, on its way to be judged.
+/// One act that is sent to the Python observer.
 pub struct Observed {
     act: Act,
     create: bool,
@@ -184,15 +183,15 @@ pub struct Observed {
 #[serde(rename_all = "lowercase")]
 enum ObserverMessage {
     Refused(Refused),
-    /// At the end: so many acts.
+    /// At the end: the number of acts that were judged.
     Judged(u64),
 }
 
 pub struct Observer {
-    /// None: it is gone.
+    /// None: the observer has ended.
     line: Option<OwnedFd>,
     shapes: Vec<(u32, &'static CallShape)>,
-    /// What is granted beside the plan: the private temporary directory.
+    /// A grant that the plan does not have: the private temporary directory.
     granted: Option<Vec<u8>>,
     hasher: RandomState,
     seen: HashSet<u64>,
@@ -202,12 +201,12 @@ pub struct Observer {
     sent: u64,
     judged: u64,
     refused: Vec<Refused>,
-    /// Calls that were not looked at, because there were too many others before them.
+    /// Calls that were only counted, because there were too many others before.
     passed_over: u64,
 }
 
 impl Observer {
-    /// None: nobody wants to know. `plan_fd`: the plan as it was given to us.
+    /// None: the plan does not ask for an observer. `plan_fd`: the descriptor of the plan.
     pub fn start(plan: &Plan, plan_fd: &OwnedFd) -> Result<Option<Observer>, ObserveError> {
         if !plan.observe {
             return Ok(None);
@@ -242,7 +241,7 @@ impl Observer {
         self.granted = Some(path.to_vec());
     }
 
-    /// Readable when something was judged.
+    /// Readable when a judgement has arrived.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.line.as_ref().map(|line| line.as_fd())
     }
@@ -251,7 +250,7 @@ impl Observer {
         (self.line.is_some() && !self.unsent.is_empty()).then(|| Instant::now() + RESEND_INTERVAL)
     }
 
-    /// What a call is about to do, as far as it is new. To be read before the call is answered.
+    /// The new acts of a call. Called before the call is answered.
     pub fn look(&mut self, listener: &Listener, call: &Call) -> [Option<Observed>; 2] {
         let Ok(index) =
             self.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
@@ -269,7 +268,7 @@ impl Observer {
         let mut names = shape.names.iter();
         let mut next = || names.next().and_then(|named| self.look_at(call, shape, named));
         let seen = [next(), next()];
-        // Until now it may have been another's.
+        // Until this check the pid may have belonged to another process.
         if seen.iter().any(Option::is_some) && !listener.still_waits(call) {
             [None, None]
         } else {
@@ -288,7 +287,7 @@ impl Observer {
         let address = call.arguments[named.path];
         self.memory.string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path).ok()?;
         if path.is_empty() {
-            return None; // by a descriptor, which was judged when it was made
+            return None; // the descriptor was judged when it was opened
         }
         let flags = match shape.flags {
             Flags::None => None,
@@ -310,7 +309,7 @@ impl Observer {
         (!known).then_some(Observed { act, create, path, program })
     }
 
-    /// Tells of it. The call has been answered by now.
+    /// Sends the acts. The call was answered before.
     pub fn note(&mut self, seen: [Option<Observed>; 2]) {
         for observed in seen.into_iter().flatten() {
             let Observed { act, create, path, program } = &observed;
@@ -366,7 +365,7 @@ impl Observer {
         }
     }
 
-    /// False: there is nothing more to hear for now.
+    /// False: no further message waits.
     fn hear(&mut self) -> bool {
         let Some(line) = &self.line else { return false };
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
@@ -400,7 +399,8 @@ impl Observer {
         std::mem::take(&mut self.refused)
     }
 
-    /// Everything has ended: the rest is sent and judged. What was missed, if something was.
+    /// Every process has ended. Sends the rest and waits for its judgement. Returns a text about
+    /// missed acts, if there are any.
     pub fn finish(&mut self) -> Option<String> {
         let deadline = Instant::now() + FINISH_TIMEOUT;
         let mut told_all = false;
@@ -447,7 +447,7 @@ impl Observed {
     }
 }
 
-/// What an opening is for, and whether it may make a file. None: it opens nothing.
+/// The act of an open call, and whether it may create a file. None: the call opens nothing.
 fn act_of(flags: i32) -> Option<(Act, bool)> {
     if flags & libc::O_PATH != 0 {
         return None;
@@ -460,7 +460,7 @@ fn act_of(flags: i32) -> Option<(Act, bool)> {
     Some((act, flags & libc::O_CREAT != 0))
 }
 
-/// The path of the directory that a relative one begins in. None: it has none.
+/// The path of the directory that a relative path begins in. None: it has no path.
 fn start_of(thread: u32, dir: i32) -> Option<Vec<u8>> {
     let link = if dir == libc::AT_FDCWD {
         format!("/proc/{thread}/cwd")
@@ -475,8 +475,8 @@ fn is_within(path: &[u8], tree: &[u8]) -> bool {
     path.strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// The Python half, at the other end of a socket. It is nobody's child: whatever counts or ends the
-/// processes of the run leaves it alone. It ends when the socket does.
+/// Starts the Python observer at the other end of a socket. It is reparented, so the limits and the
+/// end of the run leave it alone. It ends when the socket does.
 fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let script = own.with_file_name(python_helper::SCRIPT);
@@ -511,7 +511,8 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     if ended.exit_status() == Some(0) { Ok(ours) } else { Err(failed(Errno::AGAIN)) }
 }
 
-/// The child's part. It stays in our directory, because the plan's paths were looked at from there.
+/// Runs in the child. It keeps the working directory, because the plan's relative paths begin
+/// there.
 fn alone(null: &OwnedFd, kept: [&OwnedFd; 2]) -> Result<(), Errno> {
     rustix::process::setsid()?;
     child_fds::keep_only(null, &kept)

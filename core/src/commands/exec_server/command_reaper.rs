@@ -1,10 +1,12 @@
-//! The warden of one command: starts it and tells how it ended.
+//! The command reaper: one process for each command. It starts the command and reports how the
+//! command ended.
 //!
-//! Orphans become the warden's children, so whatever descends from the command descends from it,
-//! and it stays until nobody does: who holds the line knows by the kernel's word who speaks on it,
-//! and finds them all below (executors/process_tree.py). It says, one message each:
-//! `{"reaper":PID}`; `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`;
-//! `{"exited":CODE,…}` or `{"killed":SIGNAL,…}`. The end of the line is its end.
+//! Orphans become children of the reaper, so every descendant of the command is a descendant of the
+//! reaper. The reaper stays until none is left. The session owner learns from the kernel which
+//! process is at the other end of the socket, and finds all descendants below it
+//! (`executors/process_tree.py`). The reaper sends, one message each: `{"warden":PID}`;
+//! `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`; `{"exited":CODE,…}` or
+//! `{"killed":SIGNAL,…}`. When the socket closes, the reaper ends.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -26,7 +28,7 @@ use crate::kernel::sys;
 use crate::plan::wire::bytes::Text;
 use crate::sandbox::command::Command;
 
-/// How a warden ends that leaves nobody behind; and one that may.
+/// The exit status of a reaper that leaves no process behind, and of one that may.
 pub const ALL_ENDED: i32 = 0;
 const SOME_MAY_RUN: i32 = 1;
 
@@ -40,13 +42,13 @@ pub fn refuse(socket: &OwnedFd, step: &'static str, errno: Errno) -> i32 {
     SOME_MAY_RUN
 }
 
-/// The life of a warden.
+/// Runs as the reaper of one command.
 pub fn run(request: &LaunchRequest, standard: Vec<OwnedFd>, socket: &OwnedFd) -> i32 {
-    // From here on an end without a word is a command's work: it can kill us before we could say
-    // that it runs.
+    // From here on the command can end this process without a message: it can kill the reaper
+    // before the reaper reports that the command runs.
     let own = rustix::process::getpid().as_raw_nonzero();
     send(socket, &format!("{{\"warden\":{own}}}"), None);
-    // The attendant's own line is not for its copies.
+    // The reaper must not keep the exec server's own socket.
     let started = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .and_then(|null| rustix::stdio::dup2_stdin(&null))
         .and_then(|()| rustix::process::set_child_subreaper(Some(rustix::process::getpid())))
@@ -65,7 +67,7 @@ fn start(
 ) -> Result<Pid, StartFailure> {
     let at = |step| move |errno| StartFailure { step, errno };
     let (terminal, standard) = match request.terminal {
-        // In the sandbox, so that it is of the sandbox's own /dev/pts.
+        // Opened in the sandbox, so that the terminal belongs to the sandbox's own /dev/pts.
         Some(size) if standard.is_empty() => {
             let (ours, theirs) = open_terminal(size).map_err(at("terminal"))?;
             let copy = || {
@@ -85,8 +87,8 @@ fn start(
     };
     let command = Command::new(strings(&request.argv), environment(strings(&request.environment)));
     let cwd = request.cwd.as_ref().map(|cwd| cwd.as_c_str().into_owned());
-    // Closed by the exec. Waiting for that in the kernel, as vfork does, would be for ever where a
-    // person is asked.
+    // The exec closes this pipe. A wait in the kernel, as vfork does, would not end while a person
+    // is asked.
     let (heard, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(at("warden"))?;
     let child = sys::fork(|| {
         let entered = || -> Result<(), StartFailure> {
@@ -100,8 +102,8 @@ fn start(
             rustix::stdio::dup2_stdin(stdin).map_err(at("warden"))?;
             rustix::stdio::dup2_stdout(stdout).map_err(at("warden"))?;
             rustix::stdio::dup2_stderr(stderr).map_err(at("warden"))?;
-            // Who answers for its exec has to see what it asks for. Others may look too from here
-            // on, and find nothing that is not its own.
+            // The supervisor has to read this process's memory for its exec. From here on others
+            // may read it too, and find only data of the command.
             sys::close_all_but(&told);
             rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
                 .map_err(at("warden"))?;
@@ -122,7 +124,7 @@ fn start(
     let failed = loop {
         let mut ready = [PollFd::new(&heard, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
         match rustix::event::poll(&mut ready, None) {
-            // Nobody wants it any more, before it was anything.
+            // The session owner has closed the socket before the command started.
             Ok(_) if !ready[1].revents().is_empty() => {
                 let _ = rustix::process::kill_process(child, Signal::KILL);
                 return Err(StartFailure { step: "ended", errno: Errno::INTR });
@@ -158,7 +160,7 @@ fn environment(given: Vec<CString>) -> Vec<CString> {
     own.chain(given).collect()
 }
 
-/// None: nothing failed.
+/// None: no failure was reported.
 fn parse(word: &[u8]) -> Option<StartFailure> {
     let (errno, step) = std::str::from_utf8(word).ok()?.split_once(' ')?;
     let steps = ["exec", "cwd", "terminal", "warden"];
@@ -178,7 +180,7 @@ fn open_terminal((rows, columns): (u16, u16)) -> Result<(OwnedFd, OwnedFd), Errn
     Ok((ours, theirs))
 }
 
-/// Until nothing is left of it, or nobody wants to know.
+/// Runs until no descendant of the command is left, or the socket is closed.
 fn report_end(command: Pid, socket: &OwnedFd) -> i32 {
     let Ok(children) = sys::child_descriptor() else { return SOME_MAY_RUN };
     loop {
@@ -212,7 +214,7 @@ fn tell_end(socket: &OwnedFd, status: WaitStatus) {
     );
 }
 
-/// Whoever does not listen any more learns nothing.
+/// A closed socket is no error.
 pub fn send(socket: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -1,11 +1,10 @@
-//! The attendant: a program of ours that runs behind the fence, as its command, and starts others
-//! for whoever holds the other end of its stdin. So one sandbox serves a session: its commands
-//! share /tmp, loopback and processes, as those of one terminal do, and each of them costs two
-//! forks.
+//! The exec server. It runs inside the sandbox, as its command, and starts commands for the program
+//! at the other end of its stdin. So one sandbox serves a session: its commands share /tmp,
+//! loopback and processes, as those of one terminal do. Each command costs two forks.
 //!
-//! It has no more rights than what it starts, and is not believed in anything that matters to the
-//! fence: the supervisor outside answers for the execs of all of them, and its end is the end of
-//! them all.
+//! The exec server has no more rights than the commands that it starts, and no safety rests on it.
+//! The supervisor outside answers the execs of all commands. When the exec server ends, all of them
+//! end.
 
 mod command_reaper;
 mod opener;
@@ -30,38 +29,37 @@ use crate::limits::process_usage::{ProcessUsage, Tree};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 
-/// The first byte of a message: start a command, or open a file for the session's owner.
+/// The first byte of a message: start a command, or open a file for the session owner.
 const START: u8 = b's';
 const OPEN: u8 = b'o';
 
-/// What is to be started. It lies in a file in memory: arguments may be megabytes.
+/// A command to start. The request is in a memfd, because arguments may be megabytes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LaunchRequest {
     argv: Vec<Text>,
-    /// As `NAME=VALUE`, in place of what the attendant has of these names itself.
+    /// `NAME=VALUE` entries, which replace the exec server's own entries of these names.
     environment: Vec<Text>,
-    /// None: where the attendant stands.
+    /// None: the working directory of the exec server.
     cwd: Option<Text>,
-    /// A terminal of its own, of so many rows and columns.
+    /// A new terminal of so many rows and columns.
     terminal: Option<(u16, u16)>,
 }
 
-/// The request, the line to its warden, and without a terminal stdin, stdout and stderr.
+/// The request, the socket of the reaper and, without a terminal, stdin, stdout and stderr.
 const MAX_REQUEST_FDS: usize = 5;
-/// Of a request.
 const MAX_REQUEST_BYTES: u64 = 64 << 20;
-/// So soon those are looked for again who come back to us.
+/// The interval between two checks for orphans.
 const ORPHAN_CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
-/// Until the other end of stdin is closed. `grace`: behind no fence nobody but us ends what is
-/// left, and it gets so much time to end by itself: a client of an engine has a container to
-/// remove.
+/// Serves until the other end of stdin is closed. `grace`: without a sandbox only the exec server
+/// ends remaining processes, and they get this time to end by themselves. A client of a container
+/// engine has a container to remove.
 pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
-    // Nobody inside gets at the lines of others through us.
+    // No process inside can reach other sockets through this process.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(Refusal::Attend)?;
-    // Whatever outlives its warden is ours to end.
+    // The exec server adopts and ends processes that outlive their reaper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(Refusal::Attend)?;
     sys::hold_signals();
@@ -98,7 +96,7 @@ pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
             if grace.is_none() {
                 return Ok(0);
             }
-            // The wardens hear of it too, and go.
+            // The reapers see the closed socket too, and end.
             is_over = true;
         }
         if is_over && reapers.is_empty() && orphaned.is_none() {
@@ -107,7 +105,7 @@ pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
     }
 }
 
-/// Whoever has ended. True: a warden went before those it looked after.
+/// Reaps ended children. True: a reaper ended before its command.
 fn reap(reapers: &mut HashSet<Pid>) -> bool {
     let mut has_orphans = false;
     while let Ok(Some((pid, status))) =
@@ -117,16 +115,16 @@ fn reap(reapers: &mut HashSet<Pid>) -> bool {
             has_orphans |=
                 reapers.remove(&pid) && status.exit_status() != Some(command_reaper::ALL_ENDED);
         } else if reapers.contains(&pid) {
-            // Nobody but a command stops its warden.
+            // Only a command stops its reaper.
             let _ = rustix::process::kill_process(pid, Signal::CONT);
         }
     }
     has_orphans
 }
 
-/// Orphans are a warden's children as long as it lives. So whoever is ours and no warden has
-/// outlived his: by killing it, or because nobody wants to know of him any more. False: there are
-/// none.
+/// Ends orphans. They are children of their reaper as long as it lives. So a child of this process
+/// that is no reaper has outlived its reaper: it killed the reaper, or the session owner has closed
+/// the socket. False: there are none.
 fn end_orphans(reapers: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
     let proc = rustix::fs::open(
         c"/proc",
@@ -141,7 +139,7 @@ fn end_orphans(reapers: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
     Ok(found > 0)
 }
 
-/// One request. False: there will be no other.
+/// Serves one request. False: no other will come.
 fn serve(reapers: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REQUEST_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -166,8 +164,8 @@ fn serve(reapers: &mut HashSet<Pid>) -> Result<bool, Refusal> {
         return Err(Refusal::Usage("a request is a file and a socket"));
     };
     let standard: Vec<OwnedFd> = given.collect();
-    // Reading what may be long, and whatever goes wrong from here on, is not for the one that all
-    // others wait for.
+    // The child reads the request and handles every further error, because all other requests wait
+    // for this process.
     let reaper = sys::fork(|| match word[0] {
         START => match read(&request).filter(|request: &LaunchRequest| !request.argv.is_empty()) {
             Some(request) => command_reaper::run(&request, standard, &socket),

@@ -1,4 +1,4 @@
-//! What is read of a call, what is said of it, and that nothing which is heard breaks anything.
+//! What the observer reads from a call, what it sends, and that no answer breaks it.
 
 use serde_json::Value;
 
