@@ -1,10 +1,10 @@
-//! A container: the command's root is a directory of the host, and nothing else of the host is
-//! there.
+//! A container: the root of the command is a directory of the host, and no other part of the host
+//! is there.
 //!
-//! Everything that can be wrong is found before anything is made ([`ContainerSandbox::prepare`]). The
-//! supervisor then gives the new namespaces their users and their control groups ([`ContainerSandbox::admit`]),
-//! and init furnishes the root and leaves the old one ([`RootBuilder`]). Who the command is in there,
-//! the fence decides last ([`crate::sandbox::capabilities`]).
+//! [`ContainerSandbox::prepare`] finds every error before anything is made. The supervisor then
+//! gives the new namespaces their users and control groups ([`ContainerSandbox::admit`]). Init
+//! builds the root and leaves the old one ([`RootBuilder`]). The user of the command is set last
+//! ([`crate::sandbox::capabilities`]).
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -33,7 +33,7 @@ const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
 const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 const NSFS_MAGIC: u64 = 0x6E73_6673;
 
-/// Where the container gets file systems of its own, so they have to be there.
+/// The container mounts its own file systems here, so these directories must exist.
 const MOUNT_POINTS: [&CStr; 2] = [c"dev", c"proc"];
 
 #[derive(Debug, thiserror::Error)]
@@ -142,13 +142,13 @@ impl<'p> ContainerSandbox<'p> {
     ) -> Result<Result<SandboxStart, SandboxError>, ContainerError> {
         let Launch { mask, terminal, limits, .. } = launch;
         let step = |what| move |source| ContainerError::Step { what, source };
-        // Before the user namespace is left behind, in which that is allowed.
+        // Done before init enters its user namespace: only here is it allowed.
         if let (Some(netns), Some(path)) = (&self.netns, &self.container.netns) {
             let kind = Some(LinkNameSpaceType::Network);
             let joined = rustix::thread::move_into_link_name_space(netns.as_fd(), kind);
             joined.map_err(|source| ContainerError::Netns { path: path.clone(), source })?;
         }
-        // Root opens what the root of the container may not reach: the way to the directory.
+        // The root of the container may not reach this directory, so the host's root opens it.
         let tree = if self.plan.user.uid == 0 {
             let copied = mount::clone_tree(&self.rootdir, PLAIN);
             Some(copied.map_err(step("the mount of the root directory can not be copied"))?)
@@ -177,7 +177,7 @@ impl<'p> ContainerSandbox<'p> {
         }
     }
 
-    /// Users and control groups, before anything of the container runs.
+    /// Sets users and control groups, before any process of the container runs.
     fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), ContainerError> {
         id_map::map(init, self.container, self.plan.user.uid, mask)?;
         for (path, dir) in &self.cgroups {
@@ -191,7 +191,7 @@ impl<'p> ContainerSandbox<'p> {
         self.plan.files.as_ref().map_or(&[], |files| &files.grants)
     }
 
-    /// What the plan names inside and is not made anew has to be there.
+    /// Every path that the plan names inside must exist, unless init makes it.
     fn check_places(&self) -> Result<(), ContainerError> {
         let grants = self
             .grants()
@@ -210,15 +210,15 @@ impl<'p> ContainerSandbox<'p> {
         Ok(())
     }
 
-    /// A link to a place that can be written, or in one, could have been put there by an earlier
-    /// command.
+    /// Are symlinks followed? An earlier command could have placed a link to, or in, a writable
+    /// directory.
     fn follows(&self, grant: &Grant) -> bool {
         let writing = |other: &&Grant| other.writes() && grant.path.is_within(&other.path);
         !grant.writes() && self.grants().iter().find(writing).is_none()
     }
 }
 
-/// Places of the container that are not of its root directory.
+/// Is the path in a file system that the container makes itself?
 fn is_made(path: &AbsPath) -> bool {
     let top = path.as_bytes().split(|byte| *byte == b'/').nth(1);
     MOUNT_POINTS.iter().any(|made| top == Some(made.to_bytes()))
@@ -232,8 +232,8 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> ContainerError 
     }
 }
 
-/// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be
-/// there at all.
+/// Opens a path inside the container: no link can lead out. Without `follow` the path must have no
+/// link at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
         return mount::follow_inside(root, &path.as_c_str());
@@ -302,17 +302,17 @@ fn open_cgroup(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
     }
 }
 
-/// The same file in both versions: a process with all its threads, by its number.
+/// The same file in both cgroup versions: it moves a process with all its threads.
 fn enter_cgroup(dir: BorrowedFd<'_>, process: Pid) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let members = rustix::fs::openat(dir, c"cgroup.procs", flags, Mode::empty())?;
     rustix::io::write(&members, process.as_raw_nonzero().to_string().as_bytes()).map(drop)
 }
 
-/// What init makes of the container.
+/// Builds the root of the container, in init.
 struct ContainerRoot<'a, 'p> {
     jail: &'a ContainerSandbox<'p>,
-    /// The root directory's mount, copied where that takes the host's root.
+    /// A copy of the root directory's mount, if only the host's root may make it.
     tree: Option<OwnedFd>,
     terminal: Option<&'a CStr>,
     pid_max: Option<u32>,
@@ -344,7 +344,7 @@ impl ContainerRoot<'_, '_> {
     ) -> Result<RootReady, ContainerError> {
         let step = |what| move |source| ContainerError::Step { what, source };
         let container = self.jail.container;
-        // As long as we are our caller, and may go where he may.
+        // While this process still has the caller's user and the caller's rights.
         let copied;
         let tree = match &self.tree {
             Some(tree) => tree,
@@ -355,13 +355,13 @@ impl ContainerRoot<'_, '_> {
         };
         let devices = root::take_devices(self.terminal)?;
         if !container.maps_caller(self.jail.plan.user.uid) {
-            // Nobody in here is our caller: what is made by us would have no owner.
+            // The caller's user is not mapped inside: files that it makes would have no owner.
             capabilities::become_group_and_user(0, 0)
                 .map_err(step("the root of the container can not be taken on"))?;
             init::follow_supervisor(channel)
                 .map_err(step("init can not be tied to its supervisor"))?;
         }
-        // After the control groups were entered: they are the top of what can be seen of them.
+        // After the control groups were entered: they become the root of what the container sees.
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])
             .map_err(step("no cgroup namespace can be made"))?;
         if container.loopback {
@@ -392,8 +392,8 @@ impl ContainerRoot<'_, '_> {
         Ok(RootReady { proc, volatile: vec![shm] })
     }
 
-    /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next
-    /// container, where it is hidden from nobody.
+    /// Pins the directories above masks: a mount point can not be moved. Otherwise a masked file
+    /// could be moved to a name that the next container does not mask.
     fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), ContainerError> {
         let mut pinned = BTreeSet::new();
         for mask in &self.jail.container.masks {
@@ -405,7 +405,7 @@ impl ContainerRoot<'_, '_> {
                 if is_made(&way) || pinned.contains(&way) {
                     continue;
                 }
-                // What is not there is missed when it is masked, if it is.
+                // A missing path is reported when the mask is placed.
                 let Ok(place) = open_place(root, &way, true) else { break };
                 mount::clone_tree(&place, PLAIN)
                     .and_then(|tree| mount::attach(tree, place))
@@ -424,7 +424,7 @@ impl ContainerRoot<'_, '_> {
         let path = &self.jail.container.rootdir;
         let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
         let seen = rustix::fs::fstat(&self.jail.rootdir).map_err(failed)?;
-        // What was opened before belongs to the mounts of another namespace.
+        // Descriptors that were opened before belong to the mounts of another namespace.
         let opened = mount::open_host(&path.as_c_str()).map_err(failed)?;
         if Identity::from(&rustix::fs::fstat(&opened).map_err(failed)?) != Identity::from(&seen) {
             return Err(failed(Errno::STALE));

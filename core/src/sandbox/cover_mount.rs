@@ -1,4 +1,4 @@
-//! Lays a cover over a name: a mount of a mask, or of the object itself.
+//! Places a cover over a name: a mount of a mask, or of the object itself.
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -12,13 +12,14 @@ use crate::kernel::mount::{
 };
 use crate::kernel::resolved_path::Identity;
 
-/// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because
+/// The sources of masks: two empty objects of mode 000 on the private /dev. They stay, because
 /// later masks need them too.
 pub const MASK_FILE: &CStr = c"dev/.closed-file";
 pub const MASK_DIR: &CStr = c"dev/.closed-dir";
 
-/// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to
-/// it, because it was asked for before it was there: made and removed again, it leaves a whiteout.
+/// Hides a name of the host in a copy. The overlay may have cached the name, or a directory above
+/// it, as missing, because the command asked for it too early. So the name is made and removed
+/// again, which leaves a whiteout.
 pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<CoverResult, Errno> {
     let path = cover.path.as_bytes();
     let ends =
@@ -46,8 +47,8 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<CoverResult, Errno> {
     }
 }
 
-/// Covers a name. [`CoverResult::Absent`]: something else has that name by now. A copy has identities of
-/// its own, and its names do not change behind our back.
+/// Covers a name. [`CoverResult::Absent`]: another object has that name by now. A copy has its own
+/// inode numbers, and the host does not change its names.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<CoverResult, Errno> {
     let target = open_however_deep(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
@@ -69,7 +70,7 @@ pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<CoverR
     attach(tree, target).map(|()| CoverResult::Now)
 }
 
-/// Is this one of our masks?
+/// Is this object one of the masks?
 pub fn is_mask(root: BorrowedFd<'_>, identity: Identity) -> bool {
     let of = |mask: &CStr| {
         open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat))

@@ -1,5 +1,5 @@
-//! Closing the fence around the calling process. Everything is prepared before; entering only makes
-//! system calls, so it can happen in a process that shares its parent's memory.
+//! Applies all restrictions to the calling process. Everything is prepared before. To enter only
+//! makes system calls, so it works in a process that shares its parent's memory.
 
 use std::cell::OnceCell;
 use std::ffi::CString;
@@ -23,28 +23,27 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
 
 pub struct Restrictions {
-    /// None: as an ordinary user we have nothing to give up.
+    /// None: an ordinary user has no capability to drop.
     privileges: Option<Privileges>,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
-    /// Empty until what lies where was looked at: [`landlock::FileGrants`] adds the rules.
+    /// Empty until [`landlock::FileGrants`] adds the rules.
     ruleset: Option<OwnedFd>,
-    /// Of this kernel's Landlock; 0 where it is not asked for.
+    /// The Landlock ABI of this kernel; 0 if the plan does not use it.
     pub actual_abi: i32,
-    /// None: the command starts where we stand.
+    /// None: the command starts in the working directory of this process.
     workdir: Option<CString>,
     answered: Vec<&'static str>,
-    /// Without namespaces they depend on what lies where.
+    /// Without namespaces the filters depend on the granted paths.
     filters: OnceCell<Filters>,
-    /// Answers whoever asks whether he is inside, for a fence that is closed once more by each
-    /// shell.
+    /// A filter that tells a process that it is inside, for shells that would enter again.
     mark: Option<Vec<Instruction>>,
     /// Descriptors above 2 that the command gets, in ascending order.
     kept: Vec<u32>,
 }
 
 struct Filters {
-    /// For calls that the supervisor answers.
+    /// Sends calls to the supervisor.
     notifying: Option<Vec<Instruction>>,
     filter: Option<Filter>,
 }
@@ -73,18 +72,18 @@ pub struct EnterError {
 }
 
 impl EnterError {
-    /// The answer of a call that the sandbox itself is made of.
+    /// The errno of a system call that builds the sandbox itself.
     pub fn of_a_mechanism(self) -> Option<Errno> {
         matches!(self.step, EnterStep::NoNewPrivs | EnterStep::Landlock | EnterStep::Seccomp)
             .then_some(self.errno)
     }
 
-    /// As one number that is not 0, for a process that can say no more than that.
+    /// As one number that is not 0, for a process that can report no more than that.
     pub fn code(self) -> i64 {
         (1 + self.step as i64) << 32 | i64::from(self.errno.raw_os_error())
     }
 
-    /// None: it is no such number.
+    /// None: the number is no error code of this kind.
     pub fn of_code(code: i64) -> Option<EnterError> {
         let step = *EnterStep::ALL.get(usize::try_from((code >> 32) - 1).ok()?)?;
         Some(EnterError { step, errno: Errno::from_raw_os_error(code as i32) })
@@ -142,7 +141,7 @@ impl EnterStep {
 }
 
 impl Restrictions {
-    /// `answered`: calls that the supervisor answers for this plan, besides those of sockets.
+    /// `answered`: calls that the supervisor answers for this plan, besides those on sockets.
     pub fn prepare(
         plan: &Plan,
         limits: &[(Resource, u64)],
@@ -159,7 +158,7 @@ impl Restrictions {
             rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
             actual_abi,
-            // A new root is entered at its top; the directory we came from belongs to the old one.
+            // A new root is entered at its top: the old working directory belongs to the old root.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full)
                 .then(|| plan.workdir.as_c_str().into_owned()),
             answered,
@@ -173,7 +172,7 @@ impl Restrictions {
         Ok(restrictions)
     }
 
-    /// Its filters, if it has none yet. `sockets`: socket files that grants name.
+    /// Compiles the filters, if that was not done. `sockets`: socket files that grants name.
     pub fn complete(
         &self,
         plan: &Plan,
@@ -204,13 +203,13 @@ impl Restrictions {
         Ok(())
     }
 
-    /// For a shell: known from inside by its mark, and with these descriptors left open.
+    /// For a shell: adds the mark that the shell is inside, and keeps these descriptors open.
     pub fn marked(self, mark: Vec<Instruction>, kept: Vec<u32>) -> Restrictions {
         Restrictions { mark: Some(mark), kept, ..self }
     }
 
-    /// For somebody who only tries a call: nobody would answer for it, and a list that refuses the
-    /// call itself tells nothing of the file.
+    /// For the verb `attempt`: no supervisor answers, and a filter that refuses the call itself
+    /// would say nothing about the file.
     pub fn without_answers_to(
         mut self,
         plan: &Plan,
@@ -231,31 +230,31 @@ impl Restrictions {
         self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
-    /// Are there calls that the supervisor answers?
+    /// Does the supervisor answer calls?
     pub fn listens(&self) -> bool {
         self.filters.get().is_some_and(|filters| filters.notifying.is_some())
     }
 
-    /// Before a process of ours becomes the command: what that one inherits.
+    /// Limits what the command inherits. Called before a process becomes the command.
     pub fn bound(&self) -> Result<(), EnterError> {
         let bounded = self.privileges.map_or(Ok(()), Privileges::bound);
         bounded.map_err(|errno| EnterError { step: EnterStep::Privileges, errno })
     }
 
-    /// After this returned Ok, the process is inside. The order is the promise. `supervisor` is
-    /// told where calls arrive that he answers; without one nothing may be inside that he would
-    /// have to answer.
+    /// After Ok the process is inside. The order is a security property. The process sends the
+    /// listener of intercepted calls to `supervisor`. Without a supervisor there must be no such
+    /// calls.
     pub fn enter(&self, supervisor: Option<BorrowedFd<'_>>) -> Result<(), EnterError> {
         let at = |step| move |errno| EnterError { step, errno };
         self.confine()?;
-        // Landlock does not judge chdir; the directory needs no grant to be stood in.
+        // Landlock does not judge chdir: the working directory needs no grant.
         if let Some(workdir) = &self.workdir {
             rustix::process::chdir(workdir.as_c_str()).map_err(at(EnterStep::Workdir))?;
         }
-        // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
+        // Inherited and opened descriptors: the journal, the ruleset, leftovers of a caller.
         sys::close_on_exec_but(3, &self.kept).map_err(at(EnterStep::Descriptors))?;
-        // The filters come last, because they may refuse any of the calls above; and the one that
-        // asks before the one that refuses, which could keep us from saying whom to ask.
+        // The filters come last, because they may refuse any of the calls above. The notifying
+        // filter comes before the refusing one, which could refuse to send the listener.
         let unfinished = EnterError { step: EnterStep::Seccomp, errno: Errno::NOSYS };
         let Filters { notifying, filter } = self.filters.get().ok_or(unfinished)?;
         if let Some(program) = notifying {
@@ -272,7 +271,7 @@ impl Restrictions {
         sys::seccomp_install(&filter.program).map_err(at(EnterStep::Seccomp))?;
         let confirmed = match rustix::thread::secure_computing_mode() {
             Ok(mode) => mode == SecureComputingMode::Filter,
-            // The filter refuses the question, which it could not if it were not there.
+            // The filter refuses the question, so it is installed.
             Err(_) => filter.refuses("prctl"),
         };
         if confirmed {
@@ -282,11 +281,11 @@ impl Restrictions {
         }
     }
 
-    /// All but the filter: the process may do what the command may, and no more.
+    /// Applies all but the filters.
     pub fn confine(&self) -> Result<(), EnterError> {
         let at = |step| move |errno| EnterError { step, errno };
         for (resource, value) in &self.rlimits {
-            // At least as tight as asked: an ordinary user can not raise the hard limit.
+            // At least as tight as requested: an ordinary user can not raise the hard limit.
             let hard = rustix::process::getrlimit(*resource)
                 .maximum
                 .map_or(*value, |hard| hard.min(*value));
@@ -296,8 +295,7 @@ impl Restrictions {
         if let Some(privileges) = self.privileges {
             privileges.shed().map_err(at(EnterStep::Privileges))?;
         }
-        // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges
-        // by exec.
+        // An ordinary user may use Landlock and seccomp only with no_new_privs.
         if self.no_new_privs {
             rustix::thread::set_no_new_privs(true).map_err(at(EnterStep::NoNewPrivs))?;
             if rustix::thread::no_new_privs() != Ok(true) {
@@ -311,7 +309,8 @@ impl Restrictions {
     }
 }
 
-/// In the landlock tier a kernel that does not is refused, or it was said.
+/// Are signals kept inside? In the landlock tier a kernel without that scope is refused, or the run
+/// prints a warning.
 fn keeps_signals_in(plan: &Plan) -> bool {
     let scoped =
         plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
@@ -329,8 +328,7 @@ fn privileges(plan: &Plan) -> Option<Privileges> {
     }
 }
 
-/// What the command inherits from the core besides the fence: ordinary signals, and death with the
-/// supervisor.
+/// Prepares this process to become the command: ordinary signals, and death with the supervisor.
 pub fn become_command(
     supervisor: Option<Pid>,
     mask: Option<&SignalMask>,
@@ -338,12 +336,12 @@ pub fn become_command(
     if let Some(supervisor) = supervisor {
         let failed = |errno| EnterError { step: EnterStep::FollowParent, errno };
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
-        // It may have died before the line above.
+        // The supervisor may have died before the line above.
         if rustix::process::getppid() != Some(supervisor) {
             return Err(failed(Errno::SRCH));
         }
     }
-    // Python, which started us, ignores these two for itself; a command expects their default.
+    // The Python parent ignores these two. A command expects their default.
     sys::reset_signal(libc::SIGPIPE);
     sys::reset_signal(libc::SIGXFSZ);
     if let Some(mask) = mask {

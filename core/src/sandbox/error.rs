@@ -48,7 +48,7 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// The answer of a call that the sandbox itself is made of.
+    /// The errno of a system call that builds the sandbox itself.
     pub fn of_a_mechanism(&self) -> Option<Errno> {
         match self {
             SandboxError::Files(GrantError::NoLandlock(errno)) => Some(*errno),
@@ -57,7 +57,7 @@ impl SandboxError {
         }
     }
 
-    /// None: what the command line takes.
+    /// None: the hint is the usage of the command line.
     pub fn hint(&self) -> Option<&str> {
         Some(match self {
             SandboxError::Usage(_) => return None,

@@ -1,5 +1,5 @@
-//! What the full tier has besides the fence: the places of the grants, what covers names in them,
-//! who guards them, and the copy that is worked on.
+//! The full tier besides its restrictions: the locations of grants, the covers, the guard, and the
+//! copy of the workspace.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -33,9 +33,9 @@ pub struct FullTier<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     requested: &'p plan::Files,
-    /// Where names that are taken away are kept for review.
+    /// Where quarantined names are kept for review.
     quarantine: AbsPath,
-    /// From the start on: what a copy hides, and who looks out for names.
+    /// Set by the start: the names that a copy hides, and the guard.
     pub whiteouts: Whiteouts,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
@@ -54,13 +54,12 @@ pub struct RunRecord<'p> {
     pub plan_sha256: &'p str,
 }
 
-/// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied
-/// name in every directory, those directories have them where such a name is most likely to appear,
-/// and the guard sees to the others.
+/// So many whiteouts are made in half a millisecond. If more are needed to hide every denied name
+/// in every directory, only the likely directories get them, and the guard covers the others.
 const MAX_WHITEOUTS: usize = 256;
 
 impl<'p> FullTier<'p> {
-    /// Without a run nothing is made that would have to outlive it.
+    /// Without a run nothing is made on disk.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
@@ -88,12 +87,12 @@ impl<'p> FullTier<'p> {
         })
     }
 
-    /// What covers places that are closed or unwritable by their path; and closed ones inside
-    /// grants of directories, which are the guard's.
+    /// The covers of paths that are closed or unwritable, and the closed paths inside directory
+    /// grants, which the guard covers.
     fn by_path(&self, files: &FileGrants<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
         let FullTier { plan, requested, .. } = self;
-        // A mask falls off when the host replaces what it lies on: where that can be, the guard has
-        // to hold it, by its name.
+        // A mask is lost when the host replaces the masked object. Where that can happen, the guard
+        // has to cover the name.
         let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
         let replaceable = |cover: &Cover| is_replaceable(files, copied(plan), &cover.path);
         let (masked, mut covers): (Vec<_>, Vec<_>) = files
@@ -105,7 +104,7 @@ impl<'p> FullTier<'p> {
         Ok((covers, masked))
     }
 
-    /// Finds what is to be hidden and covered.
+    /// Finds the names to hide and to cover.
     fn scan_grants(&self, files: &FileGrants<'_>) -> Result<StartScan, SandboxError> {
         let FullTier { requested, quarantine, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
@@ -124,7 +123,7 @@ impl<'p> FullTier<'p> {
             .filter(|path| path.is_within(workspace))
             .collect();
         let whiteouts = choose_whiteouts(requested, files, &hidden, workspace, guard.as_mut())?;
-        // What is hidden needs no mask.
+        // A hidden name needs no mask.
         let shown = |cover: &Cover| {
             cover.kind != CoverKind::Mask || !whiteouts.hides(workspace, &cover.path)
         };
@@ -132,8 +131,9 @@ impl<'p> FullTier<'p> {
         Ok(StartScan { guard, covers, whiteouts, hidden })
     }
 
-    /// `look` says where the grants lie. It is called while init makes its namespaces, and nothing
-    /// runs if it refuses. `announce` is called when it is known what a copy hides.
+    /// `look` returns the locations of the grants. It is called while init makes its namespaces,
+    /// and nothing runs if it refuses. `announce` is called when the hidden names of a copy are
+    /// known.
     pub fn start<'f>(
         &mut self,
         launch: Launch<'_>,
@@ -172,11 +172,11 @@ impl<'p> FullTier<'p> {
             let Some(files) = &files else {
                 return Err(SandboxError::Usage("the plan has no files"));
             };
-            // What watched before was for names that are elsewhere by now.
+            // The guard of an earlier round watched names that have moved since.
             kept = (None, Whiteouts::default());
             let StartScan { guard, covers, whiteouts, hidden } = self.scan_grants(files)?;
             if let (Some(session), Some(run)) = (session, run) {
-                // What the copy is, before anything can be changed in it.
+                // Describes the copy before anything can change in it.
                 let directories = guard
                     .as_ref()
                     .map(|guard| guard.numbered(session.workspace()))
@@ -188,7 +188,7 @@ impl<'p> FullTier<'p> {
                 InitMessage::hiding(whiteouts.names()).iter().for_each(&mut *tell);
                 tell(&InitMessage::All);
             }
-            // From the last word on the command runs.
+            // After the last message the command runs.
             if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
                 mark = Mark::set(&plan.sessions, run.session_id, run.plan_bytes, guard, init)?;
             }
@@ -209,8 +209,8 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
     plan.workspace.as_ref().map(|workspace| &workspace.path)
 }
 
-/// The command `covers`: what would be laid over names that are there now, and the symlinks in git
-/// directories, which nothing is laid over.
+/// The verb `covers`: the covers of names that exist now, and the symlinks in git directories,
+/// which get no cover.
 pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     let (mut covers, mut guard) = (Vec::new(), None);
     let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
@@ -249,17 +249,17 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     Ok(out)
 }
 
-/// What a look through the grants gives.
+/// The result of the search through the grants.
 #[derive(Default)]
 struct StartScan {
     guard: Option<Guard>,
     covers: Vec<Cover>,
     whiteouts: Whiteouts,
-    /// What the command was not to see in its copy.
+    /// Names that the command must not see in its copy.
     hidden: Vec<AbsPath>,
 }
 
-/// Where names that were taken away are kept for review.
+/// Where quarantined names are kept for review.
 pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
     Text::from_bytes(path)
@@ -267,8 +267,7 @@ pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
         .map_err(|_| SandboxError::Usage("the sessions directory is no path"))
 }
 
-/// Looks through the grants for names that are denied or protected, says what covers them, and
-/// stays to watch.
+/// Searches the grants for denied and protected names, returns their covers, and starts the guard.
 fn start_guard(
     requested: &plan::Files,
     files: &FileGrants<'_>,
@@ -277,7 +276,7 @@ fn start_guard(
     workspace: Option<&AbsPath>,
     quarantine: AbsPath,
 ) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
-    // Whatever is made in a copy stays there until a person applies it, who is then asked.
+    // New names in a copy stay there until a person applies them, and that person is asked.
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied =
         files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
@@ -286,7 +285,7 @@ fn start_guard(
     let mut names = names_of(requested, protect, flagged)?;
     let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
-    // Closed and own places that do not exist yet.
+    // Closed and own paths that do not exist yet.
     for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
         names.add_path(NameRule::Deny, path.as_bytes());
     }
@@ -305,10 +304,9 @@ fn start_guard(
         .filter(|cover| cover.kind != CoverKind::Pin)
         .map(|cover| cover.path.clone())
         .collect();
-    // Other sockets that are found are covered.
+    // Other sockets that the search finds are covered.
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
-    // What can only be read has nothing to protect; it is looked through only where a deny may lie
-    // in it.
+    // A read-only grant has nothing to protect. It is searched only if a deny may match in it.
     let written = |placed: &GrantLocation<'_>| files.writing(&placed.real).next().is_some();
     let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
     let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
@@ -331,7 +329,7 @@ fn start_guard(
     Ok((Some(guard), found))
 }
 
-/// What covers sockets of services that no grant names, besides what is covered already.
+/// Covers for the sockets of services that no grant names and that are not covered yet.
 fn service_sockets<'c>(
     files: &FileGrants<'_>,
     covers: impl Iterator<Item = &'c Cover>,
@@ -347,8 +345,8 @@ fn service_sockets<'c>(
         .map_err(SandboxError::Services)
 }
 
-/// What lies deeper than a path reaches is closed with the last directory on the way that one leads
-/// to.
+/// A path that is longer than the kernel takes is covered by its last directory that is short
+/// enough.
 fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     let (mut covers, deep): (Vec<_>, Vec<_>) =
         covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
@@ -369,7 +367,7 @@ fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     Ok(covers)
 }
 
-/// In a directory that the command writes to as the host does.
+/// Does the path lie in a directory that the command and the host write to?
 fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files.writing(path).any(|placed| placed.directory && *path != placed.real)
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
@@ -389,7 +387,7 @@ pub fn names_of(
     Ok(names)
 }
 
-/// In a directory that the command sees as the host does.
+/// Does the path lie in a directory that the command sees as the host does?
 fn is_replaceable(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files
         .placed
@@ -398,8 +396,9 @@ fn is_replaceable(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &Ab
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
-/// Which names are hidden in a copy: in its root and in every directory that has such a name, or is
-/// to have one by its exact path; in a small workspace everywhere.
+/// Chooses the names that a copy hides: in its root, in every directory that has such a name, and
+/// in every directory where an exact path expects one. In a small workspace they are hidden in
+/// every directory.
 fn choose_whiteouts(
     requested: &plan::Files,
     files: &FileGrants<'_>,
@@ -411,7 +410,7 @@ fn choose_whiteouts(
     let opened = mount::open_host(&workspace.as_c_str());
     let opened =
         opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
-    // What is mounted on the copy shows what it shows.
+    // A whiteout has no effect below another mount.
     let others =
         || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
     let free =
@@ -469,18 +468,18 @@ fn choose_whiteouts(
     Ok(whiteouts)
 }
 
-/// The directories of a pattern before its first wildcard. A floating one has none.
+/// The directories of a pattern before its first wildcard. A floating pattern has none.
 fn fixed_part(pattern: &Text) -> &[u8] {
     let (fixed, _) = bytes::split(pattern.as_bytes(), b'*');
     &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))]
 }
 
-/// The same of the beginning of a pattern, which goes on below it.
+/// The same for the beginning of a pattern that goes on below it.
 fn fixed_tree(beginning: &Text) -> &[u8] {
     if beginning.as_bytes().contains(&b'*') { fixed_part(beginning) } else { beginning.as_bytes() }
 }
 
-/// By the fixed part of a pattern; without one it may lie anywhere.
+/// By the fixed part of a pattern. Without one the pattern may match anywhere.
 fn may_lie_in(fixed: &[u8], tree: &AbsPath) -> bool {
     let (short, long) = if fixed.len() < tree.as_bytes().len() {
         (fixed, tree.as_bytes())

@@ -1,9 +1,8 @@
-//! The numbers of users and groups inside a container, and what they are outside. Written by the
-//! supervisor, once, before anything runs in there.
+//! The user and group ids inside a container, and their ids outside. The supervisor writes the maps
+//! once, before any process runs inside.
 //!
-//! Root writes any range. Another user may map nothing but himself, and only by giving up
-//! setgroups(2); more than that is done for him by newuidmap and newgidmap, within the ranges that
-//! /etc/subuid and /etc/subgid give him.
+//! Root writes any range. Another user may map only its own id, and only without setgroups(2). The
+//! programs newuidmap and newgidmap map more, within the ranges of /etc/subuid and /etc/subgid.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
@@ -39,7 +38,7 @@ impl IdMapError {
     }
 }
 
-/// Gives the namespace of `init` its users and groups. `mask`: the signals as our caller had them.
+/// Writes the maps of the namespace of `init`. `mask`: the signals as the caller had them.
 pub fn map(
     init: Pid,
     container: &Container,
@@ -91,7 +90,7 @@ fn run_mapper(
         .into_iter()
         .chain(words.map(|word| CString::new(word.to_string())));
     let argv = ExecStrings::new(argv.collect::<Result<_, _>>().map_err(|_| failed(Errno::INVAL))?);
-    // It needs nothing of our environment, and is set-user-id.
+    // The program needs no environment, and is set-user-id.
     let environment = ExecStrings::new(Vec::new());
     let path: &CStr = &program.as_c_str();
     let mut failure = None;

@@ -1,9 +1,8 @@
-//! The sandbox's own processes: init, the first process of new namespaces, and the command behind
-//! it.
+//! Init, the first process of new namespaces, and the command under it.
 //!
-//! Init builds the root, starts the command, and from then on only buries the dead. It is the
-//! kernel's handle on all of them: when it ends, whatever ended it, nothing in its namespace lives
-//! on. It ends with the command, and with the supervisor.
+//! Init builds the root, starts the command, and from then on only reaps processes. When init ends
+//! for any reason, the kernel ends every process in its namespace. Init ends with the command, and
+//! with the supervisor.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -32,7 +31,8 @@ use crate::limits::Limits;
 use crate::network::namespace::{self, InsideError};
 use crate::network::supervisor::socket_processes::Callers;
 
-/// What init is born into, and what it makes itself, while the supervisor goes on.
+/// The namespaces that init is cloned into, and those that it makes itself while the supervisor
+/// goes on.
 const INIT_CLONE_FLAGS: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
 const INIT_UNSHARE_FLAGS: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
@@ -57,7 +57,7 @@ impl NamespacesError {
     }
 }
 
-/// A failure inside init, which can only tell of it.
+/// A failure inside init, which init can only report.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
@@ -86,47 +86,47 @@ impl InitError {
     }
 }
 
-/// The running sandbox, seen from outside.
+/// The running sandbox, as the supervisor sees it.
 pub struct Sandbox {
     pub init: Pid,
     pub channel: OwnedFd,
-    /// The command, by a descriptor that can not come to mean another process.
+    /// A pidfd of the command: it can not come to mean another process.
     pub command: OwnedFd,
-    /// A /proc that shows the processes of the sandbox and no other.
+    /// A /proc that shows only the processes of the sandbox.
     pub proc: OwnedFd,
-    /// Where calls of the command arrive that we answer.
+    /// The listener of intercepted calls.
     pub listener: Option<Listener>,
-    /// Of its network, for the relay.
+    /// Sockets of the sandbox's network, for the relay.
     pub sockets: Vec<OwnedFd>,
-    /// File systems in memory that are its own.
+    /// The sandbox's own file systems in memory.
     pub volatile: Vec<OwnedFd>,
     namespaces: SandboxNamespaces,
 }
 
-/// What the supervisor has to see of a furnished root.
+/// The parts of a finished root that the supervisor needs.
 pub struct RootReady {
     pub proc: OwnedFd,
     pub volatile: Vec<OwnedFd>,
 }
 
-/// Says a word to init. Whether it was heard is asked when all is said.
+/// Sends a message to init. Errors are checked after the last one.
 pub type SendMessage<'a> = &'a mut dyn FnMut(&InitMessage);
 
 pub enum SandboxStart {
     Running(Sandbox),
-    /// What the payload returned.
+    /// The errno that the payload returned.
     NotExecuted(i32),
 }
 
-/// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no
+/// Runs inside the sandbox: it becomes the command, or returns an errno (or 0, if it was no
 /// command).
 pub type Payload<'a> = &'a dyn Fn() -> i32;
 
-/// Answers for the program that is about to be started, by somebody who can not tell us more before
-/// it is: until he can.
+/// Answers calls of the first program, until the descriptor is readable. The process that starts
+/// the program can not report anything before these calls are answered.
 pub type AnswerCalls<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
 
-/// What every start of a sandbox takes, whatever its root is.
+/// The inputs that every start of a sandbox takes.
 pub struct Launch<'a> {
     pub restrictions: &'a Restrictions,
     pub payload: Payload<'a>,
@@ -138,14 +138,14 @@ pub struct Launch<'a> {
     pub answer_calls: AnswerCalls<'a>,
 }
 
-/// What init makes of its namespaces.
+/// Builds the root inside the namespaces of init.
 pub trait RootBuilder {
-    /// Namespaces (CLONE_NEW*) beside those that every sandbox has.
+    /// Namespaces (CLONE_NEW*) besides those that every sandbox has.
     fn extra_namespaces(&self) -> i32 {
         0
     }
 
-    /// Who we are in here, unless the supervisor says so when it admits us.
+    /// Maps the users, unless the supervisor does it when it admits init.
     fn map_users(&self) -> Result<(), InitError> {
         Ok(())
     }
@@ -159,7 +159,7 @@ pub trait RootBuilder {
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError>;
 
-    /// What the supervisor may take longest to find out, and comes last: what is covered in there.
+    /// Covers names. This comes last, because the supervisor may take longest to find them.
     fn cover_names(&self, _channel: &OwnedFd) -> Result<(), InitError> {
         Ok(())
     }
@@ -181,7 +181,7 @@ impl RootBuilder for RootBlueprint<'_> {
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError> {
         if let Some(network) = &self.plan.network {
-            // None of them stays here: where nobody listens, connections are refused.
+            // Init keeps none of them: without a listener connections are refused.
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
             for some in sockets.chunks(init_channel::MAX_MESSAGE_FDS) {
@@ -200,11 +200,11 @@ impl RootBuilder for RootBlueprint<'_> {
     }
 }
 
-/// Starts init and, behind it, the command. `admit` is called with init's number before it makes
-/// anything. `meanwhile` is what has to be done before the command starts, and not before init
-/// does; it tells init what that waits for, and is asked again if that moved. Done one after the
-/// other, the two would be more than a quarter of a launch more. `launch.answer_calls` answers calls of
-/// the command until the descriptor can be read.
+/// Starts init and, under it, the command. `admit` is called with the pid of init before init makes
+/// anything. `meanwhile` runs while init makes its namespaces, and has to be done before the
+/// command starts. It sends init what init waits for, and is called again if that has moved. One
+/// after the other, the two would make a launch a quarter longer. `launch.answer_calls` answers
+/// calls of the command until the descriptor is readable.
 pub fn start(
     root_builder: &dyn RootBuilder,
     launch: Launch<'_>,
@@ -240,7 +240,7 @@ pub fn start(
         Ok(Ok(())) => receive_start(&channel, answer_calls, &mut fds),
         unsaid => {
             kill_and_reap(init);
-            // If it was init that went first, it has said why.
+            // If init ended first, it has sent the reason.
             return Err(match (unsaid, receive_start(&channel, &mut |_, _| Ok(()), &mut fds)) {
                 (Ok(_), Ok(Some((InitMessage::Refused { error, hint }, _)))) => {
                     NamespacesError::Refused { error, hint }.into()
@@ -299,7 +299,7 @@ pub fn start(
     Err(refused.into())
 }
 
-/// What the supervisor is given before the command starts.
+/// The descriptors that the supervisor gets before the command starts.
 #[derive(Default)]
 pub struct HandedFds {
     pub listener: Option<Listener>,
@@ -307,7 +307,7 @@ pub struct HandedFds {
     pub overlay: Option<OverlayFds>,
 }
 
-/// What became of the start.
+/// Receives messages until the start has succeeded or failed.
 pub fn receive_start(
     channel: &OwnedFd,
     answer_calls: AnswerCalls<'_>,
@@ -330,8 +330,8 @@ pub fn receive_start(
     }
 }
 
-/// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we
-/// have to bury first: so all are waited for.
+/// Kills init and everything under it; the kernel returns only after that. Traced processes have to
+/// be reaped first, so all children are waited for.
 pub fn kill_and_reap(init: Pid) {
     let _ = rustix::process::kill_process(init, Signal::KILL);
     sys::trace::wait_until_ended(init);
@@ -342,8 +342,8 @@ impl Sandbox {
         &self.namespaces
     }
 
-    /// After its end: what its mounts still hang on, to be let go of by who can not wait until they
-    /// are taken apart.
+    /// After its end: the descriptors that keep its mounts. To close them takes long, so the caller
+    /// passes them to `init_channel::abandon`.
     pub fn mounts(self) -> impl Iterator<Item = OwnedFd> {
         let Sandbox {
             proc,
@@ -355,7 +355,7 @@ impl Sandbox {
     }
 }
 
-/// The number on this side of a process that is known by its descriptor, as long as it lives.
+/// The pid on this side of the process of a pidfd, as long as it lives.
 pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let facts =
         std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
@@ -363,7 +363,7 @@ pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     Pid::from_raw(number.trim().parse().ok()?)
 }
 
-/// The way into the mounts of a running sandbox, for its owner.
+/// The namespaces of a running sandbox, for the supervisor to enter.
 pub struct SandboxNamespaces {
     init: Pid,
     user: OwnedFd,
@@ -372,11 +372,11 @@ pub struct SandboxNamespaces {
     overlay: Option<OverlayFds>,
 }
 
-/// A copy, from outside.
+/// The descriptors of a copy-on-write overlay.
 pub struct OverlayFds {
-    /// Its root, as the command sees it, with all that is mounted in it.
+    /// Its root, as the command sees it, with all mounts in it.
     pub view: OwnedFd,
-    /// Of whiteouts, between the copy and what it is one of.
+    /// The layer of whiteouts, between the copy and the workspace.
     pub whiteouts: OwnedFd,
 }
 
@@ -385,7 +385,7 @@ impl SandboxNamespaces {
         self.overlay.as_ref()
     }
 
-    /// Covers names in the running sandbox. Each result stands for its cover.
+    /// Covers names in the running sandbox. There is one result for each cover.
     pub fn cover(
         &self,
         covers: &[Cover],
@@ -422,11 +422,11 @@ impl SandboxNamespaces {
         entered.map(|()| results)
     }
 
-    /// Of those that are covered if they are strangers, the sockets that are: not made in there, if
-    /// that has a network of its own; else, in the hands of nobody there.
+    /// The foreign sockets among the covers. If the sandbox has its own network, a socket is
+    /// foreign if it was not made there. Else it is foreign if no process inside holds it.
     fn foreign_sockets<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
-        // Held open, no number of theirs becomes another's: who answers before and after it is told
-        // who is there, was there.
+        // The open descriptors keep the inode numbers from being reused. A socket that answers
+        // before and after the lookup is the one that was looked up.
         let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::ForeignSocket);
         let answers = |socket: &OwnedFd| !host_sockets::is_silent(socket.as_fd());
         let mut suspects: Vec<(&Cover, OwnedFd)> =
@@ -468,12 +468,12 @@ impl SandboxNamespaces {
         )
     }
 
-    /// The namespace that its networks belong to.
+    /// The user namespace that owns its network.
     pub fn user(&self) -> &OwnedFd {
         &self.user
     }
 
-    /// Are these the namespaces of a process, which is told by its directory in /proc?
+    /// Are these the namespaces of a process? `process`: its directory in /proc.
     pub fn holds(&self, process: BorrowedFd<'_>) -> bool {
         let same = |name: &CStr, known: &OwnedFd| {
             let found = rustix::fs::statat(process, name, AtFlags::empty())?;
@@ -495,7 +495,7 @@ impl SandboxNamespaces {
     }
 }
 
-/// What lies where a cover should, if it still does.
+/// The object at the path of a cover, if it is still the same one.
 fn look(cover: &Cover) -> Option<OwnedFd> {
     let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
     let found =
@@ -504,14 +504,14 @@ fn look(cover: &Cover) -> Option<OwnedFd> {
     (Identity::from(&stat) == cover.identity).then_some(found)
 }
 
-/// What namespaces give on this machine.
+/// Which namespaces and mounts work on this machine.
 pub struct NamespaceSupport {
     /// Err: the step that failed.
     pub namespaces: Result<(), (&'static str, Errno)>,
     pub overlay: Result<(), Errno>,
 }
 
-/// Makes the namespaces and the kinds of mounts that a run needs, and lets them go again.
+/// Tries the namespaces and the kinds of mounts that a run needs.
 pub fn try_out() -> NamespaceSupport {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut usable = NamespaceSupport {
@@ -542,7 +542,7 @@ pub fn try_out() -> NamespaceSupport {
     usable
 }
 
-/// The life of init. What it returns is seen by nobody but a debugger: its words count.
+/// Runs as init. Only its messages count, not its exit status.
 fn init(
     root_builder: &dyn RootBuilder,
     restrictions: &Restrictions,
@@ -565,8 +565,7 @@ fn init(
     }
 }
 
-/// From a fork in new namespaces to the running command, or to the reason why it could not be
-/// executed.
+/// From a fork in new namespaces to the running command, or to the errno of its exec.
 fn set_up(
     root_builder: &dyn RootBuilder,
     restrictions: &Restrictions,
@@ -586,14 +585,14 @@ fn set_up(
     };
     let user = namespace("user").map_err(step("the user namespace can not be opened"))?;
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
-    // The supervisor puts us under limits first.
+    // The supervisor puts init under limits first.
     init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
     let RootReady { proc, volatile } = root_builder.build_root(channel, restrictions.ruleset())?;
     if !root_builder.hostname().is_empty() {
         rustix::system::sethostname(root_builder.hostname())
             .map_err(step("the host name can not be set"))?;
     }
-    // The command runs with our user: nothing but this keeps it from tracing us.
+    // The command has the same user: only this keeps it from tracing init.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(step("init can not be kept from being traced"))?;
 
@@ -601,14 +600,14 @@ fn set_up(
     root_builder.cover_names(channel)?;
     let mut enter_failure = None;
     let mut exec_failure = None;
-    // Until it is executed the command has our channel, to say who answers for it.
+    // Until its exec the command has init's channel, to send the listener.
     let become_command = || {
         enter::become_command(None, Some(mask))
             .and_then(|()| restrictions.enter(Some(channel.as_fd())))
     };
     let child = if restrictions.listens() {
-        // The supervisor has to see what it asks for, and must not see us: so its memory is a copy,
-        // and it leaves there what went wrong.
+        // The supervisor has to read the memory of the command, but not that of init. So the
+        // command gets a copy of the memory, and reports its failure in a shared number.
         let failure = sys::shared_number().map_err(step("no process can be started"))?;
         let child = sys::fork_into(libc::CLONE_VFORK, || {
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
@@ -652,8 +651,8 @@ fn set_up(
     Ok(Ok(child))
 }
 
-/// Dies with the supervisor. It may have died before we asked for that: then its end of the channel
-/// is closed.
+/// Makes this process die with the supervisor. If the supervisor has died before, its end of the
+/// channel is closed.
 pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut hung_up = [PollFd::new(channel, PollFlags::empty())];
@@ -661,7 +660,7 @@ pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
     if hung_up[0].revents().contains(PollFlags::HUP) { Err(Errno::SRCH) } else { Ok(()) }
 }
 
-/// The one user keeps the one number; files keep their owner, and exec drops every capability.
+/// The user keeps its id. Files keep their owner, and exec drops every capability.
 fn map_identity(uid: u32, gid: u32) -> Result<(), Errno> {
     write_once("setgroups", "deny")?;
     write_once("uid_map", &format!("{uid} {uid} 1"))?;
@@ -675,16 +674,16 @@ fn write_once(name: &str, text: &str) -> Result<(), Errno> {
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
-/// Buries whoever ends, until the command does. Returning ends the namespace.
+/// Reaps processes until the command ends. The return ends the namespace.
 fn reap_until_command_ends(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
-    // Whatever gets hold of us gains nothing by it. Should it fail, we are no more than we were.
+    // A process that takes init over gains nothing. If this fails, init has no more than before.
     let _ = Privileges::NONE.shed();
     loop {
         let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {
             Ok(Some(ended)) => ended,
             Ok(None) | Err(Errno::INTR) => continue,
-            // the command is our child until it ends, so there is always one to wait for
+            // the command is a child until it ends, so there is always one to wait for
             Err(_) => return 125,
         };
         if pid != command {

@@ -1,4 +1,4 @@
-//! What init and its supervisor tell each other: one datagram each, some with descriptors.
+//! Messages between init and the supervisor: one datagram each, some with descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,41 +16,39 @@ use crate::files::cover::{Cover, CoverKind};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// Longer texts are cut: a path and what is wrong with it.
+/// Longer texts are cut. This is enough for a path and its error.
 const MAX_MESSAGE_BYTES: usize = 6 * 1024;
-/// At most so many descriptors come with a word.
+/// At most so many descriptors come with a message.
 pub const MAX_MESSAGE_FDS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMessage {
-    /// Nothing was started, and why.
+    /// Nothing was started, with the reason.
     Refused {
         error: String,
         hint: String,
     },
-    /// The fence stood, but the command was not executed: an errno.
+    /// The sandbox was complete, but the command was not executed: an errno.
     NotExecuted(i32),
     /// From the supervisor: init may begin. From init: the command runs.
     Started,
-    /// The command is about to be executed, and calls that the supervisor answers arrive at the
-    /// descriptor.
+    /// The command is about to be executed. The descriptor is the listener of its calls.
     Listening,
-    /// Sockets of the command's network, for the relay. As many of these words as they take.
+    /// Sockets of the command's network, for the relay. There are as many of these messages as
+    /// needed.
     Network,
-    /// A copy as the command sees it, and the layer that hides names in it.
+    /// The root of a copy as the command sees it, and its layer of whiteouts.
     Copied,
-    /// From the supervisor: a part of where the grants lie
+    /// From the supervisor: a part of the locations of grants
     /// ([`crate::sandbox::landlock::grant_location`]).
     GrantLocations(Vec<u8>),
-    /// From the supervisor: names that a copy does not show, relative to it, with a NUL between
-    /// two.
+    /// From the supervisor: names that a copy hides, relative to it, with a NUL between two.
     Hide(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
-    /// From the supervisor: there is no more of what it told last.
+    /// From the supervisor: the last list is complete.
     All,
-    /// From init: something is not where it was to be covered any more. The supervisor looks, and
-    /// tells, again.
+    /// From init: an object to cover has moved. The supervisor searches and sends again.
     Moved,
     /// The command was stopped by a signal.
     Stopped(i32),
@@ -59,7 +57,7 @@ pub enum InitMessage {
 }
 
 impl InitMessage {
-    /// What became of the command; None for what is no news.
+    /// The message for a status of the command. None: the status is no news.
     pub fn of_status(status: WaitStatus) -> Option<InitMessage> {
         match (status.exit_status(), status.terminating_signal(), status.stopping_signal()) {
             (Some(code), _, _) => Some(InitMessage::Exited(code)),

@@ -1,5 +1,5 @@
-//! What became of the plan on this machine: what lies where, and what the fence holds. Nothing is
-//! changed by it.
+//! What the plan becomes on this machine: the locations of grants, and what the restrictions
+//! enforce. It changes nothing.
 
 use std::fmt::Write as _;
 
@@ -19,8 +19,8 @@ pub struct Preflight<'p> {
 }
 
 impl<'p> Preflight<'p> {
-    /// Adds the rules to the fence, and its filters where they wait for what lies where. `journal`:
-    /// the one that is open already.
+    /// Adds the rules to the restrictions, and compiles the filters if they depend on the granted
+    /// paths. `journal` is the open journal.
     pub fn prepare(
         plan: &'p Plan,
         restrictions: &'p Restrictions,
@@ -46,7 +46,7 @@ impl<'p> Preflight<'p> {
         }
     }
 
-    /// Rights and scopes are all or nothing: a kernel that lacks one the plan handles was refused.
+    /// Rights and scopes are all or nothing: a kernel without one of them was refused.
     pub fn actual(&self, plan: &Plan) -> Enforcement {
         Enforcement {
             landlock_abi: self.restrictions.actual_abi,
@@ -71,9 +71,9 @@ impl<'p> Preflight<'p> {
         self.files.iter().flat_map(|files| &files.unenforced)
     }
 
-    /// Whether this very run keeps its command from writing what the plan does not grant. Anything
-    /// that the plan asks for and this machine lacks makes the answer no: a missing right
-    /// (truncate) or filter can be enough to write outside.
+    /// Does this run keep its command from writing outside of its grants? If this machine lacks any
+    /// part of the plan, the answer is no: a missing right (truncate) or filter can be enough to
+    /// write outside.
     pub fn confines_writes(&self, plan: &Plan) -> bool {
         let mounts = plan.namespaces.is_some() && plan.files.is_some();
         let whole = plan.notices.iter().all(|notice| notice.level != Level::Unenforced);
@@ -82,7 +82,7 @@ impl<'p> Preflight<'p> {
             && self.unenforced().next().is_none()
     }
 
-    /// JSON for programs: names that are not UTF-8 come back as Python writes them.
+    /// As JSON for programs. Names that are not UTF-8 have the form that Python uses.
     pub fn report(&self) -> String {
         let mut out = String::with_capacity(1024);
         let (rules, skipped, removed, carved) = match &self.files {
@@ -141,7 +141,7 @@ fn grant_fields(out: &mut String, grant: &Grant) {
     writer::string(out, grant.source().as_bytes(), Invalid::Surrogate);
 }
 
-/// The command `preflight`: everything short of running.
+/// The verb `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
     landlock::check_journal_path(plan)?;
     let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;

@@ -1,11 +1,10 @@
 //! Does the last scans that earlier runs left: see `files/unfinished_scans.rs`.
 //!
-//! A marked tree that is not at its path (unmounted, renamed) can not be scanned, and is not taken
-//! for one that was removed: the mark stays for it, each start says so, and the first start that
-//! finds the tree again scans it. Meanwhile commands run.
+//! A marked tree that is not at its path (unmounted, renamed) can not be scanned. It does not count
+//! as removed: its mark stays, each start says so, and the first start that finds the tree again
+//! scans it. Meanwhile commands run.
 //!
-//! A start that finishes a scan holds a lock on the directory of the marks: of two starts the
-//! second waits.
+//! A start that finishes a scan holds a lock on the directory of the marks. A second start waits.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -30,11 +29,12 @@ use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};
 use crate::sandbox::{full_tier, landlock};
 
-/// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
+/// A plan has at most 16 MiB. The saved state of a guard grows with the locked names.
 const MAX_MARK_BYTES: u64 = 256 << 20;
-/// The kernel kills what a dead supervisor leaves. It takes milliseconds, on a busy machine more.
+/// The kernel kills the processes of a dead supervisor. This takes milliseconds, on a busy machine
+/// more.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// A start takes no longer between making a mark and giving it its name.
+/// A start takes at most this time from the creation of a mark to its final name.
 const MARK_CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Finishes the last scans of runs that are over. `say` gets a line for each name and each run.
@@ -116,12 +116,12 @@ fn open_mark(dir: &OwnedFd, name: &CString) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-/// A run that lives holds the lock of its mark. A supervisor that was killed holds it until the
-/// kernel has taken it down: this waits for that.
+/// A living run holds the lock of its mark. A killed supervisor holds it until the kernel has ended
+/// it: this waits for that.
 fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
     let until = Instant::now() + END_TIMEOUT;
     loop {
-        // Before the lock is tried: one that ends in between has let go of it.
+        // Read before the lock is tried: a supervisor that ends in between has released it.
         let ending = supervisor_of(mark)?.filter(|(_, process)| process.is_ending);
         match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
@@ -135,7 +135,7 @@ fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// The process that made a mark, if it is still there.
+/// The process that made a mark, if it still exists.
 fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, ProcessStart)>, Errno> {
     let mut beginning = [0; 128];
     let length = rustix::io::pread(mark, &mut beginning, 0)?;
@@ -152,7 +152,7 @@ fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, ProcessStart)>, Errno> {
     Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).zip(process))
 }
 
-/// Not yet a mark, and its maker was killed: no command was started.
+/// Was its maker killed before the mark was complete? Then no command was started.
 fn is_abandoned(fresh: &OwnedFd) -> Result<bool, Errno> {
     let made = rustix::fs::fstat(fresh)?.st_mtime;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -192,8 +192,8 @@ fn finish(
         wait_for_end(note.init);
     }
 
-    // What is told belongs to the run that is finished. Names are taken away even if its journal
-    // takes nothing any more.
+    // The events belong to the finished run. Names are quarantined even if its journal can not be
+    // written.
     let journal = plan.journal.as_ref().and_then(|requested| {
         let opened = landlock::check_journal_path(&plan).map_err(|error| error.to_string());
         let opened = opened.and_then(|()| {
@@ -252,7 +252,7 @@ fn finish(
     Ok(true)
 }
 
-/// What was scanned is not scanned again: names that its owner makes there from now on are his.
+/// A scanned tree is not scanned again: names that appear there from now on are the user's own.
 fn rewrite(
     dir: &OwnedFd,
     session: &str,
@@ -274,7 +274,7 @@ fn rewrite(
     })
 }
 
-/// The same mark, with other numbers in front: `{"waiting":[0,2],` and the rest as it was.
+/// The same mark with other numbers in front: `{"waiting":[0,2],`, then the rest unchanged.
 fn rewritten(content: &[u8], again: bool, away: &[MissingTree]) -> [Vec<u8>; 2] {
     let numbers: Vec<String> = away.iter().map(|away| away.number.to_string()).collect();
     let rest = match content.iter().position(|byte| *byte == b']').filter(|_| again) {
@@ -297,9 +297,9 @@ fn read_all(file: &OwnedFd, size: usize) -> Result<Vec<u8>, Errno> {
     Ok(content)
 }
 
-/// The sandbox ends with its supervisor, and init is the last of it to end. By the time this
-/// returns none of it runs: its number may belong to another process by now, which is not in a
-/// namespace of its own, or is waited for in vain.
+/// The sandbox ends with its supervisor, and init ends last. When this returns, none of it runs.
+/// The pid of init may already belong to another process: that one is not in its own namespace, or
+/// the wait for it times out.
 fn wait_for_end(init: i32) {
     let namespace = |who: &str| rustix::fs::readlink(format!("/proc/{who}/ns/pid"), Vec::new());
     let Some(pid) = Pid::from_raw(init) else { return };
@@ -317,7 +317,7 @@ fn wait_for(process: &OwnedFd, limit: Duration) {
     let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit)));
 }
 
-/// The command `finish`: what was done, for people.
+/// The verb `finish`: prints what was done.
 pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
     let mut lines = Vec::new();
     let finished = finish_all(sessions, uid, &mut |line| lines.push(line.to_owned()))?;
@@ -361,7 +361,7 @@ mod tests {
             "from the signal on, and as long as it is there"
         );
         let waiting = std::thread::spawn(move || is_over(&mark));
-        // Only now, as if the kernel had come to its files.
+        // The lock is released only now, as if the kernel were late.
         std::thread::yield_now();
         drop(held);
         assert_eq!(waiting.join().unwrap(), Ok(true));

@@ -1,5 +1,5 @@
-//! Places inside grants that mounts lie over in the full tier, and what keeps their names where
-//! they are.
+//! Paths inside grants that mounts cover in the full tier, and the pins that keep their names in
+//! place.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,8 +18,7 @@ use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
 impl<'p> FileGrants<'p> {
-    /// The closed places inside grants, to be masked, and the unwritable ones inside what can be
-    /// written, to be locked.
+    /// Masks for closed paths inside grants, and locks for unwritable paths inside writable grants.
     pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, GrantError> {
         let mut covers = Vec::new();
         let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
@@ -44,7 +43,7 @@ impl<'p> FileGrants<'p> {
                     let identity = Identity::from(&stat);
                     covers.push(Cover { path: real, identity, directory: is_dir(&stat), kind });
                 }
-                // What is not there is watched for by its name.
+                // The guard watches for the name of a missing path.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(source) => return Err(locate(source)),
             }
@@ -52,10 +51,10 @@ impl<'p> FileGrants<'p> {
         Ok(covers)
     }
 
-    /// The grants that let a path be written. They add up: one that only reads takes nothing from
-    /// one around it.
+    /// The grants that make a path writable. Grants add up: a read-only one takes nothing from one
+    /// around it.
     pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f GrantLocation<'p>> {
-        // The host's /tmp is shown only where it is granted itself.
+        // The host's /tmp is visible only if a grant names it.
         let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
         let shown = move |placed: &GrantLocation<'_>| in_temp(&placed.real) || !in_temp(path);
         self.placed.iter().filter(move |placed| {
@@ -63,8 +62,8 @@ impl<'p> FileGrants<'p> {
         })
     }
 
-    /// The directories above covered places, in what can be written: one that moved would take the
-    /// place to a name that a later run knows nothing of.
+    /// Pins for the directories above covered paths in writable grants. A directory that moves
+    /// would take the path to a name that a later run does not know.
     pub fn pins<'c>(
         &self,
         covers: impl Iterator<Item = &'c Cover>,
@@ -94,8 +93,8 @@ impl<'p> FileGrants<'p> {
         Ok(pins.into_values().collect())
     }
 
-    /// A link that leads to a closed or own place is a place of its own: turned, it would lead a
-    /// later run elsewhere.
+    /// Locks a link that leads to a closed or own path. Otherwise the command could change it, and
+    /// it would lead a later run elsewhere.
     fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
         for link in links {
             let path = absolute(link.at.clone())?;
@@ -111,8 +110,8 @@ impl<'p> FileGrants<'p> {
         Ok(())
     }
 
-    /// Closed files, and files right in closed directories, that have other names: under one of
-    /// those they may lie in a grant.
+    /// Closed files, and files directly in closed directories, that have several hard links:
+    /// another name may be in a grant.
     pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
         let mut found = Vec::new();
         let mut note = |stat: &Stat| {

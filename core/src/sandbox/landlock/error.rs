@@ -1,4 +1,4 @@
-//! What keeps a grant from being given, in a person's words.
+//! Why a grant can not be given.
 
 use rustix::io::Errno;
 

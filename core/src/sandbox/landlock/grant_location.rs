@@ -1,4 +1,4 @@
-//! Where the grants really lie: found by the supervisor, told to init, which mounts them there.
+//! The locations of grants: the supervisor finds them, and init mounts the grants there.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,7 +9,7 @@ use crate::kernel::resolved_path::{Identity, Link};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant};
 
-/// Where a grant really lies, and the symlinks that lead there.
+/// The resolved path of a grant, and the symlinks that lead there.
 pub struct GrantLocation<'p> {
     pub grant: &'p Grant,
     pub real: AbsPath,
@@ -19,7 +19,7 @@ pub struct GrantLocation<'p> {
     pub links: Vec<GrantSymlink>,
 }
 
-/// A symlink on the way: where it stands, and what it says.
+/// A symlink on the path of a grant: its own path, and its target.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GrantSymlink {
     pub at: Vec<u8>,
@@ -32,7 +32,7 @@ impl From<&Link> for GrantSymlink {
     }
 }
 
-/// For the channel. Both sides have the plan: a grant is told by its number in there.
+/// Encodes the locations for the channel. Both sides have the plan, so a grant is its number there.
 pub fn encode(requested: &plan::Files, placed: &[GrantLocation<'_>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128 * placed.len());
     let text = |bytes: &mut Vec<u8>, text: &[u8]| {
@@ -41,7 +41,7 @@ pub fn encode(requested: &plan::Files, placed: &[GrantLocation<'_>]) -> Vec<u8> 
     };
     let mut grants = requested.grants.iter().zip(0u32..);
     for one in placed {
-        // They are found in the order of the plan, one grant at one place at most.
+        // They have the order of the plan, and a grant has at most one location.
         let Some((_, number)) = grants.find(|(grant, _)| std::ptr::eq(*grant, one.grant)) else {
             continue;
         };
@@ -59,7 +59,7 @@ pub fn encode(requested: &plan::Files, placed: &[GrantLocation<'_>]) -> Vec<u8> 
     bytes
 }
 
-/// Errno::PROTO: nobody spells like this.
+/// Errno::PROTO: the bytes are no valid encoding.
 pub fn decode<'p>(
     requested: &'p plan::Files,
     bytes: &[u8],
@@ -157,7 +157,7 @@ mod tests {
             );
         }
         assert!(decode(requested, &[]).unwrap().is_empty());
-        // Whatever is cut off in between is noticed.
+        // Truncated bytes are noticed at any position.
         let whole = encode(requested, &placed[..1]).len();
         for end in (1..bytes.len()).filter(|end| *end != whole) {
             assert_eq!(decode(requested, &bytes[..end]).err(), Some(Errno::PROTO), "{end}");

@@ -1,11 +1,11 @@
-//! The plan's grants become Landlock rules, and places for the mounts of the full tier.
+//! The plan's grants become Landlock rules, and locations for the mounts of the full tier.
 //!
-//! Landlock only ever adds: a rule on a directory covers everything below it. A deny inside an
-//! allow is therefore carved: the directory gets no rule, its entries do, all but the excepted one
-//! and the directories on the way to it, which are carved in turn. Nothing can then be created in a
-//! carved directory, so an excepted name that does not exist can not appear either. In the full
-//! tier nothing is carved: mounts cover what is denied. What was asked for (`requested_`) and what
-//! holds (`actual_`) are kept apart and reported.
+//! Landlock only adds rights: a rule on a directory covers everything below it. So a deny inside an
+//! allow is carved. The directory gets no rule, but its entries do, all but the excepted one and
+//! the directories above it, which are carved in turn. Nothing can then be created in a carved
+//! directory, so an excepted name that does not exist can not appear. In the full tier nothing is
+//! carved: mounts cover denied names. What was requested (`requested_`) and what is enforced
+//! (`actual_`) are kept apart and reported.
 
 mod covered_grants;
 mod error;
@@ -41,7 +41,7 @@ pub struct CarvedGrant<'p> {
     pub kept_out: Vec<AbsPath>,
 }
 
-/// The rules as they stand in the kernel, and what became of each grant.
+/// The rules in the kernel, and the result for each grant.
 pub struct FileGrants<'p> {
     ruleset: Option<BorrowedFd<'p>>,
     pub placed: Vec<GrantLocation<'p>>,
@@ -52,20 +52,20 @@ pub struct FileGrants<'p> {
     pub removed: Vec<RemovedGrant<'p>>,
     pub carved: Vec<CarvedGrant<'p>>,
     pub warnings: Vec<String>,
-    /// What the plan asks for and the kernel does not hold, where the plan puts up with that.
+    /// Parts of the plan that the kernel does not enforce, if the plan accepts that.
     pub unenforced: Vec<String>,
     granted: Vec<(Identity, &'p Grant)>,
-    /// Closed and unwritable places whose names go through a symlink.
+    /// Closed and unwritable paths that go through a symlink.
     linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
     pub home: HomeListing<'p>,
 }
 
-/// Something opened for a rule.
+/// An object that was opened for a rule.
 struct OpenedGrant {
     fd: OwnedFd,
     stat: Stat,
-    /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
+    /// The resolved path, if a symlink is on the way. None: the path itself.
     led_to: Option<AbsPath>,
     links: Vec<Link>,
 }
@@ -75,13 +75,13 @@ impl OpenedGrant {
         is_dir(&self.stat)
     }
 
-    /// A rule is on the file, whichever of its names it was granted by.
+    /// Does the file have several hard links? A rule applies to the file, under all its names.
     fn has_other_names(&self) -> bool {
         !self.is_dir() && self.stat.st_nlink > 1
     }
 }
 
-/// A network that no namespace fences.
+/// Is the network filtered without a namespace?
 fn is_pinned(plan: &Plan) -> bool {
     plan.tier == Tier::Landlock && plan.network.is_some()
 }
@@ -90,15 +90,15 @@ fn is_dir(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// An excepted path with the places it stands for.
+/// An excepted path with its resolved paths.
 struct ExceptedPath<'p> {
     path: &'p AbsPath,
     places: Vec<Place>,
 }
 
 impl<'p> FileGrants<'p> {
-    /// None when the plan leaves the files open. `ruleset` is what the rules are added to,
-    /// `journal` the one that is open already.
+    /// None if the plan does not restrict files. The rules are added to `ruleset`. `journal` is the
+    /// open journal.
     pub fn prepare(
         plan: &'p Plan,
         ruleset: Option<BorrowedFd<'p>>,
@@ -109,7 +109,7 @@ impl<'p> FileGrants<'p> {
         FileGrants::lay(plan, requested, ruleset, journal, Some(here)).map(Some)
     }
 
-    /// For who may stand anywhere: a shell's fence has no place of its own.
+    /// For a shell, which may start in any working directory.
     pub fn anywhere(plan: &'p Plan, ruleset: Option<BorrowedFd<'p>>) -> Result<(), GrantError> {
         match &plan.files {
             Some(requested) => FileGrants::lay(plan, requested, ruleset, None, None).map(drop),
@@ -141,7 +141,7 @@ impl<'p> FileGrants<'p> {
             home,
         };
         if plan.container.is_some() {
-            // None of them is a place of the host: their rules are made when the container has its
+            // These are no paths of the host. Their rules are added when the container has its
             // root.
             files.rules = requested.grants.len();
             files.actual_paths = files.rules;
@@ -162,13 +162,13 @@ impl<'p> FileGrants<'p> {
         Ok(files)
     }
 
-    /// The private temporary directory, made after everything else was prepared.
+    /// Grants the private temporary directory, which is made after everything else was prepared.
     pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), GrantError> {
         let Some(ruleset) = self.ruleset else { return Ok(()) };
         sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(GrantError::Temp)
     }
 
-    /// Unix sockets that are granted by their own names.
+    /// Unix sockets that a grant names.
     pub fn sockets(&self) -> Vec<(AbsPath, Identity)> {
         let sockets = self.placed.iter().filter(|placed| placed.socket);
         sockets.map(|placed| (placed.real.clone(), placed.identity)).collect()
@@ -267,7 +267,7 @@ impl<'p> FileGrants<'p> {
         let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
         let places: Vec<&Place> =
             excepts.iter().flat_map(|except| &except.places).filter(below).collect();
-        // Inside namespaces these are covered by mounts.
+        // In the full tier mounts cover these.
         if places.is_empty() || plan.tier == Tier::Full {
             return self.grant_whole(plan, grant, opened, rights);
         }
@@ -328,8 +328,8 @@ impl<'p> FileGrants<'p> {
         Ok(())
     }
 
-    /// Files of a server can change behind Landlock's back, and their inodes with them: each device
-    /// is looked at once.
+    /// Files on a server can change without Landlock, and their inodes with them. Each device is
+    /// checked once.
     fn check_file_system(
         &mut self,
         plan: &Plan,
@@ -347,7 +347,7 @@ impl<'p> FileGrants<'p> {
                 "{} lies on a FUSE file system: its server sees every access and may change what a name stands for",
                 grant.path
             )),
-            // The mounts of the full tier hold there too.
+            // The mounts of the full tier work there too.
             FileSystem::Remote(_) if plan.tier == Tier::Full => {}
             FileSystem::Remote(kind) if plan.require_enforced => {
                 return Err(GrantError::Remote { path: grant.path.clone(), kind, from: grant.source() });
@@ -360,8 +360,8 @@ impl<'p> FileGrants<'p> {
         Ok(())
     }
 
-    /// The journal is neither readable nor writable from inside, whatever the plan grants: neither
-    /// what its name leads to now nor what was opened.
+    /// The command can neither read nor write the journal, whatever the plan grants: neither the
+    /// object that its path leads to now, nor the one that is open.
     fn check_journal(
         &self,
         plan: &Plan,
@@ -378,8 +378,8 @@ impl<'p> FileGrants<'p> {
         let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
         let opened =
             opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
-        // Inside namespaces what is closed is masked, also where a grant is above it: if it is
-        // still what has that name.
+        // In the full tier a closed path is masked, also inside a grant, if it still has the same
+        // object.
         let named =
             |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
         if plan.tier == Tier::Full
@@ -415,13 +415,13 @@ pub fn around<E>(
     while let Some(entry) = entries.next() {
         let entry = entry.map_err(list_error)?;
         let name = entry.file_name();
-        // A symlink gets no rule: what it points to has its own, or none.
+        // A symlink gets no rule: its target has its own, or none.
         if name == c"." || name == c".." || entry.file_type() == FileType::Symlink {
             continue;
         }
         let fd = match resolved_path::open_entry(&listed, name) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => continue, // gone since it was listed
+            Err(Errno::NOENT) => continue, // removed since it was listed
             Err(source) => return Err(list_error(source)),
         };
         let stat = rustix::fs::fstat(&fd).map_err(list_error)?;
@@ -440,12 +440,12 @@ pub fn around<E>(
     Ok(())
 }
 
-/// The ABI that knows of TCP ports.
+/// The first ABI with TCP ports.
 const PORTS_ABI: i32 = 4;
 
-/// An empty one, and the ABI that this kernel has. Where the network is fenced in the landlock
-/// tier, no connection and no port is the command's own: the supervisor, who is not in here, has
-/// those that are granted.
+/// An empty ruleset, and the ABI of this kernel. If the network is filtered in the landlock tier,
+/// the command can connect and bind to no port: the supervisor, which is outside, connects its
+/// sockets.
 pub fn create_ruleset(
     plan: &Plan,
     requested: &plan::Landlock,
@@ -455,7 +455,7 @@ pub fn create_ruleset(
     if actual_abi < requested.abi {
         return Err(GrantError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
-    // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
+    // This kernel has all rights and scopes of the plan: the plan was checked for that.
     let ports = if fenced && actual_abi >= PORTS_ABI {
         (AccessNet::BindTcp | AccessNet::ConnectTcp).bits()
     } else {
@@ -479,7 +479,7 @@ fn open(grant: &Grant) -> Result<OpenedGrant, Errno> {
     };
     match opened(&grant.path.as_c_str()) {
         Ok((fd, stat)) => Ok(OpenedGrant { fd, stat, led_to: None, links: Vec::new() }),
-        // There is a symlink on the way. What the walk found is opened without following any more.
+        // A symlink is on the way. The resolved path is opened without following another one.
         Err(Errno::LOOP) => {
             let followed = resolved_path::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
@@ -490,7 +490,7 @@ fn open(grant: &Grant) -> Result<OpenedGrant, Errno> {
     }
 }
 
-/// The process stands where the plan says. Its name may have been given to something else since the
+/// The working directory is the one of the plan. Its name may belong to another directory since the
 /// plan was compiled.
 fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
     let moved = |_| GrantError::Moved { path: plan.cwd.clone() };
@@ -511,7 +511,7 @@ fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
     }
 }
 
-/// What a fenced command can write, it can turn into a link to anywhere, before the next run or
+/// A path that a command can write could be replaced by a link to anywhere, before the next run or
 /// during this start.
 fn check_grant_path(
     grant: &Grant,
@@ -523,16 +523,16 @@ fn check_grant_path(
     if let Some(dir) = reach.planted(&opened.links)? {
         return Ok(Some(GrantError::Planted { path, dir, from }));
     }
-    // Its owner may have turned the link since. What nobody knows to be written would be believed
-    // by later runs.
+    // Its owner may have changed the link since. Later runs would trust a writable path that is not
+    // recorded.
     if grant.writes() && !reach.is_recorded(real, Identity::from(&opened.stat)) {
         return Ok(Some(GrantError::Unrecorded { path, real: real.clone(), from }));
     }
     Ok(None)
 }
 
-/// Paddock's own places must not be reached through a link that the command could change: the next
-/// run would find others. A link that is itself such a place is kept out of every grant, or locked.
+/// A link that the command could change must not lead to Paddock's own paths: the next run would
+/// find others. A link that is itself such a path is kept out of every grant, or locked.
 fn check_own_paths(
     requested: &plan::Files,
     linked: &[&AbsPath],
@@ -550,8 +550,8 @@ fn check_own_paths(
     Ok(())
 }
 
-/// The journal is written outside the fence: no command may choose where. To be asked before it is
-/// opened.
+/// The journal is written outside of the sandbox, so no command may choose its path. Checked before
+/// it is opened.
 pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
     let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
     let journal = &journal.dir;
@@ -563,9 +563,9 @@ pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
     }
 }
 
-/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file
-/// has other names, every closed place. The plan is written by names; a link may lead a grant to a
-/// place that is closed under another name, or a closed name to a place that is granted.
+/// The paths that must stay outside of a grant: its own excepts and, if a symlink is on the way or
+/// the file has other names, every closed path. The plan has names. A link may lead a grant to a
+/// path that is closed under another name, or a closed name to a granted path.
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
@@ -575,8 +575,7 @@ fn excepts<'p>(
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
-    // Closed names without a link lead where they say, so letters are enough to compare them with
-    // where the grant leads.
+    // Closed paths without a link can be compared by their text with the location of the grant.
     let led_to = opened.led_to.as_ref();
     let met =
         |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
@@ -595,8 +594,7 @@ fn excepts<'p>(
         .collect()
 }
 
-/// The closed places whose names go through a symlink, or might: only these can lie where their
-/// names do not say.
+/// The closed paths that go through a symlink, or might. Only these can have another location.
 fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != HomeEntry::Unknown {
@@ -610,8 +608,8 @@ fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<
             Mode::empty(),
             ResolveFlags::NO_SYMLINKS,
         );
-        // ELOOP: there is one. ENOSYS: an outer filter hides openat2. EACCES: somebody shut a
-        // directory on the way.
+        // ELOOP: there is a link. ENOSYS: an outer filter refuses openat2. EACCES: a directory on
+        // the way is shut.
         !matches!(opened, Ok(_) | Err(Errno::NOENT | Errno::NOTDIR))
     };
     requested.closed.iter().chain(&requested.unwritable).filter(linked).collect()
@@ -624,7 +622,7 @@ enum FileSystem {
     Remote(&'static str),
 }
 
-/// By the numbers of statfs(2).
+/// By the type number of statfs(2).
 fn file_system(kind: u32) -> FileSystem {
     match kind {
         0x6969 => FileSystem::Remote("NFS"),

@@ -10,7 +10,8 @@ fn text(path: &Path) -> AbsPath {
     absolute(path.to_owned()).unwrap()
 }
 
-/// A plan that stands where this process does, reads `granted` and keeps its journal in `journal`.
+/// A plan with the working directory of this process. It grants `granted` for reading, and its
+/// journal is `journal`.
 fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
     let mut plan: Value =
         serde_json::from_str(include_str!("../../../../schema/examples/plan-landlock.json"))
@@ -37,7 +38,7 @@ fn the_journal_that_was_opened_counts_whatever_its_name_leads_to_since() {
         Journal::open(&requested, rustix::process::getuid().as_raw(), String::new()).unwrap();
     let plan = plan(&granted, &journal);
     assert!(FileGrants::prepare(&plan, None, Some(&opened)).is_ok());
-    // Somebody moved it into the grant after it was opened.
+    // It is moved into the grant after it was opened.
     std::fs::rename(&journal, granted.join("moved")).unwrap();
     assert!(FileGrants::prepare(&plan, None, None).is_ok(), "by its name it is nowhere");
     assert!(matches!(
