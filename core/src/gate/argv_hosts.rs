@@ -1,8 +1,9 @@
-//! The hosts of the http and https addresses in a command's arguments, for `argv_host_in`.
+//! The hosts of http and https URLs in a command's arguments, for `argv_host_in`.
 //!
-//! Programs read addresses in many ways (`https:/host`, `https://a\@b`, `http://0x7f.1`,
-//! `https://{a,b}.example`). Only what RFC 3986 reads in one way, with a plain name or address, has
-//! a host here. Everything else that begins like an address is in doubt, and doubt never allows.
+//! Programs read URLs in many ways (`https:/host`, `https://a\@b`, `http://0x7f.1`,
+//! `https://{a,b}.example`). Only a URL that RFC 3986 reads in one way, with a plain name or
+//! address, has a host here. Any other text that begins like a URL is in doubt, and doubt never
+//! allows.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,8 +11,7 @@ use iri_string::types::UriStr;
 
 use crate::plan::host_name::{Host, Name};
 
-/// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an
-/// address.
+/// A host in a policy: `*`, `name`, `*.name` for all below a name but not itself, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Any,
@@ -45,7 +45,7 @@ impl HostPattern {
     }
 }
 
-/// The hosts of all addresses in one argument; None for one that is in doubt.
+/// The hosts of all URLs in one argument; None for one in doubt.
 pub fn in_argument(argument: &[u8], found: &mut Vec<Option<Host>>) {
     for start in 0..argument.len() {
         let text = &argument[start..];
@@ -64,8 +64,8 @@ fn is_http(word: &[u8]) -> bool {
 
 fn host_of(text: &[u8], scheme: usize) -> Option<Host> {
     let authority = text[scheme..].strip_prefix(b"://")?;
-    // What follows the authority does not change the host; and nothing else ends it, neither a
-    // quote nor a blank.
+    // The rest after the authority does not change the host. Nothing else ends it, neither a quote
+    // nor a blank.
     let length = authority
         .iter()
         .position(|byte| matches!(byte, b'/' | b'?' | b'#'))

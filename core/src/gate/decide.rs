@@ -1,4 +1,4 @@
-//! The verdict on an exec: rules, approvals and trusted directories together.
+//! The decision on an exec: rules, approvals and trusted directories together.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use super::rules::{Cause, ExecDecision, ExecRequest, ExecRules};
 use super::trusted_dirs::TrustedDirs;
 use crate::plan::Action;
 
-/// The verdict that counts, and the approval that answers where it is a question.
+/// The final decision, and the approval that answers it if it is a question.
 pub fn decide(
     rules: &ExecRules,
     places: Option<&TrustedDirs>,
@@ -35,7 +35,7 @@ pub fn decide(
     (verdict, approved)
 }
 
-/// The SHA-256 of a file. With a deadline: however long it is.
+/// The SHA-256 of a file. The deadline bounds the time for a file of any length.
 pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

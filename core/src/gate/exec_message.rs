@@ -1,10 +1,10 @@
-//! What people are told of an exec that did not run.
+//! The message about an exec that did not run.
 
 use super::argv_text;
 use crate::journal::event::exec::{self, ExecOutcome, ExecResult};
 
 impl ExecOutcome {
-    /// What people are told at once; None: there is nothing wrong.
+    /// The line that is printed at once. None: the exec was not denied.
     pub fn refusal(&self) -> Option<String> {
         const MAX_SHOWN_BYTES: usize = 200;
         let changed = match self.outcome {

@@ -1,8 +1,7 @@
-//! What an exec is about to do, worked out before it does it: which file, by which interpreters,
-//! with which arguments.
+//! What an exec is about to do: its file, its interpreters, and its arguments.
 //!
-//! All of it is read from memory and names that others can change meanwhile. So this is an
-//! expectation, good for judging; whether it came true is seen at the exec stop (gate/verify.rs),
+//! All of it is read from memory and names that others can change meanwhile. So it is an
+//! expectation, good enough to judge. The exec stop checks whether it came true (`gate/verify.rs`),
 //! before the new program runs.
 
 use std::os::fd::OwnedFd;
@@ -24,7 +23,7 @@ use crate::kernel::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
 const MAX_ARGUMENT_BYTES: usize = 128 * 1024;
-/// All of them: more than three quarters of the stack that a program gets the kernel does not take.
+/// All arguments: the kernel takes at most three quarters of a program's stack.
 const MAX_ARGV_BYTES: usize = 6 << 20;
 const MAX_ARGUMENTS: usize = MAX_ARGV_BYTES / 8;
 
@@ -32,31 +31,30 @@ const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 #[derive(Debug)]
 pub struct ExpectedExec {
-    /// The path as the new program is told it (AT_EXECFN).
+    /// The path that the new program gets (AT_EXECFN).
     pub named: Vec<u8>,
-    /// The file that was asked for, then the interpreter of each `#!` line. The last is the one
-    /// that runs.
+    /// The requested file, then the interpreter of each `#!` line. The last one runs.
     pub chain: Vec<ChainFile>,
     pub entry: EntryPoint,
-    /// As the caller gave them, each with its NUL.
+    /// As the caller passed them, each with its NUL.
     pub argv: Vec<u8>,
     /// As the program gets them, if a `#!` line changes them.
     expanded: Option<Vec<u8>>,
-    /// Of the whole process, where the caller is one thread of it.
+    /// The pid of the process; the caller may be one thread of it.
     pub pid: u32,
-    /// Where it stands, and who it is. None: nothing depends on it. For the journal that is looked
-    /// up while nobody waits for us.
+    /// Its working directory and identity. None: no rule depends on them. Then they are looked up
+    /// for the journal while no process waits.
     pub standing: Option<Standing>,
     pub process: Option<Process>,
-    /// What was found to be in files of the chain, where that was asked and may change.
+    /// The digests of files of the chain that a rule asked for and that may change.
     pub digests: Vec<(usize, [u8; 32])>,
 }
 
-/// What is kept from one look to the next.
+/// State that is kept from one exec to the next.
 pub struct CallerView {
     pub memory: Memory,
     known: KnownPrograms,
-    /// The command can not change its root: that of the first call is everybody's.
+    /// The command can not change its root: the root of the first call is that of every process.
     root_stays: bool,
     root: Option<Rc<OwnedFd>>,
 }
@@ -66,7 +64,7 @@ pub struct CallerView {
 pub enum NotJudged {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
-    /// What can not be seen is not let through; with what is known of it.
+    /// The exec can not be read, so it is denied, with what is known of it.
     Unseen { call: Box<UnseenCall>, why: &'static str },
 }
 
@@ -79,7 +77,7 @@ pub struct UnseenCall {
     pub process: Process,
 }
 
-/// How the call asks for its file.
+/// How the call names its file.
 struct ExecCall {
     dir: i32,
     path: u64,
@@ -99,7 +97,7 @@ impl ExecCall {
 }
 
 impl ExpectedExec {
-    /// `closely`: also where the process stands and who it is.
+    /// `closely`: also read the working directory and the identity of the process.
     pub fn of(
         call: &Call,
         places: Option<&TrustedDirs>,
@@ -118,7 +116,7 @@ impl ExpectedExec {
         let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
         let argv = read.and_then(|()| arguments(memory, asked.argv));
         let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
-        // A thread that executes gets the number of its process.
+        // A thread that execs gets the pid of its process.
         let closely = closely || !sys::is_process(call.thread);
         let mut process = None;
         if closely {
@@ -177,8 +175,8 @@ impl ExpectedExec {
         })
     }
 
-    /// What nothing depended on so far, and a person's answer will. Its number may come to mean
-    /// another, as ever.
+    /// Reads the facts that only a person's answer depends on. The pid may already belong to
+    /// another process, as always.
     pub fn complete(&mut self, thread: u32) {
         self.process = self.process.or_else(|| Process::of(thread).ok());
         self.standing.get_or_insert_with(|| Standing::of(thread));
@@ -188,7 +186,7 @@ impl ExpectedExec {
         self.standing.as_ref().map_or(b"", |standing| &standing.path)
     }
 
-    /// By its number alone, if it ended before more could be seen of it.
+    /// Has only the pid, if the process ended before more was read.
     pub fn process(&self) -> Process {
         self.process.unwrap_or(Process { pid: self.pid, ..Process::default() })
     }
@@ -198,12 +196,12 @@ impl ExpectedExec {
         self.expanded.as_ref().unwrap_or(&self.argv)
     }
 
-    /// As the caller gave them.
+    /// As the caller passed them.
     pub fn arguments(&self) -> Vec<&[u8]> {
         words(&self.argv)
     }
 
-    /// The same program with the same arguments in the same place.
+    /// A hash of program, arguments and working directory.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         let files = self.chain.iter().map(|link| link.real.as_slice());
@@ -220,8 +218,8 @@ impl ExpectedExec {
 }
 
 impl UnseenCall {
-    /// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from
-    /// looking, or is gone.
+    /// EPERM and ESRCH are answers to the supervisor, not to the caller: the process can not be
+    /// read, or has ended.
     fn caller(&self, named: &[u8], errno: Errno) -> NotJudged {
         match errno {
             Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
@@ -237,8 +235,8 @@ impl UnseenCall {
     }
 }
 
-/// For each `#!` line: the interpreter, its argument, the script, and what followed the first
-/// argument.
+/// For each `#!` line: the interpreter, its argument, the script, and the arguments after the
+/// first.
 fn expanded(chain: &[ChainFile], argv: &[u8]) -> Option<Vec<u8>> {
     let mut expanded: Option<Vec<u8>> = None;
     for (script, interpreter) in chain.iter().zip(chain.iter().skip(1)) {
@@ -272,14 +270,14 @@ fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
         }
     }
     if argv.is_empty() {
-        argv.push(0); // the kernel gives one, empty
+        argv.push(0); // the kernel passes one empty argument
     }
     Ok(argv)
 }
 
 fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
     if path.is_empty() {
-        // fexecve(3), memfd: what the descriptor is, if that is asked for and it is one.
+        // fexecve(3), memfd: the file of the descriptor, if the call asks for it and there is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
@@ -288,7 +286,7 @@ fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Chain
             .map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
-        // The one way through a descriptor that many programs take: themselves.
+        // The one path through a descriptor that many programs use: their own executable.
         return Ok(caller.own("exe", PATH_FLAGS)?);
     }
     let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 {
@@ -311,7 +309,7 @@ fn status(thread: u32) -> Result<Vec<u8>, Errno> {
     Ok(text)
 }
 
-/// Does another program trace it?
+/// Does another process trace it?
 pub fn is_traced(thread: u32) -> bool {
     let text = status(thread).unwrap_or_default();
     let tracer =
@@ -345,7 +343,7 @@ impl Process {
     pub fn of(thread: u32) -> Result<Process, Errno> {
         match sys::process_info(thread) {
             Ok(info) => Ok(Process { pid: info.tgid, parent: info.ppid, uid: info.euid }),
-            // Older kernels tell it in words, which takes five times as long.
+            // Older kernels have it only as text, which takes five times as long.
             Err(_) => Process::parse(&status(thread)?).ok_or(Errno::SRCH),
         }
     }

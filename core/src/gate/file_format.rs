@@ -1,19 +1,19 @@
-//! What the first bytes of a file say about how the kernel would execute it.
+//! How the kernel would execute a file, by its first bytes.
 
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-/// As much as the kernel looks at for a `#!` line (BINPRM_BUF_SIZE).
+/// The kernel reads so many bytes of a `#!` line (BINPRM_BUF_SIZE).
 const MAX_SCRIPT_LINE_BYTES: usize = 256;
-/// Enough for the header and, in nearly all programs, for what follows it.
+/// Enough for the ELF header and, in nearly all programs, for the parts after it.
 const HEAD_BYTES: usize = 4096;
-/// The kernel takes no more of either.
+/// The kernel's own limits.
 const MAX_PROGRAM_HEADERS_BYTES: usize = 65536;
 const MAX_LOADER_PATH_BYTES: usize = 4096;
 const MAX_DYNAMIC_BYTES: usize = 1 << 16;
 
-// little endian; what else there is, the filter does not let run
+// little endian; the filter allows no other architecture
 const ELF64: &[u8] = b"\x7fELF\x02\x01";
 const ET_DYN: u16 = 3;
 const PT_DYNAMIC: u32 = 2;
@@ -25,17 +25,17 @@ const DT_SONAME: u64 = 14;
 pub enum ProgramFormat {
     /// `#!`: the interpreter and its one argument.
     Script { interpreter: Vec<u8>, argument: Option<Vec<u8>> },
-    /// By its own loader, or by none.
+    /// An ELF program, with or without a loader.
     Binary { loader: Option<Vec<u8>> },
-    /// A library that is no program, unless it is one to start other programs.
+    /// A shared library; some of them are loaders.
     Library,
-    /// `#!` and more than the kernel reads of it.
+    /// A `#!` line that is longer than the kernel reads.
     Cut,
 }
 
 impl ProgramFormat {
-    /// NOEXEC: the kernel has nothing to execute it with (or something that an administrator
-    /// registered, which we do not know).
+    /// NOEXEC: the kernel can not execute it, or only with an interpreter that an administrator
+    /// registered (binfmt_misc), which the gate does not know.
     pub fn of(file: impl AsFd) -> Result<ProgramFormat, Errno> {
         let mut head = vec![0; HEAD_BYTES];
         let length = read_at(&file, &mut head, 0)?;
@@ -50,8 +50,8 @@ impl ProgramFormat {
     }
 }
 
-/// The line as binfmt_script reads it. One that does not fit is not for us to cut: in another place
-/// than the kernel does, it would say something else.
+/// The line as binfmt_script reads it. A longer line is not cut here: another cut than the kernel's
+/// would mean another interpreter.
 fn script(head: &[u8]) -> Result<ProgramFormat, Errno> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let line = match head.iter().position(|byte| *byte == b'\n') {
@@ -103,8 +103,7 @@ fn binary(file: &impl AsFd, head: &[u8]) -> Option<ProgramFormat> {
             loader: Some(text.split(|byte| *byte == 0).next()?.to_vec()),
         });
     }
-    // A position-independent program without a loader, or a loader: that one has a name of its own
-    // for others to ask for.
+    // A position-independent program without a loader, or a loader. A loader has a DT_SONAME.
     let named = || {
         let table = part_of(PT_DYNAMIC, MAX_DYNAMIC_BYTES)?;
         let tags =
@@ -121,7 +120,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// A part of the file, from its head where that has it.
+/// A part of the file, from the bytes that are already read if possible.
 fn part(file: &impl AsFd, head: &[u8], offset: u64, length: usize) -> Option<Vec<u8>> {
     let start = usize::try_from(offset).ok()?;
     if let Some(known) = head.get(start..start.checked_add(length)?) {
@@ -194,7 +193,7 @@ mod tests {
             panic!("ls has a loader")
         };
         assert_eq!(at(std::str::from_utf8(&loader).unwrap()), Ok(ProgramFormat::Library));
-        // This test: static, and position independent.
+        // This test is static and position independent.
         assert_eq!(at("/proc/self/exe"), Ok(ProgramFormat::Binary { loader: None }));
     }
 

@@ -1,5 +1,5 @@
-//! What the kernel brings to run when one file is executed: the file, and the interpreter of each
-//! `#!` line.
+//! The files that the kernel runs for one exec: the file itself, and the interpreter of each `#!`
+//! line.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -18,37 +18,36 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::original_shell;
 
-/// A script may be interpreted by a script, and so on.
+/// The interpreter of a script may be a script. The kernel's limit.
 const MAX_INTERPRETERS: usize = 5;
 
-/// A file, held open: its number can not become another's.
+/// An open file: its inode number can not be reused meanwhile.
 #[derive(Debug)]
 pub struct ChainFile {
     pub named: Vec<u8>,
     pub real: Vec<u8>,
-    /// A real shell, below what was put over it: told by the path it had.
+    /// A real shell, below the program that is mounted over it. It is named by its former path.
     pub kept: bool,
-    /// What a `#!` line gives to it as its first argument.
+    /// The argument of its `#!` line.
     pub argument: Option<Vec<u8>>,
     pub file: OwnedFd,
     pub identity: Identity,
     pub state: FileState,
-    /// No other name leads to it.
+    /// The file has only one hard link.
     only: bool,
 }
 
-/// Which file the new program's first instruction has to be in.
+/// The file that must contain the first instruction of the new program.
 #[derive(Debug)]
 pub enum EntryPoint {
-    /// In the one that was judged: nobody can write the program, and with it the name of another
-    /// loader.
+    /// The judged file: no process can write the program, so its loader stays the same.
     Settled,
     /// The program has no loader.
     Program,
     Loader(Rc<ChainFile>),
 }
 
-/// Number, size and times of a file.
+/// Inode number, size and times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileState([u64; 7]);
 
@@ -57,7 +56,7 @@ pub struct FileState([u64; 7]);
 pub enum ChainError {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
-    /// What can not be seen is not let through.
+    /// The file can not be read, so the exec is denied.
     Unseen { named: Vec<u8>, why: &'static str },
 }
 
@@ -67,39 +66,38 @@ impl From<Errno> for ChainError {
     }
 }
 
-/// What is known of files that were executed.
+/// Facts about files that were executed.
 #[derive(Default)]
 pub struct KnownPrograms {
-    /// By their state: a file that was changed is another one. If one was changed and looks the
-    /// same, what it does is not what is expected, and that is seen at the exec stop.
+    /// By their state: a changed file has another state. If a changed file has the same state, the
+    /// exec stop finds the difference.
     programs: HashMap<FileState, ProgramFormat>,
-    /// Loaders start any file under their own name. Those that programs name are known by what they
-    /// are.
+    /// A loader starts any file under its own name. Loaders that programs name are known by their
+    /// inode.
     loaders: Vec<KnownLoader>,
-    /// Our own descriptors in /proc: what is open there has its path.
+    /// The supervisor's own descriptors in /proc: their links are the paths of open files.
     descriptors: Option<OwnedFd>,
 }
 
-/// What a program names as its loader: the kernel starts that, and no rule is asked.
+/// A loader that a program names: the kernel starts it, and no rule applies to it.
 #[derive(Clone)]
 struct KnownLoader {
     link: Rc<ChainFile>,
     flaw: Option<&'static str>,
 }
 
-/// How the one that executes opens a path.
+/// Opens a path as the caller would.
 pub type OpenPath<'a> = &'a dyn Fn(&[u8]) -> Result<OwnedFd, Errno>;
 
-/// The file that is asked for.
+/// The requested file.
 pub struct RequestedFile {
     pub named: Vec<u8>,
     pub file: OwnedFd,
-    /// By a descriptor it may have no path that an interpreter could open.
+    /// The file of a descriptor may have no path that an interpreter could open.
     pub by_descriptor: bool,
 }
 
-/// Into `chain`: the file that was asked for, then the interpreter of each `#!` line. The last is
-/// the one that runs.
+/// Adds to `chain`: the requested file, then the interpreter of each `#!` line. The last one runs.
 pub fn follow(
     start: RequestedFile,
     open: OpenPath<'_>,
@@ -161,14 +159,14 @@ pub fn follow(
     }
 }
 
-/// Either a way through a descriptor, or too many links: both are refused.
+/// Either a path through a descriptor, or too many links: both are denied.
 pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> ChainError {
     move |errno| match errno {
         Errno::LOOP => ChainError::Unseen {
             named: path.to_vec(),
             why: "the way to it leads through a descriptor, or in a circle",
         },
-        // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
+        // In the sandbox's own /proc the supervisor has no pid, and `self` leads nowhere.
         Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
             ChainError::Unseen {
                 named: path.to_vec(),
@@ -201,9 +199,9 @@ impl KnownPrograms {
         self.programs.insert(link.state, program.clone());
     }
 
-    /// With what is wrong with it. What is right stays so: nobody can write it, or turn the way to
-    /// it. But the host may put a new one there, and where it will be compared with what the kernel
-    /// takes (not `settled`), that has to be seen.
+    /// Looks up a loader, with its error. A trusted loader stays trusted: no command can write it
+    /// or change its path. But the host may replace it. If the exec stop compares the loader (not
+    /// `settled`), it is looked up again.
     fn loader(
         &mut self,
         named: &[u8],
@@ -256,7 +254,7 @@ impl KnownPrograms {
 }
 
 impl ChainFile {
-    /// `descriptors`: our own in /proc.
+    /// `descriptors`: the supervisor's own, in /proc.
     fn of(
         named: Vec<u8>,
         argument: Option<Vec<u8>>,
@@ -293,12 +291,12 @@ impl ChainFile {
             || name == b"libc.so"
     }
 
-    /// No command can write it, by this name or by another.
+    /// Can no command write the file, under any of its names?
     fn is_settled(&self, places: Option<&TrustedDirs>) -> bool {
         self.only && places.is_some_and(|places| places.keep(&self.real))
     }
 
-    /// It is a regular file, so opening it does nothing to it.
+    /// Opens the file for reading. It is a regular file, so this has no side effect.
     pub fn content(&self) -> Result<OwnedFd, Errno> {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

@@ -1,9 +1,9 @@
-//! Which file a process has mapped at an address: the file whose code it is about to run.
+//! Which file a process has mapped at an address: the file whose code it runs next.
 //!
-//! The file itself (`/proc/PID/map_files`) is shown to nobody but root. What `/proc/PID/maps` says
-//! of it are the numbers of a file system, which on btrfs and overlayfs are not those of stat(2),
-//! and on btrfs not its alone. So we map the file that it should be, and both have to look the
-//! same, path and all.
+//! Only root may open the file itself (`/proc/PID/map_files`). The numbers in `/proc/PID/maps` are
+//! those of a file system. On btrfs and overlayfs they differ from stat(2), and on btrfs several
+//! files share them. So the supervisor maps the expected file too, and compares both lines, with
+//! their paths.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -13,10 +13,10 @@ use rustix::io::Errno;
 
 use crate::kernel::sys::Page;
 
-/// Whoever has started a program may rename it or remove it from one look to the next.
+/// The program's starter may rename or remove it between two reads.
 const MAX_LOOKS: usize = 50;
 
-/// A file as the kernel writes of it.
+/// A file as /proc/PID/maps shows it.
 #[derive(Debug, PartialEq, Eq)]
 struct MappedFile {
     device: Vec<u8>,
@@ -24,7 +24,7 @@ struct MappedFile {
     path: Vec<u8>,
 }
 
-/// `own`: directory of the process in /proc.
+/// `own`: the directory of the process in /proc.
 pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errno> {
     let page = Page::of(file.as_fd())?;
     for _ in 0..MAX_LOOKS {
@@ -38,13 +38,13 @@ pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errn
     Ok(false)
 }
 
-/// None: no file lies there.
+/// None: no file is mapped there.
 fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<MappedFile>, Errno> {
     const READ_BYTES: usize = 4096;
     let maps = rustix::fs::openat(dir, maps, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut text = Vec::with_capacity(READ_BYTES);
     loop {
-        // Only whole lines are known.
+        // Only whole lines are parsed.
         let known = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if let Some(found) =
             text[..known].split(|byte| *byte == b'\n').find_map(|line| file_at(line, address))
@@ -62,7 +62,7 @@ fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<MappedFile
     }
 }
 
-/// What the line about an address says; Some(None): that is no file's.
+/// The file of the line about an address. Some(None): no file is mapped there.
 fn file_at(line: &[u8], address: u64) -> Option<Option<MappedFile>> {
     let mut columns = line.splitn(5, |byte| *byte == b' ');
     let (start, end) = std::str::from_utf8(columns.next()?).ok()?.split_once('-')?;
@@ -70,7 +70,7 @@ fn file_at(line: &[u8], address: u64) -> Option<Option<MappedFile>> {
     if !(number(start)?..number(end)?).contains(&address) {
         return None;
     }
-    // Behind rights and offset.
+    // After rights and offset.
     let (device, rest) = (columns.nth(2)?, columns.next()?);
     let inode = rest.split(|byte| *byte == b' ').next()?;
     let path = rest[inode.len()..].trim_ascii_start();
@@ -131,7 +131,7 @@ mod tests {
     fn mappings_are_found_behind_as_many_others_as_there_are() {
         let files: Vec<_> =
             ["/bin/true", "/proc/self/exe"].iter().map(|path| File::open(path).unwrap()).collect();
-        // No two that lie side by side become one.
+        // No two adjacent mappings merge.
         let pages: Vec<_> =
             (0..400).map(|number| Page::of(files[number % 2].as_fd()).unwrap()).collect();
         for (number, page) in pages.iter().enumerate().step_by(133) {

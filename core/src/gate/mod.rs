@@ -1,13 +1,13 @@
-//! The exec gate: which programs may be started, with which arguments.
+//! The exec gate: which programs may start, with which arguments.
 //!
-//! Every exec of the command and of all it starts waits here for an answer
-//! (kernel/seccomp_notify.rs). What it is about to do is worked out (gate/expected_exec.rs) and
-//! judged (gate/rules.rs); a person may be asked (approve/approver_process.rs). What is let through
-//! is traced for as long as the exec takes, because the kernel reads path and arguments once more,
-//! and they may have been changed: before the new program runs its first instruction it is compared
-//! with what was judged (gate/verify.rs), and killed if it differs.
+//! Every exec inside the sandbox waits here for an answer (`kernel/seccomp_notify.rs`). The gate
+//! reads what it is about to do (`gate/expected_exec.rs`) and judges it (`gate/rules.rs`). It may
+//! ask a person (`approve/approver_process.rs`). An allowed exec is traced until it is done,
+//! because the kernel reads path and arguments again, and they may have changed. Before the new
+//! program runs its first instruction, the gate compares it with what was judged
+//! (`gate/verify.rs`), and kills it if it differs.
 //!
-//! Nothing here waits: whoever is asked about stays parked while all others are served.
+//! Nothing here blocks: an exec that waits for a person stays pending while all others are served.
 
 pub mod argv_hosts;
 pub mod argv_text;
@@ -47,37 +47,37 @@ use crate::plan::{self, Action, Plan, original_shell};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
-/// More questions than a person will answer; the files of each are held open.
+/// More than a person will answer. Each question keeps its files open.
 const MAX_OPEN_QUESTIONS: usize = 2048;
 const MAX_DIGESTS: usize = 1024;
-/// So long a question has to leave the screen.
+/// Time for a withdrawn question to leave the screen.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(500);
-/// Denials that are remembered for the process that met them.
+/// Denials that are kept for the process that met them.
 const MAX_DENIALS: usize = 64;
-/// So often it is looked whether those who wait for a person are still there.
+/// The interval between two checks whether the waiting processes still exist.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct Gate {
     plan: plan::Gate,
     rules: ExecRules,
-    /// None: files are not fenced.
+    /// None: the plan does not restrict files.
     places: Option<TrustedDirs>,
     caller_view: CallerView,
     pending: Vec<ExecQuestion>,
-    /// What is in files that no command can write.
+    /// Digests of files that no command can write.
     digests: RefCell<HashMap<FileState, [u8; 32]>>,
-    /// Let through, and not yet seen at the exec stop.
+    /// Allowed, and not yet at the exec stop.
     traced: Vec<Admitted>,
-    /// Other threads of processes that have one under way.
+    /// Other threads of processes whose exec is under way.
     queued: Vec<Admitted>,
-    /// What a person allowed for the whole run.
+    /// Execs that a person allowed for the whole run.
     allowed: HashSet<[u8; 32]>,
-    /// What a person denied last, and to which process. One that searches PATH comes again with the
-    /// same file by another name.
+    /// Execs that a person denied last, with the process. A process that searches PATH comes again
+    /// with the same file under another name.
     denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<ExecOutcome>,
     shells: InterceptedShells,
-    /// The command, and who started it: one of us.
+    /// The command. One of Paddock's processes started it.
     command: Option<Process>,
 }
 
@@ -89,7 +89,7 @@ struct ExecQuestion {
     verdict: ExecDecision,
     since: Instant,
     deadline: Instant,
-    /// The time is over, and the question leaves the screen before the process goes on and writes
+    /// The time is over. The question has to leave the screen before the process goes on and writes
     /// there.
     withdrawn: bool,
 }
@@ -99,34 +99,34 @@ struct Admitted {
     call: Call,
     expected: ExpectedExec,
     decision: DecisionReason,
-    /// Its directory in /proc, looked for while the kernel works. None: it has ended.
+    /// Its directory in /proc, opened while the kernel works. None: the process has ended.
     own: Option<OwnedFd>,
-    /// It was not what was judged, and is about to be dead.
+    /// It was not what was judged, and was killed.
     killed: bool,
 }
 
-/// Why it is allowed or denied.
+/// Why an exec is allowed or denied.
 #[derive(Clone, Debug)]
 struct DecisionReason {
-    /// None: no rule, but the default or the gate itself.
+    /// None: the default or the gate itself decided.
     rule: Option<usize>,
     reason: Option<String>,
-    /// Who was asked.
+    /// The approver that answered.
     by: Option<String>,
-    /// How long that took.
+    /// How long the answer took.
     asked_ms: Option<u64>,
 }
 
 impl Gate {
     pub fn of(plan: &Plan) -> Result<Option<Gate>, RuleError> {
         let Some(requested) = &plan.gate else { return Ok(None) };
-        // There other files can stand in a program's place: its loader, for one.
+        // In nested namespaces other files can replace a program, or its loader.
         let nested = plan.seccomp.as_ref().is_none_or(|seccomp| seccomp.namespaces)
             || plan.namespaces.as_ref().is_some_and(|namespaces| namespaces.nested);
         if nested {
             return Err(RuleError::Namespaces);
         }
-        // By /proc/PID/mem, where ptrace is not asked.
+        // /proc/PID/mem writes memory without a ptrace call.
         let files = plan.files.as_ref();
         if !requested.trace
             && let Some(grant) = files
@@ -137,8 +137,8 @@ impl Gate {
         let places = TrustedDirs::of(plan);
         let shells = InterceptedShells::of(plan);
         let (plan, rules) = (requested.clone(), ExecRules::compile(requested)?);
-        // Where files are fenced nothing is mounted or pivoted, and where namespaces are denied
-        // chroot is too.
+        // If the plan restricts files, nothing can be mounted or pivoted. If it denies namespaces,
+        // chroot is denied too.
         let caller_view = CallerView::new(places.is_some());
         Ok(Some(Gate {
             plan,
@@ -157,7 +157,7 @@ impl Gate {
         }))
     }
 
-    /// The command runs. Many questions need many descriptors.
+    /// The command runs. Many questions need many descriptors, so the limit is raised.
     pub fn settle(&self) {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let _ = rustix::process::setrlimit(
@@ -171,12 +171,12 @@ impl Gate {
         Some(first.min(Instant::now() + WAITING_CHECK_INTERVAL))
     }
 
-    /// Somebody is on his way through, and we are told of it by SIGCHLD.
+    /// Is a process traced? SIGCHLD reports its stops.
     pub fn is_tracing(&self) -> bool {
         !self.traced.is_empty()
     }
 
-    /// The same, and nobody waits for a person.
+    /// The same, and no exec waits for a person.
     pub fn only_traces(&self) -> bool {
         self.is_tracing() && self.pending.is_empty()
     }
@@ -185,14 +185,14 @@ impl Gate {
         std::mem::take(&mut self.decided)
     }
 
-    /// An exec arrived.
+    /// Handles an exec that has arrived.
     pub fn take(&mut self, listener: &Listener, call: Call, questions: &mut OpenQuestions) {
         let arrived = Instant::now();
         let closely = self.command.is_none() || self.rules.name_callers();
         let expected =
             ExpectedExec::of(&call, self.places.as_ref(), &mut self.caller_view, closely);
         if !listener.still_waits(&call) {
-            return; // whatever was read may have been another's
+            return; // the memory that was read may belong to another process
         }
         let mut expected = match expected {
             Ok(expected) => expected,
@@ -258,7 +258,7 @@ impl Gate {
         }
     }
 
-    /// With the approval that answers, where it is a question.
+    /// Judges an exec. Returns also the approval that answers, if the decision is a question.
     fn judge(
         &self,
         expected: &mut ExpectedExec,
@@ -308,10 +308,10 @@ impl Gate {
         (verdict, approved)
     }
 
-    /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.
+    /// The program and the arguments of the parent process. None: it has ended, or can not be read.
     fn parent_of(&self, process: Process, command: Process) -> Option<(Vec<u8>, Vec<u8>)> {
         if process.parent == command.parent && process.pid != command.pid {
-            return None; // an orphan, which one of us took in
+            return None; // an orphan, which a process of Paddock has adopted
         }
         let file = |name| format!("/proc/{}/{name}", process.parent);
         let exe = rustix::fs::readlink(file("exe"), Vec::new()).ok()?.into_bytes();
@@ -350,12 +350,12 @@ impl Gate {
         expected: ExpectedExec,
         decision: DecisionReason,
     ) {
-        // While it waits, it is who it is.
+        // While the call waits, the pid stays the same process.
         self.record(expected, ExecResult::Denied, decision);
         listener.answer(call, Answer::Fail(Errno::ACCESS));
     }
 
-    /// The call was seen to wait still.
+    /// Allows an exec. The call was just seen to wait.
     fn admit(
         &mut self,
         listener: &Listener,
@@ -365,19 +365,19 @@ impl Gate {
     ) {
         self.shells.note(&expected, &decision);
         let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
-        // One at a time of each process. A thread that executes holds a lock that attaching to its
-        // siblings needs, and waits until they are buried, by us.
+        // One exec of each process at a time. A thread that execs holds a lock that the tracer
+        // needs for its siblings. It waits until the tracer has reaped them.
         let process = admitted.expected.pid;
         if self.traced.iter().any(|other| other.expected.pid == process) {
             return self.queued.push(admitted);
         }
         match trace::seize(call.thread) {
             Ok(()) => {
-                // It stays in its call, as the filter asked for; this takes hold when it comes back
-                // from there to the old program.
+                // The thread stays in its call, as the filter demands. The interrupt takes effect
+                // when the call returns to the old program.
                 let _ = trace::interrupt(call.thread);
                 listener.answer(&call, Answer::Continue);
-                // While the kernel works. It is ours: its number stays its own.
+                // Done while the kernel works. The process is traced, so its pid is not reused.
                 admitted.own = calling_process::directory_of(process).ok();
                 admitted.expected.process =
                     admitted.expected.process.or_else(|| Process::of(process).ok());
@@ -389,7 +389,7 @@ impl Gate {
                 let Admitted { expected, decision, .. } = admitted;
                 self.record(expected, ExecResult::Ran { verified: false }, decision);
             }
-            Err(_) if !listener.still_waits(&call) => {} // it was killed
+            Err(_) if !listener.still_waits(&call) => {} // the process was killed
             Err(_) => {
                 let why = match expected_exec::is_traced(call.thread) {
                     false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
@@ -470,7 +470,7 @@ impl Gate {
         }))
     }
 
-    /// Looks after everybody who is on his way or waits.
+    /// Serves all traced and pending execs.
     pub fn turn(&mut self, listener: &Listener, questions: &mut OpenQuestions) {
         self.check_traced(listener);
         if self.pending.is_empty() {
@@ -559,8 +559,8 @@ impl Gate {
         for (thread, process) in numbers {
             let found = trace::look(thread);
             let is_there = found.is_ok();
-            // A thread that executes a program takes over the number of the process, which is none
-            // of ours until then.
+            // A thread that execs takes over the pid of its process. This pid is not traced until
+            // then.
             let (pid, found) = match found {
                 Ok(None) | Err(Errno::CHILD) if process != thread => {
                     (process, trace::look(process))
@@ -582,7 +582,7 @@ impl Gate {
                 let Some(index) =
                     self.traced.iter().position(|admitted| admitted.call.thread == former)
                 else {
-                    return kill(pid); // nobody let it through
+                    return kill(pid); // the gate has not allowed it
                 };
                 let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
                 let Admitted { expected, own, .. } = &mut self.traced[index];
@@ -597,7 +597,7 @@ impl Gate {
                     None if trace::detach(pid).is_ok() => {
                         self.leave(listener, index, ExecResult::Ran { verified: true })
                     }
-                    // From now on it is known by the number it dies with.
+                    // From now on it has the pid that it dies with.
                     _ if !trace::is_stopped(pid) => self.traced[index].call.thread = pid,
                     None => {
                         kill(pid);
@@ -630,7 +630,7 @@ impl Gate {
                 if let Some(index) = index {
                     self.traced[index].expected.complete(pid);
                 }
-                // One that was killed meanwhile is ours until it is buried.
+                // A process that was killed meanwhile stays traced until it is reaped.
                 if trace::detach(pid).is_ok()
                     && let Some(index) = index
                 {
@@ -644,7 +644,7 @@ impl Gate {
         }
     }
 
-    /// A traced one is dead and buried.
+    /// A traced process has ended and was reaped.
     fn ended(&mut self, listener: &Listener, pid: u32) {
         let is_it =
             |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
@@ -653,7 +653,7 @@ impl Gate {
         }
     }
 
-    /// It is through, or will never be; the next one of its process has its turn.
+    /// The exec has succeeded or failed. The next exec of its process starts.
     fn leave(&mut self, listener: &Listener, index: usize, outcome: ExecResult) {
         let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
         let process = expected.pid;

@@ -1,12 +1,12 @@
-//! The rules of the gate: one exec in, one verdict out. Pure: what has to be read of a process or a
-//! file is handed in.
+//! The rules of the gate: one exec in, one decision out. Pure: facts about a process or a file are
+//! arguments.
 //!
-//! The first rule that matches decides; a rule matches if all its keys do. A program has more than
-//! one name: the file it is, the path it was asked for by, its first argument, the interpreters
-//! that run it. So a key holds surely, not at all, or partly: by some name but not by the one that
-//! counts. What lets a program through has to hold surely; what stops or asks holds as soon as it
-//! does so partly. (Three values after Kleene: `_not` exchanges the outer two, and a rule is as
-//! sure as its least sure key.)
+//! The first rule that matches decides. A rule matches if all its keys do. A program has several
+//! names: its file, the path that was requested, its first argument, and the interpreters that run
+//! it. So a key holds surely, not at all, or partly: by some name but not by the one that counts. A
+//! rule that allows has to hold surely. A rule that denies or asks applies if it holds partly.
+//! (Three values after Kleene: `_not` exchanges the outer two, and a rule is as sure as its least
+//! sure key.)
 
 #[cfg(test)]
 mod tests;
@@ -22,37 +22,37 @@ use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Action, Gate, Key};
 
-/// Memory for one compiled expression: some thousand letters of a usual one.
+/// Memory for one compiled expression: enough for some thousand usual letters.
 const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// Programs that are many: which one, says the first argument or, if that names themselves, the
-/// second.
+/// Multi-call programs: the first argument selects the applet, or the second if the first is the
+/// program itself.
 const MULTI_CALL: [&[u8]; 3] = [b"busybox", b"coreutils", b"toybox"];
 
-/// What a process asks the kernel to start.
+/// An exec that a process requests.
 pub struct ExecRequest<'a> {
-    /// Every file that this exec brings to run: the one asked for, then the interpreter of each
-    /// `#!` line. At least one.
+    /// Every file that this exec runs: the requested one, then the interpreter of each `#!` line.
+    /// At least one.
     pub chain: &'a [ExecFile<'a>],
     pub argv: &'a [&'a [u8]],
     pub cwd: &'a [u8],
     pub uid: u32,
     /// None: it has ended, or can not be read.
     pub parent: Option<ParentProcess<'a>>,
-    /// Every file of the chain lies where programs are granted and the command can not write
-    /// (gate/trusted_dirs.rs).
+    /// Every file of the chain is in a directory that is granted for execution and that no command
+    /// can write (`gate/trusted_dirs.rs`).
     pub granted: bool,
-    /// The SHA-256 of a file of the chain, by its index: asked only by rules that need it.
+    /// The SHA-256 of a file of the chain, by its index. Only rules that need it ask for it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,
 }
 
 #[derive(Clone, Copy)]
 pub struct ExecFile<'a> {
-    /// The path as the process or the `#!` line has it; empty where a descriptor alone was given.
+    /// The path in the call or in the `#!` line. Empty if only a descriptor was given.
     pub named: &'a [u8],
-    /// Where that leads, after all links.
+    /// The resolved path.
     pub real: &'a [u8],
-    /// The one argument that the `#!` line gives to it.
+    /// The one argument of the `#!` line.
     pub argument: Option<&'a [u8]>,
 }
 
@@ -66,8 +66,8 @@ pub struct ParentProcess<'a> {
 pub struct ExecDecision {
     pub action: Action,
     pub cause: Cause,
-    /// The first rule that would have allowed it and held only partly. For people: it is what they
-    /// thought of.
+    /// The first rule that would have allowed it and held only partly. It is shown to people, who
+    /// often meant this rule.
     pub doubted: Option<usize>,
 }
 
@@ -75,11 +75,11 @@ pub struct ExecDecision {
 pub enum Cause {
     Rule(usize),
     Default,
-    /// By default it would be allowed, but the command could have made it.
+    /// The default would allow it, but the command could have made the program.
     NotGranted,
-    /// What it does can not be seen, or not be held to what was seen.
+    /// The exec can not be read, or can not be verified.
     Unseen(&'static str),
-    /// Judging took too long.
+    /// The judgement took too long.
     Late,
     /// The rule can not be judged.
     Error {
@@ -120,7 +120,7 @@ pub struct ExecRules {
     only_granted: bool,
 }
 
-/// What the keys of all rules look for: tried once for all of them, whichever rule asks.
+/// The patterns of all rules. Each is matched once for all rules.
 #[derive(Debug)]
 struct RulePatterns {
     globs: Globs,
@@ -130,12 +130,12 @@ struct RulePatterns {
 #[derive(Debug)]
 struct ExecRule {
     action: Action,
-    /// Those that can fail last: what another key rules out needs not be known.
+    /// Keys that can fail come last: if another key excludes the rule, their answer is not needed.
     keys: Vec<(bool, RuleTest)>,
-    /// It says where the program lies or what is in it.
+    /// The rule names the path or the content of the program.
     identifies: bool,
-    /// It is about interpreters too, with what they are told. One that says only what a program is
-    /// not, or is not told, would be about each.
+    /// The rule also applies to interpreters, with their arguments. A rule with only negated keys
+    /// would apply to every interpreter, so it does not.
     follows: bool,
 }
 
@@ -180,13 +180,13 @@ impl Holds {
     }
 }
 
-/// An expression as the rules understand it; `Err` says what is wrong in one line.
+/// Compiles an expression for the rules. `Err` is one line about the error.
 pub fn regex(pattern: &[u8]) -> Result<Regex, String> {
     let pattern = std::str::from_utf8(pattern).map_err(|_| "it is not UTF-8".to_owned())?;
     let built = RegexBuilder::new(pattern).unicode(false).size_limit(MAX_REGEX_BYTES).build();
     built.map_err(|error| {
         let text = error.to_string();
-        // The crate draws the place over several lines and says last what it is.
+        // The crate's message has several lines. The last one is the error.
         text.lines().next_back().unwrap_or_default().trim_start_matches("error: ").to_owned()
     })
 }
@@ -213,7 +213,7 @@ impl CollectedPatterns<'_> {
         if let Some(expressions) = together {
             return Ok(RulePatterns { globs, expressions });
         }
-        // Which one is it?
+        // Find the one with the error.
         for (id, text) in &expressions {
             regex(text.as_bytes()).map_err(|why| RuleError::Regex((*id).clone(), why))?;
         }
@@ -239,7 +239,7 @@ impl ExecRules {
         Ok(ExecRules { rules, approved, patterns, default, on_error, only_granted })
     }
 
-    /// Does one of them ask who started the program?
+    /// Does a rule ask for the parent process?
     pub fn name_parents(&self) -> bool {
         let parental = |(_, test): &(bool, RuleTest)| {
             matches!(test, RuleTest::ParentExe(_) | RuleTest::ParentArgv(_))
@@ -247,7 +247,7 @@ impl ExecRules {
         self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(parental))
     }
 
-    /// Does one of them ask where the process stands, or whose it is?
+    /// Does a rule ask for the working directory, or for the user?
     pub fn name_callers(&self) -> bool {
         let own =
             |(_, test): &(bool, RuleTest)| matches!(test, RuleTest::Cwd(_) | RuleTest::Uid(_));
@@ -288,20 +288,20 @@ impl ExecRules {
         ExecDecision { action: self.default, cause: Cause::Default, doubted }
     }
 
-    /// The approval that answers the question whether this may run, if there is one. What can not
-    /// be judged is not approved.
+    /// The approval that answers the question, if there is one. An exec that can not be judged is
+    /// not approved.
     pub fn approves(&self, exec: &ExecRequest<'_>) -> Option<usize> {
         let readings = readings(exec, &self.patterns);
         let surely = |rule: &ExecRule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
         self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
     }
 
-    /// It would allow by a name what the command could have made itself.
+    /// Would the rule allow, by a name alone, a program that the command could have made?
     fn is_unplaced(&self, rule: &ExecRule, exec: &ExecRequest<'_>) -> bool {
         rule.action == Action::Allow && !rule.identifies && self.is_own(exec)
     }
 
-    /// The command could have made the program itself, and that matters.
+    /// Could the command have made the program, and does that matter?
     fn is_own(&self, exec: &ExecRequest<'_>) -> bool {
         self.only_granted && !exec.granted
     }
@@ -328,7 +328,7 @@ impl ExecRule {
         Ok(ExecRule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
     }
 
-    /// In order: the exec as it is asked for, then as each interpreter gets it.
+    /// In order: the exec as it was requested, then as each interpreter gets it.
     fn holds_in(&self, readings: &[ExecFacts<'_, '_>]) -> Result<Holds, String> {
         let mut held = Holds::No;
         for index in 0..if self.follows { readings.len() } else { readings.len().min(1) } {
@@ -340,12 +340,12 @@ impl ExecRule {
         Ok(held)
     }
 
-    /// An error counts only if no other key rules the rule out.
+    /// An error counts only if no other key excludes the rule.
     fn holds(&self, readings: &[ExecFacts<'_, '_>], index: usize) -> Result<Holds, String> {
         let mut least = Holds::Surely;
         let mut failed = None;
         for (not, test) in &self.keys {
-            // What is let through because it is not so, must not be so for any interpreter either.
+            // A negated key that allows must hold for every interpreter too.
             let all = *not && self.action == Action::Allow;
             let held = if all { test.holds_in_any(readings) } else { test.holds(&readings[index]) };
             match held {
@@ -448,8 +448,7 @@ impl RuleTest {
                 Holds::from(any(as_given), || renamed.iter().any(any))
             }
             RuleTest::Contains(words) => {
-                // Its first argument is what a program is called, and the caller calls it as he
-                // likes.
+                // The first argument is the program's name, and the caller chooses it.
                 let one_of = |argument: &[u8]| words.iter().any(|word| word.as_bytes() == argument);
                 let name = facts.argv.first().copied().unwrap_or_default();
                 Holds::from(facts.argv.iter().skip(1).any(|argument| one_of(argument)), || {
@@ -463,7 +462,7 @@ impl RuleTest {
                     !hosts.is_empty() && hosts.iter().all(|host| host.as_ref().is_some_and(listed));
                 Holds::from(all, || hosts.iter().any(|host| host.as_ref().is_none_or(listed)))
             }
-            // A directory that is gone or out of sight has no path.
+            // A directory that was removed or is not visible has no path.
             RuleTest::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
             RuleTest::Cwd(patterns) => Holds::from(
                 patterns.iter().any(|pattern| globs.matches(*pattern, exec.cwd)),
@@ -496,8 +495,8 @@ impl RuleTest {
     }
 }
 
-/// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told
-/// to that one.
+/// The exec as it was requested, then as each interpreter gets it, with the argument of its `#!`
+/// line.
 fn readings<'a, 'b>(
     exec: &'a ExecRequest<'b>,
     patterns: &'a RulePatterns,
@@ -514,11 +513,11 @@ fn readings<'a, 'b>(
     readings
 }
 
-/// What several rules ask about, found out once.
+/// Facts that several rules ask for, computed once.
 struct ExecFacts<'a, 'b> {
     exec: &'a ExecRequest<'b>,
     patterns: &'a RulePatterns,
-    /// From the file that this is about.
+    /// From the file that these facts are about.
     chain: &'b [ExecFile<'b>],
     argv: Vec<&'b [u8]>,
     named: OnceCell<Vec<Vec<u8>>>,
@@ -550,7 +549,7 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         (self.exec.digest)(self.exec.chain.len() - self.chain.len() + index)
     }
 
-    /// The file that was asked for.
+    /// The requested file.
     fn exe(&self) -> &'b [u8] {
         self.chain.first().map_or(b"", |file| file.real)
     }
@@ -559,8 +558,7 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         self.exec.parent.ok_or_else(|| "the parent is not known".to_owned())
     }
 
-    /// All that the files are called: as named, absolute by the letters alone, and where that
-    /// leads.
+    /// All names of the files: as named, absolute by text, and resolved.
     fn paths(&self) -> impl Iterator<Item = &[u8]> {
         let chain = self.chain;
         let named = self
@@ -569,18 +567,17 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         named.iter().map(Vec::as_slice).chain(chain.iter().map(|file| file.real))
     }
 
-    /// What the program would call itself by its first argument; a login shell's begins with a
-    /// dash.
+    /// The program's name by its first argument. That of a login shell begins with a dash.
     fn own_name(&self) -> &'b [u8] {
         let name = self.argv.first().copied().unwrap_or_default();
         name.strip_prefix(b"-").unwrap_or(name)
     }
 
-    /// The arguments of the program inside of one that is many.
+    /// The arguments of the applet of a multi-call program.
     fn applet(&self) -> &[&'b [u8]] {
         match &self.argv[..] {
             [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => {
-                // It may be told to be itself, and then something else.
+                // It may get its own name first, and then another applet.
                 let itself =
                     applet.iter().take_while(|word| MULTI_CALL.contains(&basename(word))).count();
                 &applet[itself..]
@@ -598,8 +595,7 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
         (as_given, renamed)
     }
 
-    /// The arguments as they are; and as they would be if the program were called by its other
-    /// names.
+    /// The arguments as they are, and with each other name of the program in front.
     fn texts(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
         let called =
@@ -632,7 +628,7 @@ impl<'a, 'b> ExecFacts<'a, 'b> {
     }
 }
 
-/// By the letters alone: no link is followed. No path stays none.
+/// Made absolute by text, without following links. An empty path stays empty.
 fn absolute(path: &[u8], cwd: &[u8]) -> Vec<u8> {
     let from: &[u8] = if path.is_empty() || path.starts_with(b"/") { b"" } else { cwd };
     let names = [from, path].into_iter().flat_map(|part| part.split(|byte| *byte == b'/'));

@@ -1,5 +1,6 @@
-//! Shells that are intercepted are executed twice: the program that lies over one, which is judged,
-//! and by that the real one, which is the same exec going on. Nobody else starts a real one.
+//! Intercepted shells are executed twice. The program that is mounted over a shell is judged. That
+//! program then executes the real shell, which is the same exec going on. No other program may
+//! start a real shell.
 
 use super::DecisionReason;
 use super::expected_exec::ExpectedExec;
@@ -10,9 +11,9 @@ pub const REAL_SHELL_REASON: &str = "a real shell is started by the one that lie
 const MAX_STARTED_SHELLS: usize = 1024;
 
 pub struct InterceptedShells {
-    /// What lies over shells: this program. None: they are as any other.
+    /// The program that is mounted over shells: paddock-core. None: shells are not intercepted.
     over: Option<Identity>,
-    /// Let through so far; the oldest first.
+    /// Allowed so far, the oldest first.
     begun: Vec<StartedShell>,
 }
 
@@ -29,7 +30,7 @@ impl InterceptedShells {
         InterceptedShells { over: own.as_ref().map(Identity::from), begun: Vec::new() }
     }
 
-    /// An exec is let through.
+    /// Notes an allowed exec.
     pub fn note(&mut self, expected: &ExpectedExec, decision: &DecisionReason) {
         let Some(link) = expected.chain.last().filter(|link| Some(link.identity) == self.over)
         else {
@@ -48,7 +49,7 @@ impl InterceptedShells {
         });
     }
 
-    /// Of a real shell: as it was let through to this process before, with the same arguments.
+    /// The earlier decision for a real shell: the same process with the same arguments.
     pub fn continued(&mut self, expected: &ExpectedExec) -> Option<DecisionReason> {
         let [real] = &expected.chain[..] else { return None };
         let same = |begun: &StartedShell| {

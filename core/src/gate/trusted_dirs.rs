@@ -1,9 +1,9 @@
-//! Where programs lie that no fenced command can have made: granted for execution, and written by
-//! none.
+//! The directories of programs that no sandboxed command can have made: granted for execution, and
+//! not writable.
 //!
-//! A copy of a denied program is another file with another name. What the command can write it may
-//! still execute if the policy says so: by a grant to execute (`exec_globs`), or by a rule that
-//! names the place or the content.
+//! A copy of a denied program is another file with another name. The command may still execute
+//! files that it can write if the policy says so: by a grant to execute (`exec_globs`), or by a
+//! rule that names the path or the content.
 
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -20,12 +20,12 @@ pub struct TrustedDirs {
     programs: Vec<Vec<u8>>,
     /// Granted to be read and executed.
     readable: Vec<Vec<u8>>,
-    /// Where this or an earlier command could write.
+    /// Paths that this or an earlier command could write.
     written: Vec<Vec<u8>>,
 }
 
 impl TrustedDirs {
-    /// None: files are not fenced, so that every program can be another one.
+    /// None: the plan does not restrict files, so every program can be replaced.
     pub fn of(plan: &Plan) -> Option<TrustedDirs> {
         let files = plan.files.as_ref()?;
         let mut places =
@@ -45,8 +45,8 @@ impl TrustedDirs {
         Some(places)
     }
 
-    /// `file`: after all its links, as the kernel names it; what has no name any more, or never had
-    /// one, was made by somebody.
+    /// `file`: the resolved path, as the kernel names it. A file without a name does not count as
+    /// trusted.
     fn hold(&self, file: &[u8]) -> bool {
         if file.ends_with(b" (deleted)") {
             return false;
@@ -55,26 +55,25 @@ impl TrustedDirs {
         within(&self.programs) || (within(&self.readable) && !within(&self.written))
     }
 
-    /// No command can write it at all: what is in it stays in it.
+    /// Can no command write the file? Then its content stays the same.
     pub fn keep(&self, file: &[u8]) -> bool {
         self.hold(file) && !self.written.iter().any(|tree| is_within(file, tree))
     }
 }
 
 impl TrustedDirs {
-    /// Every file of a chain lies where no command can have made it.
+    /// Is every file of a chain in a trusted directory?
     pub fn hold_all(&self, chain: &[ChainFile]) -> bool {
         chain.iter().all(|link| self.hold(&link.real))
     }
 
-    /// A loader that no command can have made, by a path that stays.
+    /// Is the loader in a trusted directory, and does its path lead there for certain?
     pub fn load_surely(&self, named: &[u8], real: &[u8]) -> bool {
         !self.written.iter().any(|tree| is_within(real, tree))
             && self.lead_surely(named, b"/", real)
     }
 
-    /// A script that no command can have made, by a path that the command can make lead to another
-    /// one.
+    /// Is the script trusted, while the command can make its path lead to another one?
     pub fn let_stray(&self, chain: &[ChainFile], cwd: &[u8]) -> bool {
         let scripts = &chain[..chain.len().saturating_sub(1)];
         scripts.iter().any(|script| {
@@ -82,12 +81,12 @@ impl TrustedDirs {
         })
     }
 
-    /// An interpreter opens its script once more, by the path it was asked for, and the kernel a
-    /// loader: that has to lead to the same file for certain. So no link on the way may lie where a
-    /// command can write, and no directory that `..` leads out of: both can be exchanged.
+    /// An interpreter opens its script again by the requested path, and the kernel opens a loader.
+    /// That path has to lead to the same file for certain. So no link on the way, and no directory
+    /// before a `..`, may be writable for a command: both can be exchanged.
     fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
         let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
-        // What it can write itself needs no other way to be another script.
+        // A script that the command can write needs no other path to change.
         if named == real || written(real) {
             return true;
         }
@@ -112,13 +111,13 @@ impl TrustedDirs {
     }
 }
 
-/// Does it open memory of processes for writing?
+/// Does the grant allow writes to the memory of processes?
 pub fn rewrites(grant: &Grant) -> bool {
     let path = real(grant.path.as_bytes());
     grant.writes() && (is_within(&path, b"/proc") || is_within(b"/proc", &path))
 }
 
-/// A place that can not be followed holds nothing by any other name.
+/// A path that can not be resolved has no other name.
 fn real(path: &[u8]) -> Vec<u8> {
     resolved_path::follow(path)
         .map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())

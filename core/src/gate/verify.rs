@@ -1,5 +1,5 @@
-//! What an exec did, looked at before the new program runs its first instruction: its memory is its
-//! own now, and it is stopped.
+//! Compares an exec with what was judged, before the new program runs its first instruction. The
+//! process has its own memory by now, and is stopped.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -19,11 +19,11 @@ use crate::kernel::sys::trace::{self, Point};
 
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;
-/// By a descriptor, a path is told with the number of that.
+/// A path through a descriptor contains its number.
 const MAX_FD_PATH_BYTES: usize = 64;
 
-/// None: everything is as it was judged. Else what differs. `own`: its directory in /proc. Where it
-/// stands is seen here, if it did not matter.
+/// None: everything is as it was judged. Else the difference. `own`: its directory in /proc. Reads
+/// the working directory too, if no rule depended on it.
 pub fn difference(
     expected: &mut ExpectedExec,
     pid: u32,
@@ -66,10 +66,10 @@ fn compare(
     }
     memory.turn_to(pid);
     let Point { instruction, stack } = trace::point_of(pid)?;
-    // The texts lie above the addresses, most of them in the next page.
+    // The strings are above the addresses, most of them in the next page.
     memory.look_at_both(stack, stack.saturating_add(PAGE));
     compare_stack(expected, stack, memory)?;
-    // Not by AT_BASE: that is 0 without a loader, and also with one that has an address of its own.
+    // Not by AT_BASE: it is 0 without a loader, and also with a loader that has a fixed address.
     let first = match &expected.entry {
         EntryPoint::Settled => None,
         EntryPoint::Program => Some(exe),
@@ -80,7 +80,7 @@ fn compare(
     {
         return Err(Difference::In("the loader"));
     }
-    // Its other threads could move it until now, and are dead.
+    // Its other threads could change the directory until now. They have ended.
     match &expected.standing {
         Some(standing) if standing.place != behind(c"cwd").ok() => {
             return Err(Difference::In("the working directory"));
@@ -88,7 +88,7 @@ fn compare(
         Some(_) => {}
         None => expected.standing = Some(Standing::by_name(own)),
     }
-    // A program that runs can not be written: what is in it now is in it to the end.
+    // A running program can not be written, so its content stays the same.
     let has_changed = |(index, digest): &(usize, [u8; 32])| {
         expected.chain[*index].digest(Some(deadline)).as_ref() != Ok(digest)
     };
@@ -108,8 +108,8 @@ fn compare(
     if scripts.iter().all(is_same) { Ok(()) } else { Err(Difference::In("the script")) }
 }
 
-/// What the kernel put on the stack of the new program: how many arguments, where they are, the
-/// environment, and facts by key.
+/// The stack of the new program: the number of arguments, their addresses, the environment, and the
+/// auxiliary vector.
 fn compare_stack(
     expected: &ExpectedExec,
     stack: u64,
@@ -122,7 +122,7 @@ fn compare_stack(
     if memory.word(stack)? != wanted.len() as u64 {
         return Err(Difference::In("the arguments"));
     }
-    // All addresses first: what they point to lies elsewhere.
+    // All addresses first: the strings are elsewhere.
     let arguments = memory.words(at(1)?, wanted.len())?;
     if arguments.len() != wanted.len() {
         return Err(Difference::In("the arguments"));

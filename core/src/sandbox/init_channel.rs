@@ -67,7 +67,7 @@ impl InitMessage {
         }
     }
 
-    /// As few words as it takes.
+    /// In as few messages as possible.
     pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<InitMessage> {
         let mut words: Vec<Vec<u8>> = Vec::new();
         for name in names {
@@ -172,9 +172,9 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     Some(Cover { path, identity, directory: *directory != 0, kind })
 }
 
-/// Closes descriptors without waiting for what their end takes: they go into a socket that only
-/// itself holds, and the kernel's collector of such sockets is the one to wait. Where that fails,
-/// we are.
+/// Closes descriptors without waiting for the teardown. They are sent into a socket that only holds
+/// itself, and the kernel's garbage collector of such sockets waits. If that fails, this process
+/// waits.
 pub fn abandon(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
@@ -216,7 +216,7 @@ pub fn send(
         .map(drop)
 }
 
-/// None: init is gone. Errno::AGAIN: it has nothing to say (only without `wait`).
+/// None: init has ended. Errno::AGAIN: no message waits (only without `wait`).
 pub fn receive(
     channel: impl AsFd,
     wait: bool,
@@ -233,8 +233,8 @@ pub fn receive(
             &mut control,
             flags,
         ) {
-            // The other side went without reading all. That is said once; what it said itself comes
-            // after.
+            // The other side ended before it read everything. The kernel reports that once, then
+            // delivers its own messages.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             received => break received?,
         }

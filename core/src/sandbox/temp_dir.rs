@@ -1,9 +1,8 @@
-//! The session's private temporary directory: made, locked, granted, and removed at the end with
-//! all that is in it.
+//! The private temporary directory of a run: made, locked, granted, and removed at the end with its
+//! content.
 //!
-//! Removal works by descriptor and never follows a symlink. What the command left may be nested
-//! deeper than there are descriptors: a directory below a certain depth is first moved up to the
-//! top.
+//! Removal works by descriptor and never follows a symlink. The content may be nested deeper than
+//! there are descriptors: a directory below a certain depth is first moved up to the top.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -16,7 +15,7 @@ use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
 const MAX_DEPTH: usize = 32;
-/// Rounds over the top directory; each one empties everything that earlier rounds moved there.
+/// Rounds over the top directory. Each one removes what earlier rounds moved there.
 const MAX_ROUNDS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +30,7 @@ pub struct TempDir {
     parent: OwnedFd,
     name: CString,
     path: CString,
-    /// Holds the lock that tells others that this directory is in use.
+    /// Holds the lock that marks this directory as in use.
     dir: OwnedFd,
 }
 
@@ -76,7 +75,7 @@ impl TempDir {
     }
 
     fn empty_and_remove(&self) -> Result<(), Errno> {
-        // Nothing in it is the usual case.
+        // It is usually empty.
         let mut last =
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -84,7 +83,7 @@ impl TempDir {
             };
         let mut moved = 0;
         for _ in 0..MAX_ROUNDS {
-            // The command may have taken its owner's rights away.
+            // The command may have removed its owner's rights.
             make_accessible(&self.dir)?;
             empty(self.dir.as_fd(), self.dir.as_fd(), 0, &mut moved)?;
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
@@ -96,14 +95,15 @@ impl TempDir {
     }
 }
 
-/// Removes what is in `dir`; what lies too deep is moved to `top` for another round.
+/// Removes the content of `dir`. Directories that are too deep are moved to `top` for another
+/// round.
 fn empty(
     top: BorrowedFd<'_>,
     dir: BorrowedFd<'_>,
     depth: usize,
     moved: &mut usize,
 ) -> Result<(), Errno> {
-    // A description of its own: listing moves its position.
+    // A new file description: listing moves its position.
     let listed = rustix::fs::openat(dir, c".", LIST_FLAGS, Mode::empty())?;
     let mut buffer = Vec::with_capacity(8 * 1024);
     let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
@@ -144,7 +144,7 @@ fn is_directory(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// chmod through the descriptor: by name it would follow a symlink put there meanwhile.
+/// chmod through the descriptor: by name it would follow a symlink.
 fn make_accessible(dir: impl AsFd) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&dir)?;
     if stat.st_mode & 0o700 == 0o700 || FileType::from_raw_mode(stat.st_mode) != FileType::Directory

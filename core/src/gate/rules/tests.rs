@@ -1,5 +1,4 @@
-//! The rules as a table; then what has to hold for any rules and any exec, over a bounded lot of
-//! both.
+//! The rules as a table. Then properties of all rules and execs, over a bounded random sample.
 
 use serde_json::{Value, json};
 
@@ -40,10 +39,10 @@ fn compiled(default: &str, rules: Value) -> ExecRules {
     ExecRules::compile(&gate(default, rules)).unwrap()
 }
 
-/// An exec of words; the rest is as most execs are.
+/// An exec with these arguments. The rest is usual.
 #[derive(Clone)]
 struct Call {
-    chain: Vec<(Vec<u8>, Vec<u8>)>, // as named, and where that leads
+    chain: Vec<(Vec<u8>, Vec<u8>)>, // as named, and resolved
     told: Vec<Option<Vec<u8>>>,
     argv: Vec<Vec<u8>>,
     cwd: Vec<u8>,
@@ -128,7 +127,7 @@ impl Call {
     }
 }
 
-/// Whether the one rule decides, as an allow and as a deny.
+/// Does the one rule decide, as an allow and as a deny?
 fn decides(rule: &Value, call: &Call) -> (bool, bool) {
     let as_action = |action: &str, default: &str| {
         let mut rule = rule.clone();
@@ -147,7 +146,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
     let curl = |argv: &str| Call::new("/usr/bin/curl", argv);
     let (zero, one) = ("00".repeat(32), "01".repeat(32));
     for (rule, call, allow, deny) in [
-        // exe: the file itself; to stop, also the path as given and the interpreters
+        // exe: the file itself; to deny, also the path as given and the interpreters
         (json!({"exe": "/usr/bin/git"}), git(), true, true),
         (json!({"exe": ["/bin/x", "/usr/bin/git"]}), git(), true, true),
         (json!({"exe": "/usr/bin/gi"}), git(), false, false),
@@ -166,8 +165,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_not": "/usr/bin/git"}), curl("curl"), true, true),
         (json!({"exe_not": "/project/bin/git"}), link(), false, true),
         (json!({"exe_not": "/usr/bin/python3"}), script(), false, true),
-        // exe_basename: to stop, also the first argument and the name inside of a program that is
-        // many
+        // exe_basename: to deny, also the first argument and the applet of a multi-call program
         (json!({"exe_basename": "git"}), git(), true, true),
         (json!({"exe_basename": "git"}), link(), false, true),
         (json!({"exe_basename": "git"}), curl("git x"), false, true),
@@ -199,13 +197,13 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_glob": "/usr/**"}), script(), false, true),
         (json!({"exe_glob_not": "/usr/**"}), script(), false, true),
         (json!({"exe_glob_not": "/usr/**"}), git(), false, false),
-        // exe_sha256: the file; to stop, also the interpreters
+        // exe_sha256: the file; to deny, also the interpreters
         (json!({"exe_sha256": zero}), git(), true, true),
         (json!({"exe_sha256": one}), git(), false, false),
         (json!({"exe_sha256": one}), script(), false, true),
         (json!({"exe_sha256_not": zero}), git(), false, false),
         (json!({"exe_sha256_not": one}), script(), false, true),
-        // argv_regex: the arguments as given; to stop, also by the program's other names
+        // argv_regex: the arguments as given; to deny, also with the program's other names
         (json!({"argv_regex": "^git push( |$)"}), git(), true, true),
         (json!({"argv_regex": "^git push( |$)"}), Call::new("/usr/bin/git", "x push"), false, true),
         (
@@ -236,7 +234,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"argv_contains": "git"}), git(), false, true),
         (json!({"argv_contains_not": "push"}), git(), false, false),
         (json!({"argv_contains_not": "log"}), git(), true, true),
-        // argv_host_in: to let through all hosts have to be listed, to stop one is enough
+        // argv_host_in: to allow, all hosts have to be listed; to deny, one is enough
         (json!({"argv_host_in": "ok.example"}), curl("curl https://ok.example/x"), true, true),
         (
             json!({"argv_host_in": "*.example"}),
@@ -268,7 +266,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         ),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl https://b.example"), true, true),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl x"), true, true),
-        // where, who, from whom
+        // working directory, user, parent process
         (json!({"cwd_glob": "/home/*/project"}), git(), true, true),
         (json!({"cwd_glob": "/srv/**"}), git(), false, false),
         (json!({"cwd_glob_not": "/srv/**"}), git(), true, true),
@@ -324,7 +322,7 @@ fn an_interpreter_that_an_earlier_rule_denies_is_not_let_through_by_its_script()
     );
 }
 
-/// What a `#!` line tells its interpreter is what that one is started with.
+/// An interpreter is started with the argument of its `#!` line.
 #[test]
 fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
     let denies = |rule: Value, call: Call| {
@@ -340,7 +338,7 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
         let mut rule = json!({"action": "deny", "exe": "/usr/bin/git"});
         rule.as_object_mut().unwrap().append(&mut key.as_object().unwrap().clone());
         assert!(denies(rule.clone(), push()), "{rule}");
-        // By the name of the script, and by one that calls itself what is harmless.
+        // By the name of the script, and under a harmless name.
         assert!(
             denies(rule.clone(), Call::new("/project/push", "x").given("push").by("/usr/bin/git")),
             "{rule}"
@@ -370,7 +368,7 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
                 .told("https://bad.org/")
         }
     ));
-    // Nested: each is told what its own line says.
+    // Nested: each gets the argument of its own line.
     let nested =
         || Call::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push");
     assert!(denies(
@@ -385,7 +383,7 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
         json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git log"}),
         push()
     ));
-    // What stops all that is not there, or not called so, is about the script.
+    // A negated deny is about the script.
     for key in ["exe_glob_not", "argv_regex_not"] {
         let rule = json!({"action": "deny", key: if key == "exe_glob_not" { "/project/**" } else { "^run " }});
         assert!(!denies(rule.clone(), push()), "{rule}");
@@ -457,7 +455,7 @@ fn an_approval_answers_what_it_holds_for_surely_and_beats_no_rule() {
         (git("git push --force"), None),
         (git("git push\n"), None),
         (git("/usr/bin/git push"), None),
-        // By another name it holds only partly.
+        // Under another name the rule holds only partly.
         (Call::new("/usr/bin/git2", "git push").given("/usr/bin/git"), None),
         (elsewhere, None),
         (Call::new("/usr/bin/make", "make"), Some(1)),
@@ -466,7 +464,7 @@ fn an_approval_answers_what_it_holds_for_surely_and_beats_no_rule() {
     ] {
         assert_eq!(call.approved(&compiled), expected, "{:?}", call.argv);
     }
-    // Rules decide first, and whoever asks for approvals does so for a question alone.
+    // Rules decide first. Approvals only answer questions.
     assert_eq!(git("git push --force").judged(&compiled).cause, Cause::Rule(0));
     assert_eq!(git("git push").judged(&compiled).action, Action::Ask);
     assert_eq!(Call::new("/usr/bin/make", "make").judged(&compiled).action, Action::Deny);
@@ -533,7 +531,7 @@ fn expressions_are_of_linear_time_over_bytes() {
     }
     assert!(regex(b"\xff").is_err());
     assert!(regex(".\u{e9}$".as_bytes()).unwrap().is_match(b"\xff\xc3\xa9"));
-    // For a backtracking engine this is the age of the universe.
+    // A backtracking engine would not end.
     assert!(!regex(b"^(a+)+$").unwrap().is_match(&[&[b'a'; 1 << 16][..], b"b"].concat()));
 }
 
@@ -556,7 +554,7 @@ fn a_value_that_is_none_is_refused() {
     }
 }
 
-/// xorshift: the same lot in every run.
+/// xorshift: the same sample in every run.
 struct Lot(u64);
 
 impl Lot {
@@ -679,7 +677,7 @@ fn no_first_argument_lets_a_program_through() {
     for _ in 0..2_000 {
         let mut call = lot.call();
         let (key, value) = lot.key();
-        // An expression is about the whole text, the name in it too; that is what people write.
+        // An expression is about the whole text, the program's name included.
         if key.starts_with("argv_regex") {
             continue;
         }

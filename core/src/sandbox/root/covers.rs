@@ -1,4 +1,4 @@
-//! What is denied or protected in the new root is covered there, by mounts.
+//! Covers denied and protected names in the new root, by mounts.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -15,15 +15,15 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::cover_mount;
 use crate::sandbox::init_channel::{self, InitMessage};
 
-/// For names to be covered, while others move and remove them.
+/// At most so many rounds are tried while other processes move and remove the names.
 const MAX_COVER_ROUNDS: usize = 5;
 
-/// What is denied or protected below the root, which is ours by now.
+/// Covers the denied and protected names below the root, which is already entered.
 pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root =
         rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
-    // A copy was noted and announced as it was found first.
+    // The note of a copy has the names of the first search, so that search must stand.
     let mut more_looks = if blueprint.session.is_none() { 1..MAX_COVER_ROUNDS } else { 1..1 };
     loop {
         let covers =
@@ -57,14 +57,15 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
 fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover) -> Result<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match cover_mount::cover(root, cover, copied) {
-        // After an earlier look, and perhaps under another name: a mount goes where its place goes.
+        // An earlier round may have covered it, perhaps under another name: a mount moves with its
+        // directory.
         Ok(CoverResult::Absent) if !is_masked(root, &cover.path) => {
             Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
         }
         Ok(_) => Ok(()),
-        // In a copy it is looked for again wherever it comes to.
+        // In a copy the guard searches for it again, wherever it appears.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
-        // It was seen, so from now on it counts as covered, also where a directory on the way was
+        // The search has seen it, so it counts as covered, also where a directory above it was
         // moved to.
         Err(Errno::NOENT | Errno::NOTDIR) => {
             Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
@@ -73,8 +74,7 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover)
     }
 }
 
-/// Does the way to a path that is not there end in what we made ourselves: a mask, the private
-/// /tmp?
+/// Does the path end below an object of the sandbox itself: a mask, or the private /tmp?
 fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let device = |name: &CStr| {
         mount::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev)
@@ -90,7 +90,7 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
         .is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
 }
 
-/// Is what lies there one of our masks?
+/// Is the object at the path a mask?
 fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let found = mount::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
     found.is_ok_and(|stat| cover_mount::is_mask(root, Identity::from(&stat)))

@@ -1,11 +1,10 @@
-//! The root directory that the command sees: what is granted, at its own place, and nothing else.
+//! The root directory of the command: each grant at its own path, and nothing else.
 //!
-//! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and
-//! places of its own for /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root
-//! is left for good. What is denied inside a grant is covered last (`sandbox/root/covers.rs`), so
-//! that nothing mounted later uncovers it. All of it happens in the first process of the new
-//! namespaces, while the supervisor finds out, in this order, where the grants lie, what a copy
-//! hides, and what is to be covered.
+//! It is an empty tmpfs. On it is a copy of the mount of each grant, read-only unless the grant
+//! writes, and private /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root is
+//! left for good. Denied names inside grants are covered last (`sandbox/root/covers.rs`), so that
+//! no later mount uncovers them. All of it happens in init. Meanwhile the supervisor finds, in this
+//! order, the locations of grants, the names that a copy hides, and the names to cover.
 
 mod covers;
 mod private_dirs;
@@ -73,30 +72,30 @@ fn failed(act: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> Ro
     move |errno| RootError { act, path: path.as_ref().to_vec(), errno }
 }
 
-/// What the root is built from.
+/// The inputs of the root.
 pub struct RootBlueprint<'a> {
     pub plan: &'a Plan,
     pub namespaces: &'a Namespaces,
     pub requested: &'a plan::Files,
-    /// Where the workspace is a copy.
+    /// Set if the workspace is a copy.
     pub session: Option<&'a Session>,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
-    /// Certificates that programs inside are to trust, where some hosts are inspected.
+    /// Certificates that programs inside trust, if some hosts are inspected.
     pub ca_bundle: Option<&'a OwnedFd>,
     pub pid_max: Option<u32>,
-    /// The caller's group: inside the new namespace nobody has a number until it is mapped.
+    /// The caller's group id: in the new namespace no id is known until it is mapped.
     pub gid: u32,
 }
 
 impl<'a> RootBlueprint<'a> {
-    /// Grants of places that are made anew: they are no places of the host.
+    /// Grants of paths that the sandbox makes itself: they are no paths of the host.
     fn made(&self) -> impl Iterator<Item = &'a Grant> {
         self.requested.grants.iter().filter(|grant| plan::is_made_anew(&grant.path))
     }
 
-    /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the
-    /// root covers the grants too, though, so only where none of them keeps its list to itself.
+    /// May every directory be listed? The directories above grants hold nothing else. But a rule on
+    /// the root covers the grants too, so only if every grant may be listed.
     fn may_list_everything(&self, placed: &[GrantLocation<'_>]) -> bool {
         let lists = |placed: &GrantLocation<'_>| {
             !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
@@ -109,11 +108,11 @@ fn within(path: &AbsPath, tree: &[u8]) -> bool {
     path.as_bytes().strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Any directory of the host: the new root is put there, in this namespace only, until it is the
-/// root.
+/// A directory of the host where the new root is mounted, in this namespace only, until it becomes
+/// the root.
 pub struct StageDir {
     name: &'static CStr,
-    /// What the host has there, which the name does not lead to any more.
+    /// The host's directory below the mount.
     below: OwnedFd,
 }
 
@@ -130,7 +129,7 @@ impl StageDir {
             .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
     }
 
-    /// Attaches a tree there, over others that are, and opens it.
+    /// Mounts a tree there, over earlier ones, and opens it.
     pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
         let name = self.name;
         mount::attach_by_name(tree, CWD, name)
@@ -140,7 +139,7 @@ impl StageDir {
             .map_err(failed("can not open", name.to_bytes()))
     }
 
-    /// As [`mount::open_host`], whatever was put here.
+    /// As [`mount::open_host`], below the mounts that were placed here.
     fn open_host(&self, path: &CStr) -> std::result::Result<OwnedFd, Errno> {
         let rest = path.to_bytes_with_nul().strip_prefix(self.name.to_bytes());
         match rest.and_then(|rest| CStr::from_bytes_with_nul(rest.strip_prefix(b"/")?).ok()) {
@@ -150,21 +149,21 @@ impl StageDir {
     }
 }
 
-/// Detached mounts and where they will go.
+/// Detached mounts and their paths.
 struct MountClones<'a> {
     trees: Vec<MountClone<'a>>,
-    /// The workspace, if that is to be a copy: its tree waits for what is hidden in it.
+    /// The workspace, if it will be a copy: its mount waits for the list of hidden names.
     lower: Option<OwnedFd>,
 }
 
 struct MountClone<'a> {
     placed: &'a GrantLocation<'a>,
-    /// None: it is the copy, or a part of it, and shows what that has.
+    /// None: it is the copy or a part of it.
     mount: Option<OwnedFd>,
     opens: MountAccess,
 }
 
-/// What a mount leaves open. Grants add up, so one below another opens at least as much.
+/// The access that a mount gives. Grants add up, so one inside another gives at least as much.
 #[derive(Clone, Copy, PartialEq)]
 struct MountAccess {
     writing: bool,
@@ -190,18 +189,18 @@ impl MountAccess {
     }
 }
 
-/// What every root has, whatever is granted.
+/// The parts that every root has.
 struct BaseRoot {
     root: OwnedFd,
     tmp: OwnedFd,
     shm: OwnedFd,
     proc: OwnedFd,
-    /// What lies in its /dev.
+    /// The entries of its /dev.
     devices: Devices,
 }
 
 impl BaseRoot {
-    /// `root` is empty, or has a file system of ours at /tmp and at /dev.
+    /// `root` is empty, or has a tmpfs of the sandbox at /tmp and at /dev.
     fn furnish(
         root: OwnedFd,
         blueprint: &RootBlueprint<'_>,
@@ -238,7 +237,7 @@ pub fn build(
     channel: &OwnedFd,
 ) -> Result<RootReady> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
-    // What does not depend on where the grants lie, which the supervisor is still looking at.
+    // These parts do not depend on the locations of grants, which the supervisor still looks up.
     let devices = copy_devices(blueprint)?;
     let interception = Interception::prepare(blueprint)?;
     let reopen = |session: &Session| {
@@ -265,7 +264,7 @@ pub fn build(
         |tree: &MountClone<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
     let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
     if let Some(whole) = &whole {
-        // On the host's directories nothing can be made.
+        // Nothing can be created in the host's directories.
         let root = stage.put(whole)?;
         attach_at(root.as_fd(), b"/tmp", &new_tmpfs(tmp_mb)?)?;
         attach_at(root.as_fd(), b"/dev", &new_tmpfs(tmp_mb)?)?;
@@ -279,11 +278,11 @@ pub fn build(
     }
     let root = base.root.as_fd();
     if whole.is_none() {
-        // All of this before the grants: in a writable one it would be made outside.
+        // All of this comes before the grants: in a writable one it would be made on the host.
         for link in placed.iter().flat_map(|placed| &placed.links) {
             make_link(root, link)?;
         }
-        // Places to stand in, where nothing is granted.
+        // Directories that must exist, even without a grant.
         for path in [&blueprint.plan.user.home, &blueprint.plan.workdir] {
             make_dir(root, path.as_bytes())?;
         }
@@ -302,7 +301,7 @@ pub fn build(
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
             put_copied(root, session, tree, &layers, &hidden, whiteouts.as_fd())?;
         }
-        // What did not exist when the others were granted.
+        // Rules for paths that did not exist when the other rules were added.
         let copied = placed.iter().map(|placed| placed.grant);
         let copied = copied.filter(|grant| grant.path.is_within(session.workspace()));
         add_rules(root, blueprint.plan, copied, ruleset)?;
@@ -316,7 +315,7 @@ pub fn build(
         interception.intercept(root, blueprint, &placed, ruleset)?;
     }
     if whole.is_none() {
-        // A link, not a place of its own: what is in it is gone with the run all the same.
+        // A link, not another directory: its content is gone with the run anyway.
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
             .map_err(failed("can not link", b"/var/tmp"))?;
@@ -332,16 +331,16 @@ pub fn build(
             .map_err(failed("can not show", path))?;
     }
     let BaseRoot { root, tmp, shm, proc, devices } = base;
-    // Each file system once.
+    // Each file system is listed once.
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
-    // Closing these takes longer than to leave it to whoever closes everything: the exec of the
-    // command, and init while that runs.
+    // To close these takes long. The exec of the command closes them, and init does while the
+    // command runs.
     std::mem::forget((trees, root, devices, own, whole, interception, stage));
     Ok(RootReady { proc, volatile })
 }
 
-/// What the supervisor tells until it says that this is all. `take` says whether the word is one of
-/// those.
+/// Receives messages until the list is complete. `take` returns whether the message belongs to the
+/// list.
 fn hear(
     channel: &OwnedFd,
     mut take: impl FnMut(InitMessage) -> bool,
@@ -391,13 +390,13 @@ fn take_clones<'a>(
     let mut trees: Vec<MountClone<'a>> = Vec::with_capacity(placed.len());
     let mut lower = None;
     let mut placed: Vec<&'a GrantLocation<'a>> = placed.iter().collect();
-    // Parents before what lies in them; of two grants on one place the writing one, which is all it
-    // takes.
+    // Parents come before their entries. Of two grants on one path the writing one counts, which
+    // includes the other.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
         let asked = MountAccess::by(placed.grant);
         let above = trees.iter().rev().find(|other| placed.real.is_within(&other.placed.real));
-        // Unless a private /tmp lies between the two.
+        // Unless the private /tmp is between the two.
         let shown = above
             .filter(|other| !within(&placed.real, b"/tmp") || within(&other.placed.real, b"/tmp"));
         let opens = shown.map_or(asked, |other| asked.and(other.opens));
@@ -429,7 +428,7 @@ fn take_clones<'a>(
     Ok(MountClones { trees, lower })
 }
 
-/// Those that every program expects, and those that are granted.
+/// The devices that every program expects, and those that are granted.
 fn copy_devices(blueprint: &RootBlueprint<'_>) -> Result<Devices> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in blueprint.made() {
@@ -445,7 +444,7 @@ fn copy_devices(blueprint: &RootBlueprint<'_>) -> Result<Devices> {
     Ok(devices)
 }
 
-/// The copy itself, or a part of it that a grant opens further.
+/// Mounts the copy itself, or a part of it that a grant opens further.
 fn put_copied(
     root: BorrowedFd<'_>,
     session: &Session,
@@ -482,8 +481,8 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) ->
     }
 }
 
-/// A symlink on the way to a grant, as the host has it. It is there already where its directory
-/// came with another grant.
+/// Makes a symlink on the path of a grant, as the host has it. It exists already if its directory
+/// belongs to another grant.
 fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> Result<()> {
     let at = &link.at[..];
     let name = relative(at)?;
@@ -498,17 +497,17 @@ fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> Resul
     made.map_err(failed("can not link", at))
 }
 
-/// A mount at a path; directories that lead there are made where they are missing.
+/// Mounts a tree at a path, and makes missing directories.
 pub fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
-    // Nearly always it is missing.
+    // The directory is nearly always missing.
     make_dir(root, path)?;
     attach_to(root, path, tree)
 }
 
-/// A mount at a path that is there.
+/// Mounts a tree at an existing path.
 fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     let name = relative(path)?;
-    // No link leads to a single name, and the kernel follows none that has it.
+    // A single name goes through no link, and the kernel follows no link at the name itself.
     if !name.to_bytes().contains(&b'/') {
         return mount::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
     }
@@ -516,7 +515,7 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     mount::attach(tree, onto).map_err(failed("can not mount", path))
 }
 
-/// An empty file is made, and mounted on.
+/// Makes an empty file and mounts on it.
 fn put_on_new_file(root: BorrowedFd<'_>, path: &[u8], name: &CStr, tree: &OwnedFd) -> Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let made = match rustix::fs::openat(root, name, flags, Mode::RUSR) {
@@ -535,7 +534,7 @@ fn parent_of(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
 }
 
-/// With those that lead to it. Whatever has the name already is left alone.
+/// Makes a directory and those above it. An existing name is left alone.
 fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
     let name = relative(path)?;
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
@@ -549,7 +548,7 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
     ignoring(Errno::EXIST, made).map_err(failed("can not make", path))
 }
 
-/// As seen from the new root.
+/// The path relative to the new root.
 fn relative(path: &[u8]) -> Result<CString> {
     let below = path.strip_prefix(b"/").unwrap_or(path);
     let name = if below.is_empty() { b"." } else { below };
@@ -566,7 +565,7 @@ fn ignoring(
     }
 }
 
-/// Rules for what did not exist when the others were made.
+/// Adds rules for paths that did not exist when the other rules were made.
 fn add_rules<'a>(
     root: BorrowedFd<'_>,
     plan: &Plan,
@@ -590,7 +589,7 @@ fn add_rule(
     ruleset: BorrowedFd<'_>,
 ) -> std::result::Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
-    // A link (/dev/ptmx, /dev/fd) has no rights of its own; what it leads to is granted or not.
+    // A link (/dev/ptmx, /dev/fd) has no rights of its own. Its target is granted or not.
     add_rule_at(mount::open_inside(root, &name)?, plan, grant, ruleset)
 }
 
@@ -614,7 +613,7 @@ pub fn add_rule_at(
     }
 }
 
-/// Afterwards the old tree can not be reached by any name: pivoting, unlike chroot, takes it away.
+/// Afterwards no name leads to the old tree: pivot_root, unlike chroot, removes it.
 pub fn leave_old_root(root: BorrowedFd<'_>) -> Result<()> {
     let failure = || failed("can not leave the old root for", b"/");
     rustix::process::fchdir(root).map_err(failure())?;

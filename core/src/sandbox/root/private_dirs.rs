@@ -1,8 +1,8 @@
-//! What is not the host's: /tmp, /dev and /proc.
+//! The private /tmp, /dev and /proc.
 //!
-//! The first two are directories of the file system in memory that is the root, each by a mount of
-//! its own: one more file system takes as long as ten mounts, to be made and to be taken apart.
-//! Where the root is another's they are on one that is mounted there before.
+//! The first two are directories of the root's tmpfs, each a mount of its own: another file system
+//! takes as long as ten mounts, to make and to unmount. If the root is a directory of the host,
+//! they are on a tmpfs that is mounted there before.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -32,7 +32,7 @@ const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
     (c"fd/2", c"dev/stderr"),
 ];
 
-/// What tells of, or reaches, the machine rather than the processes in the sandbox.
+/// Files that show or reach the machine, and not the processes in the sandbox.
 const PROC_MASKS: [&CStr; 11] = [
     c"proc/kcore",
     c"proc/keys",
@@ -47,10 +47,10 @@ const PROC_MASKS: [&CStr; 11] = [
     c"proc/asound",
 ];
 
-/// What sets the machine.
+/// Files that configure the machine.
 const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
 
-/// By the name each gets inside.
+/// Each with its name inside.
 pub type Devices = Vec<(CString, OwnedFd)>;
 
 /// The devices that every program expects, and the caller's terminal.
@@ -81,7 +81,7 @@ pub(super) fn take_device(
     }
 }
 
-/// Is there without being copied from the host, or is the directory of such things.
+/// Does the sandbox make this path itself, or the directory of such paths?
 pub(super) fn is_own_device(path: &AbsPath) -> bool {
     let path = path.as_bytes();
     let own: [&[u8]; 6] =
@@ -93,11 +93,11 @@ pub(super) fn is_own_device(path: &AbsPath) -> bool {
 
 fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    // Read-only is the name; the device behind it is written all the same.
+    // Only the name is read-only: the device can still be written.
     mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
 }
 
-/// As large as the machine lets it be, or as the plan does.
+/// With the size limit of the plan, or that of the kernel.
 pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
     let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut options = vec![(c"mode", c"0755")];
@@ -106,7 +106,7 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
         .map_err(failed("can not make a file system in memory for", b"/"))
 }
 
-/// Returns what lies at /tmp.
+/// Returns the mount at /tmp.
 pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> Result<OwnedFd> {
     let mut grants = blueprint.made().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
     let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
@@ -115,15 +115,15 @@ pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> R
     Ok(tmp)
 }
 
-/// What programs find names with, where every name is ours to find: whom the host's own lists name
-/// would be called by their addresses. The nameserver is as good as any other, and reached by TCP
-/// too, unlike one at 127.0.0.1.
+/// The files that programs resolve names with. The relay resolves every name, so the host's own
+/// lists do not apply: programs would connect to their addresses directly. Any address would do for
+/// the nameserver. Unlike 127.0.0.1, this one is also reached by TCP.
 const RESOLVER_FILES: [(&CStr, &CStr); 2] =
     [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
 const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 
-/// The certificates that programs are to trust; the variables that name it come with the plan
-/// (src/paddock/plan/http_routes.py).
+/// The certificates that programs trust. The plan sets the variables that name this file
+/// (`src/paddock/plan/http_routes.py`).
 pub(super) const CA_BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
 fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> Result<()> {
@@ -145,7 +145,7 @@ fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Before /dev is locked.
+/// Called before /dev is locked.
 fn write_names(root: BorrowedFd<'_>) -> Result<()> {
     let own = rustix::system::uname();
     let hosts = format!(
@@ -161,11 +161,11 @@ fn write_names(root: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Over what the host has there, also where that is a link.
+/// Mounts them over the host's files, also over a link.
 pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
     for (name, at) in RESOLVER_FILES {
         let target = match mount::open_inside(root, at) {
-            Err(Errno::NOENT) => continue, // who finds nothing asks 127.0.0.1, which is us as well
+            Err(Errno::NOENT) => continue, // programs then ask 127.0.0.1, which is the relay as well
             target => target.map_err(failed("can not open", at.to_bytes()))?,
         };
         let own = mount::open_inside(root, name)
@@ -176,7 +176,7 @@ pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-/// On a file system of ours. Returns what lies at /dev/shm.
+/// Builds /dev on a file system of the sandbox. Returns the mount at /dev/shm.
 pub fn make_dev(
     root: BorrowedFd<'_>,
     devices: &Devices,
@@ -216,7 +216,8 @@ pub fn make_dev(
     Ok(shm)
 }
 
-/// A directory that everybody may write to, with those that lead to it, as a mount of its own.
+/// Makes a directory that every user may write, as a mount of its own, with the directories above
+/// it.
 fn make_shared_dir(
     root: BorrowedFd<'_>,
     path: &[u8],
@@ -229,8 +230,8 @@ fn make_shared_dir(
     set_apart(root, path, attributes)
 }
 
-/// A directory of the new root as a mount of its own: it takes no file system to be written, or
-/// not, by other rules than those of the root.
+/// Makes a directory of the new root a mount of its own, so that it can be writable or read-only
+/// apart from the root.
 fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
     let opened = mount::open_inside(root, &relative(path)?);
     opened
@@ -248,7 +249,7 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     if !nested {
         write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
     }
-    // Watches are counted by user. Whoever used them all would blind the guard.
+    // inotify watches are counted by user: a command that uses all of them would blind the guard.
     if let Some(watches) = read_number(root, c"proc/sys/fs/inotify/max_user_watches") {
         write_number(root, c"proc/sys/user/max_inotify_watches", watches / 2)?;
     }
@@ -269,7 +270,7 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     Ok(opened)
 }
 
-/// What masks are copies of.
+/// The objects that masks are clones of.
 pub struct MaskSources {
     file: OwnedFd,
     directory: OwnedFd,
@@ -308,7 +309,7 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
     Ok(())
 }
 
-/// On a /dev that was empty.
+/// Adds a device to a /dev that was empty.
 fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     put_on_new_file(root, path, &relative(path)?, tree)
 }

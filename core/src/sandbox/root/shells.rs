@@ -1,9 +1,9 @@
-//! Shells of a run that puts them behind more than the run itself: this program lies over each of
-//! them, and they lie on a file system of their own, by the paths they had, beside what this
-//! program has to know when it is called as one of them (`commands/intercepted_shell.rs`).
+//! Intercepted shells. This program is mounted over each shell. The real shells are on a file
+//! system of their own, under the paths that they had. Beside them is the plan that this program
+//! reads when it is started as a shell (`commands/intercepted_shell.rs`).
 //!
-//! The name of that directory is another one in every run. Nothing rests on that: whoever starts a
-//! real shell from there is in the fence like everybody, and with exec rules he is refused.
+//! The name of that directory is random in every run. No safety rests on that: a process that
+//! starts a real shell from there is in the sandbox like every other, and exec rules deny it.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -24,10 +24,10 @@ use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
 use crate::sandbox::landlock::GrantLocation;
 
-/// Programs that are intercepted.
+/// The programs that are intercepted.
 pub const SHELL_NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
-/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody
-/// inside.
+/// The directory of real shells, or a link to it. Outside of a run only root can make it; inside no
+/// process can.
 pub const REAL_SHELLS_LINK: &CStr = c"/dev/.paddock-shell";
 /// The plan of shells, in the directory of the real ones.
 pub const SHELL_PLAN_FILE: &str = "plan.json";
@@ -38,7 +38,7 @@ pub struct Interception<'a> {
     requested: &'a Shell,
     /// This program, as a mount.
     own: OwnedFd,
-    /// Where real shells are kept.
+    /// The directory of the real shells.
     dir: Vec<u8>,
 }
 
@@ -49,7 +49,7 @@ struct FoundShell {
 }
 
 impl<'a> Interception<'a> {
-    /// None: shells are as any other program. While the host's places are in sight.
+    /// None: shells are not intercepted. Called while the host's paths are visible.
     pub fn prepare(blueprint: &RootBlueprint<'a>) -> Result<Option<Interception<'a>>> {
         let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
         let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
@@ -74,7 +74,7 @@ impl<'a> Interception<'a> {
         }))
     }
 
-    /// Its place in /dev, before that is locked.
+    /// Makes its directory in /dev, before /dev is locked.
     pub fn make_place(&self, root: BorrowedFd<'_>) -> Result<()> {
         make_dir(root, &self.dir)?;
         let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
@@ -83,7 +83,7 @@ impl<'a> Interception<'a> {
             .map_err(failed("can not link", REAL_SHELLS_LINK.to_bytes()))
     }
 
-    /// When everything that is granted lies in its place.
+    /// Called when all grants are mounted.
     pub fn intercept(
         &self,
         root: BorrowedFd<'_>,
@@ -139,7 +139,7 @@ impl<'a> Interception<'a> {
     }
 }
 
-/// Each once, by the path that no link leads to.
+/// Finds each shell once, by its resolved path.
 fn find(root: BorrowedFd<'_>) -> Result<Vec<FoundShell>> {
     let real = |file: &dyn std::os::fd::AsFd| {
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
@@ -173,8 +173,8 @@ fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Can it be executed at all? What is kept may be, whatever was granted. What is closed is covered
-/// later, by what it is now.
+/// May the shell be executed at all? The copy is executable whatever was granted. A closed shell is
+/// covered later, by its inode.
 fn may_run(blueprint: &RootBlueprint<'_>, placed: &[GrantLocation<'_>], path: &[u8]) -> bool {
     let above = |tree: &[u8]| {
         tree == b"/" || path.strip_prefix(tree).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))

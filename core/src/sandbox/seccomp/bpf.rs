@@ -1,11 +1,11 @@
 //! Classic BPF for seccomp: an assembler for one shape of program.
 //!
-//! Check the architecture, load the number, then find its leaf in a search tree. The kernel walks
+//! Check the architecture, load the number, then find its leaf in a search tree. The kernel runs
 //! the filter once for every number when it is installed, and on every call that is not always
-//! allowed: a tree costs six steps where a list of sixty comparisons costs thirty on average, and
-//! one whose sides have as many numbers, rather than as many ranges, a step less. It also
-//! translates every instruction to machine code on each launch, so equal answers share their leaf,
-//! and single numbers among others are looked for one after the other.
+//! allowed. A tree costs six steps; a list of sixty comparisons costs thirty on average. A tree
+//! that is balanced by numbers, not by ranges, costs a step less. The kernel also translates every
+//! instruction to machine code on each launch. So equal answers share their leaf, and single
+//! numbers are compared one after the other.
 
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::Arch;
@@ -43,14 +43,15 @@ pub enum Action<'a> {
     /// The listener answers.
     Notify,
     Kill,
-    /// Allow what passes every look, in this order; the first that fails gives its errno.
+    /// Allows a call that passes every rule, in this order. The first rule that fails gives its
+    /// errno.
     Arguments(&'a [ArgumentRule<'a>]),
 }
 
-/// At the low 32 bits of one argument.
+/// A rule on the low 32 bits of one argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArgumentRule<'a> {
-    /// Only if another argument, by its index, has one of these values.
+    /// Applies only if another argument, by its index, has one of these values.
     pub when: Option<(u32, &'a [u32])>,
     pub index: u32,
     pub test: ValueTest<'a>,
@@ -74,13 +75,13 @@ pub enum ValueTest<'a> {
     Only { values: &'a [u32], errno: i32 },
     /// A value with any of these bits gets the errno.
     RefuseBits { bits: u32, errno: i32 },
-    /// The same, but not with any of the others.
+    /// The same, unless it has any of the other bits.
     RefuseBitsWithout { bits: u32, others: u32, errno: i32 },
-    /// Of these values the listener answers.
+    /// The listener answers calls with these values.
     Notify { values: &'a [u32] },
 }
 
-/// From `first` up to the next entry's `first`, this happens.
+/// The action from `first` up to the next entry's `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallRange<'a> {
     pub first: u32,
@@ -122,7 +123,7 @@ pub fn assemble(arch: Arch, mut ranges: Vec<CallRange<'_>>) -> Result<Vec<Instru
     }
 }
 
-/// A program that knows one call by all its arguments, and lets every other pass.
+/// A program that answers one call with exactly these arguments, and allows every other.
 pub fn answering(
     arch: Arch,
     number: u32,
@@ -145,7 +146,7 @@ pub fn answering(
     Ok(program)
 }
 
-/// A block holds at most this many ranges: its jumps then reach its leaves, which stand at its end,
+/// A block holds at most this many ranges. Its jumps then reach its leaves, which are at its end,
 /// once each.
 const BLOCK_RANGES: usize = 128;
 
@@ -163,7 +164,7 @@ fn tree(ranges: &[CallRange<'_>]) -> Result<Vec<Instruction>, BpfError> {
     Ok(program)
 }
 
-/// A comparison, before it is known how far its jumps have to go.
+/// A comparison whose jump distances are not known yet.
 struct Comparison {
     code: u16,
     with: u32,
@@ -171,7 +172,7 @@ struct Comparison {
     no: JumpTarget,
 }
 
-/// So many single numbers are looked for in a row: more would be more steps than a search takes.
+/// At most so many single numbers are compared in a row: more would be slower than a search.
 const MAX_ROW_LENGTH: usize = 3;
 
 #[derive(Clone, Copy)]
@@ -180,7 +181,7 @@ enum JumpTarget {
     Leaf(u16),
 }
 
-/// The nodes come first, then each answer once.
+/// The comparisons come first, then each answer once.
 struct TreeBlock<'a> {
     nodes: Vec<Comparison>,
     leaves: Vec<Action<'a>>,
@@ -216,8 +217,8 @@ fn block(ranges: &[CallRange<'_>]) -> Result<Vec<Instruction>, BpfError> {
 }
 
 impl<'a> TreeBlock<'a> {
-    /// Nodes in preorder: every jump goes forward, as BPF demands. `end`: where the last range
-    /// ends, if it does.
+    /// Comparisons in preorder: every jump goes forward, as BPF demands. `end`: the end of the last
+    /// range, if it has one.
     fn search(&mut self, ranges: &[CallRange<'a>], end: Option<u32>) -> JumpTarget {
         let (lower, upper) = match ranges {
             [] => return self.leaf(Action::Allow),
@@ -240,7 +241,7 @@ impl<'a> TreeBlock<'a> {
         JumpTarget::Node(index as u16)
     }
 
-    /// One comparison for each number that is not answered as all others are.
+    /// One comparison for each number with an answer of its own.
     fn row(&mut self, ranges: &[CallRange<'a>], common: Action<'a>) -> JumpTarget {
         let first = self.nodes.len();
         for range in ranges.iter().filter(|range| range.action != common) {
@@ -264,10 +265,9 @@ impl<'a> TreeBlock<'a> {
     }
 }
 
-/// What all numbers are answered with but for a few single ones.
+/// The answer to all numbers but a few single ones.
 fn common_action<'a>(ranges: &[CallRange<'a>], end: Option<u32>) -> Option<Action<'a>> {
-    // So many single ones have at most one range more between and around them than there are of
-    // themselves.
+    // n single numbers make at most 2n + 1 ranges.
     if ranges.len() > 2 * MAX_ROW_LENGTH + 1 {
         return None;
     }
@@ -281,7 +281,8 @@ fn common_action<'a>(ranges: &[CallRange<'a>], end: Option<u32>) -> Option<Actio
         .then_some(common)
 }
 
-/// Where as many numbers lie below as above, of those that are walked: there are no more.
+/// The range that splits the numbers in half. Numbers above the constant do not count: the
+/// architecture has no such calls.
 fn middle(ranges: &[CallRange<'_>]) -> usize {
     const MAX_COUNTED_NUMBER: u32 = 512;
     let start = |at: usize| ranges[at].first.min(MAX_COUNTED_NUMBER);
@@ -328,7 +329,7 @@ fn look_at(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
     Ok(program)
 }
 
-/// Load, compare, refuse: what passes goes on behind the refusal.
+/// Load, compare, refuse. A value that passes jumps over the refusal.
 fn test_of(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
     if let ValueTest::RefuseBitsWithout { bits, others, errno } = look.test {
         return Ok(vec![

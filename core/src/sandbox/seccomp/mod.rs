@@ -1,10 +1,10 @@
-//! From the plan's system call list to a filter: which number gets which answer.
+//! From the plan's system call list to a filter: the answer to each number.
 //!
-//! Some answers do not depend on the list. io_uring would carry out calls that no filter sees;
-//! TIOCSTI and TIOCLINUX type into the terminal the fence was started from; a socket family that
-//! the plan does not name reaches services, kernel code and networks that nothing else here
-//! watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is ENOSYS, on
-//! which every libc falls back to clone (EPERM would break threads).
+//! Some answers do not depend on the list. io_uring would make calls that no filter sees. TIOCSTI
+//! and TIOCLINUX type into the caller's terminal. A socket family that the plan does not name
+//! reaches services, kernel code and networks that nothing else here watches. clone3 has its flags
+//! behind a pointer, which no filter can read, so it gets ENOSYS: every libc then falls back to
+//! clone (EPERM would break threads).
 
 pub mod bpf;
 mod sockets;
@@ -20,9 +20,9 @@ const TIOCLINUX: u32 = 0x541C;
 const TERMINAL_INJECTION: &[ArgumentRule<'_>] =
     &[ArgumentRule::at(1, ValueTest::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM })];
 
-/// What decides who reads from a terminal, and what becomes of what is typed: settings (TCSETS and
-/// its kin, with the older and newer ones), flow (TCXONC), what waits to be read (TCFLSH), whose it
-/// is (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), its size (TIOCSWINSZ), its line discipline (TIOCSETD).
+/// Calls that change a terminal: settings (TCSETS and its variants), flow (TCXONC), pending input
+/// (TCFLSH), ownership (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), size (TIOCSWINSZ) and line discipline
+/// (TIOCSETD).
 const TERMINAL_CHANGES: &[ArgumentRule<'_>] = &[ArgumentRule::at(
     1,
     ValueTest::Notify {
@@ -55,13 +55,13 @@ const TERMINAL_CHANGES: &[ArgumentRule<'_>] = &[ArgumentRule::at(
 const OWN_PROCESS_ONLY: &[ArgumentRule<'_>] =
     &[ArgumentRule::at(0, ValueTest::Only { values: &[0], errno: libc::EPERM })];
 
-/// A process group reaches across pid namespaces: kill(2) of 0 is for everybody in it, also for
-/// those who have no number here.
+/// A process group can span pid namespaces: kill(2) of 0 signals every process of the group, also
+/// those without a pid here.
 const NO_PROCESS_GROUP: &[ArgumentRule<'_>] =
     &[ArgumentRule::at(0, ValueTest::Refuse { values: &[0], errno: libc::EPERM })];
 
-/// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only
-/// unshare and clone3 know it.
+/// Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is in the signal byte there: only unshare and
+/// clone3 have it.
 const CLONE_NEW: u32 = 0x7E02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
 const CLONE_NAMESPACES: &[ArgumentRule<'_>] =
@@ -71,9 +71,9 @@ const UNSHARE_NAMESPACES: &[ArgumentRule<'_>] = &[ArgumentRule::at(
     ValueTest::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM },
 )];
 
-/// Under exec rules. Processes that share their working directory could change it after it was
-/// judged, and what an interpreter then opens by a relative path; only threads share it, and an
-/// exec ends them. And who listens last answers: nobody may take over what we answer.
+/// For exec rules. Processes that share their working directory could change it after it was
+/// judged, and so the file that an interpreter opens by a relative path. Only threads share it, and
+/// an exec ends them. And the last listener answers: the command must not install one of its own.
 const CLONE_FS: u32 = 0x200;
 const CLONE_THREAD: u32 = 0x1_0000;
 const GATED_CLONE: &[ArgumentRule<'_>] = &[
@@ -154,14 +154,14 @@ impl Filter {
         Ok(Filter { program: bpf::assemble(arch, ranges)?, blocked, absent, refused })
     }
 
-    /// Whatever the arguments are.
+    /// Is the call refused, whatever its arguments are?
     pub fn refuses(&self, name: &str) -> bool {
         self.refused.contains(&name)
     }
 }
 
-/// In the order of their numbers: every call whose answer may be another than that to calls nobody
-/// knows. Of some hundred that is a fifth, and each launch compiles a filter.
+/// In the order of their numbers: every call whose answer may differ from the default. That is a
+/// fifth of some hundred calls, and each launch compiles a filter.
 fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> {
     let mut wanted = vec![requested.default == plan::Default::Deny; syscalls::TABLE.len()];
     let mut finder = Finder::new();
@@ -179,9 +179,9 @@ fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> 
         .collect()
 }
 
-/// A program of its own for calls that the supervisor answers: what it is asked with has to reach
-/// him before any other filter can refuse that. Where another filter refuses a call, nobody is
-/// asked.
+/// A separate program for calls that the supervisor answers. It is installed first, because another
+/// filter could refuse to send its listener. If another filter refuses a call, the supervisor does
+/// not get it.
 pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
     let mut ranges = vec![CallRange { first: 0, action: Action::Allow }];
     for (number, syscall) in arch.syscalls() {
@@ -196,7 +196,7 @@ pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfErro
     bpf::assemble(arch, ranges)
 }
 
-/// Those that are not simply allowed or refused, below and in [`Filter::compile`]. In their order.
+/// Calls that are not simply allowed or refused, here and in [`Filter::compile`], in order.
 const SPECIAL_CALLS: [&str; 16] = [
     "clone",
     "clone3",
@@ -234,7 +234,7 @@ fn answer<'a>(
     }
 }
 
-/// Numbers arrive in ascending order; equal neighbours are one range.
+/// Numbers come in ascending order. Equal neighbours are one range.
 fn set<'a>(ranges: &mut Vec<CallRange<'a>>, first: u32, action: Action<'a>) {
     if ranges.last().is_some_and(|last| last.first == first) {
         ranges.pop();

@@ -1,8 +1,8 @@
-//! What sockets may be made, and what may be asked of them.
+//! Which sockets may be made, and which options they may get.
 //!
-//! In the landlock tier no namespace keeps a fenced network in: the supervisor connects every
-//! socket (network/supervised_connect.rs), and what remains here is to leave no socket that reaches
-//! somebody without connect(2), and no option that leads a connection astray.
+//! In the landlock tier no namespace holds a filtered network. The supervisor connects every socket
+//! (`network/supervised_connect.rs`). So this filter must leave no socket that reaches a host
+//! without connect(2), and no option that redirects a connection.
 
 use super::bpf::{Action, ArgumentRule, ValueTest};
 use crate::plan::{Mode, SocketAccess};
@@ -27,24 +27,23 @@ const CONNECTED: &[u32] = &{
     [a, b, c, d, e, f, g, h]
 };
 
-/// Only unix sockets come in pairs. socketpair(2) makes both sockets before it finds that out: of
-/// any other family it would load the module and run the code that socket(2) is kept from.
+/// Only unix sockets come in pairs. socketpair(2) makes both sockets before it notices that: for
+/// any other family it would load the module and run the code that socket(2) must not reach.
 const UNIX_PAIRS: ArgumentRule<'_> =
     ArgumentRule::at(0, ValueTest::Only { values: &[UNIX], errno: libc::EAFNOSUPPORT });
 
-/// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be turned to any socket file,
-/// without socket(2). Stream and sequenced pairs (1 and 5) are connected for good.
+/// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be connected to any socket file,
+/// without socket(2). Stream and sequenced pairs (1 and 5) stay connected.
 const CONNECTED_PAIRS: ArgumentRule<'_> =
     ArgumentRule::at(1, ValueTest::RefuseBits { bits: 0b10, errno: libc::EPERM });
 
-/// Each datagram has an address of its own, which nobody could look at.
+/// Each datagram has an address of its own, which the supervisor can not check.
 const CONNECTED_UNIX: ArgumentRule<'_> =
     ArgumentRule::at(1, ValueTest::Only { values: CONNECTED, errno: libc::EPROTONOSUPPORT })
         .when(0, &[UNIX]);
 
-/// No datagrams, and nothing raw. TCP alone: MPTCP, SCTP and their like have calls of their own to
-/// reach somebody, and Landlock does not judge them. Who is told that there is no such protocol
-/// takes TCP.
+/// No datagrams, and nothing raw. Only TCP: MPTCP, SCTP and others have their own calls to reach a
+/// host, and Landlock does not judge them. Programs that get this errno fall back to TCP.
 const STREAM_INTERNET: ArgumentRule<'_> =
     ArgumentRule::at(1, ValueTest::Only { values: STREAMS, errno: libc::EACCES }).when(0, INTERNET);
 const TCP_INTERNET: ArgumentRule<'_> = ArgumentRule::at(
@@ -53,8 +52,8 @@ const TCP_INTERNET: ArgumentRule<'_> = ArgumentRule::at(
 )
 .when(0, INTERNET);
 
-/// What libc lists interfaces with. Other protocols lead to kernel code that few programs need
-/// (netfilter, audit, generic families).
+/// libc lists interfaces with this protocol. Other protocols lead to kernel code that few programs
+/// need (netfilter, audit, generic families).
 const ROUTE_NETLINK: ArgumentRule<'_> = ArgumentRule::at(
     2,
     ValueTest::Only { values: &[libc::NETLINK_ROUTE as u32], errno: libc::EPROTONOSUPPORT },
@@ -67,8 +66,8 @@ const FAST_OPEN: ValueTest<'_> =
 const SENDTO: &[ArgumentRule<'_>] = &[ArgumentRule::at(3, FAST_OPEN)]; // sendmmsg too
 const SENDMSG: &[ArgumentRule<'_>] = &[ArgumentRule::at(2, FAST_OPEN)];
 
-/// Options by which packets to one address go to another first (source routes), or by another
-/// device; and Fast Open.
+/// Options that send packets through another address first (source routes) or another device, and
+/// Fast Open.
 const REDIRECTING_OPTIONS: &[ArgumentRule<'_>] = &[
     ArgumentRule::at(
         2,
@@ -106,7 +105,7 @@ const IPV6_REDIRECTING_OPTIONS: &[u32] = &[
     libc::IPV6_UNICAST_IF as u32,
 ];
 
-/// What the plan's socket families come to.
+/// The rules that follow from the plan's socket families.
 pub struct SocketRules<'a> {
     any: bool,
     named: Vec<ArgumentRule<'a>>,
@@ -115,7 +114,7 @@ pub struct SocketRules<'a> {
 }
 
 impl<'a> SocketRules<'a> {
-    /// `all_netlink`: of every protocol, where a namespace keeps the network.
+    /// `all_netlink`: allow every protocol, because a namespace holds the network.
     pub fn of(families: &'a [u32], all_netlink: bool, reach: SocketAccess) -> Self {
         let mut named = vec![ArgumentRule::at(
             0,
@@ -139,7 +138,7 @@ impl<'a> SocketRules<'a> {
         }
     }
 
-    /// None: it has nothing to do with sockets.
+    /// None: the call is not about sockets.
     pub fn answer(&self, name: &str) -> Option<Action<'_>> {
         match name {
             "socket" if !self.any => Some(Action::Errno(libc::EAFNOSUPPORT)),

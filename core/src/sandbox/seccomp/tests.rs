@@ -1,5 +1,5 @@
-//! Filters run through a small BPF machine, for both architectures: every answer of every number is
-//! looked at.
+//! Filters run through a small BPF machine, for both architectures. Every answer to every number is
+//! checked.
 
 use super::bpf::{
     JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR,
@@ -400,7 +400,7 @@ fn the_longest_lists_still_assemble() {
     let all: Vec<&str> = syscalls::TABLE.iter().map(|syscall| syscall.name).collect();
     let every_second: Vec<&str> = all.iter().step_by(2).copied().collect();
     for arch in ARCHES {
-        // By number every second call is refused: as many ranges as there can be.
+        // Every second number is refused: the largest possible number of ranges.
         let alternating: Vec<&str> =
             arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
         for names in [&all, &every_second, &alternating] {
@@ -422,7 +422,7 @@ fn the_longest_lists_still_assemble() {
                     let answer = answer_with(&filter, arch, number, &[1]);
                     let expected = match (refused, syscall.name) {
                         (true, "clone3") => ENOSYS,
-                        // the argument is not our own process
+                        // the argument is not this process
                         (true, _) | (false, "prlimit64") => EPERM,
                         (false, _) => RET_ALLOW,
                     };
@@ -506,7 +506,7 @@ fn of_a_terminal_only_changes_are_asked_about() {
     }
 }
 
-/// Of a filter for what the supervisor connects.
+/// The filter of a plan whose sockets the supervisor connects.
 fn reaching(arch: Arch, network: Option<plan::Mode>, unix_by_path: bool) -> Filter {
     let sockets = [Family::Inet, Family::Inet6, Family::Netlink].into();
     let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
