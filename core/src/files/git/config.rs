@@ -1,16 +1,16 @@
-//! Whether a git configuration is harmless: it says nothing but what `git init`, `clone`, `commit`
-//! and `branch` write.
+//! Whether a git configuration is harmless: it has only keys that `git init`, `clone`, `commit` and
+//! `branch` write.
 //!
-//! Git has hundreds of keys, and a good part of them names programs to run (protected-paths G2,
-//! G10, G14). So the list is of what may be said; a key that is not on it, an include, and a line
-//! that this parser does not understand are all harmful. The grammar is that of git's config.c.
+//! Git has hundreds of keys, and many of them name programs to run (protected-paths G2, G10, G14).
+//! So the list has the harmless keys. A key that is not on it, an include, and a line that this
+//! parser does not understand are all harmful. The grammar is that of git's config.c.
 
-/// What is left to read.
+/// The text that is not read yet.
 struct ConfigReader<'a> {
     rest: &'a [u8],
 }
 
-/// Not understood.
+/// The configuration can not be parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MalformedConfig;
 
@@ -26,7 +26,7 @@ pub fn is_harmless(config: &[u8]) -> bool {
     outcome.is_ok() && harmless
 }
 
-/// Told of a section, a key in it and the value.
+/// Called with a section, a key in it, and the value.
 pub type KeyVisitor<'t> = dyn FnMut(&ConfigSection, &[u8], Option<&[u8]>) + 't;
 
 pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), MalformedConfig> {
@@ -51,7 +51,7 @@ impl ConfigReader<'_> {
     fn next(&mut self) -> Option<u8> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
-        // A carriage return counts only on its own.
+        // A carriage return before a newline is skipped.
         if *first == b'\r' && rest.first() == Some(&b'\n') {
             self.rest = &rest[1..];
             return Some(b'\n');
@@ -72,7 +72,7 @@ impl ConfigReader<'_> {
                 _ => return Err(MalformedConfig),
             }
         }
-        // The old way to write a subsection.
+        // The old syntax of a subsection.
         match name.iter().position(|byte| *byte == b'.') {
             Some(dot) => {
                 let subsection = name.split_off(dot + 1);
@@ -158,7 +158,7 @@ impl ConfigReader<'_> {
                 }
                 b'"' => {
                     quoted = !quoted;
-                    // What was quoted is kept to its last space.
+                    // Quoted text keeps its last spaces.
                     kept = value.len();
                     continue;
                 }
@@ -179,13 +179,13 @@ impl ConfigReader<'_> {
     }
 }
 
-/// May this be said? `value` is None for a key alone, which means true.
+/// Is this setting harmless? `value` is None for a key alone, which means true.
 pub fn allowed(section: &ConfigSection, key: &[u8], value: Option<&[u8]>) -> bool {
     let text = value.unwrap_or(b"true");
     match (section.name.as_slice(), section.subsection.as_deref(), key) {
         (b"core", None, b"repositoryformatversion") => matches!(text, b"0" | b"1"),
-        // True makes the directory a repository without a work tree: git init and clone say so only
-        // in bare ones.
+        // True makes the directory a bare repository. git init and clone write it only in bare
+        // ones.
         (b"core", None, b"bare") => text.eq_ignore_ascii_case(b"false"),
         (
             b"core",
@@ -230,7 +230,7 @@ fn is_line(text: &[u8]) -> bool {
     !text.iter().any(u8::is_ascii_control)
 }
 
-/// A word: no option, no address, no path above.
+/// A plain word: no option, no URL, no path upwards.
 fn is_plain(text: &[u8]) -> bool {
     let letter = |byte: &u8| {
         byte.is_ascii_alphanumeric()
@@ -249,7 +249,7 @@ fn is_refspec(text: &[u8]) -> bool {
     text.starts_with(b"refs/") && text.iter().all(letter)
 }
 
-/// An address on a network: no program (`ext::`), no option, no place on this machine.
+/// A network URL: no program (`ext::`), no option, no local path.
 fn is_remote_url(url: &[u8]) -> bool {
     if !is_line(url)
         || url.contains(&b' ')

@@ -13,12 +13,12 @@ const GIT_TABLE_TSV: &str = include_str!("../../../../src/paddock/policy/git.tsv
 pub struct GitPart {
     /// Relative to the git directory; `*` stands for one name.
     pub path: &'static str,
-    /// What its content can be, if that can be harmless.
+    /// The role of its content, if some content is harmless.
     pub role: Option<Role>,
     held: &'static str,
 }
 
-/// What the value of a configuration key is.
+/// The kind of value of a configuration key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigKeyKind {
     Include,
@@ -32,13 +32,13 @@ pub enum ConfigKeyKind {
 #[derive(Debug, Default)]
 pub struct GitTable {
     pub parts: Vec<GitPart>,
-    /// The last names of the parts that are checked in the end.
+    /// The last names of the parts that the last scan checks.
     pub checked: Vec<Box<CStr>>,
-    /// Where a git directory holds further ones.
+    /// Where a git directory contains other ones.
     pub layouts: Vec<&'static str>,
-    /// What goes on with the name of a branch.
+    /// Parts that end with the name of a branch.
     pub branches: Vec<&'static str>,
-    /// In the order of their names.
+    /// Sorted by name.
     keys: Vec<(&'static str, ConfigKeyKind)>,
 }
 
@@ -66,7 +66,7 @@ pub fn table() -> &'static GitTable {
     })
 }
 
-/// The roles of which some content is harmless.
+/// The roles with harmless content.
 fn role_of(name: &str) -> Option<Role> {
     match name {
         "config" => Some(Role::Config),
@@ -92,7 +92,7 @@ fn key_of(name: &str) -> ConfigKeyKind {
 }
 
 impl GitTable {
-    /// A key that the table does not have may name a program.
+    /// A key that is not in the table may name a program.
     pub fn key(&self, section: &[u8], key: &[u8]) -> ConfigKeyKind {
         let find =
             |name: &[u8]| self.keys.binary_search_by(|(known, _)| known.as_bytes().cmp(name)).ok();
@@ -101,7 +101,7 @@ impl GitTable {
         found.map_or(ConfigKeyKind::Program, |at| self.keys[at].1)
     }
 
-    /// What is read-only in a git directory and in those that it holds, as patterns without a
+    /// The read-only parts of a git directory and of those inside it, as patterns without a
     /// beginning.
     pub fn protected(&self) -> impl Iterator<Item = String> {
         let own = self
@@ -116,7 +116,7 @@ impl GitTable {
         own.chain(held)
     }
 
-    /// Is it a part of git's own, and not a work tree that lies in a git directory?
+    /// Is it a part of git's own, and not a work tree inside a git directory?
     pub fn has_part(&self, name: &[u8]) -> bool {
         self.parts.iter().any(|part| part.path.as_bytes() == name)
     }

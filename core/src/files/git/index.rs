@@ -1,8 +1,8 @@
 //! The paths in a git index.
 //!
-//! `git checkout .` and `git restore .` write each entry that misses in the work tree, and do not
-//! check its path: an entry `.git/hooks/post-checkout` becomes a hook, and runs at once. So an
-//! index that a command leaves is read to its end. The format is that of git's
+//! `git checkout .` and `git restore .` write each entry that is missing in the work tree, and do
+//! not check its path. An entry `.git/hooks/post-checkout` becomes a hook, and runs at once. So the
+//! guard reads an index that a command leaves to its end. The format is that of git's
 //! Documentation/gitformat-index, versions 2 to 4.
 
 const HEADER_BYTES: usize = 12;
@@ -15,13 +15,13 @@ const NAME_LENGTH_MASK: u16 = 0x0fff;
 /// SHA-1 and SHA-256. The index does not say which; the configuration does.
 const HASH_BYTES: [usize; 2] = [20, 32];
 
-/// Does git find nothing in it but paths of the work tree? One that no format fits is not harmless.
+/// Does the index have only paths of the work tree? An index of an unknown format is not harmless.
 pub fn is_harmless(index: &[u8]) -> bool {
     let mut read = HASH_BYTES.iter().filter_map(|hash| has_plain_paths(index, *hash)).peekable();
     read.peek().is_some() && read.all(|plain| plain)
 }
 
-/// None: the index is not of this format.
+/// None: the index does not have this format.
 fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
     let body = index.get(..index.len().checked_sub(hash)?)?;
     if body.get(..4)? != b"DIRC" {
@@ -60,7 +60,7 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
             path.clear();
         }
         path.extend_from_slice(name);
-        // Git cuts a name by its length, where that is written. No entry is without a name.
+        // Git cuts a name at its length field, if it is set. Every entry has a name.
         if path.is_empty() || (path.len() != length && length != usize::from(NAME_LENGTH_MASK)) {
             return None;
         }
@@ -79,7 +79,7 @@ fn terminated(bytes: &[u8]) -> Option<&[u8]> {
     Some(&bytes[..bytes.iter().position(|byte| *byte == 0)?])
 }
 
-/// How many letters of the path before are left out, and where the rest of the name begins.
+/// The number of letters that are dropped from the previous path, and the start of the rest.
 fn prefix(entry: &[u8], begin: usize) -> Option<(usize, usize)> {
     let mut at = begin;
     let mut byte = *entry.get(at)?;
@@ -103,7 +103,7 @@ fn has_extension(mut rest: &[u8], name: &[u8]) -> bool {
     false
 }
 
-/// As `verify_path` of git's read-cache.c has it, on every file system.
+/// As `verify_path` in git's read-cache.c, for every file system.
 fn is_plain(path: &[u8], directory: bool) -> bool {
     let path = if directory { path.strip_suffix(b"/").unwrap_or(path) } else { path };
     path.split(|byte| *byte == b'/').all(|name| {

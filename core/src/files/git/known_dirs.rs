@@ -1,25 +1,25 @@
-//! Which directories are git's, and where in one a path lies.
+//! Which directories are git directories, and the location of a path in one.
 //!
-//! A directory is git's by its name, `.git`, or by its parts: then it is known by its path, from
-//! the first survey of a run on. Such a directory is pinned with all above it, so the command can
-//! not move it. If it is moved outside, the guard meets it at its new path and adds that. One that
-//! appears later is taken away.
+//! A directory is git's by its name, `.git`, or by its parts. In the second case it is known by its
+//! path, from the first scan of a run on. Such a directory is pinned with all directories above it,
+//! so the command can not move it. If the host moves it, the guard finds it at its new path and
+//! adds that. A new one is quarantined.
 
 use crate::files::patterns::case_fold;
 
 use super::{Role, git_table};
 
-/// Directories that are git's by their parts, by whole path.
+/// Directories that are git's by their parts, by absolute path.
 #[derive(Debug, Default)]
 pub struct KnownGitDirs {
     dirs: Vec<Vec<u8>>,
 }
 
-/// What the git directory is for that a path lies in.
+/// The kind of git directory that contains a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GitDirKind {
     Repository,
-    /// A linked work tree.
+    /// The entry of a linked work tree.
     Entry,
     Submodule,
 }
@@ -40,7 +40,7 @@ pub fn is_git_name(name: &[u8], folding: bool) -> bool {
 }
 
 impl KnownGitDirs {
-    /// False: it was known.
+    /// False: it was already known.
     pub fn add(&mut self, path: &[u8]) -> bool {
         let new = !self.dirs.iter().any(|dir| dir == path);
         if new {
@@ -60,7 +60,7 @@ impl KnownGitDirs {
     }
 
     /// The innermost git directory that a path is or lies in, by the length of its path. Exceptions
-    /// rest on the answer, so no name in other letters is taken for `.git`: patterns do that only
+    /// depend on the answer, so only the exact letters `.git` count here. Patterns ignore case
     /// where the file system does.
     fn around(&self, path: &[u8]) -> Option<usize> {
         let ends = path
@@ -72,8 +72,8 @@ impl KnownGitDirs {
         ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], false))
     }
 
-    /// Does git write to what lies in this directory? A work tree may lie in a git directory of
-    /// another name, and is none of it.
+    /// Does git write into this directory? A work tree may be inside a git directory of another
+    /// name, and is not part of it.
     pub fn holds(&self, dir: &[u8], folding: bool) -> bool {
         let named = dir.split(|byte| *byte == b'/').any(|name| is_git_name(name, folding));
         named
@@ -100,7 +100,7 @@ impl KnownGitDirs {
         last(worktrees) == b"worktrees" && self.is_git(parent(worktrees), false)
     }
 
-    /// The role that a path has, if it is one that can be harmless.
+    /// The role of a path, if its content can be harmless.
     pub fn role(&self, path: &[u8]) -> Option<Role> {
         let GitLocation { of, names } = self.inside(path)?;
         if names.is_empty() {
@@ -109,7 +109,7 @@ impl KnownGitDirs {
         let fits = |part: &&git_table::GitPart| {
             let pattern: Vec<&str> = part.path.split('/').collect();
             let from = names.len().checked_sub(pattern.len());
-            // How many names a submodule's own name has can not be told.
+            // The number of components in a submodule's name is not known.
             from.is_some_and(|from| from == 0 || of == GitDirKind::Submodule)
                 && pattern
                     .iter()
@@ -122,7 +122,7 @@ impl KnownGitDirs {
         let in_entry =
             pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
         let stands = match of {
-            // A linked work tree has an index and an unfinished rebase of its own.
+            // A linked work tree has its own index and its own unfinished rebase.
             _ if matches!(role, Role::Index | Role::Number) => true,
             GitDirKind::Entry => in_entry,
             GitDirKind::Repository | GitDirKind::Submodule => !pointer,
@@ -131,13 +131,13 @@ impl KnownGitDirs {
     }
 
     /// Is this the name of a branch, or a directory of such names, in the repository of a
-    /// submodule? It may be called like a part of a git directory. No name of a branch begins with
-    /// a dot (git-check-ref-format), so no further repository that is called `.git` is one; one
-    /// that git knows by its parts is a git directory of its own.
+    /// submodule? It may look like a part of a git directory. A branch name does not begin with a
+    /// dot (git-check-ref-format), so a nested `.git` is no branch. A nested repository that is
+    /// known by its parts is a git directory of its own.
     pub fn is_branch(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let (of, names) = in_layout(&path[end..]);
-        // The first name is that of the submodule, if its repository is not known by itself.
+        // The first component is the submodule's, if its repository is not known by itself.
         let first = usize::from(of == GitDirKind::Submodule);
         git_table::table().branches.iter().any(|branch| {
             let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
@@ -152,16 +152,16 @@ impl KnownGitDirs {
         })
     }
 
-    /// Is this where `git worktree add` makes the entry of a work tree? The repository is one that
-    /// git would find from outside: none that lies in another one's git directory, but for those
-    /// that were there before.
+    /// Is this the path where `git worktree add` makes the entry of a work tree? The repository
+    /// must be one that git would find from outside: not inside another git directory, unless it
+    /// was there before.
     pub fn is_place_of_entry(&self, path: &[u8]) -> bool {
         let git = parent(parent(path));
         self.is_entry(path)
             && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
     }
 
-    /// Do the patterns for the git directory above hold this one's parts too?
+    /// Do the patterns of the outer git directory also match this one's parts?
     pub fn is_covered(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let part = [&path[end..], b"/config"].concat();
@@ -169,8 +169,8 @@ impl KnownGitDirs {
     }
 }
 
-/// What a path in a git directory belongs to, and the names from there on; of a submodule's, with
-/// the name of the submodule.
+/// The kind of git directory that a path belongs to, and the components from there on. For a
+/// submodule they include its name.
 fn in_layout(inside: &[u8]) -> (GitDirKind, Vec<&[u8]>) {
     let names: Vec<&[u8]> =
         inside.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();

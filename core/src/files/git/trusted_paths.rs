@@ -1,10 +1,10 @@
-//! What the configuration of a repository in the workspace makes git obey: hooks, attributes,
-//! includes, programs.
+//! The paths that the configuration of a repository in the workspace makes git trust: hooks,
+//! attributes, includes, programs.
 //!
-//! The plan knows what the workspace's own repository names. Others lie below it, with values that
-//! are meant from their own work trees. Files that a configuration includes are read as well,
-//! whatever the condition. Every file that the words of a value spell counts; a value that git
-//! itself writes names nothing.
+//! The plan knows those of the workspace's own repository. Other repositories lie below it, with
+//! values that are relative to their own work trees. Included files are read as well, whatever the
+//! condition is. Every file that the words of a value name counts. A value that git itself writes
+//! names nothing.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
@@ -19,31 +19,31 @@ use super::known_dirs::{last, parent};
 
 /// No command in a configuration has more words that matter.
 const MAX_COMMAND_WORDS: usize = 64;
-/// That one configuration includes, and those include.
+/// Files that one configuration includes, directly and indirectly.
 const MAX_INCLUDED_FILES: usize = 100;
-/// Git has no limit; nobody writes a longer one.
+/// Git has no limit. No usual configuration is longer.
 pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
 
-/// A file of git's that can not be read: what it makes git obey is not known.
+/// A git file that can not be read: the paths that it makes git trust are not known.
 #[derive(Debug)]
 pub struct UnreadableGitFile {
     pub path: Vec<u8>,
     pub source: Errno,
 }
 
-/// One line of a configuration that says more than git itself writes.
+/// One line of a configuration that git itself would not write.
 struct ConfigLine {
     file: Vec<u8>,
     key: ConfigKeyKind,
     value: Vec<u8>,
 }
 
-/// What a configuration makes git obey, as whole paths.
+/// The absolute paths that a configuration makes git trust.
 #[derive(Debug, Default)]
 pub struct TrustedPaths {
     pub paths: Vec<Vec<u8>>,
-    /// The directories that relative values are meant from. In another place the same values mean
-    /// other files.
+    /// The directories that relative values are resolved from. From another directory the same
+    /// values mean other files.
     pub bases: Vec<Vec<u8>>,
 }
 
@@ -53,7 +53,7 @@ impl TrustedPaths {
         self.bases.extend(other.bases);
     }
 
-    /// Adds what one value means from a directory.
+    /// Adds the paths of one value, resolved from a directory.
     fn add(&mut self, base: &[u8], value: &[u8], paths: Vec<Vec<u8>>) {
         let is_spelled = |path: &Vec<u8>| value.windows(path.len()).any(|part| part == path);
         if !paths.iter().all(is_spelled) {
@@ -63,8 +63,8 @@ impl TrustedPaths {
     }
 }
 
-/// `file` is the configuration itself, `top` the work tree that its values are meant from; without
-/// one, every work tree that the repository has.
+/// `file` is the configuration itself. `top` is the work tree that its values are resolved from;
+/// without it, every work tree of the repository.
 pub fn by(
     file: &[u8],
     content: &[u8],
@@ -75,7 +75,7 @@ pub fn by(
     let mut files = vec![file.to_vec()];
     note(file, content, &mut lines);
     let (mut trusted, mut next) = (TrustedPaths::default(), 0);
-    // What is noted grows while files are read that it names.
+    // The list grows while included files are read.
     while next < lines.len() {
         let ConfigLine { file: own, key, value } = &lines[next];
         next += 1;
@@ -92,7 +92,7 @@ pub fn by(
         match read_file(&included, &mut content) {
             Ok(()) if files.len() < MAX_INCLUDED_FILES => note(&included, &content, &mut lines),
             Ok(()) => return Err(UnreadableGitFile { path: included, source: Errno::MFILE }),
-            // Nothing is there, or nothing that git reads.
+            // The file does not exist, or git does not read it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
             Err(source) => return Err(UnreadableGitFile { path: included, source }),
         }
@@ -104,8 +104,8 @@ pub fn by(
     let own = parent(file);
     let tops = match top {
         Some(top) => vec![top.to_vec()],
-        // Git takes the last work tree that is said for the repository's own, and what is linked to
-        // it as it is.
+        // Git uses the last configured work tree for the repository itself, and linked work trees
+        // as they are.
         None => {
             let lines = lines.iter().filter(|lines| lines.key == ConfigKeyKind::WorkTree);
             lines.map(|lines| resolved(own, &lines.value)).chain(tops_of(own)?).collect()
@@ -126,14 +126,14 @@ pub fn by(
         }
     }
     if trusted.bases.iter().any(|base| tops.contains(base)) {
-        // Where the work trees are is said from here.
+        // The paths of work trees are relative to this directory.
         trusted.bases.push(own.to_vec());
     }
     Ok(trusted)
 }
 
-/// What the configurations of a repository and of one of its work trees make git obey in a work
-/// tree at `top`.
+/// The paths that the configurations of a repository and of one of its work trees make git trust in
+/// a work tree at `top`.
 pub fn by_all(
     common: &[u8],
     git_dir: &[u8],
@@ -151,7 +151,7 @@ pub fn by_all(
     Ok(trusted)
 }
 
-/// The first line of a file; None, if git reads none there.
+/// The first line of a file. None: git reads no such file there.
 pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let mut content = Vec::new();
     match read_file(&path, &mut content) {
@@ -163,7 +163,7 @@ pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     }
 }
 
-/// Git stops at a mistake, and may have obeyed what comes before it.
+/// Git stops at a syntax error, and may have used the lines before it.
 fn note(file: &[u8], content: &[u8], lines: &mut Vec<ConfigLine>) {
     let _ = config::each(content, &mut |section, key, value| {
         if let (false, Some(value)) = (config::allowed(section, key, value), value) {
@@ -173,7 +173,7 @@ fn note(file: &[u8], content: &[u8], lines: &mut Vec<ConfigLine>) {
     });
 }
 
-/// Through links, as git reads it.
+/// Follows links, as git does.
 pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
@@ -186,8 +186,8 @@ pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
     }
 }
 
-/// The work trees that a git directory is for: its own, and those that are linked to it; of a
-/// linked one's entry, that one.
+/// The work trees of a git directory: its own, and the linked ones. For the entry of a linked work
+/// tree, that one.
 fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     if last(parent(git)) == b"worktrees" {
         return Ok(vec![linked_by(git)?.unwrap_or_else(|| git.to_vec())]);
@@ -198,7 +198,7 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let listed = match rustix::fs::open(&entries[..], flags, Mode::empty()) {
         Ok(dir) => rustix::fs::Dir::new(dir).map_err(failed)?,
-        // Git takes it for no directory of entries either.
+        // Git does not use it as a directory of entries either.
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(tops),
         Err(source) => return Err(failed(source)),
     };
@@ -211,26 +211,26 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     Ok(tops)
 }
 
-/// `gitdir` in the entry of a linked work tree is where its `.git` lies.
+/// `gitdir` in the entry of a linked work tree is the path of its `.git`.
 pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let written = first_line([entry, b"/gitdir"].concat())?;
     Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }
 
-/// The files that the words of a command spell: by a path, also where nothing lies yet, or by a
-/// name in a directory among them.
+/// The files that the words of a command name: by a path, also a missing one, or by a name in a
+/// directory of the list.
 fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let letter =
         |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
     let mut words: Vec<&[u8]> =
         command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
     words.truncate(MAX_COMMAND_WORDS);
-    // Of a command in a command (sh -c) too.
+    // Also for a command inside a command (sh -c).
     let mut with_blanks = words_with_blanks(command);
     with_blanks
         .extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
     words.extend(with_blanks.iter().map(Vec::as_slice).take(MAX_COMMAND_WORDS));
-    // `$(git rev-parse --show-toplevel)/tools/watch`: what comes before the slash may be the work
+    // `$(git rev-parse --show-toplevel)/tools/watch`: the text before the slash may be the work
     // tree.
     let expands = command.iter().any(|byte| b"$`".contains(byte));
     let below = |word: &[u8]| {
@@ -260,7 +260,7 @@ fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile
     Ok(found)
 }
 
-/// With the home directory where a shell would put it.
+/// Inserts the home directory as a shell does.
 fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(command.len());
     let mut rest = command;
@@ -284,8 +284,8 @@ fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The words of a shell that hold blanks, by quotes or backslashes; others are found without
-/// knowing of those.
+/// The shell words that contain blanks, by quotes or backslashes. Other words are found without
+/// parsing quotes.
 fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
     let (mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None);
     let mut letters = command.iter().copied();
@@ -307,10 +307,10 @@ fn is(path: &[u8], file_type: FileType) -> Result<bool, UnreadableGitFile> {
     match rustix::fs::lstat(path) {
         Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == file_type),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-        // A word need not be a path at all.
+        // A word need not be a path.
         Err(Errno::NAMETOOLONG) if is_too_long(path) => Ok(false),
-        // What lies in a directory that is shut, or behind a link that leads nowhere, may be opened
-        // again: it counts as a file.
+        // A path in a shut directory, or behind a link that leads nowhere, may become readable
+        // again. It counts as a file.
         Err(Errno::ACCESS | Errno::LOOP) => Ok(file_type == FileType::RegularFile),
         Err(source) => Err(UnreadableGitFile { path: path.to_vec(), source }),
     }
@@ -321,7 +321,7 @@ fn is_too_long(path: &[u8]) -> bool {
     path.len() >= 4096 || path.split(|byte| *byte == b'/').any(|name| name.len() > 255)
 }
 
-/// By the letters alone.
+/// Resolved by text, without following links.
 pub fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     let base = if written.starts_with(b"/") { &b""[..] } else { base };

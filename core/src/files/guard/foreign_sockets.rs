@@ -1,8 +1,8 @@
-//! Sockets that appear, and whether somebody can be reached by them.
+//! Sockets that appear, and whether a process answers there.
 //!
-//! A socket has its name before anybody answers there (bind(2) makes the file first). So one that
-//! is silent is looked at again for a while; one that stays silent stays so for good, because no
-//! file that is there is ever bound.
+//! A socket has its name before a process listens there (bind(2) makes the file first). So a silent
+//! socket is checked again for a while. After that it stays silent: an existing file is never
+//! bound.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ const MAX_SILENT_SOCKETS: usize = 1000;
 
 #[derive(Debug)]
 struct SilentSocket {
-    /// The tree, and the path there.
+    /// The tree, and the path in it.
     place: (usize, Vec<u8>),
     identity: Identity,
     next: Instant,
@@ -55,7 +55,7 @@ impl SilentSockets {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// True: somebody answers now, and is to be covered.
+    /// True: a process answers now, and the socket has to be covered.
     pub fn look_again(
         &mut self,
         roots: &TreeRoots,
@@ -88,7 +88,7 @@ impl SilentSockets {
                     silent
                 }
                 Ok(_) | Err(Errno::NOENT) => false,
-                // The command has shut or replaced a directory on the way, and can put it back.
+                // The command has shut or replaced a directory on the path, and can undo that.
                 Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) => {
                     one.pause = one.pause.min(LAST_PAUSE / 2);
                     true

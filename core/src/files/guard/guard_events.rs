@@ -1,5 +1,5 @@
-//! The events of the watched directories: read, and judged in an order that leaves no denied name
-//! waiting.
+//! Reads the events of watched directories, and judges them in an order that lets no denied name
+//! wait.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -20,19 +20,19 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 
 const EVENT_BUFFER_BYTES: usize = 32 * 1024;
-/// Events that wait here. The kernel keeps the rest, and says when it can not.
+/// Events that wait here. The kernel queues the rest, and reports an overflow.
 const MAX_PENDING_EVENTS: usize = 32 * 1024;
 const MAX_OPEN_DIRS: usize = 16;
 const APPEARED: ReadFlags = ReadFlags::CREATE.union(ReadFlags::MOVED_TO);
 
-/// Events that wait to be judged, with their names one after the other, each with its NUL.
+/// Events that wait to be judged, with their names in one buffer, each with its NUL.
 #[derive(Default)]
 pub(super) struct PendingEvents {
     pub events: Vec<PendingEvent>,
     names: Vec<u8>,
-    /// How many of them were judged.
+    /// The number of judged events.
     judged: usize,
-    /// When they were read: each time stands for those up to a number.
+    /// When they were read. Each time is for the events up to a number.
     read: VecDeque<(usize, Instant)>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct PendingEvent {
     pub watch: i32,
     pub what: ReadFlags,
     name: Range<usize>,
-    /// It was judged before its turn.
+    /// It was judged out of order.
     done: bool,
 }
 
@@ -49,7 +49,7 @@ impl PendingEvents {
         self.judged == self.events.len()
     }
 
-    /// When the oldest of those that wait was read.
+    /// When the oldest pending event was read.
     fn since(&self) -> Option<Instant> {
         self.read.front().map(|(_, since)| *since)
     }
@@ -68,7 +68,7 @@ impl PendingEvents {
     }
 }
 
-/// A directory whose events are being judged.
+/// An open directory whose events are being judged.
 pub(super) struct OpenDir {
     number: u32,
     fd: OwnedFd,
@@ -76,7 +76,7 @@ pub(super) struct OpenDir {
 }
 
 impl Guard {
-    /// Takes the events that the kernel has. False: there were none.
+    /// Reads the kernel's events. False: there were none.
     pub(super) fn read(&mut self) -> Result<bool, GuardError> {
         self.open_dirs.clear();
         if self.pending.is_empty() {
@@ -95,7 +95,7 @@ impl Guard {
         Ok(any)
     }
 
-    /// Events were lost: all is looked through instead of judging those that are left.
+    /// Events were lost: everything is scanned, and the remaining events are dropped.
     fn make_up_for_lost(&mut self) -> Result<(), GuardError> {
         self.state.lost = true;
         self.note_ends();
@@ -105,8 +105,8 @@ impl Guard {
         if self.state.finishing { Ok(()) } else { self.patrol(true) }
     }
 
-    /// Judges no event that waits any more. What went away counts all the same: what is found at
-    /// its name is new.
+    /// Drops the pending events. Names that went away still count: a new object at such a name is
+    /// new.
     pub(super) fn note_ends(&mut self) {
         for at in self.pending.judged..self.pending.events.len() {
             let PendingEvent { watch, what, .. } = self.pending.events[at];
@@ -124,7 +124,7 @@ impl Guard {
         self.pending.clear();
     }
 
-    /// Takes one buffer of events. False: there were none.
+    /// Reads one buffer of events. False: there were none.
     fn note(&mut self) -> Result<bool, GuardError> {
         self.buffer.resize(EVENT_BUFFER_BYTES, MaybeUninit::uninit());
         let mut reader = Reader::new(&self.inotify, &mut self.buffer);
@@ -153,7 +153,7 @@ impl Guard {
         Ok(true)
     }
 
-    /// Judges the events of names that are denied, and opens nothing for others.
+    /// Judges the events of denied names, and opens nothing for others.
     pub(super) fn judge_denied(&mut self) -> Result<(), GuardError> {
         let new =
             self.pending.read.iter().rev().nth(1).map_or(self.pending.judged, |(end, _)| *end);
@@ -180,7 +180,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Judges events in their order, until it is time to look for new ones.
+    /// Judges events in order, until it is time to read new ones.
     pub(super) fn judge_waiting(&mut self, until: Instant) -> Result<(), GuardError> {
         while !self.pending.is_empty() {
             let Some(since) = self.pending.since() else { break };
@@ -242,8 +242,8 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// A socket, a symlink in a git directory, or another name of a file that is closed. Asked of
-    /// every new file: the directory is opened once for all that come together.
+    /// Is it a socket, a symlink in a git directory, or another name of a closed file? Asked for
+    /// every new file: the directory is opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.state.nodes.get(number).map(|node| node.tree);
         let Some(is_copy) = tree.map(|tree| self.roots.trees[tree].is_copy()) else {
@@ -252,7 +252,7 @@ impl Guard {
         if is_copy && !self.state.closes_files() {
             return Ok(false);
         }
-        // Where it can not be told, it is looked at.
+        // If the kind is not known, the name is handled.
         let Ok(Some(open_dirs)) =
             self.approach(number).map(|found| found.then(|| self.open_dirs.last()).flatten())
         else {
@@ -267,14 +267,14 @@ impl Guard {
             FileType::RegularFile => self.state.closed(Identity::from(&stat)).is_some(),
             _ if is_copy => false,
             FileType::Socket => true,
-            // Whether it is in one is found out when it is looked at.
+            // `handle_name` finds out whether it is in a git directory.
             FileType::Symlink => self.names.guards_git,
             _ => false,
         })
     }
 
-    /// Opens a watched directory, from the one above it if that is near: it is the last one near
-    /// then. False: it is not there any more.
+    /// Opens a watched directory, from its parent if that is open. It becomes the last open one.
+    /// False: it does not exist any more.
     fn approach(&mut self, number: u32) -> Result<bool, Errno> {
         if let Some(at) = self.open_dirs.iter().position(|open_dirs| open_dirs.number == number) {
             let open_dirs = self.open_dirs.remove(at);
@@ -299,7 +299,7 @@ impl Guard {
             None => tree.open(&path, OFlags::PATH | OFlags::DIRECTORY),
         };
         let opened = match opened {
-            // Something happens in a directory that was shut, or lies in one.
+            // An event comes from a directory that was shut, or is inside one.
             Err(Errno::ACCESS) => self.state.open_shut(tree, &path),
             opened => opened,
         };
@@ -315,7 +315,7 @@ impl Guard {
         Ok(true)
     }
 
-    /// Nearly every new file is one of those.
+    /// Is the name without meaning? Nearly every new file is.
     fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
         let Some(node) = self.state.nodes.get(number) else { return true };
         let (state, folding, below) = (node.state, node.folding, node.below);
@@ -328,7 +328,7 @@ impl Guard {
             && !self.names.is_git(name, folding)
     }
 
-    /// Looks at a name in a watched directory, and at what lies below it.
+    /// Handles a name in a watched directory, and everything below it.
     fn look_at(&mut self, number: u32, name: &CStr) -> Result<(), GuardError> {
         let found = self.approach(number);
         let Some(node) = self.state.nodes.get(number) else { return Ok(()) };
@@ -339,15 +339,15 @@ impl Guard {
             Ok(true) => self.open_dirs.pop(),
             // The copy may still show it.
             Ok(false) if !tree.writable => None,
-            // It is not there any more. If it was renamed inside the trees, an event says so and it
-            // will be watched anew.
+            // It does not exist any more. If it was renamed inside the trees, an event reports that
+            // and it is watched again.
             Ok(false) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
                 self.state.unwatched(watch);
                 None
             }
-            // A directory on the way was shut by another user, for the command too, or is none now:
-            // later, then.
+            // Another user has shut a directory on the path, for the command too, or it is no
+            // directory now. The guard tries again later.
             Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 self.state.blind = true;
                 None

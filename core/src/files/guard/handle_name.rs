@@ -1,4 +1,4 @@
-//! What is done with a name that appeared.
+//! Handles a name that appeared.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -38,7 +38,7 @@ impl NameHandler<'_> {
         kind: CoverKind,
         known: bool,
     ) -> Result<(), WalkError> {
-        // With the mount on it. In a copy it was hidden by its path.
+        // It still has its mount. In a copy its path is hidden.
         let known = dir.tree.writable && known;
         let moved_along = known && !self.state.direct && !self.state.again;
         if self.state.finishing || moved_along {
@@ -63,7 +63,7 @@ impl NameHandler<'_> {
         for path in scan::pins(names, dir.tree, path, rule, dir.folding)? {
             walk::keep(&mut self.state.kept, &path)?;
             match scan::pin(dir.tree, &path) {
-                // What came in its place makes an event; the patrol finds where it is now.
+                // An object in its place makes an event. The patrol finds where it is now.
                 Err(WalkError::Moved { .. }) => self.state.blind = true,
                 pinned => self.state.covers.extend(pinned?),
             }
@@ -71,8 +71,8 @@ impl NameHandler<'_> {
         Ok(())
     }
 
-    /// A socket is the command's own, or a way out. Who made it is told inside. In a copy it is
-    /// reached by nobody.
+    /// A socket is the command's own, or leads outside. This is decided inside the sandbox. In a
+    /// copy no process outside reaches it.
     fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
         if dir.tree.is_copy() || self.state.finishing {
             return Ok(());
@@ -92,7 +92,7 @@ impl NameHandler<'_> {
         Ok(())
     }
 
-    /// A symlink at a denied name: what it leads to now is closed too.
+    /// A symlink at a denied name: its current target is closed too.
     fn mask_target(&mut self, dir: &Dir<'_>, name: &[u8]) -> Result<(), WalkError> {
         if self.state.finishing {
             return Ok(());
@@ -112,7 +112,7 @@ impl NameHandler<'_> {
         Ok(())
     }
 
-    /// Remembers a file that is covered now, so that it is covered under other names too.
+    /// Notes a covered file, so that its other names are covered too.
     fn close(
         &mut self,
         dir: &Dir<'_>,
@@ -145,7 +145,7 @@ impl NameHandler<'_> {
             Ok(RemovalResult::Quarantined { kept, whole }) => {
                 self.state.taken += 1;
                 self.state.events.push(GuardEvent::Quarantined { path, kept, whole });
-                // In the end there is nobody left to stop.
+                // At the end no process is left to stop.
                 if self.state.taken > MAX_QUARANTINED && !self.state.finishing {
                     Err(GuardError::TooManyTaken)
                 } else {
@@ -162,7 +162,7 @@ impl NameHandler<'_> {
                     self.state.failed.push(path.clone());
                     self.state.events.push(GuardEvent::Failed { path: path.clone(), source });
                 }
-                // During the run the scan at the end tries again.
+                // During the run: the last scan tries again.
                 if self.state.finishing {
                     self.failed(WalkError::Left { path, source })
                 } else {
@@ -172,8 +172,8 @@ impl NameHandler<'_> {
         }
     }
 
-    /// Is this a new symlink in a git directory? Git makes none that stays, and writes to most
-    /// names there without a look at what they are.
+    /// Is this a new symlink in a git directory? Git leaves none, and writes to most names there
+    /// without checking their type.
     fn is_planted(
         &self,
         names: &NamePatterns,
@@ -189,7 +189,7 @@ impl NameHandler<'_> {
             // gone, or no link any more
             Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL),
         };
-        // By this one `git init` finds out whether there are symlinks.
+        // `git init` makes this one to test for symlinks.
         if said == b"testing" {
             return false;
         }
@@ -197,7 +197,7 @@ impl NameHandler<'_> {
         self.state.through.binary_search(&one).is_err()
     }
 
-    /// A protected name that is new.
+    /// Handles a new protected name.
     fn judge_new(
         &mut self,
         names: &mut NamePatterns,
@@ -206,7 +206,7 @@ impl NameHandler<'_> {
         stat: &Stat,
     ) -> Result<Option<Below>, GuardError> {
         let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        // An exception is inside, or can be: what is in it is judged piece by piece.
+        // It contains an exception, or may: its entries are judged one by one.
         if directory && entry.look.opened_below {
             return Ok(Some(Below::Carved));
         }
@@ -215,7 +215,7 @@ impl NameHandler<'_> {
             self.take(dir, entry.name, None)?;
             return Ok(None);
         };
-        // Watched first, then read: what is written after the reading makes an event.
+        // Watched first, then read: a later write makes an event.
         let watched = (role != Role::Hooks && !self.state.finishing)
             .then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.state.content);
@@ -240,7 +240,7 @@ impl NameHandler<'_> {
         Ok(None)
     }
 
-    /// The file itself, and not its directory: it may be written under another name.
+    /// Watches the file itself, not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
         let opened = open_beneath::look(dir.fd, name.to_bytes())
             .and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
@@ -266,7 +266,7 @@ impl NameHandler<'_> {
         }
     }
 
-    /// Looks whether a directory has become a repository, which git finds when it is started there
+    /// Checks whether a directory has become a repository, which git finds when it is started there
     /// (protected-paths G10, G11).
     pub fn check_trap(&mut self, known: &KnownGitDirs, dir: &Dir<'_>) -> Result<(), GuardError> {
         let mut parts = GitParts::default();
@@ -278,7 +278,8 @@ impl NameHandler<'_> {
         self.take_trap(known, dir, parts)
     }
 
-    /// What git left behind and obeys. During the run git rewrites it all the time.
+    /// Checks the state that git left behind and trusts. During the run git rewrites it all the
+    /// time.
     fn check_state(
         &mut self,
         names: &mut NamePatterns,
@@ -339,7 +340,7 @@ impl Visitor for NameHandler<'_> {
         self.state.direct = false;
         if self.state.was_bare(dir) {
             let path = git::whole_path(dir);
-            // What lies in a `.git` is held by that name, wherever it is.
+            // A `.git` directory is held by its name, at any path.
             if !names.git.is_git(&path, false) && !names.git.is_covered(&path) {
                 self.state.moved.push(path);
             }
@@ -354,7 +355,7 @@ impl Visitor for NameHandler<'_> {
             if self.state.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
         match watch(self.inotify, dir.fd, appear(dir.tree) | disappear) {
             Ok(watch) => Ok(Some(self.state.nodes.put_dir(watch, dir))),
-            // It is listed all the same, and again and again from now on.
+            // It is listed anyway, and again and again from now on.
             Err(Errno::ACCESS | Errno::NOSPC | Errno::NOENT | Errno::NOTDIR) => {
                 self.state.blind = true;
                 Ok(Some(UNWATCHED))
@@ -363,7 +364,7 @@ impl Visitor for NameHandler<'_> {
         }
     }
 
-    /// The root of a tree was there at the start.
+    /// The root of a tree existed at the start.
     fn root(
         &mut self,
         _tree: &OpenTree,
@@ -424,7 +425,7 @@ impl Visitor for NameHandler<'_> {
                 self.close(dir, name, &stat, CoverKind::Lock)?;
                 Ok(Some(Below::Locked))
             }
-            // It came here together with the directory it is in.
+            // It moved here together with its directory.
             NameDecision::Protect(_) | NameDecision::OnPath if was_covered => {
                 Ok(Some(Below::Locked))
             }
@@ -455,7 +456,7 @@ impl Visitor for NameHandler<'_> {
 
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, GuardError> {
         let stat = match dir.stat(name) {
-            // The command took the right to search the directory away since it was opened.
+            // The command has removed the right to search the directory since it was opened.
             Err(Errno::ACCESS) => match self.state.give_rights(dir.fd) {
                 Ok(_) => dir.stat(name),
                 Err(error) => Err(error),
@@ -480,7 +481,7 @@ impl Visitor for NameHandler<'_> {
         }
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
         let Some(kind) = self.state.closed(Identity::from(&stat)) else { return Ok(()) };
-        // What is locked as a whole, or only read, needs no lock of its own.
+        // A tree that is locked as a whole or read-only needs no further lock.
         if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
             let known = Object::at(dir.fd, entry.name)
                 .is_ok_and(|object| object.is_among(&self.state.covered));
@@ -489,7 +490,7 @@ impl Visitor for NameHandler<'_> {
         Ok(())
     }
 
-    /// A list for people: what is too much for it is counted, and never stops the scan.
+    /// A list for people. Names that do not fit are counted, and never stop the scan.
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
         if !self.state.finishing {
             return;
@@ -512,10 +513,10 @@ impl Visitor for NameHandler<'_> {
         checked.and(self.take_trap(&names.git, dir, parts))
     }
 
-    /// A directory that the command has shut, or another user. In the end it gets its rights back.
-    /// Before, it does if names in it can be opened all the same, or if it is the root; else
-    /// nothing gets in before its owner gives himself the right to search it, and that is an event
-    /// of the directory above.
+    /// A directory that the command or another user has shut. At the end it gets its rights back.
+    /// Before, it gets them if names in it can still be opened, or if it is the root. Otherwise
+    /// nothing gets in until its owner restores the right to search it, and that is an event of the
+    /// directory above.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
@@ -532,14 +533,14 @@ impl Visitor for NameHandler<'_> {
                 return Ok(true);
             }
             if self.state.finishing {
-                // It appeared closed to the command too, as it is to this process: the command put
-                // nothing there.
+                // It was already closed for the command when it appeared: the command put nothing
+                // there.
                 if !can_be_searched && self.state.nodes.never_had(Identity::from(&stat)) {
                     return Ok(false);
                 }
                 return self.failed(failed(Errno::ACCESS)).map(|()| false);
             }
-            // Another user's: closed as a whole, as it would have been at the start.
+            // It belongs to another user: closed as a whole, as at the start.
             self.state.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
             self.state.shut.push(Object::at(object, c"").map_err(failed)?);
             return Ok(false);
@@ -552,7 +553,7 @@ impl Visitor for NameHandler<'_> {
         Ok(false)
     }
 
-    /// In the end only a signal stops the walk, and what concerns no single path.
+    /// At the end only a signal stops the walk, and an error that concerns no single path.
     fn goes_on(&mut self, error: GuardError) -> Result<(), GuardError> {
         match error {
             GuardError::Walk(error @ (WalkError::Interrupted | WalkError::Behind)) => {
@@ -566,10 +567,10 @@ impl Visitor for NameHandler<'_> {
         }
     }
 
-    /// In the end the rest is looked through all the same, and the first error is told.
+    /// At the end the rest is scanned anyway, and the first error is reported.
     fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
         match error {
-            // An event tells where it is now.
+            // An event reports its new path.
             WalkError::Moved { .. } if !self.state.finishing => {
                 self.state.blind = true;
                 Ok(())
