@@ -1,11 +1,11 @@
-//! Names of the home directory that are symlinks into what the command may write, and symlinks in
-//! its directories.
+//! Names in the home directory that are symlinks into writable trees, and symlinks in its
+//! directories.
 //!
-//! Programs outside obey `~/.bashrc` and `~/.gitconfig` wherever these lead: settings are often
-//! kept in a repository of their own, which is somebody's workspace. What such a name leads to is
-//! protected as the name itself would be, and so is every link on the way. The same holds for the
-//! links in a directory of the list, which stands for all that is in it. Names that are no links
-//! are found by the patterns for the home directory.
+//! Programs outside read `~/.bashrc` and `~/.gitconfig` wherever these lead. Settings are often in
+//! a repository of their own, which may be a workspace. The target of such a name is protected like
+//! the name itself, and so is every link on the way. The same holds for links in a listed
+//! directory, which stands for all its entries. The patterns of the home directory find names that
+//! are no links.
 
 use super::home_listing::{HomeEntry, HomeListing};
 use super::linked_dirs;
@@ -16,7 +16,7 @@ use super::walk::WalkError;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// `groups`: what is protected, among it the names of the home directory.
+/// `groups`: the protected names, with those of the home directory.
 pub fn protect_ends(
     names: &mut NamePatterns,
     home: &HomeListing<'_>,
@@ -48,7 +48,7 @@ pub fn protect_ends(
     Ok(())
 }
 
-/// Protects where a path leads, and `rest` below it, if that is elsewhere.
+/// Protects the target of a path, and `rest` below it, if the target is elsewhere.
 fn protect_end(
     names: &mut NamePatterns,
     path: &AbsPath,
@@ -61,7 +61,7 @@ fn protect_end(
     for link in followed.links.iter().filter(|link| held(link)) {
         names.add_path(NameRule::Link, link.as_bytes());
     }
-    // A place that was granted itself stays writable: the grant is a person's word.
+    // A path that a grant names stays writable: a person wrote the grant.
     let inner = |tree: &GrantedTree| {
         trees.iter().any(|other| {
             other.writable && tree.path != other.path && tree.path.is_within(&other.path)
@@ -76,7 +76,7 @@ fn protect_end(
     Ok(())
 }
 
-/// A name up to its first wildcard, by whole parts, and what comes after that.
+/// A name up to its first wildcard, by whole components, and the rest.
 fn fixed_part(name: &[u8]) -> (&[u8], &[u8]) {
     let Some(star) = name.iter().position(|byte| *byte == b'*') else { return (name, b"") };
     match name[..star].iter().rposition(|byte| *byte == b'/') {

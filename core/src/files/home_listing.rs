@@ -1,7 +1,7 @@
-//! One look at the home directory, and at those in it that programs share.
+//! One listing of the home directory, and of the shared directories in it.
 //!
-//! A plan names a hundred places under it that most homes do not have. Listing a few directories
-//! once answers for nearly all of them; a system call for each would be a fifth of a launch.
+//! A plan names a hundred paths that most homes do not have. Listing a few directories once answers
+//! nearly all of them. A system call for each would be a fifth of a launch.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,21 +11,21 @@ use rustix::path::Arg;
 
 use crate::plan::wire::bytes::{self, AbsPath};
 
-/// More than most homes hold; a longer listing costs more than it saves.
+/// More than most homes have. A longer listing costs more than it saves.
 const MAX_HOME_ENTRIES: usize = 1000;
 const LISTING_BUFFER_BYTES: usize = 32 * 1024;
 
-/// Where the places of a plan lie side by side. Each comes behind the one that it is in.
+/// Directories that contain many paths of a plan. Each comes after its parent.
 const SHARED_DIRS: [&str; 3] = [".config", ".local", ".local/share"];
 
 pub struct HomeListing<'p> {
     home: &'p AbsPath,
-    /// By their path below the home. A directory that can not be listed in one go is not here.
+    /// By their path below the home. A directory that does not fit into one buffer is missing here.
     listings: Vec<(&'static str, Listing)>,
 }
 
-/// In the order of their names. With the first letters of each: a number is compared in one step,
-/// and hundreds of places are looked for.
+/// Sorted by name, with the first letters of each as a number: that is compared in one step, for
+/// hundreds of paths.
 type Listing = Vec<(u64, Box<[u8]>, FileType)>;
 
 fn first_letters(name: &[u8]) -> u64 {
@@ -38,12 +38,12 @@ fn first_letters(name: &[u8]) -> u64 {
     }
 }
 
-/// What the listings say of a path.
+/// What the listings tell about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HomeEntry {
-    /// Neither the path nor what leads to it exists.
+    /// The path does not exist.
     Missing,
-    /// It is there under its own name: no symlink on the way from the home.
+    /// The path exists, without a symlink on the way from the home.
     Itself,
     Unknown,
 }
@@ -82,8 +82,7 @@ impl<'p> HomeListing<'p> {
         }
     }
 
-    /// What the innermost listing on the way says of the next name, and whether the path ends with
-    /// that.
+    /// The entry of the next component in the innermost listing, and whether the path ends with it.
     fn entry(&self, below: &[u8]) -> Option<(Option<FileType>, bool)> {
         let inside = |dir: &str| match dir {
             "" => Some(below),

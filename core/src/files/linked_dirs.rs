@@ -1,13 +1,12 @@
 //! Symlinks inside directories of settings and of secrets.
 //!
-//! A directory that is protected or denied stands for all that is in it, and a link in it for what
-//! it leads to: `~/.ssh/config` may lead to a repository of settings, which is somebody's
-//! workspace. So every start lists these directories, and each symlink in them counts like a name
-//! of the lists.
+//! A protected or denied directory stands for all its entries, and a link in it for its target:
+//! `~/.ssh/config` may lead to a repository of settings, which may be a workspace. So every start
+//! lists these directories, and each symlink in them counts like a listed name.
 //!
-//! The core does that, and not the plan. Plans are remembered, and programs write to such
-//! directories all the time: a plan that rests on their listings would be made anew at nearly every
-//! start. Python asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
+//! The core does that, not the plan. Plans are cached, and programs write to such directories all
+//! the time: a plan that depends on their listings would be compiled at nearly every start. Python
+//! asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
 
 use std::os::fd::OwnedFd;
 
@@ -22,11 +21,11 @@ use crate::kernel::resolved_path;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// The directory itself is the first. Deeper down programs keep what they make for themselves:
-/// toolchains and profiles of browsers have a hundred thousand directories. SECURITY.md says so.
+/// The directory itself is level one. Below the last level programs keep their own data: toolchains
+/// and browser profiles have a hundred thousand directories. SECURITY.md says so.
 const MAX_LEVELS: usize = 4;
-/// Programs that keep a history or a profile of thousands of directories there. Their settings lie
-/// one level higher.
+/// Directories in which programs keep a history or a profile of thousands of directories. Their
+/// settings are one level higher.
 const DATA_DIRS: [&str; 14] = [
     ".config/Code",
     ".config/Cursor",
@@ -43,7 +42,7 @@ const DATA_DIRS: [&str; 14] = [
     ".thunderbird",
     ".vscode-server",
 ];
-/// All together.
+/// Directories of all lists together.
 pub const MAX_LINKED_DIRS: usize = 20_000;
 
 /// The symlinks in those of `places` that are directories, or lead to one.
@@ -71,7 +70,7 @@ pub fn links_inside<'p>(
     Ok(found.links)
 }
 
-/// Where a place really lies. None: it is no directory.
+/// The resolved path of a directory. None: it is no directory.
 fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &AbsPath| {
@@ -86,12 +85,12 @@ fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
     }
     let real = match resolved_path::follow(place.as_bytes()) {
         Ok(way) => previously_writable::absolute(way.real).map_err(failed)?,
-        Err(Errno::LOOP) => return Ok(None), // it leads nowhere
+        Err(Errno::LOOP) => return Ok(None), // the link leads nowhere
         Err(source) => return Err(failed(source)),
     };
     match open(&real) {
         Ok(()) => Ok(Some(real)),
-        // Behind another user's directory: no program of this user gets there.
+        // It is inside another user's directory: no program of this user gets there.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
         Err(source) => Err(failed(source)),
     }
@@ -143,7 +142,7 @@ impl Visitor for LinkVisitor {
         Ok(None)
     }
 
-    /// Another user's is as good as empty: no program of this user gets there.
+    /// Another user's directory counts as empty: no program of this user gets there.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, WalkError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;

@@ -1,12 +1,12 @@
-//! Names that appear while a command runs.
+//! The guard of names that appear while a command runs.
 //!
 //! Every directory of the trees is watched (inotify) before it is listed, so a name is either
-//! listed or makes an event. A denied name that appears is masked again, inside; a protected one
-//! that was absent is taken away, unless it is one of git's own with harmless content. The kernel
-//! tells names, not objects: each one is looked up again, by descriptor, below a directory that is
-//! compared with the one watched, and what is found then is what is judged. Whoever changes names
-//! faster than they are judged gains time, and the scan at the end, when nothing runs any more,
-//! judges what he leaves.
+//! listed or makes an event. A denied name that appears is masked inside. A protected name that was
+//! absent is quarantined, unless it is one of git's own with harmless content. The kernel reports
+//! names, not objects. So the guard looks up each name again, by descriptor, below a directory that
+//! is compared with the watched one, and judges the object that it finds. A command that changes
+//! names faster than the guard gains only time: the last scan, when no process runs any more,
+//! judges what it leaves.
 
 mod flagged_names;
 mod foreign_sockets;
@@ -47,15 +47,15 @@ use overlay_view::OverlayView;
 pub use saved_state::{MissingTree, SavedState};
 use watches::{NO_NODE, Watches};
 
-/// Whoever makes more protected names than this is not at work.
+/// A command that makes more protected names than this is ended.
 const MAX_QUARANTINED: usize = 1000;
-/// Directories that can not be watched are looked through this often.
+/// Directories that can not be watched are scanned this often.
 const PATROL_INTERVAL: Duration = Duration::from_secs(1);
-/// One turn takes no longer, so that the supervisor gets to its signals.
+/// One turn takes at most this long, so that the supervisor can serve signals.
 const TURN_TIMEOUT: Duration = Duration::from_millis(50);
-/// So long other events are judged, before it is looked whether a denied name has appeared.
+/// Other events are judged for at most this long before the guard checks for new denied names.
 const EVENT_SLICE_TIMEOUT: Duration = Duration::from_millis(2);
-/// Rounds of the last scan, while it finds something.
+/// Rounds of the last scan, as long as it finds something.
 const MAX_LAST_SCAN_ROUNDS: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -95,21 +95,21 @@ impl GuardError {
     }
 }
 
-/// What became of a name.
+/// What the guard has done with a name.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GuardEvent {
-    /// Protected, absent at the start, and taken away; not whole, if it was too much to copy.
+    /// Protected, absent at the start, and quarantined. Not whole if it was too large to copy.
     Quarantined { path: AbsPath, kept: AbsPath, whole: bool },
-    /// Denied or protected, replaced or new, and covered again inside, so long after it could be
-    /// seen.
+    /// Denied or protected, replaced or new, and covered again inside. `window`: how long it could
+    /// be seen.
     Masked { path: AbsPath, window: Duration },
-    /// The same, but it could not be kept: it is gone.
+    /// Removed for good, because it could not be kept.
     Removed { path: AbsPath, source: Errno },
-    /// Should have been taken away.
+    /// It could not be quarantined.
     Failed { path: AbsPath, source: Errno },
 }
 
-/// Puts covers inside the sandbox, and says what became of each.
+/// Places covers inside the sandbox, and returns the result of each.
 pub type PlaceCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<CoverResult>, Errno> + 'a;
 
 pub struct Guard {
@@ -121,21 +121,21 @@ pub struct Guard {
     view: Option<OverlayView>,
     buffer: Vec<MaybeUninit<u8>>,
     pending: PendingEvents,
-    /// Directories that were opened for the events that are being judged, the last one last: so a
-    /// deep one is not opened from its root for each event.
+    /// Directories that are open for the events that are being judged, the last one last. So a deep
+    /// directory is not opened from its root for each event.
     open_dirs: Vec<OpenDir>,
-    /// Nothing has happened yet that the last scan would have to look at.
+    /// Nothing has happened yet that the last scan has to check.
     quiet: bool,
     last_patrol: Instant,
-    /// By the clock that files are stamped with.
+    /// By the clock of file timestamps.
     since: Timespec,
     flagged: FlaggedNames,
 }
 
 impl Guard {
-    /// Watches and lists the trees. What is found is to be covered before the command starts. What
-    /// lies in `left_out` is held by other means, and so are the files `closed`, under one of their
-    /// names; names that are taken away go to `taken`, which is made when it is needed.
+    /// Watches and lists the trees. The returned covers have to be placed before the command
+    /// starts. Paths in `left_out` are held by other means. So are the files `closed`, under one of
+    /// their names. Quarantined names go to `taken`, which is made when it is needed.
     pub fn arm(
         mut names: NamePatterns,
         trees: &[GrantedTree],
@@ -158,8 +158,8 @@ impl Guard {
                 u32,
                 GuardError,
             > {
-                // In what is only read, names that are denied by their path are held, and the
-                // directories on the way are few.
+                // In read-only trees the guard holds names that are denied by path. The directories
+                // above them are few.
                 let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
                 if !is_watched || dir.below == Below::Masked {
                     return Ok(NO_NODE);
@@ -193,8 +193,8 @@ impl Guard {
         Ok((guard, covers))
     }
 
-    /// A tree is a copy: what the command sees of it, and what of that is its own. From then on
-    /// that is looked at too.
+    /// Makes a tree a copy: `seen` is what the command sees, `own` what it has written. From then
+    /// on the guard checks both.
     pub fn show(&mut self, tree: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<(), GuardError> {
         self.view = OverlayView::of(&self.roots, tree, seen, own)?;
         Ok(())
@@ -204,7 +204,7 @@ impl Guard {
         &mut self.names
     }
 
-    /// The watched directories of a tree, relative to it, if there are no more than so many.
+    /// The watched directories of a tree, relative to it, if there are at most `most`.
     pub fn directories(&self, tree: &AbsPath, most: usize) -> Option<Vec<Vec<u8>>> {
         let index = self.roots.trees.iter().position(|rooted| rooted.path == *tree)?;
         let numbers: Vec<u32> = self.state.nodes.directories(index).take(most + 1).collect();
@@ -215,7 +215,8 @@ impl Guard {
         (numbers.len() <= most).then(|| numbers.into_iter().filter_map(path).collect())
     }
 
-    /// The watched directories of a tree but its root, relative to it, each with its number.
+    /// The watched directories of a tree without its root, relative to it, each with its inode
+    /// number.
     pub fn numbered(&self, tree: &AbsPath) -> Vec<(Vec<u8>, u64)> {
         let Some(index) = self.roots.trees.iter().position(|rooted| rooted.path == *tree) else {
             return Vec::new();
@@ -228,7 +229,7 @@ impl Guard {
         self.state.nodes.directories(index).filter_map(one).collect()
     }
 
-    /// The symlinks in git directories that were found at the start, and what they say.
+    /// The symlinks in git directories that were found at the start, and their targets.
     pub fn links_in_git(&self) -> Result<Vec<(AbsPath, &[u8])>, GuardError> {
         let mut found = Vec::new();
         if self.state.through.is_empty() {
@@ -259,7 +260,7 @@ impl Guard {
         self.inotify.as_fd()
     }
 
-    /// When the next turn is due even if nothing is readable.
+    /// When the next turn is due without an event.
     pub fn timeout(&self) -> Option<Duration> {
         if !self.pending.is_empty() {
             return Some(Duration::ZERO);
@@ -276,7 +277,7 @@ impl Guard {
         !readable[0].revents().is_empty() || self.timeout() == Some(Duration::ZERO)
     }
 
-    /// Judges what has appeared since. After an error the last scan looks at everything.
+    /// Judges new names. After an error the last scan checks everything.
     pub fn turn(
         &mut self,
         put_covers: &mut PlaceCovers<'_>,
@@ -293,11 +294,12 @@ impl Guard {
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
         let started = Instant::now();
-        // What waits has waited since we were woken; what comes later came after the last read.
+        // Pending names have waited since the supervisor woke up. Later ones came after the last
+        // read.
         let mut available = started;
         loop {
             let reading = Instant::now();
-            // Denied names come first, whatever else waits.
+            // Denied names come first.
             let any = self.read()?;
             if any {
                 self.judge_denied()?;
@@ -331,15 +333,15 @@ impl Guard {
         Ok(())
     }
 
-    /// The last scan. Nothing may run inside any more. A signal that comes from now on and asks
-    /// this process to end stops the scan. Ok: all of the trees was looked through; otherwise the
-    /// error is [`GuardError::Unfinished`].
+    /// The last scan. No process may run inside any more. From now on a signal that asks this
+    /// process to end stops the scan. Ok: all trees were scanned. Otherwise the error is
+    /// [`GuardError::Unfinished`].
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
         sys::forget_signals();
         self.walker.is_interrupted = Some(sys::is_asked_to_end);
         self.walker.deadline = None;
         let finished = self.scan_last(on_event);
-        // What was found before an error is told too.
+        // Events from before an error are reported too.
         self.state.events.drain(..).for_each(on_event);
         finished.map_err(|error| GuardError::Unfinished(Box::new(error)))
     }
@@ -371,29 +373,29 @@ impl Guard {
             }
         }
         if moved {
-            // Repositories are moved faster than they are looked through.
+            // The host moves repositories faster than the scan follows.
             return Err(WalkError::Moved { path: self.roots.trees[0].path.clone() }.into());
         }
         self.state.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// How many flagged names the last scan found beside those that it could note.
+    /// The number of flagged names that the last scan could not list.
     pub fn unlisted(&self) -> usize {
         self.state.unlisted
     }
 
-    /// Flagged names that were made or changed during the run, after the last scan.
+    /// Flagged names that were made or changed during the run. Called after the last scan.
     pub fn changed(&self) -> Vec<AbsPath> {
         self.flagged.changed(&self.roots, &self.state.flagged, self.since)
     }
 
-    /// What holds the watches. It is not to be closed by who can not wait: the kernel takes tens of
-    /// milliseconds to be sure that nobody looks at one any more.
+    /// The inotify descriptor. The kernel takes tens of milliseconds to close it, so the caller
+    /// passes it to `init_channel::abandon`.
     pub fn disband(self) -> OwnedFd {
         self.inotify
     }
 
-    /// Looks through everything that is watched.
+    /// Scans everything that is watched.
     fn patrol(&mut self, again: bool) -> Result<(), GuardError> {
         self.last_patrol = Instant::now();
         self.state.blind = false;
@@ -415,7 +417,7 @@ impl Guard {
         self.look_around()
     }
 
-    /// Looks through all that the command sees of its copy.
+    /// Scans everything that the command sees of its copy.
     fn look_around(&mut self) -> Result<(), GuardError> {
         match &mut self.view {
             Some(view) if !self.state.finishing => {
@@ -425,8 +427,8 @@ impl Guard {
         }
     }
 
-    /// Repositories that were moved: what git obeys is protected where they are now. True: all has
-    /// to be looked through again.
+    /// Repositories that were moved: the paths that git trusts are protected at their new location.
+    /// True: everything has to be scanned again.
     fn follow_moved(&mut self) -> Result<bool, GuardError> {
         for path in std::mem::take(&mut self.state.moved) {
             self.names.add_git_directory(&path).map_err(WalkError::from)?;
@@ -434,7 +436,7 @@ impl Guard {
         Ok(self.names.settle().map_err(WalkError::from)?)
     }
 
-    /// Directories that were watched before a symlink showed that they are closed.
+    /// Drops watches of directories that are closed because of a symlink that was found later.
     fn give_up_stale(&mut self) {
         let names = &self.names;
         for watch in self.state.nodes.failing(|node| names.is_current(node.state)) {
@@ -443,8 +445,7 @@ impl Guard {
         }
     }
 
-    /// What is covered: whether its name goes away has to be known, to tell a replacement from
-    /// something new.
+    /// Watches covered names: if one goes away, its replacement must not count as new.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
         let (mut covered, mut masked) = (Vec::new(), Vec::new());
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
@@ -462,7 +463,7 @@ impl Guard {
                         .close(self.inotify.as_fd(), fd.as_fd(), &stat, cover.kind)
                         .map_err(unwatched)?;
                 }
-                // It was replaced since, which is an event.
+                // It was replaced since, which makes an event.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(source) => return Err(unwatched(source)),
             }
@@ -485,7 +486,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Puts the covers in place and tells what happened.
+    /// Places the covers and reports the events.
     fn deliver(
         &mut self,
         available: Instant,
@@ -494,7 +495,7 @@ impl Guard {
     ) -> Result<(), GuardError> {
         self.state.direct = false;
         self.state.kept = 0;
-        // What is denied may be elsewhere in the copy as well, or instead.
+        // A denied name may be elsewhere in the copy too, or instead.
         if self.place(available, put_covers)? {
             self.look_around()?;
             self.place(available, put_covers)?;
@@ -503,7 +504,7 @@ impl Guard {
         Ok(())
     }
 
-    /// True: what the command sees has to be looked through.
+    /// True: the view of the command has to be scanned.
     fn place(
         &mut self,
         available: Instant,
@@ -546,17 +547,17 @@ const APPEAR: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
-/// In a copy it matters too that a directory was moved away: the copy may show it all the same.
+/// In a copy a directory that was moved away matters too: the copy may still show it.
 fn appear(tree: &OpenTree) -> WatchFlags {
     if tree.writable { APPEAR } else { APPEAR.union(WatchFlags::MOVED_FROM) }
 }
 
 const DISAPPEAR: WatchFlags = WatchFlags::DELETE.union(WatchFlags::MOVED_FROM);
-/// A hard link is a change of attributes.
+/// A new hard link is a change of attributes.
 const WRITTEN: WatchFlags =
     WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
 
-/// inotify has no call that takes a descriptor.
+/// inotify has no call that takes a descriptor, so the path is that of /proc/self/fd.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {
     let mut buffer = [0; 32];
     inotify::add_watch(inotify, open_beneath::link_to(object, &mut buffer), flags)

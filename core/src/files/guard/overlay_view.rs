@@ -1,10 +1,10 @@
 //! A copy, as the command sees it.
 //!
-//! An overlay remembers what it found in the workspace: where the host has moved a directory
-//! meanwhile, the copy may still show it at a place where the host had it for an instant, and show
-//! there what came into it since. So what the command sees is looked at too: wherever something
-//! happens, and, once a directory was moved, all of it when a denied name turns up, and now and
-//! then. What is bare there and not the command's own is covered.
+//! An overlay caches what it found in the workspace. If the host has moved a directory, the copy
+//! may still show it at a path where the host had it only briefly, with entries that came later. So
+//! the guard also checks the view of the command: at every event and, once a directory was moved,
+//! everywhere when a denied name appears, and from time to time. Uncovered denied names that are
+//! not the command's own are covered.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -26,20 +26,20 @@ use super::GuardError;
 use super::watches::UNWATCHED;
 
 pub struct OverlayView {
-    /// Which of the guard's trees it is a view of.
+    /// The tree of the guard that this is a view of.
     pub tree: usize,
     roots: TreeRoots,
-    /// What the command has made itself.
+    /// The files that the command has made itself.
     own: OwnedFd,
-    /// A directory was moved: the copy may show it where it was, and what comes into it there.
+    /// A directory was moved: the copy may show it at its old path, with new entries.
     pub is_astray: bool,
     last_look: Instant,
     took: Duration,
 }
 
-/// From one look to the next, if it took no longer than a twentieth of that.
+/// The interval between two scans, if a scan takes less than a twentieth of it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// What the overlay writes on a directory below which nothing else shows.
+/// The overlay sets it on a directory that hides everything below.
 const OPAQUE_XATTR: &CStr = c"user.overlay.opaque";
 
 /// A directory, as the guard knows it.
@@ -51,7 +51,7 @@ pub struct WatchedDir<'p> {
 }
 
 impl OverlayView {
-    /// None: nobody watches that tree.
+    /// None: the guard does not watch that tree.
     pub fn of(
         roots: &TreeRoots,
         path: &AbsPath,
@@ -85,7 +85,7 @@ impl OverlayView {
         self.is_astray && cover.kind == CoverKind::Mask && self.shows(&cover.path)
     }
 
-    /// A name in a directory, and what lies below it.
+    /// Checks a name in a directory, and everything below it.
     pub fn look_at(
         &mut self,
         walker: &mut Walker,
@@ -99,10 +99,10 @@ impl OverlayView {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let fd = match tree.open(path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(fd) => fd,
-            // What the command does not see needs no cover.
+            // A name that the command does not see needs no cover.
             Err(Errno::NOENT) => return Ok(()),
-            // Nor is it seen now; but it may be later. The command has shut a directory of its own,
-            // and can open it again.
+            // The name is not visible now, but may be later. The command has shut its own
+            // directory, and can open it again.
             Err(error) if is_hidden(error) || error == Errno::ACCESS => {
                 self.is_astray = true;
                 return Ok(());
@@ -150,23 +150,23 @@ struct OverlayVisitor<'v> {
     own: &'v OwnedFd,
     covers: &'v mut Vec<Cover>,
     kept: usize,
-    /// Something can not be looked at, by the command neither: it is looked at again.
+    /// Something can not be read, by the command neither. It is checked again.
     shut: bool,
 }
 
-/// Errors of an overlay for what it can not show to any process, the command included (ESTALE: the
-/// host has moved or removed it).
+/// Errors of an overlay for names that no process can see (ESTALE: the host has moved or removed
+/// it).
 fn is_hidden(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE)
 }
 
 impl OverlayVisitor<'_> {
-    /// A directory that the command has only written to shows more than what it wrote; one that it
-    /// made does not, and is marked.
+    /// Is it the command's own? A directory that the command has only written to shows more than
+    /// its own entries. A directory that it made is marked as opaque.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
             let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
-            // A whiteout says that the command has none, and the copy shows one all the same.
+            // A whiteout means that the command has no such file, although the copy shows one.
             return made.is_ok_and(|stat| {
                 FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice
             });
@@ -217,8 +217,8 @@ impl Visitor for OverlayVisitor<'_> {
         if matches!(entry.verdict, NameDecision::Deny(_))
             && !self.is_own(&dir.join(name)?, entry.file_type)
         {
-            // It may be there and not be found: the copy was asked for it before it was. Then it is
-            // hidden, before that is forgotten.
+            // It may exist although the lookup fails: the copy has cached it as missing. Then it is
+            // hidden, before the cache expires.
             let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
             let directory = entry.file_type == FileType::Directory;
             let path = dir.absolute(name)?;
@@ -240,8 +240,8 @@ impl Visitor for OverlayVisitor<'_> {
         }
     }
 
-    /// The command has shut a directory of its own. If it can still be searched, names in it can be
-    /// opened, and it is closed.
+    /// The command has shut its own directory. If it can still be searched, names in it can be
+    /// opened, so it is closed.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         self.shut = true;
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };

@@ -1,4 +1,4 @@
-//! What a guard has to remember so that another process can do its last scan: see
+//! The saved state of a guard, with which another process can do its last scan: see
 //! `supervisor/finish_scans.rs`.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use super::guard_state::GuardState;
 use super::watches::Watches;
 use super::{Guard, GuardError};
 
-/// A guard as it was when the command started.
+/// The state of a guard when the command started.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedState {
@@ -33,29 +33,29 @@ pub struct SavedState {
     /// The trees that the command could write to, with the identity of each root.
     trees: Vec<(AbsPath, u64, u64)>,
     left_out: Vec<AbsPath>,
-    /// What the first search added to the patterns of the plan.
+    /// Patterns that the first scan added to those of the plan.
     added: Vec<(SavedRule, Text, Text)>,
-    /// Names that were locked or denied: the directory, the name there, and what had it.
+    /// Names that were locked or denied: the directory, the name in it, and its object.
     held: Vec<(u64, u64, Text, ObjectNumbers)>,
     bare: Vec<ObjectNumbers>,
     /// Directories that are git's by their parts.
     git: Vec<Text>,
-    /// Symlinks in git directories: the directory, the name there, the link, and what it says.
+    /// Symlinks in git directories: the directory, the name in it, the link, and its target.
     through: Vec<(u64, u64, Text, ObjectNumbers, Text)>,
     shut: Vec<ObjectNumbers>,
     masked: Vec<ObjectNumbers>,
 }
 
-/// An object: device, inode and birth, in seconds and nanoseconds.
+/// An object: device, inode and birth time, in seconds and nanoseconds.
 type ObjectNumbers = (u64, u64, i64, u32);
 
 /// A tree of a [`SavedState`] that is not at its path now.
 #[derive(Debug)]
 pub struct MissingTree {
-    /// Among the trees of the memory.
+    /// The index of the tree in the saved state.
     pub number: usize,
     pub path: AbsPath,
-    /// Something else has the path.
+    /// Another object has the path.
     pub is_replaced: bool,
 }
 
@@ -116,7 +116,7 @@ impl Guard {
         out.push_str(",\"left_out\":");
         let left_out = trees().flat_map(|tree| tree.left_out().map(|path| tree.absolute(path)));
         let mut left_out: Vec<AbsPath> = left_out.collect::<Result<_, _>>()?;
-        // A tree that lies in another one is scanned by itself.
+        // A tree inside another one is scanned by itself.
         left_out.retain(|path| !trees().any(|tree| tree.path == *path));
         writer::list(out, &left_out, |out, path| text(out, path.as_bytes()));
         out.push_str(",\"added\":");
@@ -170,9 +170,9 @@ impl Guard {
         Ok(true)
     }
 
-    /// The guard of a run that is over, for its last scan. `names` are those of its plan. Of its
-    /// trees those with the numbers in `wanted` are scanned. A tree that is not at its path now is
-    /// left out and returned: it may be unmounted, or renamed.
+    /// The guard of an ended run, for its last scan. `names` are the patterns of its plan. Only the
+    /// trees with the numbers in `wanted` are scanned. A tree that is not at its path is left out
+    /// and returned: it may be unmounted, or renamed.
     pub fn restore(
         mut names: NamePatterns,
         memory: &SavedState,
@@ -193,7 +193,7 @@ impl Guard {
         }
         names.settle().map_err(known)?;
         let mut trees = Vec::with_capacity(memory.trees.len());
-        // After a reboot a file system may have another number. That of a tree's root tells which.
+        // After a reboot a file system may have another device number. The root of a tree tells it.
         let mut devices = BTreeMap::new();
         let mut away = Vec::new();
         for (number, (path, device, inode)) in memory.trees.iter().enumerate() {
@@ -264,7 +264,7 @@ impl Guard {
             names.guards_git,
             scan_trees,
         );
-        // Whatever happened, no event tells it.
+        // No event tells what has happened since.
         state.lost = true;
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let guard = Guard {

@@ -1,6 +1,6 @@
-//! A guard on real directories. An event waits in the kernel's queue as soon as the call that made
-//! it has returned, so acting and then taking a turn needs no waiting. Every taking stands beside
-//! something that stays.
+//! A guard on real directories. An event is in the kernel's queue as soon as the call that made it
+//! returns, so a test acts, takes a turn, and needs no waiting. Each test also has a name that
+//! stays.
 
 mod hostile;
 mod repositories;
@@ -51,7 +51,7 @@ impl Watch {
             put.extend_from_slice(covers);
             Ok(vec![CoverResult::Now; covers.len()])
         };
-        // A turn ends when its time is over; on a busy machine another one does the rest.
+        // A turn ends at its timeout. On a busy machine another turn does the rest.
         loop {
             guard.turn(&mut put_covers, &mut |event| events.push(event))?;
             if !guard.is_due() {
@@ -66,7 +66,7 @@ impl Watch {
         self
     }
 
-    /// What was taken, in the order of names; nothing may have failed.
+    /// The quarantined names, sorted. No failure is allowed.
     fn taken(&self) -> Vec<String> {
         let mut taken = Vec::new();
         for event in &self.events {
@@ -103,7 +103,7 @@ impl Watch {
     }
 }
 
-/// Git as a user has it, with no configuration but this.
+/// Git with no configuration but this.
 fn git(dir: &Path, arguments: &[&str]) -> bool {
     let output = Command::new("git")
         .args([
@@ -200,7 +200,7 @@ fn an_exact_path_that_appears_is_pinned_too() {
 #[test]
 fn whole_directories_are_judged_however_they_come() {
     let mut watch = Watch::over(TestTree::new());
-    // Made at one go, before anybody looks.
+    // Made at once, before the guard looks.
     watch.scene.file("w/one/two/.git/hooks/pre-commit");
     watch.scene.file("w/one/two/.git/hooks/pre-commit.sample");
     // Prepared elsewhere and moved in.
@@ -217,7 +217,7 @@ fn whole_directories_are_judged_however_they_come() {
         watch.exists("w/inside/deep/src/main.rs")
             && watch.exists("w/one/two/.git/hooks/pre-commit.sample")
     );
-    // And what is in them from now on is seen as well.
+    // New names in them are seen as well.
     watch.scene.file("w/inside/deep/src/.envrc");
     watch.turn();
     assert!(!watch.exists("w/inside/deep/src/.envrc"));
@@ -253,7 +253,7 @@ fn what_was_there_is_never_taken() {
     scene.link("w/dir/.bashrc", "/nowhere");
     let mut watch = Watch::over(scene);
     assert_eq!(watch.at_start.len(), 6);
-    // It comes along with its directory, and another one in its old place is new.
+    // It moves with its directory, and another one at its old path is new.
     fs::rename(watch.scene.path("w/dir"), watch.scene.path("w/moved")).unwrap();
     watch.scene.file("w/dir/.envrc");
     // Moved from outside, or replaced: inside it is a mount point.
@@ -263,7 +263,7 @@ fn what_was_there_is_never_taken() {
     fs::remove_file(watch.scene.path("w/sub/.git/config")).unwrap();
     watch.scene.file("w/sub/.git/config");
     watch.turn();
-    // What was removed is nobody's: whoever makes it anew may be the command.
+    // A removed name that appears again may be the command's.
     assert_eq!(watch.taken(), ["w/dir/.envrc", "w/sub/.git/config"]);
     assert_eq!(watch.put(), ["Lock w/.npmrc"]);
     assert!(watch.exists("w/elsewhere/.vscode/settings.json"));
@@ -310,7 +310,7 @@ fn links_are_taken_themselves_and_nothing_is_followed() {
         ("w/.vscode", Path::new("../victim")),
         ("w/a.code-workspace", Path::new("target")),
         ("w/.git", Path::new("../victim")),
-        // On the way of a pattern (G7, G16).
+        // On the path of a pattern (G7, G16).
         ("w/.config", Path::new("../victim")),
         ("w/sub/.git/worktrees/n", Path::new("../../../../victim")),
         ("w/sub/.git/info", Path::new("../../../victim")),
@@ -347,7 +347,7 @@ fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
     watch.turn();
     assert_eq!(watch.taken(), ["w/c/b/.envrc"]);
     assert!(victim.exists());
-    // Nor does one that another directory took the place of: that one is new, and judged as such.
+    // A directory that replaced it is new, and judged as such.
     fs::remove_file(watch.scene.path("w/a")).unwrap();
     watch.scene.file("w/c/b/.npmrc");
     fs::rename(watch.scene.path("w/c"), watch.scene.path("w/d")).unwrap();
@@ -379,7 +379,7 @@ fn a_covered_file_is_covered_under_each_name_that_it_gets() {
     fs::copy(&env, w.join("copied")).unwrap();
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/linked", "Lock w/settings"]);
-    // One that is denied only since a moment ago, in a directory that comes as a whole.
+    // A file that is denied only since a moment ago, in a directory that appears as a whole.
     watch.put.clear();
     let later = watch.scene.file("w/d/.env");
     watch.turn();
@@ -389,7 +389,7 @@ fn a_covered_file_is_covered_under_each_name_that_it_gets() {
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/d/.env", "Mask w/e/inner"]);
     assert!(watch.taken().is_empty());
-    // The number of a file that is gone may be another file's.
+    // The inode number of a removed file may be another file's.
     watch.put.clear();
     for name in [".env", "linked", "d/.env", "e/inner"] {
         fs::remove_file(w.join(name)).unwrap();
@@ -465,7 +465,7 @@ fn a_lost_queue_is_made_up_for() {
     }
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/fresh/.vscode"]);
     assert_eq!(watch.put(), ["Mask w/a/.env"]);
-    // And it goes on from there.
+    // The guard goes on from there.
     watch.scene.file("w/fresh/.npmrc");
     watch.turn();
     assert!(!watch.exists("w/fresh/.npmrc"));
@@ -482,7 +482,7 @@ fn what_is_moved_out_of_the_tree_is_none_of_ours() {
     watch.turn().finish();
     assert!(outside.exists());
     assert_eq!(watch.taken(), ["w/.envrc"]);
-    // The watch went with it, and is given up.
+    // The watch moved with it, and is dropped.
     assert_eq!(watch.guard.state.nodes.len(), 2);
 }
 
@@ -563,8 +563,7 @@ fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
     fs::remove_dir_all(store).unwrap();
 }
 
-/// Prints what turns cost, in time of the processor; `cargo test --release -- --ignored --nocapture
-/// costs`.
+/// Prints the CPU time of turns; `cargo test --release -- --ignored --nocapture costs`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_a_turn() {

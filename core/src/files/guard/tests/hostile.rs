@@ -1,5 +1,4 @@
-//! A command that works against its guard: shut directories, floods of names, names that change all
-//! the time.
+//! A hostile command: shut directories, floods of names, names that change all the time.
 
 use super::*;
 
@@ -20,13 +19,13 @@ fn rights_taken_away_do_not_help() {
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.vscode"]);
     assert_eq!(fs::metadata(watch.scene.path("w/a")).unwrap().mode() & 0o777, 0o500);
-    // Once it can be entered, it is.
+    // A directory that can be entered again is scanned.
     shut(&watch, "w/c", 0o700);
     watch.turn();
     shut(&watch, "w/c/d", 0o700);
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.vscode", "w/c/d/.npmrc"]);
-    // And in the end in any case.
+    // The last scan checks it in any case.
     watch.scene.file("w/e/f/.npmrc");
     shut(&watch, "w/e/f", 0o000);
     shut(&watch, "w/e", 0o000);
@@ -75,7 +74,7 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
     shut(&watch, "w/b", 0o600);
     watch.finish();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.npmrc"]);
-    // One whose names can be opened and not listed gets its rights back at once.
+    // A directory whose names can be opened but not listed gets its rights back at once.
     let mut watch = Watch::over(TestTree::new());
     watch.scene.file("w/c/.env");
     shut(&watch, "w/c", 0o300);
@@ -146,7 +145,7 @@ fn too_many_are_the_end() {
         outcome = watch.try_turn();
     }
     assert!(matches!(outcome, Err(GuardError::TooManyTaken)));
-    // The command is ended then; what it left is taken all the same.
+    // Then the command is ended. Names that it left are still quarantined.
     watch.scene.file("w/more/.envrc");
     watch.finish();
     assert!(!watch.exists("w/more/.envrc") && watch.taken().len() == MAX_QUARANTINED + 2);
@@ -182,7 +181,7 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
                 let _ = fs::create_dir_all(dir.join("x/.git/hooks"));
                 let _ = fs::write(dir.join("x/.git/hooks/post-checkout"), "evil");
                 let _ = fs::write(dir.join("x/.envrc"), "evil");
-                // A directory that is listed becomes a link to elsewhere, and the other way round.
+                // A listed directory becomes a link to elsewhere, and the other way round.
                 let _ = fs::rename(dir.join("x"), dir.join("y"));
                 let _ = symlink(&victim, dir.join("x"));
                 let _ = fs::rename(dir.join("y"), w.join(format!("s{}", round % 5)));

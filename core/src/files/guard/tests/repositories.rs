@@ -1,4 +1,4 @@
-//! Repositories in what is watched: git works, and what it would run is taken away.
+//! Repositories in watched trees: git works, and names that it would run are quarantined.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn git_works_and_what_it_would_run_is_taken() {
         git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
     );
     let mut watch = Watch::over(scene);
-    // Beside a repository that is there: commit, stash, worktree.
+    // Next to an existing repository: commit, stash, worktree.
     fs::write(w.join("file"), "changed").unwrap();
     assert!(
         git(&w, &["stash", "-q"])
@@ -23,7 +23,7 @@ fn git_works_and_what_it_would_run_is_taken() {
     watch.turn();
     assert_eq!(watch.taken(), [""; 0]);
     assert!(git(&w.join("tree"), &["status"]));
-    // A new repository, turn by turn as git goes on.
+    // A new repository, with turns while git works.
     assert!(git(&w, &["init", "-q", "sub"]));
     watch.turn();
     let sub = w.join("sub");
@@ -101,7 +101,7 @@ fn content_that_was_judged_is_judged_again_however_it_is_written() {
     open.write_all(b"[core]\n\tfsmonitor = evil\n").unwrap();
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.git/config"]);
-    // Given another name, by which it could be written.
+    // It gets another name, which could be written.
     fs::hard_link(w.join("b/.git/config"), w.join("other")).unwrap();
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.git/config", "w/b/.git/config"]);
