@@ -1,9 +1,9 @@
-//! Where a command could have prepared something for this run: what the plan makes writable, what
-//! earlier runs were given, and the private temporary directories of other runs, alive or killed. A
-//! link that stands there may have been put there by one.
+//! Previously writable paths: what the plan makes writable, what earlier runs could write, and the
+//! private temporary directories of other runs, alive or killed. A command may have put a link
+//! there.
 //!
-//! A place counts by its name and by its inode: a directory that its owner has renamed since is
-//! still the one a command wrote.
+//! A path counts by its name and by its inode: a directory that its owner has renamed is still one
+//! that a command wrote.
 
 use std::cell::OnceCell;
 use std::os::unix::ffi::OsStringExt as _;
@@ -15,7 +15,7 @@ use crate::kernel::resolved_path::{self, Identity, Link, Place};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant, Plan, Reached, Tier};
 
-/// One of the places can not be told; then nobody can say what stands in it.
+/// One of the paths can not be resolved, so its links are not known.
 #[derive(Debug)]
 pub struct UnknownTree {
     pub path: AbsPath,
@@ -25,7 +25,7 @@ pub struct UnknownTree {
 pub struct PreviouslyWritable<'p> {
     plan: &'p Plan,
     requested: &'p plan::Files,
-    /// Looked up when the first link outside the root directory is met: most runs meet none.
+    /// Looked up at the first link outside of the root directory: most runs have none.
     trees: OnceCell<WritableTrees>,
 }
 
@@ -34,7 +34,7 @@ impl<'p> PreviouslyWritable<'p> {
         PreviouslyWritable { plan, requested, trees: OnceCell::new() }
     }
 
-    /// The directory of the first of these links that a command could have made.
+    /// The directory of the first link that a command could have made.
     pub fn planted<'l>(
         &self,
         links: impl IntoIterator<Item = &'l Link>,
@@ -47,8 +47,7 @@ impl<'p> PreviouslyWritable<'p> {
                 .ok_or(Errno::INVAL)
                 .and_then(|dir| absolute(dir.to_owned()))
                 .map_err(unknown)?;
-            // The root directory, which holds the links of a merged /usr, is in no tree a command
-            // can write.
+            // No command can write the root directory, which has the links of a merged /usr.
             if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.place) {
                 return Ok(Some(dir));
             }
@@ -56,7 +55,7 @@ impl<'p> PreviouslyWritable<'p> {
         Ok(None)
     }
 
-    /// Later runs know that this place was given.
+    /// Is the path recorded as writable for later runs?
     pub fn is_recorded(&self, real: &AbsPath, identity: Identity) -> bool {
         let known = |tree: &Reached| tree.identity.map(Identity::from) == Some(identity);
         self.requested.reached.iter().any(|tree| known(tree) || real.is_within(&tree.path))
@@ -76,13 +75,13 @@ impl<'p> PreviouslyWritable<'p> {
 struct WritableTrees {
     names: Vec<AbsPath>,
     identities: Vec<Identity>,
-    /// How the names of private temporary directories begin.
+    /// The prefix of private temporary directories.
     temporary: Vec<u8>,
 }
 
 impl WritableTrees {
     fn of(plan: &Plan, requested: &plan::Files) -> Result<WritableTrees, UnknownTree> {
-        // What the full tier makes anew is not the host's, and a container has places of its own.
+        // Paths that the full tier makes itself are not the host's, and a container has its own.
         let made = |grant: &Grant| {
             plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path))
         };
@@ -109,8 +108,7 @@ impl WritableTrees {
             let unknown = |source| UnknownTree { path: path.clone(), source };
             let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
             trees.identities.extend(way.place.object);
-            // The name as it is written counts as well: it led to itself when a command was given
-            // it.
+            // The unresolved name counts as well: it led to itself when a command could write it.
             trees.names.push(path.clone());
             if !way.links.is_empty() {
                 trees.names.push(absolute(way.real).map_err(unknown)?);

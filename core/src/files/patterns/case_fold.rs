@@ -1,11 +1,11 @@
-//! Names as a directory that ignores case compares them.
+//! Names as a case-insensitive directory compares them.
 //!
-//! The file systems differ in detail (vfat has a table of its own, ext4 and f2fs fold all of
-//! Unicode and skip what is invisible). Folding a little more than one of them does finds a name
-//! too many, never one too few. Letters that are written as one character or as two (é) are not
-//! brought together: patterns that hold such letters are exact about them. Not tested on HFS+.
+//! The file systems differ in detail (vfat has its own table, ext4 and f2fs fold all of Unicode and
+//! skip invisible characters). Folding a little more than one of them does matches a name too many,
+//! never one too few. Composed and decomposed letters (é) are not unified: patterns with such
+//! letters are exact about them. Not tested on HFS+.
 
-/// Puts the folded name into `out`. Bytes that are no UTF-8 stay as they are.
+/// Writes the folded name to `out`. Bytes that are no UTF-8 stay as they are.
 pub fn fold(name: &[u8], out: &mut Vec<u8>) {
     out.clear();
     if name.is_ascii() {
@@ -24,7 +24,7 @@ fn fold_letter(letter: char, out: &mut Vec<u8>) {
     if is_ignorable(letter) {
         return;
     }
-    // CaseFolding.txt, status F and C, where it says other than "lower case".
+    // CaseFolding.txt, status F and C, where it differs from "lower case".
     let folded: &str = match letter {
         'ß' | 'ẞ' => "ss",
         'ſ' => "s",

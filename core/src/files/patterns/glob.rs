@@ -1,4 +1,4 @@
-//! Patterns that are asked one by one about whole paths, as rules do; no tree is walked.
+//! Patterns that are matched one by one against whole paths, as rules do. No tree is walked.
 
 use super::interned_names::InternedNames;
 use super::pattern::{self, PatternPart};
@@ -8,7 +8,7 @@ use crate::plan::wire::bytes::Text;
 #[derive(Debug)]
 pub struct Globs {
     words: InternedNames,
-    /// None is about the private temporary directory, in which nothing has a name here.
+    /// None: the pattern is about the private temporary directory, whose path is not known here.
     list: Vec<Option<Box<[PatternPart]>>>,
     parts: usize,
 }
@@ -18,7 +18,7 @@ impl Globs {
         Globs { words: InternedNames::new(), list: Vec::new(), parts: 0 }
     }
 
-    /// The number by which the pattern is asked.
+    /// Returns the number of the pattern.
     pub fn add(&mut self, pattern: &Text) -> Result<usize, NamePatternsError> {
         if self.parts + pattern.as_bytes().len() > MAX_PREFIXES {
             return Err(NamePatternsError::TooMany(self.list.len()));

@@ -1,13 +1,13 @@
-//! The names that patterns are made of, each kept once. A name of the file system is looked up
-//! here, and nearly always is none.
+//! The components of patterns, each stored once. Nearly every name of the file system is in none of
+//! them.
 
 use super::case_fold::fold;
 use super::pattern::PatternPart;
 
-/// A word of a pattern, by its number.
+/// The number of a component.
 pub type NameId = u16;
 
-/// The word `*`, which every name is.
+/// The component `*`, which matches every name.
 pub const STAR: NameId = 0;
 
 #[derive(Debug)]
@@ -21,17 +21,16 @@ struct InternedName {
 pub struct InternedNames {
     bytes: Vec<u8>,
     list: Vec<InternedName>,
-    /// By hash, open addressing; 0 is free, n stands for word n - 1.
+    /// By hash, with open addressing. 0 is free, n stands for component n - 1.
     table: Vec<u16>,
-    /// The word `.git`.
+    /// The component `.git`.
     pub git: NameId,
-    /// Wild words by the letter they end with, or begin with, or neither: most names are told apart
-    /// by one letter.
+    /// Wildcard components by their last letter, or their first, or neither: one letter excludes
+    /// most names.
     by_last: Vec<(u8, NameId)>,
     by_first: Vec<(u8, NameId)>,
     others: Vec<NameId>,
-    /// Literal words as a directory that ignores case sees them, by hash; made when there is such a
-    /// directory.
+    /// Literal components, folded, by hash. Made at the first case-insensitive directory.
     folded: Option<Vec<(u64, NameId)>>,
     scratch: Vec<u8>,
 }
@@ -61,7 +60,7 @@ impl InternedNames {
         &self.bytes[start as usize..start as usize + usize::from(length)]
     }
 
-    /// A part of a pattern as the pattern says it.
+    /// The text of a part of a pattern.
     pub fn spell(&self, part: PatternPart) -> &[u8] {
         match part {
             PatternPart::AnyDepth => b"**",
@@ -69,12 +68,12 @@ impl InternedNames {
         }
     }
 
-    /// None: it is wild.
+    /// None: it has a wildcard.
     pub fn literal_text(&self, word: NameId) -> Option<&[u8]> {
         (!self.list[usize::from(word)].wild).then(|| self.text(word))
     }
 
-    /// The number of a word. A `*` in it is a letter unless it is wild.
+    /// The number of a component. Without `wild` a `*` is a plain letter.
     pub fn intern(&mut self, text: &[u8], wild: bool) -> NameId {
         let slot = match self.find(text, wild) {
             Ok(known) => return known,
@@ -114,7 +113,7 @@ impl InternedNames {
         }
     }
 
-    /// The word, or where in the table it would be.
+    /// The component, or its free slot in the table.
     fn find(&self, text: &[u8], wild: bool) -> Result<NameId, usize> {
         let mask = self.table.len() - 1;
         let mut slot = hash(text) as usize & mask;
@@ -131,8 +130,7 @@ impl InternedNames {
         self.find(name, false).ok()
     }
 
-    /// The words that a name is, all but [`STAR`]. `folding`: names that differ only in case are
-    /// one.
+    /// The components that match a name, all but [`STAR`]. `folding`: ignore case.
     pub fn matching(&mut self, name: &[u8], folding: bool, found: &mut Vec<NameId>) {
         found.clear();
         if folding {
@@ -181,7 +179,7 @@ impl InternedNames {
         self.scratch = own;
     }
 
-    /// Is a name this word, by the letters alone?
+    /// Does the component match the name, case-sensitively?
     pub fn reads(&self, word: NameId, name: &[u8]) -> bool {
         match self.list[usize::from(word)].wild {
             true => component_matches(self.text(word), name),
@@ -189,7 +187,7 @@ impl InternedNames {
         }
     }
 
-    /// Is a name this word?
+    /// Does the component match the name?
     pub fn is(&mut self, word: NameId, name: &[u8], folding: bool) -> bool {
         let mut found = Vec::new();
         self.matching(name, folding, &mut found);
@@ -207,8 +205,8 @@ fn starting(list: &[(u8, NameId)], letter: u8) -> impl Iterator<Item = NameId> {
     list[first..].iter().take_while(move |(other, _)| *other == letter).map(|(_, word)| *word)
 }
 
-/// Eight letters at a time, each with a multiplication that spreads it. Who makes names collide
-/// here makes his own lookups slow, by as many comparisons as there are words.
+/// Eight letters at a time, each with a multiplication that spreads it. A command that makes names
+/// collide slows only its own lookups, by at most one comparison for each component.
 fn hash(name: &[u8]) -> u64 {
     let (words, rest) = name.as_chunks::<8>();
     let mix = |value: u64, letters: u64| {
@@ -217,7 +215,7 @@ fn hash(name: &[u8]) -> u64 {
     };
     let value =
         words.iter().fold(name.len() as u64, |value, word| mix(value, u64::from_le_bytes(*word)));
-    // The last ones together with some that were there already, rather than one by one.
+    // The last letters together with earlier ones, instead of one by one.
     let last = match (name.last_chunk(), rest.first_chunk(), rest.last_chunk()) {
         (Some(last), ..) => u64::from_le_bytes(*last),
         (None, Some(first), Some(last)) => {
@@ -228,7 +226,7 @@ fn hash(name: &[u8]) -> u64 {
     mix(value, last)
 }
 
-/// `*` against one name. Only the last `*` is ever taken back, which keeps it quadratic at worst.
+/// Matches `*` against one name. Only the last `*` is retried, so it is quadratic at worst.
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name, mut resume) = (0, 0, 0);
     let mut star = None;

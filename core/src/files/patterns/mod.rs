@@ -1,11 +1,11 @@
-//! Names by pattern: which names stay closed, which are read-only wherever they can be written, and
-//! what that rests on.
+//! Name patterns: which names are denied, which are read-only in writable trees, and which
+//! directories a match depends on.
 //!
-//! Patterns are matched on the way down: a directory has a state, and one look at an entry's name
-//! gives what the entry is and the state of what lies below it. A plan has hundreds of patterns and
-//! a tree has thousands of names, nearly all of which are in none of them; those are done with
-//! after one look into a table of words. Patterns that begin alike share their beginning
-//! (`files/patterns/prefix_tree.rs`): hundreds of them stand at a handful of places.
+//! Patterns are matched on the way down. A directory has a state, and one lookup of an entry's name
+//! gives its match and the state below it. A plan has hundreds of patterns and a tree has thousands
+//! of names. Nearly all names are in no pattern, and take one lookup in a table of components.
+//! Patterns share common beginnings (`files/patterns/prefix_tree.rs`), so hundreds of them are at a
+//! handful of prefixes.
 
 pub mod case_fold;
 mod glob;
@@ -29,20 +29,20 @@ use prefix_tree::{ANYWHERE, PrefixTree, RuleSet, SLASH};
 pub use state::StateId;
 use state::{PatternState, PatternStates};
 
-/// What a pattern is for.
+/// What a pattern does with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
-    /// Nobody may open it.
+    /// No process may open it.
     Deny,
-    /// Nobody may write it.
+    /// No process may write it.
     Protect,
-    /// Taken out of what is protected.
+    /// An exception from protected names.
     Opened,
-    /// A symlink that leads to something protected or denied: it stays as it is.
+    /// A symlink that leads to a protected or denied path: it stays as it is.
     Link,
-    /// The work itself, and yet executed outside later: to be told of when it was changed.
+    /// May be written, but is executed outside later: a change is reported.
     Flag,
-    /// The system's own: patterns that begin with `**` are not looked for below it.
+    /// A tree of the system: patterns that begin with `**` do not apply below it.
     System,
 }
 
@@ -54,8 +54,8 @@ pub struct AddedPattern {
     pub rest: Box<[u8]>,
 }
 
-/// A system's trees hold hundreds of thousands of names, none of them a user's, and can not be
-/// written.
+/// The trees of the system have hundreds of thousands of names, none of them a user's, and can not
+/// be written.
 const SYSTEM_TREES: [&str; 17] = [
     "/usr",
     "/bin",
@@ -76,60 +76,60 @@ const SYSTEM_TREES: [&str; 17] = [
     "/run",
 ];
 
-/// Everything a plan says about names.
+/// All name patterns of a plan.
 #[derive(Debug)]
 pub struct NamePatterns {
     words: InternedNames,
     stems: PrefixTree,
-    /// Patterns were added that no state knows of.
+    /// Patterns were added since the states were built.
     grown: bool,
-    /// What was added to the patterns of the plan.
+    /// The patterns that were added to those of the plan.
     added: Vec<AddedPattern>,
     states: PatternStates,
     /// Directories of installed packages: nothing is flagged below them.
     pub packages: Vec<Text>,
-    /// Whether anything inside a git directory is protected, and with it the way there.
+    /// Is anything inside a git directory protected?
     pub guards_git: bool,
     /// Git directories of other names than `.git`.
     pub git: git::KnownGitDirs,
-    /// Used by each look, and kept for their memory.
+    /// Scratch memory of each lookup.
     found: Vec<NameId>,
     parts: Vec<PatternPart>,
     ahead: PatternState,
     new_loops: Vec<PrefixId>,
 }
 
-/// What one name turned out to be.
+/// The match of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameMatch {
-    /// The patterns that match, each the one that rests on the fewest names.
+    /// The patterns that match, each the one that depends on the fewest names.
     pub deny: Option<PrefixId>,
     pub protect: Option<PrefixId>,
     pub link: Option<PrefixId>,
     pub opened: bool,
     pub flagged: bool,
-    /// The name is a part of a pattern that goes on below it.
+    /// A pattern goes on below this name.
     pub way_to_denied: bool,
     pub way_to_protected: bool,
-    /// An exception names something right below.
+    /// An exception matches something directly below.
     pub opened_below: bool,
-    /// For what lies below, if it is a directory.
+    /// The state below, if it is a directory.
     pub next: StateId,
 }
 
 impl NameMatch {
-    /// No rule is about this name.
+    /// Does no rule apply to this name?
     pub fn is_nothing(&self) -> bool {
         let NameMatch { deny, protect, link, way_to_denied, way_to_protected, .. } = self;
         deny.is_none() && protect.is_none() && link.is_none() && !way_to_denied && !way_to_protected
     }
 }
 
-/// Where a walk begins.
+/// The start of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct WalkStart {
     pub look: NameMatch,
-    /// The place, or one above it, is denied.
+    /// The path, or one above it, is denied.
     pub denied: bool,
 }
 
@@ -159,7 +159,7 @@ pub fn is_system(path: &[u8]) -> bool {
         .any(|tree| matches!(path.strip_prefix(tree.as_bytes()), Some([] | [b'/', ..])))
 }
 
-/// Numbers of words are short.
+/// Component numbers have 16 bits.
 const MAX_PREFIXES: usize = 60_000;
 
 impl NamePatterns {
@@ -205,12 +205,12 @@ impl NamePatterns {
         Ok(names)
     }
 
-    /// Names that are denied, from [`NamePatterns::settle`] on.
+    /// Adds denied names. Takes effect with [`NamePatterns::settle`].
     pub fn deny(&mut self, group: &Protected) -> Result<(), NamePatternsError> {
         self.put_group(NameRule::Deny, group)
     }
 
-    /// Every beginning and every name is read once, however many patterns they make together.
+    /// Each beginning and each name is parsed once, however many patterns they form.
     fn put_group(&mut self, rule: NameRule, group: &Protected) -> Result<(), NamePatternsError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
         for (rule, beginnings) in [(rule, &group.below), (NameRule::Opened, &group.but)] {
@@ -235,12 +235,12 @@ impl NamePatterns {
         Ok(())
     }
 
-    /// Is there nothing to look for?
+    /// Are there no patterns?
     pub fn is_empty(&self) -> bool {
         self.stems.hold_nothing_but(NameRule::System)
     }
 
-    /// One more path to look for, from [`NamePatterns::settle`] on.
+    /// Adds a path. Takes effect with [`NamePatterns::settle`].
     pub fn add_path(&mut self, rule: NameRule, path: &[u8]) {
         self.parts.clear();
         pattern::literal(path, &mut self.words, &mut self.parts);
@@ -249,12 +249,13 @@ impl NamePatterns {
         }
     }
 
-    /// What was added so far. With the patterns of the plan it makes the same names again.
+    /// The patterns that were added so far. With those of the plan they give the same patterns
+    /// again.
     pub fn added(&self) -> &[AddedPattern] {
         &self.added
     }
 
-    /// Adds what other names had added. From [`NamePatterns::settle`] on.
+    /// Adds a pattern that another instance had added. Takes effect with [`NamePatterns::settle`].
     pub fn add(&mut self, added: &AddedPattern) -> Result<(), NamePatternsError> {
         if added.rest.is_empty() {
             self.add_path(added.rule, &added.path);
@@ -267,7 +268,7 @@ impl NamePatterns {
         Ok(())
     }
 
-    /// A literal path, and a pattern below it.
+    /// Adds a literal path with a pattern below it.
     fn add_pattern(&mut self, rule: NameRule, path: &[u8], rest: Vec<PatternPart>) {
         self.parts.clear();
         pattern::literal(path, &mut self.words, &mut self.parts);
@@ -282,7 +283,8 @@ impl NamePatterns {
         }
     }
 
-    /// One more pattern below a path; an empty one is the path itself. From [`NamePatterns::settle`] on.
+    /// Adds a pattern below a path; an empty one is the path itself. Takes effect with
+    /// [`NamePatterns::settle`].
     pub fn add_below(
         &mut self,
         rule: NameRule,
@@ -299,9 +301,8 @@ impl NamePatterns {
         Ok(())
     }
 
-    /// What patterns expect below an entry, which is a symlink, they expect below `path` as well:
-    /// it leads there. From [`NamePatterns::settle`] on. Patterns that do not name the link are not
-    /// concerned.
+    /// Patterns below an entry, which is a symlink, also apply below `path`, its target. Takes
+    /// effect with [`NamePatterns::settle`]. Patterns that do not name the link are not affected.
     pub fn add_alias(&mut self, dir: StateId, entry: StateId, path: &[u8]) {
         let known = &self.states.get(dir).1.active;
         let (state, loops) = self.states.get(entry);
@@ -319,8 +320,8 @@ impl NamePatterns {
         }
     }
 
-    /// A directory is one of git's by its parts: what is protected in one is protected there, from
-    /// [`NamePatterns::settle`] on.
+    /// Adds a directory that is git's by its parts: the protected parts of a git directory are
+    /// protected there. Takes effect with [`NamePatterns::settle`].
     pub fn add_git_directory(&mut self, path: &[u8]) -> Result<(), NamePatternsError> {
         if !self.git.add(path) || self.git.is_covered(path) {
             return Ok(());
@@ -328,7 +329,7 @@ impl NamePatterns {
         for name in git::protected() {
             self.add_below(NameRule::Protect, path, &name)?;
         }
-        // Links in it count from now on, also those that a first walk came by.
+        // Links in it count from now on, also those that a first walk has passed.
         self.grown = true;
         Ok(())
     }
@@ -349,7 +350,8 @@ impl NamePatterns {
         new
     }
 
-    /// Takes in what was added; false if all of it was known. Every state given out before is void.
+    /// Applies the added patterns. False: all of them were known. Every earlier state is invalid
+    /// afterwards.
     pub fn settle(&mut self) -> Result<bool, NamePatternsError> {
         self.check_number()?;
         let grown = std::mem::take(&mut self.grown);
@@ -366,8 +368,8 @@ impl NamePatterns {
         }
     }
 
-    /// Where a walk begins. `own`: the tree was asked for by name, so it is searched although it
-    /// may lie in one of the system's.
+    /// The start of a walk. `own`: the tree was requested by name, so it is searched although it
+    /// may be in a system tree.
     pub fn start(&mut self, path: &[u8], own: bool) -> WalkStart {
         let mut hits = PatternHits::default();
         self.ahead.steps.clear();
@@ -386,13 +388,12 @@ impl NamePatterns {
         WalkStart { look, denied }
     }
 
-    /// Is a path denied, or something above it?
+    /// Is a path denied, or one above it?
     pub fn denies(&mut self, path: &[u8]) -> bool {
         self.start(path, true).denied
     }
 
-    /// Would a walk of the tree at `root` find the path below it protected? Names that differ in
-    /// case are others.
+    /// Would a walk of the tree at `root` find the path below it protected? Case-sensitive.
     pub fn protects(&mut self, root: &[u8], below: &[u8]) -> bool {
         let mut look = self.start(root, true).look;
         let mut protected = look.protect.is_some() && !look.opened;
@@ -403,8 +404,8 @@ impl NamePatterns {
         protected
     }
 
-    /// Could a walk of the tree at `root` find the path below it denied, or something above it? On
-    /// some file systems names that differ in case are one.
+    /// Could a walk of the tree at `root` find the path below it denied, or one above it? Ignores
+    /// case, as some file systems do.
     pub fn may_deny(&mut self, root: &[u8], below: &[u8]) -> bool {
         let WalkStart { mut look, mut denied } = self.start(root, true);
         for name in pattern::components(below) {
@@ -414,8 +415,8 @@ impl NamePatterns {
         denied
     }
 
-    /// The names that are denied in a directory, whether they are there or not. Those with a
-    /// wildcard are not among them.
+    /// The names that are denied in a directory, whether they exist or not, without those with a
+    /// wildcard.
     pub fn denied_in(&mut self, dir: &[u8]) -> Vec<Vec<u8>> {
         let start = self.start(dir, true);
         let (state, loops) = self.states.get(start.look.next);
@@ -426,8 +427,7 @@ impl NamePatterns {
         last.filter_map(|(_, word)| self.words.literal_text(word)).map(<[u8]>::to_vec).collect()
     }
 
-    /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in
-    /// case for one.
+    /// Matches one entry of a directory. `folding`: the directory ignores case.
     pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> NameMatch {
         self.look_at(state, name, folding, false)
     }
@@ -472,12 +472,12 @@ impl NamePatterns {
         hits.into_look(self.intern())
     }
 
-    /// The state made of what was gathered.
+    /// The state of the collected prefixes.
     fn intern(&mut self) -> StateId {
         self.states.state(&mut self.ahead, &self.stems)
     }
 
-    /// Was the state given out after patterns were added last?
+    /// Is the state newer than the last added pattern?
     pub fn is_current(&self, state: StateId) -> bool {
         self.states.is_current(state)
     }
@@ -487,19 +487,19 @@ impl NamePatterns {
         git::is_git_name(name, folding)
     }
 
-    /// Does a directory lie in one of installed packages?
+    /// Is a directory inside one of installed packages?
     pub fn is_shipped(&self, path: &[u8]) -> bool {
         path.split(|byte| *byte == b'/')
             .any(|name| self.packages.iter().any(|package| package.as_bytes() == name))
     }
 
-    /// Could anything match below a directory in this state?
+    /// Could a pattern match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
         let (state, loops) = self.states.get(state);
         loops.floating || !loops.active.is_empty() || !state.steps.is_empty()
     }
 
-    /// Could anything that is denied lie below a directory in this state?
+    /// Could a deny match below a directory in this state?
     pub fn expects_denied(&self, state: StateId) -> bool {
         let denied = |stem: &PrefixId| {
             self.stems.kinds(*stem).contain(NameRule::Deny)
@@ -508,8 +508,8 @@ impl NamePatterns {
         self.states.get(state).1.active.iter().any(denied) || self.leads_to_denied(state)
     }
 
-    /// Does a pattern that denies go on with a name right in a directory of this state? Not one
-    /// that is looked for at every depth.
+    /// Does a deny continue with a name directly in a directory of this state? Patterns that apply
+    /// at every depth do not count.
     pub fn leads_to_denied(&self, state: StateId) -> bool {
         self.states
             .get(state)
@@ -519,8 +519,8 @@ impl NamePatterns {
             .any(|stem| self.stems.ahead(*stem).contain(NameRule::Deny))
     }
 
-    /// Which names above a match must keep theirs, or it would not match any more: their depths,
-    /// counted from the root.
+    /// The names above a match that must not be renamed, or it would not match any more: their
+    /// depths, counted from the root.
     pub fn rests_on(&mut self, end: PrefixId, path: &[u8], folding: bool) -> Vec<usize> {
         let parts = self.stems.parts(end);
         let mut depths =
@@ -552,7 +552,7 @@ struct PatternHits {
 }
 
 impl PatternHits {
-    /// Patterns have come to a stem, by a name.
+    /// Adds a prefix that patterns have reached by a name.
     fn reach(
         &mut self,
         stems: &PrefixTree,

@@ -1,8 +1,8 @@
-//! One pattern: what src/paddock/policy/glob.py reads, over bytes.
+//! One pattern, over bytes. `src/paddock/policy/glob.py` reads the same.
 //!
-//! `*` stands for any text inside one name, `**` alone between slashes for any number of whole
-//! names, also none. Nothing else is special. schema/examples/globs.json is the table that the
-//! tests of both languages read.
+//! `*` matches any text inside one name. `**` alone between slashes matches any number of whole
+//! names, also none. Nothing else is special. The tests of both languages read the table
+//! schema/examples/globs.json.
 
 use crate::plan::wire::bytes::{self, Text};
 use crate::plan::wire::find_byte;
@@ -53,7 +53,7 @@ pub fn parse(
     Ok(root)
 }
 
-/// The same of what others go on from: `**` is enough.
+/// The same for a beginning that others continue: `**` alone is allowed.
 pub fn parse_beginning(
     text: &Text,
     words: &mut InternedNames,
@@ -70,7 +70,7 @@ pub fn parse_beginning(
     Ok(root)
 }
 
-/// The same of what goes on from there: it has no beginning of its own.
+/// The same for a continuation, which has no beginning of its own.
 pub fn parse_name(
     text: &Text,
     words: &mut InternedNames,
@@ -112,7 +112,7 @@ fn parse_parts(
     Ok(())
 }
 
-/// Adds the parts of one path, in which a `*` is a letter.
+/// Adds the components of one path, in which a `*` is a plain letter.
 pub fn literal(path: &[u8], words: &mut InternedNames, parts: &mut Vec<PatternPart>) {
     let mut rest = Some(path);
     while let Some(names) = rest {
@@ -138,9 +138,9 @@ pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }
 
-/// Which names of a path a match rests on, counted from the root: those that stand for a part of
-/// the pattern and not for a `**`. If one of them is renamed, the pattern does not match any more.
-/// None when the path does not match at all.
+/// The components of a path that a match depends on, counted from the root: those that match a part
+/// of the pattern and not a `**`. If one of them is renamed, the pattern does not match any more.
+/// None: the path does not match.
 pub fn rests_on(
     parts: &[PatternPart],
     words: &mut InternedNames,
@@ -169,14 +169,14 @@ pub fn rests_on(
     Some(rests)
 }
 
-/// Does the pattern stand for the whole path? By the letters: names that differ in case differ.
+/// Does the pattern match the whole path? Case-sensitive.
 pub fn matches(parts: &[PatternPart], words: &InternedNames, path: &[u8]) -> bool {
     let names: Vec<&[u8]> = components(path).collect();
     reach(parts, &names, |word, name| words.reads(word, name)).last() == Some(&true)
 }
 
-/// `[part * width + name]`, with a width of one more than there are names: the parts before `part`
-/// can stand for the names before `name`.
+/// `[part * width + name]`, with a width of one more than the number of names: the parts before
+/// `part` can match the names before `name`.
 fn reach(
     parts: &[PatternPart],
     names: &[&[u8]],

@@ -1,19 +1,19 @@
-//! All patterns as one tree: a stem is a beginning that patterns have in common.
+//! All patterns as one tree. A node is a prefix that patterns have in common.
 
 use super::NameRule;
 use super::interned_names::{NameId, STAR};
 use super::pattern::PatternPart;
 
-/// A place in the tree; where a pattern ends, also that pattern.
+/// A node of the tree. If a pattern ends there, also that pattern.
 pub type PrefixId = u32;
 
-/// Patterns that begin with `/`, and those without a beginning.
+/// The roots of patterns that begin with `/`, and of those without a beginning.
 pub const SLASH: PrefixId = 0;
 pub const ANYWHERE: PrefixId = 1;
 
 const NONE: PrefixId = 0;
 
-/// What patterns are for, together.
+/// A set of rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSet(u8);
 
@@ -37,26 +37,25 @@ impl RuleSet {
 
 #[derive(Debug)]
 struct PrefixNode {
-    /// What it adds to the one above it.
+    /// The part that it adds to its parent.
     part: PatternPart,
     above: PrefixId,
-    /// The `**` right below it.
+    /// The `**` directly below it.
     any_depth: PrefixId,
-    /// Of patterns that end here, and of those that go on with a name.
+    /// The rules of patterns that end here, and of those that continue with a name.
     kinds: RuleSet,
     ahead: RuleSet,
-    /// Names since the last `**`.
+    /// The number of names since the last `**`.
     weight: u16,
     floats: bool,
-    /// A `*` is right below it.
+    /// A `*` is directly below it.
     starred: bool,
 }
 
 #[derive(Debug)]
 pub struct PrefixTree {
     list: Vec<PrefixNode>,
-    /// Those that end with a name, by the one above and the name, open addressing; [`NONE`] is
-    /// free.
+    /// Nodes that end with a name, by parent and name, with open addressing. [`NONE`] is free.
     table: Vec<PrefixId>,
     all: RuleSet,
 }
@@ -86,7 +85,7 @@ impl PrefixTree {
         self.list.len()
     }
 
-    /// The stem that adds these parts.
+    /// The node that adds these parts, which is made if it is missing.
     pub fn grow(&mut self, from: PrefixId, parts: &[PatternPart]) -> PrefixId {
         parts.iter().fold(from, |stem, part| match *part {
             PatternPart::AnyDepth => self.grow_any_depth(stem),
@@ -97,7 +96,7 @@ impl PrefixTree {
     fn grow_any_depth(&mut self, above: PrefixId) -> PrefixId {
         let PrefixNode { part, any_depth, .. } = *self.get(above);
         if above > ANYWHERE && part == PatternPart::AnyDepth {
-            return above; // one after the other is one
+            return above; // `**` after `**` is one `**`
         }
         if any_depth != NONE {
             return any_depth;
@@ -148,7 +147,7 @@ impl PrefixTree {
         }
     }
 
-    /// The stem, or where in the table it would be.
+    /// The node, or its free slot in the table.
     fn find(&self, above: PrefixId, word: NameId) -> Result<PrefixId, usize> {
         let mask = self.table.len() - 1;
         let key = u64::from(above) << 16 | u64::from(word);
@@ -166,7 +165,7 @@ impl PrefixTree {
         }
     }
 
-    /// A pattern ends here. False: that was known.
+    /// Marks the end of a pattern. False: it was known.
     pub fn mark(&mut self, end: PrefixId, rule: NameRule) -> bool {
         if self.get(end).kinds.contain(rule) {
             return false;
@@ -179,7 +178,7 @@ impl PrefixTree {
             let PrefixNode { part, above, .. } = *self.get(stem);
             if matches!(part, PatternPart::Name(_)) {
                 if self.get(above).ahead.contain(rule) {
-                    break; // and so is whatever is above it
+                    break; // and so are all nodes above it
                 }
                 self.list[above as usize].ahead.join(kind);
             }
@@ -192,7 +191,7 @@ impl PrefixTree {
         self.all == RuleSet::of(rule)
     }
 
-    /// What comes after a stem, by a name that is this word.
+    /// The node after a node, by the name with this number.
     pub fn after(&self, stem: PrefixId, word: NameId) -> Option<PrefixId> {
         self.find(stem, word).ok()
     }
@@ -205,17 +204,17 @@ impl PrefixTree {
         self.get(stem).kinds
     }
 
-    /// Of patterns that go on with a name.
+    /// The rules of patterns that continue with a name.
     pub fn ahead(&self, stem: PrefixId) -> RuleSet {
         self.get(stem).ahead
     }
 
-    /// How many names a match rests on, beside those before the last `**`.
+    /// The number of names that a match depends on, besides those before the last `**`.
     pub fn weight(&self, stem: PrefixId) -> u16 {
         self.get(stem).weight
     }
 
-    /// Does any name whatever go on from here?
+    /// Does every name continue from here?
     pub fn is_starred(&self, stem: PrefixId) -> bool {
         self.get(stem).starred
     }
@@ -241,8 +240,8 @@ impl PrefixTree {
         parts
     }
 
-    /// The names that patterns end with, and the stems those come after. `NAME/**` is all that is
-    /// in NAME.
+    /// The names that patterns end with, and the nodes before them. `NAME/**` is everything in
+    /// NAME.
     pub fn last_names(&self, rule: NameRule) -> impl Iterator<Item = (PrefixId, NameId)> {
         self.list.iter().filter(move |stem| stem.kinds.contain(rule)).filter_map(|stem| match stem
             .part
@@ -255,8 +254,8 @@ impl PrefixTree {
         })
     }
 
-    /// What denied and protected patterns still expect at a stem; a `**` that it ends with is a
-    /// part of that.
+    /// The remaining parts of denied and protected patterns at a node. A `**` at its end is
+    /// included.
     pub fn rests(&self, from: PrefixId, rests: &mut Vec<(NameRule, Vec<PatternPart>)>) {
         let own = usize::from(self.get(from).part == PatternPart::AnyDepth && from > ANYWHERE);
         for end in ANYWHERE + 1..self.list.len() as PrefixId {

@@ -1,24 +1,24 @@
-//! How far patterns have come at a directory. There are few states, and each is kept once.
+//! The progress of patterns at a directory. There are few states, and each is stored once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::prefix_tree::{PrefixId, PrefixTree};
 
-/// A state, good until patterns are added.
+/// A state, valid until patterns are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId {
     index: u32,
     pub epoch: u32,
 }
 
-/// Patterns that stand at a `**`: they stay there, whatever names come, and begin anew at each.
+/// Patterns that are at a `**`: they stay there for any name, and begin again at each.
 #[derive(Debug)]
 pub struct Loops {
     pub active: Vec<PrefixId>,
-    /// Those that end with it: everything below matches.
+    /// Patterns that end with `**`: everything below matches.
     pub ending: Vec<PrefixId>,
-    /// Patterns without a beginning are looked for here.
+    /// Patterns without a beginning apply here.
     pub floating: bool,
     starred: bool,
 }
@@ -26,7 +26,7 @@ pub struct Loops {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PatternState {
     pub loops: u32,
-    /// Patterns that stand at a name.
+    /// Patterns that are at a name.
     pub steps: Vec<PrefixId>,
 }
 
@@ -35,7 +35,7 @@ pub struct PatternStates {
     loops: Vec<Loops>,
     known_loops: StateTable<(bool, Vec<PrefixId>)>,
     states: Vec<PatternState>,
-    /// Any name whatever moves a pattern on.
+    /// Does every name advance a pattern?
     starred: Vec<bool>,
     known: StateTable<PatternState>,
     epoch: u32,
@@ -43,7 +43,7 @@ pub struct PatternStates {
 
 type StateTable<K> = HashMap<K, u32, BuildHasherDefault<Fnv>>;
 
-/// FNV-1a, over numbers that nobody but the plan chooses.
+/// FNV-1a, over numbers that only the plan chooses.
 #[derive(Debug)]
 struct Fnv(u64);
 

@@ -1,4 +1,4 @@
-//! Patterns against the table that both languages share, then what the walk builds on them.
+//! Patterns against the table that both languages share, then properties that the walk needs.
 
 use serde::Deserialize;
 
@@ -23,7 +23,7 @@ fn table() -> ExampleTable {
     serde_json::from_str(include_str!("../../../../schema/examples/globs.json")).unwrap()
 }
 
-/// One look for each name of the path.
+/// One match for each component of the path.
 fn looks(names: &mut NamePatterns, path: &str, folding: bool) -> Vec<NameMatch> {
     let mut look = names.start(b"/", false).look;
     pattern::components(path.as_bytes())
@@ -38,8 +38,7 @@ fn looks(names: &mut NamePatterns, path: &str, folding: bool) -> Vec<NameMatch> 
 fn patterns_mean_what_the_table_of_both_languages_says() {
     for ExampleCase { pattern, path, matches, covers } in table().cases {
         let mut names = NamePatterns::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
-        // The system's trees are left out of floating patterns only, and no case of the table is
-        // about that.
+        // System trees matter only for floating patterns, and no case of the table has that.
         let start = names.start(path.as_bytes(), true);
         assert_eq!(start.look.deny.is_some(), matches, "{pattern} {path}");
         assert_eq!(start.denied, covers, "{pattern} {path}");
@@ -136,7 +135,7 @@ fn a_group_is_every_name_in_every_place_but_some() {
     assert!(NamePatterns::new(&[], &[nowhere], &[], &[]).is_err(), "a name has a part");
 }
 
-/// By the other algorithm, which `rests_on` uses.
+/// By the algorithm of `rests_on`.
 fn never(pattern: &Text, path: &str) -> bool {
     let (mut words, mut parts) = (InternedNames::new(), Vec::new());
     pattern::parse(pattern, &mut words, &mut parts).unwrap();
@@ -241,7 +240,7 @@ fn the_system_s_trees_are_left_out_of_floating_patterns() {
     let below = |names: &mut NamePatterns, path| looks(names, path, false).last().unwrap().next;
     let (usr, etc) = (below(&mut names, "/usr/share"), below(&mut names, "/etc/ssh"));
     assert!(!names.expects(usr) && names.expects(etc));
-    // Asked for by name, it is searched all the same.
+    // A tree that was requested by name is searched anyway.
     let own = names.start(b"/var/lib/app", true).look.next;
     assert!(names.look(own, b".env", false).deny.is_some());
     let other = names.start(b"/var/lib/app", false).look.next;

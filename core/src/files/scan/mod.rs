@@ -1,9 +1,9 @@
-//! What exists when a run starts, and what has to be put over it.
+//! The scan at the start of a run: the existing names, and their covers.
 //!
-//! A name that is denied is masked, one that is protected is locked, and the directories that its
-//! pattern rests on are pinned. A symlink at such a name, or in what is locked, does not end there:
-//! what it leads to, inside the trees, counts as if the pattern had named it, and so does every
-//! link on the way. A file with several names (hard links) is covered under each of them.
+//! A denied name is masked, a protected one is locked, and the directories that its pattern depends
+//! on are pinned. The target of a symlink at such a name, or in a locked directory, counts as if
+//! the pattern named it, if it is inside the trees. So does every link on the way. A file with
+//! several hard links is covered under each name.
 
 mod shut_dirs;
 #[cfg(test)]
@@ -27,29 +27,29 @@ use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use shut_dirs::ReopenedDirs;
 
-/// What a link leads to may hold another.
+/// The target of a link may contain another link.
 const MAX_ROUNDS: usize = 16;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct ScanResult {
-    /// A directory comes before what is in it.
+    /// A directory comes before its entries.
     pub covers: Vec<Cover>,
-    /// The locked and the denied ones.
+    /// The locked and the denied names.
     pub held: Vec<HeldName>,
-    /// Repositories without a work tree.
+    /// Bare repositories.
     pub bare: Vec<Object>,
     /// Directories that can not be listed.
     pub shut: Vec<Object>,
-    /// Flagged names: the tree, and the path there.
+    /// Flagged names: the tree, and the path in it.
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// Symlinks in git directories.
     pub through: Vec<GitLink>,
-    /// What is denied; the guard finds it out when all modes are as they were.
+    /// The denied objects. The guard fills this in when all modes are restored.
     pub masked: Vec<Object>,
 }
 
-/// A name that was locked or denied at the start: the directory, the name there, and what had it.
+/// A name that was locked or denied at the start: the directory, the name in it, and its object.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HeldName {
     pub parent: Identity,
@@ -70,8 +70,7 @@ impl HeldName {
     }
 }
 
-/// A symlink in a git directory, by all that makes it the one that was there: its place, itself,
-/// and what it says.
+/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GitLink {
     pub dir: Identity,
@@ -80,12 +79,11 @@ pub struct GitLink {
     pub said: Vec<u8>,
 }
 
-/// Told of every directory before it is listed.
+/// Called for every directory before it is listed.
 pub type Enter<'a, E> = dyn FnMut(&NamePatterns, &Dir<'_>) -> Result<u32, E> + 'a;
 
-/// Looks through all trees. Patterns that follow from symlinks and from git's configurations are
-/// added to `names`. `closed` are files with several names that other means hold under the one that
-/// is known.
+/// Scans all trees. Patterns that follow from symlinks and git configurations are added to `names`.
+/// `closed` are files with several hard links that other means hold under one known name.
 pub fn scan_trees<E: From<WalkError>>(
     names: &mut NamePatterns,
     roots: &TreeRoots,
@@ -164,7 +162,7 @@ pub fn scan_trees<E: From<WalkError>>(
     Ok(found)
 }
 
-/// A mask makes the rest needless, a lock a pin.
+/// A mask replaces every other cover, a lock replaces a pin.
 fn weight(cover: &Cover) -> u8 {
     match cover.kind {
         CoverKind::Mask => 0,
@@ -174,11 +172,11 @@ fn weight(cover: &Cover) -> u8 {
     }
 }
 
-/// A directory that a match rests on.
+/// A pin for a directory that a match depends on.
 pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
-        // Gone, and the match with it.
+        // It is gone, and the match with it.
         Ok(_) | Err(Errno::NOENT) => return Ok(None),
         Err(Errno::NOTDIR | Errno::LOOP) => {
             return Err(WalkError::Moved { path: walk::shown(tree, path) });
@@ -188,7 +186,7 @@ pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
 }
 
-/// The directories from the root of a tree to one that must stay where it is.
+/// Pins for the directories from the root of a tree to one that must not move.
 fn pins_to(roots: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let path = AbsPath::new(Text::from_bytes(path)?)?;
     let Some((tree, below)) = roots.place_of(&path).filter(|(tree, _)| tree.writable) else {
@@ -203,8 +201,8 @@ fn pins_to(roots: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let mut covers = Vec::new();
     for end in ends.filter(|end| *end > 0) {
         match pin(tree, &below[..end]) {
-            // Another user's: the command does not get there either. What its owner has shut is
-            // closed as a whole.
+            // It belongs to another user: the command does not get there either. A directory that
+            // its owner has shut is closed as a whole.
             Err(WalkError::Look { source: Errno::ACCESS, .. }) => break,
             pinned => covers.extend(pinned?),
         }
@@ -217,7 +215,7 @@ pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkE
     Ok(Cover { path, identity: Identity::from(stat), directory, kind })
 }
 
-/// The directories below the root of its tree that a match rests on, as paths relative to the tree.
+/// The directories below the root of its tree that a match depends on, relative to the tree.
 pub fn pins(
     names: &mut NamePatterns,
     tree: &OpenTree,
@@ -233,7 +231,7 @@ pub fn pins(
     Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
 }
 
-/// A symlink at a name that has a verdict.
+/// A symlink at a name with a decision.
 struct LinkFound {
     path: AbsPath,
     verdict: NameDecision,
@@ -242,7 +240,7 @@ struct LinkFound {
 }
 
 impl LinkFound {
-    /// What it leads to counts as well, and every link on the way is as good as the first.
+    /// Adds its target to the patterns, and every link on the way like the first.
     fn extend(&self, names: &mut NamePatterns, roots: &TreeRoots) -> Result<(), WalkError> {
         let Some(followed) = symlink::leads_to(&self.path)? else { return Ok(()) };
         let writable = |path: &AbsPath| roots.tree_of(path).is_some_and(|tree| tree.writable);
@@ -250,7 +248,7 @@ impl LinkFound {
             names.add_path(NameRule::Link, link.as_bytes());
         }
         let Some(tree) = roots.tree_of(&followed.end) else { return Ok(()) };
-        // One that leads up to where it lies itself would lock everything there.
+        // A link to a directory above itself would lock everything there.
         let is_above = self.path.is_within(&followed.end);
         match self.verdict {
             NameDecision::Deny(_) => names.add_path(NameRule::Deny, followed.end.as_bytes()),
@@ -271,7 +269,7 @@ impl LinkFound {
     }
 }
 
-/// A file that has other names.
+/// A file with several hard links.
 struct MultiLinkFile {
     identity: Identity,
     kind: CoverKind,
@@ -285,9 +283,9 @@ struct Scanner<'e, 'f, E> {
     pins: BTreeSet<(usize, Vec<u8>)>,
     links: Vec<LinkFound>,
     linked: Vec<MultiLinkFile>,
-    /// What the configurations of repositories make git obey.
+    /// The paths that git configurations make git trust.
     trusted: TrustedPaths,
-    /// Directories that are git's by their parts, the same way.
+    /// Directories that are git's by their parts.
     git: Vec<Vec<u8>>,
     /// Bytes of the paths that were found, and of flagged names.
     kept: usize,
@@ -352,7 +350,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     type Error = E;
 
     fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, E> {
-        // Nothing gets in there during the run: there is nothing to watch for.
+        // No process gets in there during the run, so it needs no watch.
         if !self.reopened.is_empty()
             && self.reopened.covers(dir.tree.absolute(dir.path)?.as_bytes())
         {
@@ -369,7 +367,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     ) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
             NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
-            // It can not be moved: a mount begins there.
+            // It can not be moved: it is a mount point.
             NameDecision::Protect(_) if look.opened_below && tree.is_dir() => {
                 return Ok(Some(Below::Carved));
             }
@@ -387,7 +385,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, E> {
         let name = entry.name.to_bytes();
-        // Gone again: if it comes back, there is an event.
+        // It is gone again. If it comes back, there is an event.
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let path = dir.join(name)?;
@@ -424,7 +422,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                         };
                         self.found.through.extend(held.map(through));
                     }
-                    Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or none
+                    Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or no link
                     Err(source) => return Err(dir.unseen(name, source).into()),
                 }
             }
@@ -435,7 +433,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                 self.note_names(&stat, CoverKind::Mask);
                 Ok(Some(Below::Masked))
             }
-            // An exception inside: what is in it is locked piece by piece.
+            // It contains an exception: its entries are locked one by one.
             NameDecision::Protect(_)
                 if entry.look.opened_below && file_type == FileType::Directory =>
             {
@@ -449,8 +447,8 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
                 let trusted = match names.git.role(&whole).filter(|_| dir.tree.writable) {
                     Some(Role::Config) => git::trusted_paths_of_config(dir, entry.name),
                     Some(Role::GitFile) => match git::trusted_paths_of_git_file(dir, entry.name) {
-                        // What git can not read it does not obey. In the trees it is looked at by
-                        // itself.
+                        // Git does not trust a file that it can not read. In the trees the file is
+                        // checked by itself.
                         Err(UnreadableGitFile { source: Errno::ACCESS, .. }) => {
                             Ok(TrustedPaths::default())
                         }
@@ -479,7 +477,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
 
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, E> {
         let mut stat = dir.stat(name);
-        // The right to search the directory was taken away since it was opened.
+        // The right to search the directory was removed since it was opened.
         if let Err(Errno::ACCESS) = stat {
             let object = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0)
                 .map_err(|source| dir.unseen(name.to_bytes(), source))?;
@@ -507,7 +505,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         Ok(())
     }
 
-    /// One that is left out counts as new in the end.
+    /// A name that does not fit counts as new at the end.
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
         if let Ok(path) = dir.join(name.to_bytes())
             && walk::lists(&mut self.listed, &path)
@@ -516,8 +514,8 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         }
     }
 
-    /// A bare repository that was here before is the user's: it stays, and what git executes in it
-    /// is locked.
+    /// A bare repository of the start is the user's: it stays, and the files that git executes in
+    /// it are locked.
     fn leave(&mut self, names: &mut NamePatterns, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
@@ -526,8 +524,8 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         let object = Object::at(dir.fd, c"").map_err(|source| dir.unseen(b"", source))?;
         self.found.bare.push(object);
         let path = git::whole_path(dir);
-        // Patterns go by its path, so no directory above may be renamed either. Those of a `.git`
-        // go by its name.
+        // Patterns match its path, so no directory above may be renamed either. Those of a `.git`
+        // match its name.
         let ends = dir.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         for end in ends
             .filter(|_| !names.git.is_covered(&path))
@@ -543,9 +541,9 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
         Ok(())
     }
 
-    /// A directory that can not be listed or searched is closed as a whole: a command that knows
-    /// names in it, or gives itself the rights, would open what no pattern was held against. What
-    /// its names lead to elsewhere still counts.
+    /// A directory that can not be listed or searched is closed as a whole. A command that knows
+    /// names in it, or restores its own rights, would open names that no pattern was matched
+    /// against. The targets of its links still count.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
@@ -557,7 +555,7 @@ impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     }
 }
 
-/// The second walk, when it is needed: other names of the same files.
+/// The second walk, if it is needed: other names of the same files.
 struct OtherNames<'s, E> {
     /// Directories that the first walk has closed as a whole.
     reopened: &'s ReopenedDirs,
@@ -569,8 +567,7 @@ struct OtherNames<'s, E> {
 
 impl<'s, E: From<WalkError>> OtherNames<'s, E> {
     fn new(linked: &[MultiLinkFile], reopened: &'s ReopenedDirs) -> OtherNames<'s, E> {
-        // Of one file that is denied under one name and protected under another, the deny comes
-        // first.
+        // If a file is denied under one name and protected under another, the deny comes first.
         let key = |linked: &MultiLinkFile| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
@@ -629,7 +626,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else {
             return Ok(());
         };
-        // What is locked as a whole, or only read, needs no lock of its own.
+        // A tree that is locked as a whole or read-only needs no further lock.
         let locked_already =
             dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
         if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {

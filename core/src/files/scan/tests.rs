@@ -1,4 +1,4 @@
-//! Trees on disk, and what a survey of them puts where.
+//! Trees on disk, and the covers that a scan returns.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -81,7 +81,7 @@ fn the_directories_that_a_match_rests_on_are_pinned() {
             "Lock w/sub/.git/modules/m/config",
         ]
     );
-    // Read-only as a whole, nothing can be renamed there.
+    // In a read-only tree nothing can be renamed.
     assert_eq!(covers(&scene, &mut names, &[scene.tree("w", false)]), ["Mask w/a/b/secret"]);
 }
 
@@ -144,7 +144,7 @@ fn a_link_at_a_name_covers_what_it_leads_to() {
             "Lock w/way",
         ]
     );
-    // A link to nothing: what is made there later is protected.
+    // A dangling link: an object that is made at its target later is protected.
     let start = names.start(scene.path("w/gone").as_os_str().as_encoded_bytes(), true);
     assert!(start.look.protect.is_some());
 }
@@ -366,8 +366,7 @@ fn chain(scene: &TestTree, depth: usize, name: Option<&str>) -> OwnedFd {
 #[test]
 fn a_walk_comes_back_to_levels_that_it_had_to_close() {
     let scene = TestTree::new();
-    // `x` has a directory in each level, before and behind the next level in whatever order they
-    // are listed.
+    // `x` has a directory in each level, before and after the next level in any listing order.
     chain(&scene, 300, Some("x"));
     let mut path = scene.path("w");
     for _ in 0..300 {
@@ -440,8 +439,7 @@ fn a_root_that_is_a_link_or_missing_is_an_error() {
     }
 }
 
-/// Prints what a survey costs, in time of the processor; `cargo test --release -- --ignored
-/// --nocapture costs`.
+/// Prints the CPU time of a scan; `cargo test --release -- --ignored --nocapture costs`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_8000_files_in_800_directories() {
@@ -452,7 +450,7 @@ fn costs_of_8000_files_in_800_directories() {
         }
     }
     scene.file("w/.git/config");
-    // As a plan has them: below the workspace, with exceptions below the directories of packages.
+    // As in a plan: below the workspace, with exceptions below package directories.
     let w = scene.path("w");
     let below = |name: &str| format!("{}/**/{name}", w.display());
     let protect: Vec<String> = (0..200).map(|n| below(&format!(".protected-{n}"))).collect();

@@ -1,4 +1,4 @@
-//! The walk itself: levels, and the names that wait in each.
+//! The walk itself: levels, and the pending names in each.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -22,10 +22,10 @@ const LIST_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags:
 const PATH_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A directory that waits to be listed: a name in the directory that is on top of the levels.
+/// A directory that waits to be listed: a name in the directory of the top level.
 struct PendingDir {
-    /// Where its name begins among the names that wait. It ends with a NUL, and is the last one
-    /// there.
+    /// The start of its name in the buffer of pending names. It ends with a NUL, and is the last
+    /// one there.
     name: usize,
     state: StateId,
     below: Below,
@@ -40,9 +40,9 @@ struct NextDir<'n> {
     below: Below,
 }
 
-/// A directory on the path that the walk is on. It was listed; some of its children may wait.
+/// A directory on the current path. It was listed; some of its children may be pending.
 struct WalkLevel {
-    /// None: there are too many.
+    /// None: it is closed, because too many are open.
     fd: Option<OwnedFd>,
     identity: Identity,
     state: StateId,
@@ -50,9 +50,9 @@ struct WalkLevel {
     folding: bool,
     numbers_agree: bool,
     node: u32,
-    /// How much of the path is its own.
+    /// The length of its path.
     path: usize,
-    /// Its first child among those that wait.
+    /// Its first pending child.
     first: usize,
 }
 
@@ -80,7 +80,7 @@ impl WalkLevel {
     }
 }
 
-/// The memory that walks use again and again.
+/// The memory that walks reuse.
 #[derive(Default)]
 pub struct Walker {
     levels: Vec<WalkLevel>,
@@ -89,24 +89,24 @@ pub struct Walker {
     path: Vec<u8>,
     listing: Vec<u8>,
     volume: Option<Volume>,
-    /// How deep the first level lies.
+    /// The depth of the first level.
     base: usize,
-    /// Names that were something else when they were opened.
+    /// Names that were another object when they were opened.
     changed: usize,
-    /// Says whether a signal asks the walk to stop.
+    /// Has a signal asked the walk to stop?
     pub is_interrupted: Option<fn() -> bool>,
-    /// A walk does not go on for longer.
+    /// A walk ends at this time.
     pub deadline: Option<Instant>,
 }
 
 const LISTING_BUFFER_BYTES: usize = 32 * 1024;
-/// In one directory.
+/// Stale entries in one directory.
 const MAX_STALE_ENTRIES: usize = 100_000;
-/// In one walk.
+/// Changed names in one walk.
 const MAX_CHANGED_NAMES: usize = 10_000;
-/// Levels whose descriptors are held.
+/// Levels whose descriptors are open.
 const MAX_OPEN_LEVELS: usize = 64;
-/// The walk asks whether it has to stop at every directory, and after so many entries of one.
+/// The walk checks whether it has to stop at every directory, and after so many entries of one.
 const ENTRIES_PER_CHECK: usize = 1024;
 
 impl Walker {
@@ -119,8 +119,7 @@ impl Walker {
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         let tree = &roots.trees[index];
-        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read
-        // may be the system's.
+        // The user requested only writable trees and copies. A read-only tree may be the system's.
         let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
         let look = start.look;
         let verdict = match () {
@@ -182,7 +181,7 @@ impl Walker {
         outcome
     }
 
-    /// Nothing waits any more. What was large goes back.
+    /// Nothing is pending any more. Large buffers are freed.
     fn rest(&mut self) {
         const MAX_KEPT_BYTES: usize = 64 * 1024;
         self.levels.clear();
@@ -239,7 +238,7 @@ impl Walker {
         Ok(())
     }
 
-    /// The directory on top is done with.
+    /// Leaves the directory of the top level.
     fn go_back<V: Visitor>(&mut self, tree: &OpenTree, visitor: &mut V) -> Result<(), V::Error> {
         let Some(done) = self.levels.pop() else { return Ok(()) };
         let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else {
@@ -254,7 +253,7 @@ impl Walker {
         let path = &self.path[..level.path];
         level.fd = match done.fd.map(above) {
             Some(Ok(Some(fd))) => Some(fd),
-            // What we come from was moved away, or shut: its parent may still be where it was.
+            // The child was moved away, or shut: its parent may still be at its path.
             _ => match tree.open(path, PATH_FLAGS).and_then(same) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => None,
@@ -277,8 +276,8 @@ impl Walker {
         Ok(())
     }
 
-    /// Opens a directory by its name in the one on top, or the root of a tree, and lists it. Its
-    /// path is the walk's.
+    /// Opens a directory by its name in the top level, or the root of a tree, and lists it.
+    /// `self.path` is its path.
     fn list<V: Visitor>(
         &mut self,
         names: &mut NamePatterns,
@@ -304,8 +303,8 @@ impl Walker {
             None => tree.open(b"", flags),
         };
         let mut opened = searched(open(LIST_FLAGS));
-        // The rights of the directory above may have been taken since it was listed, and then those
-        // of this one.
+        // The rights of the directory above may have been removed since it was listed, and then
+        // those of this one.
         if let (Err(Errno::ACCESS), Some(above)) = (&opened, above)
             && matches!(searchable(above), Err(Errno::ACCESS))
         {
@@ -400,8 +399,7 @@ impl Walker {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(Errno::NOENT) => return Ok(true), // removed while it was listed
-                // An overlay stops at a name that it can not look up, nobody can, and goes on
-                // behind it.
+                // An overlay stops at a name that no process can look up, and continues after it.
                 Err(Errno::STALE) if stale < MAX_STALE_ENTRIES => {
                     stale += 1;
                     continue;
@@ -426,7 +424,7 @@ impl Walker {
         Ok(true)
     }
 
-    /// A name that was a directory's is something else's now.
+    /// A directory's name now belongs to another object.
     fn look_again<V: Visitor>(
         &mut self,
         names: &mut NamePatterns,
@@ -451,7 +449,7 @@ impl Walker {
         outcome
     }
 
-    /// What an entry is, and whether it has to be walked.
+    /// Decides about an entry, and whether it has to be walked.
     fn consider<V: Visitor>(
         &mut self,
         names: &mut NamePatterns,
@@ -518,7 +516,7 @@ impl Walker {
 }
 
 /// Does a symlink lead to a directory of installed packages, where protected names may be made and
-/// changes are not told? What is there counts at the link's own place.
+/// changes are not reported? Such a link counts itself.
 fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
     if names.packages.is_empty() {
         return false;
@@ -532,20 +530,20 @@ fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// May names in it be looked up? `.` is one.
+/// Can names in it be looked up? `.` is one.
 pub fn searchable(dir: &OwnedFd) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, c".", AtFlags::empty())
 }
 
-/// A directory that was opened for listing, if names in it can be looked up too: one with `r` and
-/// without `x` tells its names, and whether they are denied can not be found out.
+/// A directory that was opened for listing, if names in it can be looked up too. With `r` and
+/// without `x` it shows its names, but not whether they are denied.
 fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
     let fd = opened?;
     let stat = searchable(&fd)?;
     Ok((fd, stat))
 }
 
-/// For listing, a directory that is open for looking.
+/// Opens a directory for listing that is open with O_PATH.
 fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 32];
     rustix::fs::open(
@@ -555,7 +553,7 @@ fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// A path in a tree for a message: of a long one its beginning.
+/// A path in a tree for a message; a long one is cut.
 pub fn shown(tree: &OpenTree, path: &[u8]) -> AbsPath {
     const MAX_SHOWN_BYTES: usize = 200;
     let cut = match path.get(..MAX_SHOWN_BYTES) {

@@ -1,13 +1,14 @@
-//! Moving a directory on an overlay that will not rename it.
+//! Moves a directory on an overlay that refuses to rename it.
 //!
-//! A new directory is made beside the new name, everything is carried over into it, the old one is
-//! removed, and only then the new one takes its name, by a rename that the kernel judges by its own
-//! rules. Files are renamed, and so are directories that exist in the copy alone; the others are
-//! carried piece by piece. Whatever fails is carried back. At no time is anything in neither place.
+//! A new directory is made next to the new name, all entries are moved into it, and the old one is
+//! removed. Only then the new one gets its name, by a rename that the kernel judges by its own
+//! rules. Files are renamed, and so are directories that exist only in the copy. Other directories
+//! are moved entry by entry. After a failure the entries are moved back. Every entry is always in
+//! one of the two directories.
 //!
-//! Runs in a process with the command's own rights, while the command may do to the tree what it
-//! likes: everything goes by descriptors, and what comes in between is an error, a piece that is
-//! not moved, or a piece more.
+//! This runs in a process with the rights of the command, while the command may change the tree.
+//! Everything goes by descriptors. An interference is an error, an entry that is not moved, or an
+//! additional entry.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +24,11 @@ use rustix::rand::GetRandomFlags;
 use crate::kernel::seccomp_notify::Answer;
 use crate::kernel::stderr;
 
-/// What is more than this is left to programs that copy by themselves: deeper, more, longer.
+/// Larger trees are left to programs that copy by themselves: deeper, more entries, longer.
 const MAX_DEPTH: usize = 100;
 const MAX_ENTRIES: usize = 1_000_000;
 const MOVE_TIMEOUT: Duration = Duration::from_secs(600);
-/// A directory into which something is put again and again can not be emptied.
+/// A directory that gets new entries again and again can not be emptied.
 const MAX_ROUNDS: usize = 16;
 
 const DIR_FLAGS: OFlags =
@@ -47,13 +48,13 @@ impl NameInDir {
     }
 }
 
-/// As renameat2(2), on the overlay whose mount this is.
+/// As renameat2(2), on the overlay of this mount.
 pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> Answer {
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
         Ok(()) => return Answer::Value(0),
         Err(Errno::XDEV) if flags.difference(RenameFlags::NOREPLACE).is_empty() => {}
-        // Two directories that change places have no third one to wait in: EXDEV, as the kernel
-        // says.
+        // Two directories that are exchanged have no third one as a buffer: EXDEV, as the kernel
+        // answers.
         Err(errno) => return Answer::Fail(errno),
     }
     let mut carrier = TreeMover {
@@ -78,11 +79,11 @@ pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) 
 struct TreeMover {
     mount: u64,
     uid: u32,
-    /// Seen so far.
+    /// Entries so far.
     entries: usize,
-    /// None: however long it takes.
+    /// None: without a time limit.
     deadline: Option<Instant>,
-    /// Something could not be carried back.
+    /// An entry could not be moved back.
     torn: bool,
 }
 
@@ -94,7 +95,7 @@ impl TreeMover {
         flags: RenameFlags,
     ) -> Result<(), Errno> {
         self.check(open(&old.dir, &old.name).map_err(closed)?, 0)?;
-        // The kernel asks the same in the end; there is no need to move everything for that.
+        // The kernel checks the same at the end; this avoids moving everything first.
         if let Ok(target) = open(&new.dir, &new.name)
             && !list(&target)?.is_empty()
         {
@@ -112,8 +113,8 @@ impl TreeMover {
         named
     }
 
-    /// What stands in the way, before anything is moved: a mount point, somebody else's directory,
-    /// one that can not be listed, too much of everything.
+    /// Finds obstacles before anything is moved: a mount point, another user's directory, one that
+    /// can not be listed, or one that is too large.
     fn check(&mut self, dir: OwnedFd, depth: usize) -> Result<(), Errno> {
         if depth > MAX_DEPTH {
             return Err(Errno::XDEV);
@@ -137,7 +138,7 @@ impl TreeMover {
         Ok(())
     }
 
-    /// Moves everything in a directory to another one.
+    /// Moves all entries of a directory to another one.
     fn move_entries(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
         for _ in 0..MAX_ROUNDS {
             let names = list(from)?;
@@ -160,8 +161,8 @@ impl TreeMover {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => errno,
         };
-        // EACCES: a directory that can not be written may not get another parent, but its own may
-        // be renamed with it.
+        // EACCES: a directory that is not writable may not get another parent, but its own parent
+        // may be renamed with it.
         let is_dir = || look(from, name).is_ok_and(|found| is_dir(&found));
         if !matches!(refused, Errno::XDEV | Errno::ACCESS) || !is_dir() {
             return Err(refused);
@@ -169,7 +170,7 @@ impl TreeMover {
         self.move_dir(from.as_fd(), name, to.as_fd(), name)
     }
 
-    /// Makes the new one, fills it, makes it like the old one, and removes the old one.
+    /// Makes the new one, moves the entries, copies the metadata, and removes the old one.
     fn move_dir(
         &mut self,
         from: BorrowedFd<'_>,
@@ -200,8 +201,7 @@ impl TreeMover {
         moved
     }
 
-    /// Something may have been put into it meanwhile, by whoever does not know that it is being
-    /// renamed.
+    /// Another process may have added an entry meanwhile.
     fn remove(
         &mut self,
         from: BorrowedFd<'_>,
@@ -219,7 +219,7 @@ impl TreeMover {
     }
 }
 
-/// What a directory has besides its entries.
+/// The metadata of a directory.
 struct DirMetadata {
     mount: u64,
     mode: Mode,
@@ -247,7 +247,7 @@ impl DirMetadata {
         })
     }
 
-    /// Entries can be moved only out of and into what its owner may write.
+    /// Entries can be moved only between directories that their owner may write.
     fn open_up(&self, dir: &OwnedFd) -> Result<(), Errno> {
         if self.mode.contains(Mode::RWXU) {
             Ok(())
@@ -270,7 +270,7 @@ impl DirMetadata {
     }
 }
 
-/// Those that a person or a program set: the others belong to the kernel, and come by themselves.
+/// The attributes that a user or a program has set. The kernel makes the others.
 fn attributes(dir: &OwnedFd) -> Result<Vec<(CString, Vec<u8>)>, Errno> {
     let mut names = vec![0; 64 * 1024];
     let length = match rustix::fs::flistxattr(dir, &mut names[..]) {
@@ -292,8 +292,7 @@ fn open(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())
 }
 
-/// A directory that its owner may not list can not be carried: the overlay's own answer is all
-/// there is.
+/// A directory that its owner may not list can not be moved: the overlay's own answer is used.
 fn closed(errno: Errno) -> Errno {
     if errno == Errno::ACCESS { Errno::XDEV } else { errno }
 }

@@ -1,9 +1,9 @@
-//! The directory of a copy-on-write session: what the command changes waits there for `paddock
+//! The directory of a copy-on-write session: the changes of the command wait there for `paddock
 //! diff`, `apply` and `discard`.
 //!
-//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of,
-//! `directories` which ones that had. A lock on the directory tells that the session runs. It lies
-//! in Paddock's own state, which no command can see.
+//! `upper` and `work` belong to the overlay. `session.json` describes the workspace, and
+//! `directories` lists its directories. A lock on the directory means that the session runs. The
+//! directory is in Paddock's own state, which no command can see.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
@@ -67,7 +67,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new one, or the one to be resumed.
+    /// A new session, or one to resume.
     pub fn open(
         sessions: &AbsPath,
         requested: &Workspace,
@@ -86,7 +86,7 @@ impl Session {
         let dir = make_dirs(sessions, &id).map_err(failed)?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
         let upper = make_dir(&dir, c"upper").map_err(failed)?;
-        // The root of the overlay shows the mode of this one.
+        // The root of the overlay has the mode of this directory.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(lower.st_mode & 0o777)).map_err(failed)?;
         let work = make_dir(&dir, c"work").map_err(failed)?;
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
@@ -112,8 +112,7 @@ impl Session {
         );
         let mut buffer = vec![0; 64 * 1024];
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
-        // The copy is one of this very directory, or it is none of it. The number of its disk may
-        // be another after a reboot.
+        // The copy must belong to this very directory. The device number may change at a reboot.
         let mut known = String::from("\"workspace\":");
         writer::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
         known.push_str(",\"device\":");
@@ -128,7 +127,7 @@ impl Session {
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
     }
 
-    /// What the command has made, or changed.
+    /// The files that the command has made or changed.
     pub fn upper(&self) -> &OwnedFd {
         &self.upper
     }
@@ -137,8 +136,8 @@ impl Session {
         &self.workspace
     }
 
-    /// What the copy is written to. In the first process of the new namespaces only: what was
-    /// opened before belongs to the mounts of another one, which the overlay does not take.
+    /// Opens the layers again. Only in init: earlier descriptors belong to the mounts of another
+    /// namespace, which the overlay refuses.
     pub fn reopen(&self) -> Result<SessionLayers, Errno> {
         let again = |name: &str, known: &OwnedFd| {
             let opened =
@@ -150,9 +149,9 @@ impl Session {
         Ok(SessionLayers { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
     }
 
-    /// Says what the session is, for those who come later. A resumed one keeps its beginning:
-    /// changes of the host count from there. `directories`: those of the workspace, each with its
-    /// number. A file below one that is moved shows no trace of that itself.
+    /// Describes the session for later programs. A resumed one keeps its start time: changes of the
+    /// host count from there. `directories`: those of the workspace, each with its inode number. A
+    /// file in a moved directory shows no trace of the move itself.
     pub fn note(
         &self,
         command: &[CString],
@@ -186,7 +185,7 @@ impl Session {
             ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
             lower.st_dev, lower.st_ino
         );
-        // What a person is asked about before it is applied.
+        // Names that a person is asked about before they are applied.
         let quoted =
             |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, Invalid::Surrogate);
         writer::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
@@ -210,8 +209,8 @@ impl Session {
         Ok(())
     }
 
-    /// What this part of the session was not to see: a line each time, for a resumed one may be
-    /// denied more.
+    /// The names that were hidden in this part of the session: one line each time, because a
+    /// resumed session may be denied more.
     fn note_hidden(&self, masked: &[AbsPath], plan: &Plan) -> Result<(), SessionError> {
         let mut out = String::from("{\"masked\":");
         let below = masked
@@ -259,7 +258,7 @@ impl Session {
         let _ = rustix::fs::fsync(&self.dir);
     }
 
-    /// Nothing changed, nothing is kept. True: there is something to look at.
+    /// Removes a session without changes. True: there are changes.
     pub fn close(self) -> bool {
         let mut buffer = Vec::with_capacity(1024);
         let mut changes = true;
@@ -285,20 +284,20 @@ impl Session {
             let _ = rustix::fs::unlinkat(&self.dir, SESSION_FILE, AtFlags::empty());
             let _ = rustix::fs::unlinkat(&self.dir, HIDDEN_FILE, AtFlags::empty());
             let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES_FILE, AtFlags::empty());
-            let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
+            let _ = rustix::fs::rmdir(self.path.as_str()); // stays if a name was quarantined
         }
         false
     }
 }
 
-/// Opened in the namespace that the overlay is mounted in.
+/// The layers, opened in the namespace in which the overlay is mounted.
 pub struct SessionLayers {
     pub upper: OwnedFd,
     pub work: OwnedFd,
 }
 
-/// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for
-/// longer than we wait.
+/// A program that lists or reads sessions holds the lock for an instant. A program that runs or
+/// applies one holds it longer than this waits.
 fn lock(session: &OwnedFd) -> Result<(), Errno> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -316,14 +315,14 @@ fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(&parent, id, DIR_FLAGS, Mode::empty())
 }
 
-/// Makes a directory and those above it that are missing, for the user alone.
+/// Makes a directory and the missing ones above it, for the user alone.
 pub fn make_all(path: &[u8]) -> Result<(), Errno> {
     let ends =
         path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
     for end in ends.chain([path.len()]) {
         match rustix::fs::mkdirat(CWD, &path[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            // A directory above may be closed to us and be there all the same.
+            // A directory above may exist although this process can not write it.
             Err(Errno::ACCESS | Errno::ROFS) if rustix::fs::stat(&path[..end]).is_ok() => {}
             Err(errno) => return Err(errno),
         }
