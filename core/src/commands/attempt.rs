@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_counts_as_denied() {
+    fn only_a_permission_error_counts_as_denied() {
         for (result, expected) in [
             (Ok(()), "allowed"),
             (Err(Errno::ACCESS), "denied"),

@@ -26,8 +26,11 @@ use crate::sandbox::temp_dir::TempError;
 use crate::supervisor::event_loop::SuperviseError;
 use crate::supervisor::observer::ObserveError;
 
-const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
-                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
+const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | \
+                     preflight --plan-fd N | record --plan-fd N --line N | \
+                     unreached --plan-fd N -- COMMAND… | \
+                     attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | \
+                     judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -124,6 +127,6 @@ macro_rules! through {
     };
 }
 
-through!(SandboxError: GrantError, BpfError, TempError, EnterError, NamespacesError, ContainerError);
-through!(SandboxError: NamePatternsError, GuardError, SessionError, UnfinishedError);
+through!(SandboxError: GrantError, BpfError, TempError, EnterError, NamespacesError);
+through!(SandboxError: ContainerError, NamePatternsError, GuardError, SessionError, UnfinishedError);
 through!(NetworkError: HttpError, TableError);

@@ -28,7 +28,8 @@ pub fn report() -> String {
     writer::string(&mut out, rustix::system::uname().release().to_bytes(), Invalid::Text);
     let _ = write!(
         out,
-        ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\"user_notification\":{},\
+        ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\
+         \"user_notification\":{},\
          \"filtered\":{},\"no_new_privs\":{},\"uid\":{}",
         Arch::NATIVE.name(),
         landlock.unwrap_or(0),
@@ -50,7 +51,8 @@ pub fn report() -> String {
     let name = |errno: Option<Errno>| quoted(errno.map(errno_names::errno).as_deref());
     let _ = write!(
         out,
-        ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\"errno\":{}}}}}",
+        ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\
+         \"errno\":{}}}}}",
         step.is_none(),
         quoted(step),
         name(errno),

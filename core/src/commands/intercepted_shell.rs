@@ -348,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn our_own_name_is_no_shell() {
+    fn the_name_of_the_core_is_no_shell() {
         for name in ["paddock-core", "/usr/bin/paddock-core", "./paddock-core"] {
             assert_eq!(called(&words(name)), None, "{name}");
         }
     }
 
     #[test]
-    fn a_login_shell_is_told_by_its_first_letter() {
+    fn the_first_letter_marks_a_login_shell() {
         assert!(is_login(&words("-bash")));
         for other in ["bash", "/bin/-bash", ""] {
             assert!(!is_login(&words(other)), "{other}");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_who_did_not_go_there() {
+    fn a_process_that_did_not_enter_is_not_inside() {
         let text = |token: &str| {
             format!(
                 "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{token}\"}}"
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_went_inside_is_answered_and_so_are_its_children() {
+    fn a_process_that_entered_is_inside_with_its_children() {
         let compiled: ShellPlanFile = reader::from_slice(
             format!(
                 "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{}\"}}",

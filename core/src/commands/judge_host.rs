@@ -63,10 +63,11 @@ mod tests {
     }
 
     #[test]
-    fn the_table_that_python_compiled_is_read_and_answers() {
+    fn the_table_of_python_is_read_and_decides() {
         let by = |action, host, line, reason: &str| {
             format!(
-                "{{\"action\":\"{action}\",\"rule\":{{\"host\":\"{host}\",\"source\":\"network.toml:{line}\"}},\"reason\":{reason}}}"
+                "{{\"action\":\"{action}\",\"rule\":{{\"host\":\"{host}\",\
+                 \"source\":\"network.toml:{line}\"}},\"reason\":{reason}}}"
             )
         };
         assert_eq!(told("10.1.2.3", 5432), by("allow", "10.0.0.0/8", 10, "null"));

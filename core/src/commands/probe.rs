@@ -171,10 +171,10 @@ impl ProbeScene {
     }
 }
 
-type Act<'a> = &'a dyn Fn() -> Result<(), Errno>;
+type ProbeAct<'a> = &'a dyn Fn() -> Result<(), Errno>;
 
 /// Applies the restriction and acts, in a child.
-fn see(restrictions: Act<'_>, act: Act<'_>) -> ProbeOutcome {
+fn see(restrictions: ProbeAct<'_>, act: ProbeAct<'_>) -> ProbeOutcome {
     const UNFENCED: i32 = 0x80; // above every errno a probe meets
     let status = sys::fork(|| match restrictions() {
         Err(errno) => UNFENCED | errno.raw_os_error() & 0x7F,
@@ -199,8 +199,8 @@ fn see(restrictions: Act<'_>, act: Act<'_>) -> ProbeOutcome {
 /// Without the restriction the act gives `control`, with it `expected`.
 fn compare(
     control: ProbeOutcome,
-    restrictions: Act<'_>,
-    act: Act<'_>,
+    restrictions: ProbeAct<'_>,
+    act: ProbeAct<'_>,
     expected: ProbeOutcome,
 ) -> ProbeResult {
     let outside = see(&|| Ok(()), act);
@@ -242,7 +242,7 @@ fn scoping(scope: Scope) -> Result<Ruleset, Errno> {
 }
 
 /// An act that this one right decides, in a scene without any grant.
-fn without_right(right: AccessFs, act: Act<'_>) -> ProbeResult {
+fn without_right(right: AccessFs, act: ProbeAct<'_>) -> ProbeResult {
     compare(
         ProbeOutcome::Done,
         &|| restrict(handling(right)?, &[]),

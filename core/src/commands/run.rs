@@ -1,8 +1,8 @@
 //! `run`: one story from the plan to the command, and to the end of the command if there is
 //! something to supervise or to clean up.
 //!
-//! Read the plan, open the journal, prepare, start the command in its sandbox, supervise it, finish,
-//! write the end event. Each step is a method, in this order.
+//! Read the plan, open the journal, prepare, start the command in its sandbox, supervise it,
+//! finish, write the end event. Each step is a method, in this order.
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
-use crate::gate::Gate;
+use crate::gate::ExecGate;
 use crate::journal::event::exec::ExecOutcome;
 use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::{self, Event};
@@ -162,7 +162,7 @@ struct Run<'r> {
 
 /// What is ready before the command starts, and does not depend on the paths of the grants.
 struct Prepared {
-    gate: Option<Gate>,
+    gate: Option<ExecGate>,
     limits: Limits,
     network: Outside,
     restrictions: Restrictions,
@@ -248,7 +248,7 @@ impl Run<'_> {
                 supervision.until_the_end(running)
             }
             Ok(Err(errno)) => {
-                let decided = handlers.gate.as_mut().map(Gate::decided).unwrap_or_default();
+                let decided = handlers.gate.as_mut().map(ExecGate::decided).unwrap_or_default();
                 journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
                 Ok(not_executed(&name, errno, &decided))
             }
@@ -264,7 +264,7 @@ impl Run<'_> {
         let plan = &self.plan;
         // The HTTP helper comes first, because its start takes longest.
         let http = Http::start(plan, self.plan_fd)?;
-        let gate = Gate::of(plan)?;
+        let gate = ExecGate::of(plan)?;
         standard_fds::check_sockets(plan)?;
         let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, self.session_id)?;
         plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;

@@ -92,7 +92,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_a_name_of_the_home_leads_to_is_protected() {
+    fn the_target_of_a_home_name_is_protected() {
         let scene = TestTree::new();
         for file in [
             "w/bash/.bashrc",

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn first_letters_are_ordered_as_names_are() {
+    fn first_letters_sort_like_names() {
         let names: [&[u8]; 9] =
             [b"", b"\x01", b"a", b"a\x01", b"ab", b"abcdefgh", b"abcdefghi", b"b", b"\xff"];
         assert!(names.is_sorted_by_key(|name| first_letters(name)));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_answers_for_what_is_missing_and_for_plain_names_only() {
+    fn a_listing_answers_for_missing_and_plain_names_only() {
         let name = format!("/tmp/paddock-glance-{}", std::process::id());
         std::fs::create_dir_all(format!("{name}/dir/below")).unwrap();
         std::fs::create_dir_all(format!("{name}/.local/share/tool")).unwrap();

@@ -250,7 +250,9 @@ fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
 
 /// struct unix_diag_msg: family, type, state.
 fn is_callable(message: &[u8]) -> bool {
-    matches!(message.get(NLMSGHDR_BYTES..), Some([_, kind, state, ..]) if i32::from(*kind) == libc::SOCK_DGRAM || 1_u32.checked_shl((*state).into()) != Some(STATE_ESTABLISHED))
+    let Some([_, kind, state, ..]) = message.get(NLMSGHDR_BYTES..) else { return false };
+    i32::from(*kind) == libc::SOCK_DGRAM
+        || 1_u32.checked_shl((*state).into()) != Some(STATE_ESTABLISHED)
 }
 
 /// struct nlmsghdr: length and type.
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_called_is_found_where_it_really_lies() {
+    fn listening_sockets_are_found_at_their_resolved_path() {
         let scene = TestTree::new();
         let real = scene.dir("real");
         scene.link("link", &real);
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn whether_somebody_is_there_is_told_without_his_noticing() {
+    fn a_listener_does_not_notice_the_check() {
         let scene = TestTree::new();
         let silent = |name: &str| {
             let file =
@@ -334,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_known_by_its_file_whatever_its_name() {
+    fn a_socket_is_known_by_its_file() {
         let scene = TestTree::new();
         let listener = UnixListener::bind(scene.path("first")).unwrap();
         std::fs::rename(scene.path("first"), scene.path("second")).unwrap();
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn more_of_them_than_one_part_of_the_answer_holds_are_all_found() {
+    fn an_answer_in_several_parts_is_read_completely() {
         let scene = TestTree::new();
         let bind = |number: u32| UnixListener::bind(scene.path(number.to_string())).unwrap();
         let listeners: Vec<_> = (0..400).map(bind).collect();
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_holds_no_name() {
+    fn an_invalid_answer_has_no_name() {
         for noise in [&[][..], &[0; 3], &[0; 16], &[0xff; 200], &[16, 0, 0, 0, 20, 0, 0, 0]] {
             let mut attributes = Vec::new();
             let outcome = read(noise, &mut |message| {

@@ -160,7 +160,7 @@ mod tests {
     use crate::files::test_tree::{self as scene, TestTree};
 
     #[test]
-    fn links_are_found_in_directories_and_in_what_leads_to_one_down_to_a_level() {
+    fn links_are_found_in_directories_and_link_targets_down_to_a_level() {
         let scene = TestTree::new();
         for (link, target) in [
             ("home/.ssh/config", "../../w/config"),

@@ -89,7 +89,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn the_end_and_every_link_on_the_way_are_told() {
+    fn the_target_and_every_link_are_returned() {
         let dir = std::env::temp_dir()
             .canonicalize()
             .unwrap()

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_what_every_reader_takes_for_one() {
+    fn a_host_is_one_that_every_parser_reads() {
         for (argument, expected) in [
             ("https://api.github.com/x?y#z", vec![name("api.github.com")]),
             ("HTTPS://API.GitHub.com:443", vec![name("api.github.com")]),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_readers_disagree_about_is_in_doubt() {
+    fn a_url_that_parsers_read_differently_is_in_doubt() {
         for argument in [
             "https:/evil.example",
             "https:evil.example",
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_exact_or_all_below() {
+    fn patterns_match_exactly_or_everything_below() {
         let pattern = |text: &str| HostPattern::read(text.as_bytes()).unwrap();
         let host = |text: &str| Host::read(text.as_bytes()).unwrap();
         for (written, asked, expected) in [

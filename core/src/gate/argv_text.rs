@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_expression_fits_nothing_else() {
+    fn an_exact_expression_matches_nothing_else() {
         let every: Vec<u8> = (1..=255).collect();
         for arguments in [
             vec![&b"git"[..], b"push", b"--force", b"origin"],
@@ -107,7 +107,7 @@ mod tests {
 
     /// All lists of up to three arguments of up to two bytes out of the ones that matter.
     #[test]
-    fn no_two_lists_have_one_text() {
+    fn different_lists_have_different_texts() {
         let letters = b"a \\\nx2";
         let mut words: Vec<Vec<u8>> = vec![vec![]];
         words.extend(letters.iter().map(|one| vec![*one]));

@@ -367,8 +367,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_told_by_its_status() {
-        let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\nPid:\t43\nPPid:\t7\nTracerPid:\t0\n\
+    fn a_caller_is_read_from_its_status() {
+        let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\n\
+                       Pid:\t43\nPPid:\t7\nTracerPid:\t0\n\
                        Uid:\t1000\t1001\t1000\t1000\n";
         assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001 }));
         assert_eq!(Process::parse(b"Tgid:\t42\n"), None);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_split_at_their_nuls() {
+    fn arguments_are_split_at_nul() {
         assert_eq!(words(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
         assert_eq!(words(b"\0"), [b""]);
     }

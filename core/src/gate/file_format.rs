@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_line_is_read_as_the_kernel_reads_it() {
+    fn a_first_line_is_parsed_as_the_kernel_does() {
         for (text, expected) in [
             (&b"#!/bin/sh\n"[..], interpreted("/bin/sh", None)),
             (b"#!/bin/sh", interpreted("/bin/sh", None)),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn real_programs_are_told_apart() {
+    fn the_format_of_real_programs_is_detected() {
         let at = |path: &str| ProgramFormat::of(std::fs::File::open(path).unwrap());
         let Ok(ProgramFormat::Binary { loader: Some(loader) }) = at("/bin/ls") else {
             panic!("ls has a loader")
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_headers_are_no_program_and_no_panic() {
+    fn broken_headers_are_an_error() {
         let whole = std::fs::read("/bin/true").unwrap();
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         for round in 0..4000 {

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_about_its_addresses_and_says_which_file_it_is() {
+    fn a_maps_line_gives_addresses_and_file() {
         let line = b"7f29-7f2b r-xp 00001000 fe:00 42                     /a b (deleted)";
         let file = MappedFile {
             device: b"fe:00".to_vec(),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_from_all_others_by_its_mapping() {
+    fn a_mapping_identifies_its_file() {
         let code = own as *const () as u64;
         assert_eq!(is_of(own(), code, File::open("/proc/self/exe").unwrap()), Ok(true));
         assert_eq!(is_of(own(), code, File::open("/bin/true").unwrap()), Ok(false));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_found_behind_as_many_others_as_there_are() {
+    fn a_mapping_is_found_after_many_others() {
         let files: Vec<_> =
             ["/bin/true", "/proc/self/exe"].iter().map(|path| File::open(path).unwrap()).collect();
         // No two adjacent mappings merge.

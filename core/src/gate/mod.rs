@@ -57,7 +57,7 @@ const MAX_DENIALS: usize = 64;
 /// The interval between two checks whether the waiting processes still exist.
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-pub struct Gate {
+pub struct ExecGate {
     plan: plan::Gate,
     rules: ExecRules,
     /// None: the plan does not restrict files.
@@ -117,8 +117,8 @@ struct DecisionReason {
     asked_ms: Option<u64>,
 }
 
-impl Gate {
-    pub fn of(plan: &Plan) -> Result<Option<Gate>, RuleError> {
+impl ExecGate {
+    pub fn of(plan: &Plan) -> Result<Option<ExecGate>, RuleError> {
         let Some(requested) = &plan.gate else { return Ok(None) };
         // In nested namespaces other files can replace a program, or its loader.
         let nested = plan.seccomp.as_ref().is_none_or(|seccomp| seccomp.namespaces)
@@ -140,7 +140,7 @@ impl Gate {
         // If the plan restricts files, nothing can be mounted or pivoted. If it denies namespaces,
         // chroot is denied too.
         let caller_view = CallerView::new(places.is_some());
-        Ok(Some(Gate {
+        Ok(Some(ExecGate {
             plan,
             rules,
             places,

@@ -142,9 +142,15 @@ mod tests {
                 .unwrap();
         plan["files"]["grants"] = grants
             .iter()
-            .map(
-                |(path, access)| json!({"access": access, "except": [], "optional": true, "paths": [[path, null]], "source": "x"}),
-            )
+            .map(|(path, access)| {
+                json!({
+                    "access": access,
+                    "except": [],
+                    "optional": true,
+                    "paths": [[path, null]],
+                    "source": "x",
+                })
+            })
             .collect();
         plan["files"]["reached"] =
             reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
@@ -154,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_lies_where_it_is_granted_and_no_command_could_write() {
+    fn a_trusted_program_is_granted_and_not_writable() {
         let places = places(
             &[
                 ("/", "read"),
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_granted_holds_no_program() {
+    fn a_path_without_a_grant_is_not_trusted() {
         let places = places(&[("/nowhere/bin", "read"), ("/nowhere/data", "read-noexec")], &[]);
         for (file, expected) in
             [("/nowhere/bin/x", true), ("/nowhere/data/x", false), ("/memfd:x (deleted)", false)]

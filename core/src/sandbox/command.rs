@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_searched_in_the_new_path() {
+    fn names_are_searched_in_the_path_of_the_command() {
         assert_eq!(candidates("ls", &["PATH=/a:/b"]), ["/a/ls", "/b/ls"]);
         assert_eq!(candidates("ls", &["XPATH=/a", "PATH=:/b:"]), ["./ls", "/b/ls", "./ls"]);
         assert_eq!(candidates("ls", &[]), ["/bin/ls", "/usr/bin/ls"]);

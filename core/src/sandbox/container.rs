@@ -473,7 +473,7 @@ mod tests {
 
     /// C-150, without a cgroup file system.
     #[test]
-    fn a_process_enters_a_control_group_by_its_number() {
+    fn a_process_enters_a_control_group_by_its_pid() {
         let dir = std::env::temp_dir().join(format!("paddock-cgroup-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let opened =
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hosts_root_is_no_container() {
+    fn the_root_of_the_host_is_refused_as_a_container() {
         assert!(matches!(open_rootdir(&path("/")), Err(ContainerError::HostRoot(_))));
         assert!(matches!(
             open_netns(&path("/etc/passwd")),

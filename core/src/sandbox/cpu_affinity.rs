@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_sent_may_run_where_we_may() {
+    fn a_moved_child_keeps_the_affinity_of_its_parent() {
         let (ours, theirs) = sent();
         assert_eq!(ours, theirs);
         // First all processors but one; then one, if there are two. It affects only the thread of

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_number_and_back() {
+    fn an_error_survives_its_encoding_as_a_number() {
         for step in EnterStep::ALL {
             let error = EnterError { step, errno: Errno::ACCESS };
             assert_eq!(EnterError::of_code(error.code()), Some(error));

@@ -173,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_name_that_is_kept_beats_a_deny() {
+    fn a_variable_kept_by_its_whole_name_beats_a_deny() {
         let inherited = ["KEPT_TOKEN=a", "OTHER_TOKEN=b", "KEPT_TOKEN_2=c"];
         assert_eq!(built(&["*"], &["*_TOKEN*"], &[], &inherited), ["KEPT_TOKEN=a"]);
     }
 
     #[test]
-    fn a_star_stands_for_any_characters() {
+    fn a_star_matches_any_characters() {
         for (pattern, name, expected) in [
             ("PATH", "PATH", true),
             ("PATH", "PATHS", false),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_and_is_not_denied_comes_through() {
+    fn only_variables_that_pass_and_are_not_denied_remain() {
         let inherited = ["PATH=/bin", "GH_TOKEN=1", "LD_PRELOAD=x", "OTHER=1", "HOME=/h"];
         assert_eq!(
             built(&["PATH", "*_TOKEN", "LD_*"], &["*_TOKEN", "LD_*"], &[], &inherited),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_of_the_run_takes_the_place_of_the_caller_s() {
+    fn the_proxy_of_the_run_replaces_the_callers() {
         let token = Token::new().unwrap();
         let inherited = [
             "http_proxy=http://corp",

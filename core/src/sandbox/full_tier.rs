@@ -496,7 +496,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_concerns_a_tree_if_their_fixed_parts_lie_in_one_another() {
+    fn a_pattern_may_match_in_a_tree_if_one_fixed_part_contains_the_other() {
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
         for (pattern, tree, expected) in [
             ("**/.env", "/opt", true),

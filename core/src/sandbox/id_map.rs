@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_is_written_as_the_kernel_reads_it() {
+    fn a_map_has_the_format_of_the_kernel() {
         let map = [
             IdRange { inside: 0, outside: 100_000, count: 5 },
             IdRange { inside: 5, outside: 1000, count: 1 },

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn names_to_hide_come_together_as_far_as_a_word_reaches() {
+    fn hidden_names_share_messages_up_to_the_limit() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let names: Vec<Vec<u8>> =
             (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn places_come_in_parts_of_the_longest_word() {
+    fn grant_locations_are_split_at_the_message_limit() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let bytes: Vec<u8> = (0..3 * MAX_MESSAGE_BYTES).map(|number| number as u8).collect();
         let mut heard = Vec::new();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn every_word_arrives_as_it_was_said() {
+    fn every_message_arrives_as_it_was_sent() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let words = [
             InitMessage::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },

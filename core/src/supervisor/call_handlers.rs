@@ -11,7 +11,7 @@ use super::event_loop::Due;
 use super::observer::{self, Observer};
 use super::rename_handler::{self, RenameHandler};
 use crate::approve::open_questions::{self, OpenQuestions};
-use crate::gate::{self, Gate};
+use crate::gate::{self, ExecGate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
@@ -33,7 +33,7 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
 
 /// The handlers that serve calls from the first program on.
 pub struct CallHandlers {
-    pub gate: Option<Gate>,
+    pub gate: Option<ExecGate>,
     /// Questions to a person: about execs from the gate, about hosts from the relay.
     pub questions: OpenQuestions,
     pub observer: Option<Observer>,
@@ -46,7 +46,7 @@ pub struct CallHandlers {
 impl CallHandlers {
     pub fn new(
         plan: &Plan,
-        gate: Option<Gate>,
+        gate: Option<ExecGate>,
         questions: OpenQuestions,
         observer: Option<Observer>,
         supervised_connect: Option<SupervisedConnect>,
@@ -73,7 +73,7 @@ impl CallHandlers {
             let deadline = self
                 .gate
                 .as_ref()
-                .and_then(Gate::deadline)
+                .and_then(ExecGate::deadline)
                 .into_iter()
                 .chain(self.questions.deadline())
                 .min();
@@ -190,7 +190,7 @@ impl<'a> Calls<'a> {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let gate = self.handlers.gate.as_ref().and_then(Gate::deadline);
+        let gate = self.handlers.gate.as_ref().and_then(ExecGate::deadline);
         let observer = self.handlers.observer.as_ref().and_then(Observer::deadline);
         let supervised_connect =
             self.handlers.supervised_connect.as_ref().and_then(SupervisedConnect::deadline);
@@ -223,7 +223,7 @@ impl<'a> Calls<'a> {
                 Next::Call(call) => {
                     self.handlers.take(&self.listener, call, self.renames.as_mut());
                     // The next event is most likely the exec stop, which arrives as SIGCHLD.
-                    if self.handlers.gate.as_ref().is_some_and(Gate::only_traces) {
+                    if self.handlers.gate.as_ref().is_some_and(ExecGate::only_traces) {
                         break;
                     }
                 }

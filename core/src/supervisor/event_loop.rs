@@ -458,6 +458,11 @@ impl SupervisedCommand {
         }
     }
 
+    fn is_child(&self, pid: Option<i32>) -> bool {
+        let SupervisedCommand::Child(command) = self else { return false };
+        pid == Some(command.as_raw_nonzero().get())
+    }
+
     fn is_stopped(&self) -> bool {
         self.pid().is_some_and(|pid| ancestry::is_stopped(pid.as_raw_nonzero().get()))
     }
@@ -501,8 +506,7 @@ impl SupervisedCommand {
             // a signal that was sent to the supervisor alone is passed on.
             libc::SIGINT | libc::SIGQUIT | libc::SIGTSTP if arrival.sender.is_none() => {}
             // A signal from the command itself is not sent back to it.
-            _ if matches!(self, SupervisedCommand::Child(command) if arrival.sender == Some(command.as_raw_nonzero().get())) =>
-                {}
+            _ if self.is_child(arrival.sender) => {}
             signal => self.send(signal),
         }
     }

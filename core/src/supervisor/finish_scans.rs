@@ -301,10 +301,11 @@ fn read_all(file: &OwnedFd, size: usize) -> Result<Vec<u8>, Errno> {
 /// The pid of init may already belong to another process: that one is not in its own namespace, or
 /// the wait for it times out.
 fn wait_for_end(init: i32) {
-    let namespace = |who: &str| rustix::fs::readlink(format!("/proc/{who}/ns/pid"), Vec::new());
+    let namespace = |pid: &str| rustix::fs::readlink(format!("/proc/{pid}/ns/pid"), Vec::new());
     let Some(pid) = Pid::from_raw(init) else { return };
     let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other)
+    if let (Ok(own), Ok(other)) = (namespace("self"), namespace(&init.to_string()))
+        && own == other
     {
         return;
     }
@@ -342,7 +343,7 @@ mod tests {
     use crate::files::test_tree::TestTree;
 
     #[test]
-    fn a_supervisor_that_ends_is_waited_for_and_one_that_lives_is_not() {
+    fn only_an_ending_supervisor_is_waited_for() {
         let scene = TestTree::new();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let started = started_at(child.id()).unwrap().started;

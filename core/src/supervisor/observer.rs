@@ -1,10 +1,10 @@
-//! Seeing what the fence refuses. The kernel tells nobody whom it has refused a file, so every call
-//! with a path comes by here on its way (kernel/seccomp_notify.rs), and each distinct one is told
-//! to the Python half, which judges it with the reasoning behind `paddock why`.
+//! Observes file accesses that the sandbox refuses. The kernel does not report refused accesses. So
+//! every call with a path passes through here (`kernel/seccomp_notify.rs`), and each distinct one
+//! is sent to the Python observer, which judges it with the rules of `paddock why`.
 //!
-//! This only looks. Every call goes on, whatever is thought of it, and no safety rests on anything
-//! here: what was read of a caller may be changed by others before the kernel reads it. Nothing
-//! here waits, and what is remembered has its limits, which are told when they are met.
+//! This only reads. Every call continues, and no safety rests on this file: other processes may
+//! change what was read before the kernel reads it. Nothing here blocks. The stored data is
+//! bounded, and a reached bound is reported.
 
 #[cfg(test)]
 mod tests;
@@ -56,7 +56,7 @@ pub enum ObserveError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Act {
+enum FileAct {
     Read,
     Write,
     /// Reads and writes.
@@ -69,33 +69,33 @@ enum Act {
     Change,
 }
 
-impl Act {
+impl FileAct {
     fn name(self) -> &'static str {
         match self {
-            Act::Read => "read",
-            Act::Write => "write",
-            Act::Update => "update",
-            Act::Exec => "exec",
-            Act::Make => "make",
-            Act::Remove => "remove",
-            Act::Replace => "replace",
-            Act::Change => "change",
+            FileAct::Read => "read",
+            FileAct::Write => "write",
+            FileAct::Update => "update",
+            FileAct::Exec => "exec",
+            FileAct::Make => "make",
+            FileAct::Remove => "remove",
+            FileAct::Replace => "replace",
+            FileAct::Change => "change",
         }
     }
 }
 
 /// Which argument of a call is its path, and which is the directory that the path begins in.
 struct PathArgument {
-    act: Act,
+    act: FileAct,
     dir: Option<usize>,
     path: usize,
 }
 
-const fn at(act: Act, dir: usize, path: usize) -> PathArgument {
+const fn at(act: FileAct, dir: usize, path: usize) -> PathArgument {
     PathArgument { act, dir: Some(dir), path }
 }
 
-const fn here(act: Act, path: usize) -> PathArgument {
+const fn here(act: FileAct, path: usize) -> PathArgument {
     PathArgument { act, dir: None, path }
 }
 
@@ -119,47 +119,47 @@ const fn shape(call: &'static str, names: &'static [PathArgument]) -> CallShape 
 
 /// Calls that Landlock or a mount may refuse.
 const JUDGED_CALLS: &[CallShape] = &[
-    CallShape { call: "open", flags: Flags::Argument(1), names: &[here(Act::Read, 0)] },
-    CallShape { call: "openat", flags: Flags::Argument(2), names: &[at(Act::Read, 0, 1)] },
-    CallShape { call: "openat2", flags: Flags::Behind(2), names: &[at(Act::Read, 0, 1)] },
-    shape("creat", &[here(Act::Write, 0)]),
-    shape("truncate", &[here(Act::Write, 0)]),
-    shape("mkdir", &[here(Act::Make, 0)]),
-    shape("mkdirat", &[at(Act::Make, 0, 1)]),
-    shape("mknod", &[here(Act::Make, 0)]),
-    shape("mknodat", &[at(Act::Make, 0, 1)]),
-    shape("symlink", &[here(Act::Make, 1)]),
-    shape("symlinkat", &[at(Act::Make, 1, 2)]),
-    shape("link", &[here(Act::Make, 1)]),
-    shape("linkat", &[at(Act::Make, 2, 3)]),
-    shape("unlink", &[here(Act::Remove, 0)]),
-    shape("unlinkat", &[at(Act::Remove, 0, 1)]),
-    shape("rmdir", &[here(Act::Remove, 0)]),
-    shape("rename", &[here(Act::Remove, 0), here(Act::Replace, 1)]),
-    shape("renameat", &[at(Act::Remove, 0, 1), at(Act::Replace, 2, 3)]),
-    shape("renameat2", &[at(Act::Remove, 0, 1), at(Act::Replace, 2, 3)]),
-    shape("execve", &[here(Act::Exec, 0)]),
-    shape("execveat", &[at(Act::Exec, 0, 1)]),
+    CallShape { call: "open", flags: Flags::Argument(1), names: &[here(FileAct::Read, 0)] },
+    CallShape { call: "openat", flags: Flags::Argument(2), names: &[at(FileAct::Read, 0, 1)] },
+    CallShape { call: "openat2", flags: Flags::Behind(2), names: &[at(FileAct::Read, 0, 1)] },
+    shape("creat", &[here(FileAct::Write, 0)]),
+    shape("truncate", &[here(FileAct::Write, 0)]),
+    shape("mkdir", &[here(FileAct::Make, 0)]),
+    shape("mkdirat", &[at(FileAct::Make, 0, 1)]),
+    shape("mknod", &[here(FileAct::Make, 0)]),
+    shape("mknodat", &[at(FileAct::Make, 0, 1)]),
+    shape("symlink", &[here(FileAct::Make, 1)]),
+    shape("symlinkat", &[at(FileAct::Make, 1, 2)]),
+    shape("link", &[here(FileAct::Make, 1)]),
+    shape("linkat", &[at(FileAct::Make, 2, 3)]),
+    shape("unlink", &[here(FileAct::Remove, 0)]),
+    shape("unlinkat", &[at(FileAct::Remove, 0, 1)]),
+    shape("rmdir", &[here(FileAct::Remove, 0)]),
+    shape("rename", &[here(FileAct::Remove, 0), here(FileAct::Replace, 1)]),
+    shape("renameat", &[at(FileAct::Remove, 0, 1), at(FileAct::Replace, 2, 3)]),
+    shape("renameat2", &[at(FileAct::Remove, 0, 1), at(FileAct::Replace, 2, 3)]),
+    shape("execve", &[here(FileAct::Exec, 0)]),
+    shape("execveat", &[at(FileAct::Exec, 0, 1)]),
 ];
 
 /// Calls that only a mount may refuse: Landlock does not judge them.
 const MOUNT_JUDGED_CALLS: &[CallShape] = &[
-    shape("chmod", &[here(Act::Change, 0)]),
-    shape("fchmodat", &[at(Act::Change, 0, 1)]),
-    shape("fchmodat2", &[at(Act::Change, 0, 1)]),
-    shape("chown", &[here(Act::Change, 0)]),
-    shape("lchown", &[here(Act::Change, 0)]),
-    shape("fchownat", &[at(Act::Change, 0, 1)]),
-    shape("utime", &[here(Act::Change, 0)]),
-    shape("utimes", &[here(Act::Change, 0)]),
-    shape("futimesat", &[at(Act::Change, 0, 1)]),
-    shape("utimensat", &[at(Act::Change, 0, 1)]),
-    shape("setxattr", &[here(Act::Change, 0)]),
-    shape("lsetxattr", &[here(Act::Change, 0)]),
-    shape("setxattrat", &[at(Act::Change, 0, 1)]),
-    shape("removexattr", &[here(Act::Change, 0)]),
-    shape("lremovexattr", &[here(Act::Change, 0)]),
-    shape("removexattrat", &[at(Act::Change, 0, 1)]),
+    shape("chmod", &[here(FileAct::Change, 0)]),
+    shape("fchmodat", &[at(FileAct::Change, 0, 1)]),
+    shape("fchmodat2", &[at(FileAct::Change, 0, 1)]),
+    shape("chown", &[here(FileAct::Change, 0)]),
+    shape("lchown", &[here(FileAct::Change, 0)]),
+    shape("fchownat", &[at(FileAct::Change, 0, 1)]),
+    shape("utime", &[here(FileAct::Change, 0)]),
+    shape("utimes", &[here(FileAct::Change, 0)]),
+    shape("futimesat", &[at(FileAct::Change, 0, 1)]),
+    shape("utimensat", &[at(FileAct::Change, 0, 1)]),
+    shape("setxattr", &[here(FileAct::Change, 0)]),
+    shape("lsetxattr", &[here(FileAct::Change, 0)]),
+    shape("setxattrat", &[at(FileAct::Change, 0, 1)]),
+    shape("removexattr", &[here(FileAct::Change, 0)]),
+    shape("lremovexattr", &[here(FileAct::Change, 0)]),
+    shape("removexattrat", &[at(FileAct::Change, 0, 1)]),
 ];
 
 fn shapes(tier: Tier) -> impl Iterator<Item = &'static CallShape> {
@@ -173,7 +173,7 @@ pub fn calls(tier: Tier) -> impl Iterator<Item = &'static str> {
 
 /// One act that is sent to the Python observer.
 pub struct Observed {
-    act: Act,
+    act: FileAct,
     create: bool,
     path: Vec<u8>,
     program: Vec<u8>,
@@ -448,14 +448,14 @@ impl Observed {
 }
 
 /// The act of an open call, and whether it may create a file. None: the call opens nothing.
-fn act_of(flags: i32) -> Option<(Act, bool)> {
+fn act_of(flags: i32) -> Option<(FileAct, bool)> {
     if flags & libc::O_PATH != 0 {
         return None;
     }
     let act = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY if flags & libc::O_TRUNC == 0 => Act::Read,
-        libc::O_RDONLY | libc::O_WRONLY => Act::Write,
-        _ => Act::Update,
+        libc::O_RDONLY if flags & libc::O_TRUNC == 0 => FileAct::Read,
+        libc::O_RDONLY | libc::O_WRONLY => FileAct::Write,
+        _ => FileAct::Update,
     };
     Some((act, flags & libc::O_CREAT != 0))
 }

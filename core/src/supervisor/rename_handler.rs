@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_split_as_the_kernel_does() {
+    fn a_path_is_split_as_the_kernel_splits_it() {
         for (path, expected) in [
             (&b"a"[..], Some((&b"."[..], &b"a"[..]))),
             (b"a/", Some((b".", b"a"))),

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_question_is_answered_and_nonsense_is_none() {
+    fn the_last_question_is_answered_and_invalid_ones_are_dropped() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut session_owner = SessionOwner::new(ours);
         assert_eq!(session_owner.receive(), None);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_told_with_whom_it_was_refused_to() {
+    fn a_refusal_is_sent_with_its_command_reaper() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let session_owner = SessionOwner::new(ours);
         for reaper in [Some(7), None] {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn its_end_is_the_end_of_the_run_a_moment_later() {
+    fn the_run_ends_soon_after_the_session_owner() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut session_owner = SessionOwner::new(ours);
         drop(theirs);

@@ -92,13 +92,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_has_room_who_can_not_ask() {
+    fn without_a_known_load_no_cpu_is_idle() {
         assert!(Machine { processors: ROOM, ..Machine::find() }.has_idle_cpu());
         assert!(!Machine { processors: ROOM, loadavg: None }.has_idle_cpu());
     }
 
     #[test]
-    fn it_ends_with_what_it_waits_for() {
+    fn the_wait_ends_with_its_event() {
         // On a busy machine another process may have the processor for longer than the wait lasts.
         let ends_at_the_third = || {
             let mut asked = 0;
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_nothing_comes() {
+    fn the_wait_ends_at_its_timeout() {
         let mut spin_wait = spin_wait(ROOM);
         assert_eq!(spin_wait.wait(|| Ok(false)), Ok(false));
         assert_eq!(spin_wait.waits_until_check, 0, "in vain: the next one looks again");
     }
 
     #[test]
-    fn none_is_kept_where_somebody_waits_for_a_processor() {
+    fn there_is_no_wait_while_a_process_waits_for_a_cpu() {
         assert_eq!(spin_wait(0).wait(|| unreachable!("nobody is asked")), Ok(false));
     }
 }

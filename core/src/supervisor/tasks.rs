@@ -14,7 +14,7 @@ use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
-use crate::gate::Gate;
+use crate::gate::ExecGate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::limits::ExceededLimit;
@@ -511,7 +511,7 @@ impl Tasks for SupervisorTasks<'_> {
         self.calls
             .as_ref()
             .and_then(|calls| calls.handlers.gate.as_ref())
-            .is_some_and(Gate::is_tracing)
+            .is_some_and(ExecGate::is_tracing)
     }
 
     fn has_session_owner(&self) -> bool {

@@ -281,18 +281,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_git_itself_writes_is_harmless() {
+    fn settings_that_git_writes_are_harmless() {
         for config in [
             "",
             "\u{feff}# nothing\n",
-            "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n",
+            "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\
+             \tlogallrefupdates = true\n",
             "[core]\r\n\tignorecase = true\r\n\tprecomposeunicode\r\n",
-            "[remote \"origin\"]\n\turl = https://github.com/a/b.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
+            "[remote \"origin\"]\n\turl = https://github.com/a/b.git\n\
+             \tfetch = +refs/heads/*:refs/remotes/origin/*\n\
              [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\trebase = true\n",
-            "[remote \"o\"] url = git@github.com:a/b.git ; comment\n[remote \"p\"]url=ssh://git@host:22/x\n",
+            "[remote \"o\"] url = git@github.com:a/b.git ; comment\n\
+             [remote \"p\"]url=ssh://git@host:22/x\n",
             "[branch \"we\\\\ird \\\"]\"]\n remote = .\n",
-            "[user]\n\tname = Ada \"L.\" Lovelace\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n",
-            "[submodule \"x\"]\n\turl = https://example.org/x\n\tactive = true\n[submodule]\n\tactive = .\n",
+            "[user]\n\tname = Ada \"L.\" Lovelace\n\temail = ada@example.org\n[init]\n\
+             \tdefaultBranch = main\n",
+            "[submodule \"x\"]\n\turl = https://example.org/x\n\tactive = true\n[submodule]\n\
+             \tactive = .\n",
             "[core]\n\tfilemode = tr\\\nue\n",
         ] {
             assert!(is_harmless(config.as_bytes()), "{config}");
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_or_redirects_is_harmful() {
+    fn settings_that_run_or_redirect_are_harmful() {
         for config in [
             "[core]\n\tfsmonitor = evil\n",
             "[CORE]\n\tFsMonitor = evil\n",
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_harmful() {
+    fn unknown_syntax_is_harmful() {
         for config in [
             "key = value\n",
             "[core\n",
@@ -361,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_out_as_git_reads_them() {
+    fn values_are_parsed_as_git_parses_them() {
         let read = |config: &str| {
             let mut values = Vec::new();
             each(config.as_bytes(), &mut |section, key, value| {
@@ -387,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_to_an_end() {
+    fn any_bytes_are_parsed_without_a_loop() {
         let mut dice = 3_u64;
         let letters = b"[]core\"\\=# \n\t\r;.abc\0\xff-";
         for _ in 0..20_000 {

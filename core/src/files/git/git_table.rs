@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_understood_and_in_order() {
+    fn every_row_is_parsed_and_sorted() {
         for line in GIT_TABLE_TSV.lines().filter(|line| !line.starts_with('#')) {
             let columns: Vec<&str> = line.split('\t').collect();
             let [kind, _, role, held] = columns[..] else { panic!("{line}: four columns") };
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_locked_in_every_git_directory() {
+    fn parts_that_run_are_locked_in_every_git_directory() {
         let protected: Vec<String> = table().protected().collect();
         for name in [
             "config",

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_git_would_read_otherwise_is_not_harmless() {
+    fn an_index_of_another_format_is_not_harmless() {
         let whole = index(2, "a", 20, b"");
         for end in 0..whole.len() - 1 {
             assert!(!is_harmless(&whole[..end]), "{end}");

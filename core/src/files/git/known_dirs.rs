@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_told_by_the_place_in_the_git_directory() {
+    fn the_path_in_the_git_directory_gives_the_role() {
         for (path, expected) in [
             ("a/.git", Some(Role::GitFile)),
             (".git/config", Some(Role::Config)),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_of_a_submodule_may_be_called_like_a_part_of_git() {
+    fn a_branch_of_a_submodule_may_have_the_name_of_a_git_part() {
         for (path, expected) in [
             ("/w/.git/modules/m/refs/heads/config", true),
             ("/w/.git/modules/a/b/refs/tags/hooks/x", true),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_writes_is_told_from_a_work_tree_in_a_git_directory() {
+    fn a_work_tree_in_a_git_directory_is_not_part_of_it() {
         for (dir, expected) in [
             ("/w/.bare", true),
             ("/w/.bare/worktrees/n/logs", true),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_believed_in_a_repository_that_git_would_find() {
+    fn an_entry_counts_only_in_a_repository_that_git_finds() {
         for (path, expected) in [
             ("/w/.git/worktrees/n", true),
             ("/w/.bare/worktrees/n", true),
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_cover_what_lies_where_git_puts_it() {
+    fn patterns_match_nested_git_directories() {
         assert!(known().is_covered(b"/w/.bare/worktrees/old"));
         assert!(known().is_covered(b"/w/.git/modules/m"));
         assert!(!known().is_covered(b"/w/.git/modules/m/refs/heads/inner"));

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_meant_from_the_work_tree() {
+    fn values_are_resolved_from_the_work_tree() {
         assert_eq!(trusted("[core]\nhooksPath = tools/hooks\n"), ["/w/n/tools/hooks"]);
         assert_eq!(
             trusted("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
@@ -367,13 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn relative_values_rest_on_the_directory_that_they_are_meant_from() {
+    fn relative_values_store_their_base_directory() {
         for (config, expected) in [
             ("[core]\nhooksPath = ../hooks\n", &["/w/n", "/w/n/.git"][..]),
             ("[core]\nfsmonitor = sh tools/watch\n", &["/w/n", "/w/n/.git"]),
             ("[include]\npath = ../../x\n", &["/w/n/.git"]),
             (
-                "[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\npath = /srv/x\n",
+                "[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\n\
+                 path = /srv/x\n",
                 &[],
             ),
         ] {
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_a_shell() {
+    fn words_are_split_as_a_shell_does() {
         for written in [
             r#""\"my tools/clean\" %f""#,
             r"'my tools/clean' %f",
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_writes_by_itself_names_nothing() {
+    fn settings_that_git_writes_name_no_path() {
         assert!(
             trusted("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n")
                 .is_empty()

@@ -117,7 +117,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn who_is_silent_is_looked_at_for_a_while_and_covered_as_soon_as_he_answers() {
+    fn a_silent_socket_is_checked_again_and_covered_when_it_answers() {
         let scene = TestTree::new();
         drop(UnixListener::bind(scene.path("dead")).unwrap());
         let _listener = UnixListener::bind(scene.path("awake")).unwrap();
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_remembered_are_not_forgotten_in_silence() {
+    fn too_many_silent_sockets_are_reported() {
         let mut silent = SilentSockets::default();
         let identity = Identity::from((1, 1));
         assert!(

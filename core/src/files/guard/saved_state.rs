@@ -93,8 +93,8 @@ impl SavedRule {
 }
 
 impl Guard {
-    /// Writes the guard's [`SavedState`] as JSON. False: there is no tree that the command can write
-    /// to, and nothing was written.
+    /// Writes the guard's [`SavedState`] as JSON. False: there is no tree that the command can
+    /// write to, and nothing was written.
     pub fn write_saved_state(&self, out: &mut String) -> Result<bool, WalkError> {
         let trees = || self.roots.trees.iter().filter(|tree| tree.writable);
         if trees().next().is_none() {

@@ -103,7 +103,10 @@ impl Watches {
     /// The watched directories of a tree.
     pub fn directories(&self, tree: usize) -> impl Iterator<Item = u32> {
         let numbers = self.by_watch.values().copied();
-        numbers.filter(move |number| matches!(&self.slots[*number as usize], node if node.tree == tree && !node.file))
+        numbers.filter(move |number| {
+            let node = &self.slots[*number as usize];
+            node.tree == tree && !node.file
+        })
     }
 
     /// Was this never watched? False if nothing was, as in a scan for a killed run: then it is not

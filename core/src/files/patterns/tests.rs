@@ -35,7 +35,7 @@ fn looks(names: &mut NamePatterns, path: &str, folding: bool) -> Vec<NameMatch> 
 }
 
 #[test]
-fn patterns_mean_what_the_table_of_both_languages_says() {
+fn patterns_match_the_table_of_both_languages() {
     for ExampleCase { pattern, path, matches, covers } in table().cases {
         let mut names = NamePatterns::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
         // System trees matter only for floating patterns, and no case of the table has that.
@@ -46,7 +46,7 @@ fn patterns_mean_what_the_table_of_both_languages_says() {
 }
 
 #[test]
-fn patterns_that_are_asked_one_by_one_mean_the_same() {
+fn single_patterns_match_the_same_table() {
     let mut globs = Globs::new();
     for ExampleCase { pattern, path, matches, .. } in table().cases {
         let number = globs.add(&pattern).unwrap();
@@ -55,7 +55,7 @@ fn patterns_that_are_asked_one_by_one_mean_the_same() {
 }
 
 #[test]
-fn what_is_no_pattern_is_refused() {
+fn an_invalid_pattern_is_refused() {
     for pattern in table().refused {
         assert!(Globs::new().add(&pattern).is_err(), "{pattern}");
         assert!(
@@ -105,7 +105,7 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
 }
 
 #[test]
-fn a_group_is_every_name_in_every_place_but_some() {
+fn a_group_is_every_name_below_every_beginning() {
     let group = Protected {
         below: vec![text("/w/**"), text("**/.git")],
         but: vec![text("/w/**/packages/**")],
@@ -143,7 +143,7 @@ fn never(pattern: &Text, path: &str) -> bool {
 }
 
 #[test]
-fn deny_protect_and_opened_are_told_apart() {
+fn deny_protect_and_opened_are_separate() {
     let mut names = names(&["**/.env"], &["**/.claude", "**/.env"], &["**/.claude/worktrees"]);
     let last = |names: &mut NamePatterns, path| *looks(names, path, false).last().unwrap();
     assert!(
@@ -161,7 +161,7 @@ fn deny_protect_and_opened_are_told_apart() {
 }
 
 #[test]
-fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
+fn denied_names_of_a_directory_are_known_before_they_exist() {
     let deny = [
         "**/.env",
         "/w/**/id_rsa",
@@ -184,7 +184,7 @@ fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
 }
 
 #[test]
-fn the_way_to_a_protected_name_is_known() {
+fn the_directories_above_a_protected_name_are_known() {
     let mut names = names(
         &["/w/a/b/secret"],
         &["**/.git/worktrees/*/gitdir", "**/.git/modules/**/config"],
@@ -204,7 +204,7 @@ fn the_way_to_a_protected_name_is_known() {
 }
 
 #[test]
-fn a_match_rests_on_the_names_that_its_pattern_says() {
+fn a_match_depends_on_the_names_of_its_pattern() {
     let cases: [(&str, &str, &[usize]); 7] = [
         ("**/.env", "/w/a/b/.env", &[]),
         ("**/.git/config", "/w/sub/.git/config", &[2]),
@@ -222,14 +222,14 @@ fn a_match_rests_on_the_names_that_its_pattern_says() {
 }
 
 #[test]
-fn of_several_patterns_the_one_that_rests_on_least_counts() {
+fn of_several_patterns_the_one_with_the_fewest_names_counts() {
     let mut names = names(&["/w/a/.env", "**/.env"], &[], &[]);
     let rule = names.start(b"/w/a/.env", false).look.deny.unwrap();
     assert!(names.rests_on(rule, b"/w/a/.env", false).is_empty());
 }
 
 #[test]
-fn the_system_s_trees_are_left_out_of_floating_patterns() {
+fn floating_patterns_skip_system_trees() {
     let mut names = names(&["**/.env", "/etc/ssh/*_key"], &[], &[]);
     let denied =
         |names: &mut NamePatterns, path| looks(names, path, false).last().unwrap().deny.is_some();
@@ -248,7 +248,7 @@ fn the_system_s_trees_are_left_out_of_floating_patterns() {
 }
 
 #[test]
-fn a_directory_that_ignores_case_is_believed() {
+fn a_case_insensitive_directory_folds_names() {
     let mut names = names(&["**/.Env*"], &["**/.git/hooks"], &[]);
     let found = |names: &mut NamePatterns, path, folding| {
         let last = *looks(names, path, folding).last().unwrap();
@@ -263,7 +263,7 @@ fn a_directory_that_ignores_case_is_believed() {
 }
 
 #[test]
-fn what_a_link_leads_to_is_looked_for_too() {
+fn patterns_apply_below_the_target_of_a_link() {
     let mut names = names(&[], &["**/.config/fish", "**/.git/modules/**/config"], &[]);
     let found = looks(&mut names, "/h/.config", false);
     names.add_alias(found[0].next, found[1].next, b"/h/dot*files");
@@ -282,7 +282,7 @@ fn what_a_link_leads_to_is_looked_for_too() {
 }
 
 #[test]
-fn names_that_are_no_text_are_matched_byte_for_byte() {
+fn names_that_are_no_utf8_match_byte_for_byte() {
     let pattern = Text::from_bytes(b"**/a\xff*\nb".to_vec()).unwrap();
     let mut names = NamePatterns::new(&[pattern], &[], &[], &[]).unwrap();
     let state = names.start(b"/", false).look.next;

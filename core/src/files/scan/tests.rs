@@ -62,7 +62,7 @@ fn denied_names_are_masked_and_protected_ones_locked_where_they_can_be_written()
 }
 
 #[test]
-fn the_directories_that_a_match_rests_on_are_pinned() {
+fn the_directories_that_a_match_depends_on_are_pinned() {
     let scene = TestTree::new();
     scene.file("w/sub/.git/config");
     scene.file("w/sub/.git/modules/m/config");
@@ -86,7 +86,7 @@ fn the_directories_that_a_match_rests_on_are_pinned() {
 }
 
 #[test]
-fn what_is_opened_is_left_free_and_the_rest_locked_piece_by_piece() {
+fn exceptions_stay_free_and_other_entries_are_locked() {
     let scene = TestTree::new();
     for file in [
         "w/.claude/settings.json",
@@ -114,7 +114,7 @@ fn what_is_opened_is_left_free_and_the_rest_locked_piece_by_piece() {
 }
 
 #[test]
-fn a_link_at_a_name_covers_what_it_leads_to() {
+fn the_target_of_a_link_at_a_name_is_covered() {
     let scene = TestTree::new();
     scene.file("w/shared/secret");
     scene.file("w/hooks/pre-commit");
@@ -243,7 +243,7 @@ fn sockets_and_git_files_are_covered() {
 }
 
 #[test]
-fn a_tree_ends_where_another_begins_and_what_is_left_out_is_not_walked() {
+fn a_tree_ends_at_another_tree_and_at_left_out_paths() {
     let scene = TestTree::new();
     for file in ["w/.envrc", "w/inner/.envrc", "w/closed/.envrc", "w/closed/deep/.envrc"] {
         scene.file(file);
@@ -258,7 +258,7 @@ fn a_tree_ends_where_another_begins_and_what_is_left_out_is_not_walked() {
 }
 
 #[test]
-fn a_tree_may_be_one_file_or_lie_in_a_denied_place() {
+fn a_tree_may_be_one_file_or_inside_a_denied_path() {
     let scene = TestTree::new();
     let file = absolute(&scene.file("one/.npmrc"));
     let secret = scene.file("keys.key/w/x");
@@ -271,7 +271,7 @@ fn a_tree_may_be_one_file_or_lie_in_a_denied_place() {
 }
 
 #[test]
-fn a_grant_below_a_protected_name_is_meant() {
+fn a_grant_below_a_protected_name_stays_writable() {
     let scene = TestTree::new();
     scene.file("w/.claude/worktrees/x/.vscode/tasks.json");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
@@ -280,7 +280,7 @@ fn a_grant_below_a_protected_name_is_meant() {
 }
 
 #[test]
-fn names_may_hold_any_bytes_and_lie_deeper_than_there_are_descriptors() {
+fn names_may_have_any_bytes_and_be_deeper_than_the_descriptor_limit() {
     use std::os::unix::ffi::OsStrExt as _;
     let scene = TestTree::new();
     let odd = std::ffi::OsStr::from_bytes(b"w/\xff\nodd/.env");
@@ -331,7 +331,7 @@ fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
 }
 
 #[test]
-fn a_link_into_a_directory_that_can_not_be_searched_leads_to_what_is_closed() {
+fn a_link_into_a_shut_directory_leads_to_a_closed_path() {
     test_tree::become_ordinary();
     let scene = TestTree::new();
     scene.file("w/conf/settings");
@@ -364,7 +364,7 @@ fn chain(scene: &TestTree, depth: usize, name: Option<&str>) -> OwnedFd {
 }
 
 #[test]
-fn a_walk_comes_back_to_levels_that_it_had_to_close() {
+fn a_walk_opens_closed_levels_again() {
     let scene = TestTree::new();
     // `x` has a directory in each level, before and after the next level in any listing order.
     chain(&scene, 300, Some("x"));
@@ -382,7 +382,7 @@ fn a_walk_comes_back_to_levels_that_it_had_to_close() {
 }
 
 #[test]
-fn a_tree_deeper_than_the_bound_is_an_error_and_one_as_deep_as_a_path_can_be_is_none() {
+fn a_tree_deeper_than_the_limit_is_an_error() {
     let scene = TestTree::new();
     chain(&scene, 2048, None);
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
@@ -399,7 +399,7 @@ fn a_tree_deeper_than_the_bound_is_an_error_and_one_as_deep_as_a_path_can_be_is_
 }
 
 #[test]
-fn a_walk_that_is_interrupted_is_not_taken_for_a_whole_one() {
+fn an_interrupted_walk_is_an_error() {
     let scene = TestTree::new();
     scene.file("w/a/.env");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
@@ -417,7 +417,7 @@ fn a_walk_that_is_interrupted_is_not_taken_for_a_whole_one() {
 }
 
 #[test]
-fn a_link_that_can_not_be_followed_is_an_error_and_one_that_leads_nowhere_is_none() {
+fn a_link_error_is_reported_and_a_dangling_link_is_no_error() {
     let scene = TestTree::new();
     scene.link("w/.env", "x".repeat(300));
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);

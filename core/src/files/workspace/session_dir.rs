@@ -182,7 +182,8 @@ impl Session {
         writer::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
         let _ = write!(
             out,
-            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
+            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\
+             \"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
             lower.st_dev, lower.st_ino
         );
         // Names that a person is asked about before they are applied.

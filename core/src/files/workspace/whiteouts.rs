@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_veil_is_known_by_its_names() {
+    fn whiteouts_are_restored_from_their_names() {
         let mut whiteouts = Whiteouts::default();
         for path in [&b".env"[..], b"a/b/.env", b"a/b/id_rsa", b"a/.env", b"c/\xff/x"] {
             whiteouts.add(path);

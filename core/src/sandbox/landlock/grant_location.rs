@@ -123,7 +123,7 @@ mod tests {
     use crate::plan::Plan;
 
     #[test]
-    fn what_was_placed_is_read_as_it_was_spelled() {
+    fn grant_locations_survive_their_encoding() {
         let plan: Value =
             serde_json::from_str(include_str!("../../../../schema/examples/plan.json")).unwrap();
         let plan = Plan::parse(plan.to_string().as_bytes(), 1000).unwrap();

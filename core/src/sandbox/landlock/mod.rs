@@ -350,7 +350,8 @@ impl<'p> FileGrants<'p> {
             // The mounts of the full tier work there too.
             FileSystem::Remote(_) if plan.tier == Tier::Full => {}
             FileSystem::Remote(kind) if plan.require_enforced => {
-                return Err(GrantError::Remote { path: grant.path.clone(), kind, from: grant.source() });
+                let (path, from) = (grant.path.clone(), grant.source());
+                return Err(GrantError::Remote { path, kind, from });
             }
             FileSystem::Remote(kind) => self
                 .unenforced

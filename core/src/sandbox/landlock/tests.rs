@@ -16,7 +16,13 @@ fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
     let mut plan: Value =
         serde_json::from_str(include_str!("../../../../schema/examples/plan-landlock.json"))
             .unwrap();
-    let grant = json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});
+    let grant = json!({
+        "access": "read",
+        "except": [],
+        "optional": false,
+        "paths": [[granted, null]],
+        "source": "test",
+    });
     plan["cwd"] = json!(std::env::current_dir().unwrap());
     plan["journal"]["dir"] = json!(journal);
     plan["files"]["grants"] = json!([grant]);
@@ -26,7 +32,7 @@ fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
 }
 
 #[test]
-fn the_journal_that_was_opened_counts_whatever_its_name_leads_to_since() {
+fn the_open_journal_counts_after_its_name_has_changed() {
     let root = std::env::temp_dir()
         .canonicalize()
         .unwrap()

@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::private_dirs::put_names;
-use super::{Result, RootBlueprint, RootError, failed, hear};
+use super::{RootBlueprint, RootError, RootResult, failed, hear};
 use crate::files::cover::{Cover, CoverResult};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
@@ -19,7 +19,7 @@ use crate::sandbox::init_channel::{self, InitMessage};
 const MAX_COVER_ROUNDS: usize = 5;
 
 /// Covers the denied and protected names below the root, which is already entered.
-pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> Result<()> {
+pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root =
         rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
@@ -42,7 +42,7 @@ pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
+fn told_covers(channel: &OwnedFd) -> Result<Vec<Cover>, Errno> {
     let mut covers = Vec::new();
     hear(channel, |message| match message {
         InitMessage::Cover(cover) => {
@@ -54,7 +54,7 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
     Ok(covers)
 }
 
-fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover) -> Result<()> {
+fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover) -> RootResult<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match cover_mount::cover(root, cover, copied) {
         // An earlier round may have covered it, perhaps under another name: a mount moves with its
@@ -82,9 +82,7 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let own = [device(cover_mount::MASK_DIR), device(c"tmp")];
     let path = path.as_bytes();
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
-    let above = ends
-        .map(|end| mount::open_however_deep(root, &path[..end]))
-        .find_map(std::result::Result::ok);
+    let above = ends.map(|end| mount::open_however_deep(root, &path[..end])).find_map(Result::ok);
     above
         .and_then(|dir| rustix::fs::fstat(dir).ok())
         .is_some_and(|stat| own.contains(&Ok(stat.st_dev)))

@@ -66,7 +66,7 @@ impl RootError {
     }
 }
 
-type Result<T> = std::result::Result<T, RootError>;
+type RootResult<T> = Result<T, RootError>;
 
 fn failed(act: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> RootError {
     move |errno| RootError { act, path: path.as_ref().to_vec(), errno }
@@ -119,7 +119,7 @@ pub struct StageDir {
 impl StageDir {
     const STAGE_DIRS: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
 
-    pub fn find() -> Result<StageDir> {
+    pub fn find() -> RootResult<StageDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |name: &&'static CStr| {
             Some(StageDir { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
@@ -130,7 +130,7 @@ impl StageDir {
     }
 
     /// Mounts a tree there, over earlier ones, and opens it.
-    pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
+    pub fn put(&self, tree: &OwnedFd) -> RootResult<OwnedFd> {
         let name = self.name;
         mount::attach_by_name(tree, CWD, name)
             .map_err(failed("can not build on", name.to_bytes()))?;
@@ -140,7 +140,7 @@ impl StageDir {
     }
 
     /// As [`mount::open_host`], below the mounts that were placed here.
-    fn open_host(&self, path: &CStr) -> std::result::Result<OwnedFd, Errno> {
+    fn open_host(&self, path: &CStr) -> Result<OwnedFd, Errno> {
         let rest = path.to_bytes_with_nul().strip_prefix(self.name.to_bytes());
         match rest.and_then(|rest| CStr::from_bytes_with_nul(rest.strip_prefix(b"/")?).ok()) {
             Some(name) => mount::open_host_at(&self.below, name),
@@ -207,7 +207,7 @@ impl BaseRoot {
         devices: Devices,
         interception: Option<&Interception<'_>>,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<BaseRoot> {
+    ) -> RootResult<BaseRoot> {
         let at = root.as_fd();
         let tmp = make_tmp(at, blueprint)?;
         let shm = make_dev(
@@ -235,7 +235,7 @@ pub fn build(
     blueprint: &RootBlueprint<'_>,
     ruleset: Option<BorrowedFd<'_>>,
     channel: &OwnedFd,
-) -> Result<RootReady> {
+) -> RootResult<RootReady> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
     // These parts do not depend on the locations of grants, which the supervisor still looks up.
     let devices = copy_devices(blueprint)?;
@@ -341,10 +341,7 @@ pub fn build(
 
 /// Receives messages until the list is complete. `take` returns whether the message belongs to the
 /// list.
-fn hear(
-    channel: &OwnedFd,
-    mut take: impl FnMut(InitMessage) -> bool,
-) -> std::result::Result<(), Errno> {
+fn hear(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> Result<(), Errno> {
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::All, _)) => return Ok(()),
@@ -358,7 +355,7 @@ fn hear(
     }
 }
 
-fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
+fn told_places(channel: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let mut places = Vec::new();
     hear(channel, |message| match message {
         InitMessage::GrantLocations(part) => {
@@ -370,7 +367,7 @@ fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
     Ok(places)
 }
 
-fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
+fn told_hidden(channel: &OwnedFd) -> Result<Whiteouts, Errno> {
     let mut hidden = Whiteouts::default();
     hear(channel, |message| match message {
         InitMessage::Hide(names) => {
@@ -386,7 +383,7 @@ fn take_clones<'a>(
     blueprint: &RootBlueprint<'_>,
     stage: &StageDir,
     placed: &'a [GrantLocation<'a>],
-) -> Result<MountClones<'a>> {
+) -> RootResult<MountClones<'a>> {
     let mut trees: Vec<MountClone<'a>> = Vec::with_capacity(placed.len());
     let mut lower = None;
     let mut placed: Vec<&'a GrantLocation<'a>> = placed.iter().collect();
@@ -429,7 +426,7 @@ fn take_clones<'a>(
 }
 
 /// The devices that every program expects, and those that are granted.
-fn copy_devices(blueprint: &RootBlueprint<'_>) -> Result<Devices> {
+fn copy_devices(blueprint: &RootBlueprint<'_>) -> RootResult<Devices> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in blueprint.made() {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
@@ -452,7 +449,7 @@ fn put_copied(
     layers: &OverlayLayers,
     hidden: &Whiteouts,
     whiteouts: BorrowedFd<'_>,
-) -> Result<()> {
+) -> RootResult<()> {
     let path = tree.placed.real.as_bytes();
     if tree.placed.real == *session.workspace() {
         let copy = layers
@@ -469,7 +466,7 @@ fn put_copied(
     }
 }
 
-fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) -> Result<()> {
+fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) -> RootResult<()> {
     let path = tree.placed.real.as_bytes();
     let name = relative(path)?;
     if tree.placed.directory {
@@ -483,7 +480,7 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) ->
 
 /// Makes a symlink on the path of a grant, as the host has it. It exists already if its directory
 /// belongs to another grant.
-fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> Result<()> {
+fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> RootResult<()> {
     let at = &link.at[..];
     let name = relative(at)?;
     let made = match rustix::fs::symlinkat(&link.target, root, &name) {
@@ -498,14 +495,14 @@ fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> Resul
 }
 
 /// Mounts a tree at a path, and makes missing directories.
-pub fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+pub fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()> {
     // The directory is nearly always missing.
     make_dir(root, path)?;
     attach_to(root, path, tree)
 }
 
 /// Mounts a tree at an existing path.
-fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()> {
     let name = relative(path)?;
     // A single name goes through no link, and the kernel follows no link at the name itself.
     if !name.to_bytes().contains(&b'/') {
@@ -516,7 +513,12 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
 }
 
 /// Makes an empty file and mounts on it.
-fn put_on_new_file(root: BorrowedFd<'_>, path: &[u8], name: &CStr, tree: &OwnedFd) -> Result<()> {
+fn put_on_new_file(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    name: &CStr,
+    tree: &OwnedFd,
+) -> RootResult<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let made = match rustix::fs::openat(root, name, flags, Mode::RUSR) {
         Err(Errno::NOENT) => {
@@ -535,7 +537,7 @@ fn parent_of(path: &[u8]) -> &[u8] {
 }
 
 /// Makes a directory and those above it. An existing name is left alone.
-fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
+fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> RootResult<()> {
     let name = relative(path)?;
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
     let made = match rustix::fs::mkdirat(root, &name, mode) {
@@ -549,16 +551,13 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
 }
 
 /// The path relative to the new root.
-fn relative(path: &[u8]) -> Result<CString> {
+fn relative(path: &[u8]) -> RootResult<CString> {
     let below = path.strip_prefix(b"/").unwrap_or(path);
     let name = if below.is_empty() { b"." } else { below };
     CString::new(name).map_err(|_| failed("is no path:", path)(Errno::INVAL))
 }
 
-fn ignoring(
-    expected: Errno,
-    result: std::result::Result<(), Errno>,
-) -> std::result::Result<(), Errno> {
+fn ignoring(expected: Errno, result: Result<(), Errno>) -> Result<(), Errno> {
     match result {
         Err(errno) if errno == expected => Ok(()),
         other => other,
@@ -571,7 +570,7 @@ fn add_rules<'a>(
     plan: &Plan,
     grants: impl Iterator<Item = &'a Grant>,
     ruleset: Option<BorrowedFd<'_>>,
-) -> Result<()> {
+) -> RootResult<()> {
     let Some(ruleset) = ruleset else { return Ok(()) };
     for grant in grants {
         match add_rule(root, plan, grant, ruleset) {
@@ -587,7 +586,7 @@ fn add_rule(
     plan: &Plan,
     grant: &Grant,
     ruleset: BorrowedFd<'_>,
-) -> std::result::Result<(), Errno> {
+) -> Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
     // A link (/dev/ptmx, /dev/fd) has no rights of its own. Its target is granted or not.
     add_rule_at(mount::open_inside(root, &name)?, plan, grant, ruleset)
@@ -598,7 +597,7 @@ pub fn add_rule_at(
     plan: &Plan,
     grant: &Grant,
     ruleset: BorrowedFd<'_>,
-) -> std::result::Result<(), Errno> {
+) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&opened)?;
     let rights = plan.rights(&grant.access);
     let rights = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
@@ -614,7 +613,7 @@ pub fn add_rule_at(
 }
 
 /// Afterwards no name leads to the old tree: pivot_root, unlike chroot, removes it.
-pub fn leave_old_root(root: BorrowedFd<'_>) -> Result<()> {
+pub fn leave_old_root(root: BorrowedFd<'_>) -> RootResult<()> {
     let failure = || failed("can not leave the old root for", b"/");
     rustix::process::fchdir(root).map_err(failure())?;
     rustix::process::pivot_root(c".", c".").map_err(failure())?;

@@ -13,7 +13,7 @@ use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
 use super::{
-    Result, RootBlueprint, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file,
+    RootBlueprint, RootError, RootResult, attach_at, attach_to, failed, make_dir, put_on_new_file,
     relative,
 };
 use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
@@ -54,7 +54,7 @@ const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq
 pub type Devices = Vec<(CString, OwnedFd)>;
 
 /// The devices that every program expects, and the caller's terminal.
-pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
+pub fn take_devices(terminal: Option<&CStr>) -> RootResult<Devices> {
     let mut devices = Vec::with_capacity(DEVICES.len() + 1);
     for host in DEVICES {
         take_device(&mut devices, host, host, host == c"/dev/tty")?;
@@ -70,7 +70,7 @@ pub(super) fn take_device(
     host: &CStr,
     inside: &CStr,
     optional: bool,
-) -> Result<()> {
+) -> RootResult<()> {
     match clone_device(host) {
         Ok(tree) => {
             devices.push((inside.to_owned(), tree));
@@ -91,14 +91,14 @@ pub(super) fn is_own_device(path: &AbsPath) -> bool {
         || DEVICES.iter().any(|device| device.to_bytes() == path)
 }
 
-fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
+fn clone_device(host: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // Only the name is read-only: the device can still be written.
     mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
 }
 
 /// With the size limit of the plan, or that of the kernel.
-pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
+pub fn new_tmpfs(size_mb: Option<u64>) -> RootResult<OwnedFd> {
     let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut options = vec![(c"mode", c"0755")];
     options.extend(size.as_deref().map(|size| (c"size", size)));
@@ -107,7 +107,7 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
 }
 
 /// Returns the mount at /tmp.
-pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> Result<OwnedFd> {
+pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> RootResult<OwnedFd> {
     let mut grants = blueprint.made().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
     let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
     let tmp = make_shared_dir(root, b"/tmp", if inert { PLAIN | NO_EXEC } else { PLAIN })?;
@@ -126,7 +126,7 @@ const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 /// (`src/paddock/plan/http_routes.py`).
 pub(super) const CA_BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
-fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> Result<()> {
+fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> RootResult<()> {
     let failure = || failed("can not write", CA_BUNDLE.to_bytes());
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file =
@@ -146,7 +146,7 @@ fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> Result<()> {
 }
 
 /// Called before /dev is locked.
-fn write_names(root: BorrowedFd<'_>) -> Result<()> {
+fn write_names(root: BorrowedFd<'_>) -> RootResult<()> {
     let own = rustix::system::uname();
     let hosts = format!(
         "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {}\n",
@@ -162,10 +162,10 @@ fn write_names(root: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// Mounts them over the host's files, also over a link.
-pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
+pub(super) fn put_names(root: BorrowedFd<'_>) -> RootResult<()> {
     for (name, at) in RESOLVER_FILES {
         let target = match mount::open_inside(root, at) {
-            Err(Errno::NOENT) => continue, // programs then ask 127.0.0.1, which is the relay as well
+            Err(Errno::NOENT) => continue, // programs ask 127.0.0.1, also the relay
             target => target.map_err(failed("can not open", at.to_bytes()))?,
         };
         let own = mount::open_inside(root, name)
@@ -183,7 +183,7 @@ pub fn make_dev(
     names: bool,
     ca_bundle: Option<&OwnedFd>,
     interception: Option<&Interception<'_>>,
-) -> Result<OwnedFd> {
+) -> RootResult<OwnedFd> {
     let shm = make_shared_dir(root, b"/dev/shm", PLAIN)?;
     attach_to(root, b"/dev", &set_apart(root, b"/dev", PLAIN | NO_EXEC)?)?;
     let made = |name: &CStr| {
@@ -222,7 +222,7 @@ fn make_shared_dir(
     root: BorrowedFd<'_>,
     path: &[u8],
     attributes: MountAttrFlags,
-) -> Result<OwnedFd> {
+) -> RootResult<OwnedFd> {
     make_dir(root, path)?;
     let all = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
     rustix::fs::chmodat(root, relative(path)?, all, AtFlags::empty())
@@ -232,14 +232,14 @@ fn make_shared_dir(
 
 /// Makes a directory of the new root a mount of its own, so that it can be writable or read-only
 /// apart from the root.
-fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
+fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> RootResult<OwnedFd> {
     let opened = mount::open_inside(root, &relative(path)?);
     opened
         .and_then(|dir| mount::clone_tree(dir, attributes))
         .map_err(failed("can not set apart", path))
 }
 
-pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
+pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> RootResult<OwnedFd> {
     let made = |act| failed(act, b"/proc");
     let proc = mount::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
     attach_at(root, b"/proc", &proc)?;
@@ -277,12 +277,12 @@ pub struct MaskSources {
 }
 
 impl MaskSources {
-    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<MaskSources, Errno> {
+    pub fn open(root: BorrowedFd<'_>) -> Result<MaskSources, Errno> {
         let file = mount::open_inside(root, cover_mount::MASK_FILE)?;
         Ok(MaskSources { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
     }
 
-    pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
+    pub fn put_on(&self, target: OwnedFd) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&target)?;
         let source = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
             rustix::fs::FileType::Directory => &self.directory,
@@ -301,7 +301,7 @@ fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
         .and_then(|number| u32::try_from(number).ok())
 }
 
-fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
+fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> RootResult<()> {
     let failure = || failed("can not write", name.to_bytes());
     let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(failure())?;
@@ -310,6 +310,6 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
 }
 
 /// Adds a device to a /dev that was empty.
-fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()> {
     put_on_new_file(root, path, &relative(path)?, tree)
 }

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{
-    Result, RootBlueprint, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative,
+    RootBlueprint, RootResult, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative,
 };
 use crate::kernel::mount::{self, PLAIN, READ_ONLY};
 use crate::kernel::random::random_name;
@@ -50,7 +50,7 @@ struct FoundShell {
 
 impl<'a> Interception<'a> {
     /// None: shells are not intercepted. Called while the host's paths are visible.
-    pub fn prepare(blueprint: &RootBlueprint<'a>) -> Result<Option<Interception<'a>>> {
+    pub fn prepare(blueprint: &RootBlueprint<'a>) -> RootResult<Option<Interception<'a>>> {
         let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
         let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
         let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
@@ -75,7 +75,7 @@ impl<'a> Interception<'a> {
     }
 
     /// Makes its directory in /dev, before /dev is locked.
-    pub fn make_place(&self, root: BorrowedFd<'_>) -> Result<()> {
+    pub fn make_place(&self, root: BorrowedFd<'_>) -> RootResult<()> {
         make_dir(root, &self.dir)?;
         let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
         let link = relative(REAL_SHELLS_LINK.to_bytes())?;
@@ -90,7 +90,7 @@ impl<'a> Interception<'a> {
         blueprint: &RootBlueprint<'_>,
         placed: &[GrantLocation<'_>],
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<()> {
+    ) -> RootResult<()> {
         attach_at(root, &self.dir, &new_tmpfs(Some(TMPFS_SIZE_MB))?)?;
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
@@ -117,7 +117,7 @@ impl<'a> Interception<'a> {
         })
     }
 
-    fn write(&self, root: BorrowedFd<'_>) -> Result<()> {
+    fn write(&self, root: BorrowedFd<'_>) -> RootResult<()> {
         let path = [&self.dir[..], b"/", SHELL_PLAN_FILE.as_bytes()].concat();
         let failure = || failed("can not write", &path);
         let mut text =
@@ -140,7 +140,7 @@ impl<'a> Interception<'a> {
 }
 
 /// Finds each shell once, by its resolved path.
-fn find(root: BorrowedFd<'_>) -> Result<Vec<FoundShell>> {
+fn find(root: BorrowedFd<'_>) -> RootResult<Vec<FoundShell>> {
     let real = |file: &dyn std::os::fd::AsFd| {
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
         rustix::fs::readlink(name, Vec::new()).map(CString::into_bytes)
@@ -161,7 +161,7 @@ fn find(root: BorrowedFd<'_>) -> Result<Vec<FoundShell>> {
     Ok(shells)
 }
 
-fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
+fn regular(root: BorrowedFd<'_>, path: &CStr) -> RootResult<Option<OwnedFd>> {
     let failure = || failed("can not be intercepted:", path.to_bytes());
     match mount::follow_inside(root, path) {
         Ok(file) => {

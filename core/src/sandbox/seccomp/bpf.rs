@@ -37,7 +37,7 @@ pub const fn offset_of_argument(index: u32) -> u32 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action<'a> {
+pub enum CallAnswer<'a> {
     Allow,
     Errno(i32),
     /// The listener answers.
@@ -85,7 +85,7 @@ pub enum ValueTest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallRange<'a> {
     pub first: u32,
-    pub action: Action<'a>,
+    pub action: CallAnswer<'a>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -114,7 +114,8 @@ pub fn assemble(arch: Arch, mut ranges: Vec<CallRange<'_>>) -> Result<Vec<Instru
         instruction(LOAD, OFFSET_NR),
     ];
     // x32 has the architecture value of x86_64 and its own bit in the number.
-    let x32 = (arch == Arch::X86_64).then_some(CallRange { first: X32_BIT, action: Action::Kill });
+    let x32 =
+        (arch == Arch::X86_64).then_some(CallRange { first: X32_BIT, action: CallAnswer::Kill });
     ranges.extend(x32);
     program.extend(tree(&ranges)?);
     match program.len() {
@@ -184,7 +185,7 @@ enum JumpTarget {
 /// The comparisons come first, then each answer once.
 struct TreeBlock<'a> {
     nodes: Vec<Comparison>,
-    leaves: Vec<Action<'a>>,
+    leaves: Vec<CallAnswer<'a>>,
 }
 
 fn block(ranges: &[CallRange<'_>]) -> Result<Vec<Instruction>, BpfError> {
@@ -221,7 +222,7 @@ impl<'a> TreeBlock<'a> {
     /// range, if it has one.
     fn search(&mut self, ranges: &[CallRange<'a>], end: Option<u32>) -> JumpTarget {
         let (lower, upper) = match ranges {
-            [] => return self.leaf(Action::Allow),
+            [] => return self.leaf(CallAnswer::Allow),
             [range] => return self.leaf(range.action),
             _ => ranges.split_at(middle(ranges)),
         };
@@ -242,7 +243,7 @@ impl<'a> TreeBlock<'a> {
     }
 
     /// One comparison for each number with an answer of its own.
-    fn row(&mut self, ranges: &[CallRange<'a>], common: Action<'a>) -> JumpTarget {
+    fn row(&mut self, ranges: &[CallRange<'a>], common: CallAnswer<'a>) -> JumpTarget {
         let first = self.nodes.len();
         for range in ranges.iter().filter(|range| range.action != common) {
             let (yes, no) =
@@ -256,7 +257,7 @@ impl<'a> TreeBlock<'a> {
         JumpTarget::Node(first as u16)
     }
 
-    fn leaf(&mut self, action: Action<'a>) -> JumpTarget {
+    fn leaf(&mut self, action: CallAnswer<'a>) -> JumpTarget {
         let known = self.leaves.iter().position(|known| *known == action);
         JumpTarget::Leaf(known.unwrap_or_else(|| {
             self.leaves.push(action);
@@ -266,7 +267,7 @@ impl<'a> TreeBlock<'a> {
 }
 
 /// The answer to all numbers but a few single ones.
-fn common_action<'a>(ranges: &[CallRange<'a>], end: Option<u32>) -> Option<Action<'a>> {
+fn common_action<'a>(ranges: &[CallRange<'a>], end: Option<u32>) -> Option<CallAnswer<'a>> {
     // n single numbers make at most 2n + 1 ranges.
     if ranges.len() > 2 * MAX_ROW_LENGTH + 1 {
         return None;
@@ -291,14 +292,14 @@ fn middle(ranges: &[CallRange<'_>]) -> usize {
     middle.clamp(1, ranges.len() - 1)
 }
 
-fn leaf(action: Action<'_>) -> Result<Vec<Instruction>, BpfError> {
+fn leaf(action: CallAnswer<'_>) -> Result<Vec<Instruction>, BpfError> {
     let mut program = Vec::new();
     match action {
-        Action::Allow => (),
-        Action::Errno(errno) => return Ok(vec![refusal(errno)]),
-        Action::Notify => return Ok(vec![instruction(RETURN, RET_USER_NOTIF)]),
-        Action::Kill => return Ok(vec![instruction(RETURN, RET_KILL_PROCESS)]),
-        Action::Arguments(looks) => {
+        CallAnswer::Allow => (),
+        CallAnswer::Errno(errno) => return Ok(vec![refusal(errno)]),
+        CallAnswer::Notify => return Ok(vec![instruction(RETURN, RET_USER_NOTIF)]),
+        CallAnswer::Kill => return Ok(vec![instruction(RETURN, RET_KILL_PROCESS)]),
+        CallAnswer::Arguments(looks) => {
             for look in looks {
                 program.extend(look_at(look)?);
             }

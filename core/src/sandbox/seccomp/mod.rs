@@ -9,7 +9,7 @@
 pub mod bpf;
 mod sockets;
 
-use self::bpf::{Action, ArgumentRule, BpfError, CallRange, ValueTest};
+use self::bpf::{ArgumentRule, BpfError, CallAnswer, CallRange, ValueTest};
 use self::sockets::SocketRules;
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::{self, Arch, Finder, Syscall};
@@ -110,8 +110,8 @@ impl Filter {
         reach: SocketAccess,
     ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
-            plan::Default::Allow => Action::Allow,
-            plan::Default::Deny => Action::Errno(libc::ENOSYS),
+            plan::Default::Allow => CallAnswer::Allow,
+            plan::Default::Deny => CallAnswer::Errno(libc::ENOSYS),
         };
         let mut families: Vec<u32> =
             requested.sockets.iter().map(|family| family.number()).collect();
@@ -135,15 +135,15 @@ impl Filter {
         for (number, syscall) in calls {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
             let action = match syscall.name {
-                "kill" if !on_block_list && shared_group => Action::Arguments(NO_PROCESS_GROUP),
-                "clone" if !on_block_list && gated => Action::Arguments(GATED_CLONE),
+                "kill" if !on_block_list && shared_group => CallAnswer::Arguments(NO_PROCESS_GROUP),
+                "clone" if !on_block_list && gated => CallAnswer::Arguments(GATED_CLONE),
                 "seccomp" if !on_block_list && (gated || reach.is_held()) => {
-                    Action::Arguments(GATED_SECCOMP)
+                    CallAnswer::Arguments(GATED_SECCOMP)
                 }
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
             };
             blocked += usize::from(on_block_list);
-            if let Action::Errno(_) = action {
+            if let CallAnswer::Errno(_) = action {
                 refused.push(syscall.name);
             }
             set(&mut ranges, number, action);
@@ -183,15 +183,15 @@ fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> 
 /// filter could refuse to send its listener. If another filter refuses a call, the supervisor does
 /// not get it.
 pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
-    let mut ranges = vec![CallRange { first: 0, action: Action::Allow }];
+    let mut ranges = vec![CallRange { first: 0, action: CallAnswer::Allow }];
     for (number, syscall) in arch.syscalls() {
         let action = match names.contains(&syscall.name) {
-            true if syscall.name == "ioctl" => Action::Arguments(TERMINAL_CHANGES),
-            true => Action::Notify,
-            false => Action::Allow,
+            true if syscall.name == "ioctl" => CallAnswer::Arguments(TERMINAL_CHANGES),
+            true => CallAnswer::Notify,
+            false => CallAnswer::Allow,
         };
         set(&mut ranges, number, action);
-        set(&mut ranges, number + 1, Action::Allow);
+        set(&mut ranges, number + 1, CallAnswer::Allow);
     }
     bpf::assemble(arch, ranges)
 }
@@ -221,21 +221,23 @@ fn answer<'a>(
     blocked: bool,
     namespaces: bool,
     sockets: &'a SocketRules<'_>,
-) -> Action<'a> {
+) -> CallAnswer<'a> {
     match name {
-        "io_uring_setup" | "io_uring_enter" | "io_uring_register" => Action::Errno(libc::ENOSYS),
-        "clone3" if blocked || !namespaces => Action::Errno(libc::ENOSYS),
-        _ if blocked => Action::Errno(libc::EPERM),
-        "ioctl" => Action::Arguments(TERMINAL_INJECTION),
-        "prlimit64" => Action::Arguments(OWN_PROCESS_ONLY),
-        "clone" if !namespaces => Action::Arguments(CLONE_NAMESPACES),
-        "unshare" if !namespaces => Action::Arguments(UNSHARE_NAMESPACES),
-        name => sockets.answer(name).unwrap_or(Action::Allow),
+        "io_uring_setup" | "io_uring_enter" | "io_uring_register" => {
+            CallAnswer::Errno(libc::ENOSYS)
+        }
+        "clone3" if blocked || !namespaces => CallAnswer::Errno(libc::ENOSYS),
+        _ if blocked => CallAnswer::Errno(libc::EPERM),
+        "ioctl" => CallAnswer::Arguments(TERMINAL_INJECTION),
+        "prlimit64" => CallAnswer::Arguments(OWN_PROCESS_ONLY),
+        "clone" if !namespaces => CallAnswer::Arguments(CLONE_NAMESPACES),
+        "unshare" if !namespaces => CallAnswer::Arguments(UNSHARE_NAMESPACES),
+        name => sockets.answer(name).unwrap_or(CallAnswer::Allow),
     }
 }
 
 /// Numbers come in ascending order. Equal neighbours are one range.
-fn set<'a>(ranges: &mut Vec<CallRange<'a>>, first: u32, action: Action<'a>) {
+fn set<'a>(ranges: &mut Vec<CallRange<'a>>, first: u32, action: CallAnswer<'a>) {
     if ranges.last().is_some_and(|last| last.first == first) {
         ranges.pop();
     }

@@ -4,7 +4,7 @@
 //! (`network/supervised_connect.rs`). So this filter must leave no socket that reaches a host
 //! without connect(2), and no option that redirects a connection.
 
-use super::bpf::{Action, ArgumentRule, ValueTest};
+use super::bpf::{ArgumentRule, CallAnswer, ValueTest};
 use crate::plan::{Mode, SocketAccess};
 
 const UNIX: u32 = libc::AF_UNIX as u32;
@@ -139,14 +139,14 @@ impl<'a> SocketRules<'a> {
     }
 
     /// None: the call is not about sockets.
-    pub fn answer(&self, name: &str) -> Option<Action<'_>> {
+    pub fn answer(&self, name: &str) -> Option<CallAnswer<'_>> {
         match name {
-            "socket" if !self.any => Some(Action::Errno(libc::EAFNOSUPPORT)),
-            "socket" => Some(Action::Arguments(&self.named)),
-            "socketpair" => Some(Action::Arguments(self.pairs)),
-            "sendto" | "sendmmsg" if self.fenced => Some(Action::Arguments(SENDTO)),
-            "sendmsg" if self.fenced => Some(Action::Arguments(SENDMSG)),
-            "setsockopt" if self.fenced => Some(Action::Arguments(REDIRECTING_OPTIONS)),
+            "socket" if !self.any => Some(CallAnswer::Errno(libc::EAFNOSUPPORT)),
+            "socket" => Some(CallAnswer::Arguments(&self.named)),
+            "socketpair" => Some(CallAnswer::Arguments(self.pairs)),
+            "sendto" | "sendmmsg" if self.fenced => Some(CallAnswer::Arguments(SENDTO)),
+            "sendmsg" if self.fenced => Some(CallAnswer::Arguments(SENDMSG)),
+            "setsockopt" if self.fenced => Some(CallAnswer::Arguments(REDIRECTING_OPTIONS)),
             _ => None,
         }
     }

@@ -3,10 +3,10 @@
 use super::*;
 
 #[test]
-fn rights_taken_away_do_not_help() {
+fn removed_rights_do_not_hide_names() {
     test_tree::become_ordinary();
-    let mut watch = Watch::over(TestTree::new());
-    let shut = |watch: &Watch, name: &str, mode| {
+    let mut watch = GuardedTree::over(TestTree::new());
+    let shut = |watch: &GuardedTree, name: &str, mode| {
         fs::set_permissions(watch.scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
     };
     watch.scene.file("w/a/.envrc");
@@ -34,12 +34,12 @@ fn rights_taken_away_do_not_help() {
 }
 
 #[test]
-fn a_shut_root_is_not_taken_for_an_empty_one() {
+fn a_shut_root_does_not_count_as_empty() {
     test_tree::become_ordinary();
     for at_the_end in [false, true] {
         let scene = TestTree::new();
         scene.dir("w/a");
-        let mut watch = Watch::over(scene);
+        let mut watch = GuardedTree::over(scene);
         let a = rustix::fs::open(watch.scene.path("w/a"), OFlags::PATH, rustix::fs::Mode::empty())
             .unwrap();
         fs::set_permissions(watch.scene.path("w"), fs::Permissions::from_mode(0o000)).unwrap();
@@ -56,14 +56,14 @@ fn a_shut_root_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
-fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
+fn a_directory_that_lists_but_can_not_be_searched_hides_nothing() {
     test_tree::become_ordinary();
     let scene = TestTree::new();
     for name in ["a", "b"] {
         scene.file(format!("w/{name}/x"));
     }
-    let mut watch = Watch::over(scene);
-    let shut = |watch: &Watch, name: &str, mode| {
+    let mut watch = GuardedTree::over(scene);
+    let shut = |watch: &GuardedTree, name: &str, mode| {
         fs::set_permissions(watch.scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
     };
     fs::rename(watch.scene.path("w/a/x"), watch.scene.path("w/a/.envrc")).unwrap();
@@ -75,7 +75,7 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
     watch.finish();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.npmrc"]);
     // A directory whose names can be opened but not listed gets its rights back at once.
-    let mut watch = Watch::over(TestTree::new());
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/c/.env");
     shut(&watch, "w/c", 0o300);
     watch.turn();
@@ -86,13 +86,13 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
 fn denied_names_are_covered_before_other_events_are_judged() {
     let scene = TestTree::new();
     scene.dir("w/many");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for number in 0..300 {
         watch.scene.dir(format!("w/many/{number}"));
         watch.scene.file(format!("w/many/{number}/.envrc"));
     }
     watch.scene.file("w/.env");
-    let Watch { guard, events, scene, .. } = &mut watch;
+    let GuardedTree { guard, events, scene, .. } = &mut watch;
     let mut first = None;
     let mut put_covers = |covers: &[Cover]| {
         let left = (0..300)
@@ -109,8 +109,8 @@ fn denied_names_are_covered_before_other_events_are_judged() {
 }
 
 #[test]
-fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
-    let mut watch = Watch::over(TestTree::new());
+fn a_last_scan_with_an_error_handles_the_rest_and_reports_it() {
+    let mut watch = GuardedTree::over(TestTree::new());
     let mut at =
         rustix::fs::open(watch.scene.dir("w/deep"), OFlags::PATH, rustix::fs::Mode::empty())
             .unwrap();
@@ -135,8 +135,8 @@ fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
 }
 
 #[test]
-fn too_many_are_the_end() {
-    let mut watch = Watch::over(TestTree::new());
+fn too_many_protected_names_end_the_run() {
+    let mut watch = GuardedTree::over(TestTree::new());
     for number in 0..=MAX_QUARANTINED {
         watch.scene.file(format!("w/{number}/.envrc"));
     }
@@ -153,13 +153,13 @@ fn too_many_are_the_end() {
 
 #[test]
 fn a_guard_with_nothing_to_read_does_nothing() {
-    let mut watch = Watch::over(TestTree::new());
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.turn().finish();
     assert!(watch.events.is_empty() && watch.guard.timeout().is_none());
 }
 
 #[test]
-fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_outside() {
+fn names_that_change_all_the_time_are_handled_by_the_last_scan() {
     let scene = TestTree::new();
     let victim = scene.dir("victim");
     for name in [
@@ -170,7 +170,7 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
     ] {
         scene.file(name);
     }
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     let w = watch.scene.path("w");
     let rounds = std::thread::scope(|scope| {
         let racer = scope.spawn(|| {

@@ -3,14 +3,14 @@
 use super::*;
 
 #[test]
-fn git_works_and_what_it_would_run_is_taken() {
+fn git_works_and_names_that_it_would_run_are_quarantined() {
     let scene = TestTree::new();
     let w = scene.dir("w");
     scene.file("w/file");
     assert!(
         git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
     );
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     // Next to an existing repository: commit, stash, worktree.
     fs::write(w.join("file"), "changed").unwrap();
     assert!(
@@ -61,7 +61,7 @@ fn git_is_not_disturbed_while_it_works() {
     assert!(
         git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
     );
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for round in 0..10 {
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -87,9 +87,9 @@ fn git_is_not_disturbed_while_it_works() {
 }
 
 #[test]
-fn content_that_was_judged_is_judged_again_however_it_is_written() {
+fn judged_content_is_judged_again_after_any_write() {
     use std::io::Write as _;
-    let mut watch = Watch::over(TestTree::new());
+    let mut watch = GuardedTree::over(TestTree::new());
     let w = watch.scene.path("w");
     for name in ["a", "b", "c"] {
         assert!(git(&w, &["init", "-q", name]));
@@ -119,7 +119,7 @@ fn a_repository_without_a_work_tree_loses_its_head() {
     for name in ["HEAD", "objects/x", "refs/x"] {
         scene.file(Path::new("w/old.git").join(name));
     }
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for name in [
         "trap/HEAD",
         "trap/objects/x",
