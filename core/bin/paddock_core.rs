@@ -1,5 +1,5 @@
-//! `paddock-core`: the entry point and the allocator. On other systems a program that says that
-//! they are not supported.
+//! `paddock-core`: the entry point and the allocator. On other systems it prints that they are not
+//! supported.
 #![cfg_attr(supported, no_main)]
 
 #[cfg(supported)]
@@ -10,9 +10,9 @@ mod entry {
     #[global_allocator]
     static ALLOCATOR: paddock_core::kernel::Allocator = paddock_core::kernel::Allocator;
 
-    /// The C library starts us, without Rust's own runtime: that would read /proc/self/maps and
-    /// make an alternate signal stack, a tenth of what a launch may cost, for a message on stack
-    /// overflow.
+    /// The C library calls this, without Rust's own runtime. That runtime reads /proc/self/maps and
+    /// makes an alternate signal stack for a message on stack overflow. It would cost a tenth of
+    /// the launch budget.
     // SAFETY: `main` is the one symbol with this name; crt1 calls it once, with the C convention.
     #[unsafe(no_mangle)]
     extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {

@@ -1,4 +1,5 @@
-//! Another system or processor: it all compiles, and says so.
+//! On another system or processor everything compiles, and this program prints that it is not
+//! supported.
 
 use std::env::consts::{ARCH, OS};
 use std::process::ExitCode;

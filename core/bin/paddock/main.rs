@@ -1,5 +1,5 @@
 //! `paddock`: the launcher. It starts a cached plan if all inputs are unchanged, else Python. On
-//! other systems a program that says that they are not supported.
+//! other systems it prints that they are not supported.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,10 +1,10 @@
-//! `paddock`: the front door. It remembers, and knows nothing else.
+//! The memo: the cached plan of a command line.
 //!
 //! `paddock run …` with the same options, in the same directory, from the same unchanged files
-//! gives the same plan. Python compiled it once and left a memo (`src/paddock/launch/memo.py` says
-//! what a plan depends on); this program looks the memo up, sees that every input is still what it
-//! was, and starts the core. On any doubt, and for every other command, it becomes the Python half.
-//! It parses no option, compiles nothing and decides nothing.
+//! gives the same plan. Python has compiled it once and stored a memo (`src/paddock/launch/memo.py`
+//! lists the inputs of a plan). The launcher finds the memo, checks that every input is unchanged,
+//! and starts the core. In any doubt, and for every other command, it becomes Python. It parses no
+//! option, compiles nothing and decides nothing.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -25,16 +25,16 @@ use paddock_core::kernel::python_helper;
 use paddock_core::plan::wire::reader;
 
 const CORE: &str = "paddock-core";
-const SIZE_LIMIT: u64 = 4 << 20;
-/// With fewer open files nothing can be run, and Python ends in its own words before it can say so.
-const FEWEST_FILES: u64 = 32;
+const MAX_MEMO_BYTES: u64 = 4 << 20;
+/// With fewer open files nothing can run, and Python would fail with a message of its own.
+const MIN_OPEN_FILES: u64 = 32;
 
 pub fn enter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    let Ok(door) = fs::read_link("/proc/self/exe") else {
+    let Ok(launcher) = fs::read_link("/proc/self/exe") else {
         return refuse("can not tell where I am installed", "mount /proc");
     };
-    // Python itself refuses to start this way, with its own words and status.
+    // Python itself refuses to start with a directory as stdin, with its own message and status.
     if rustix::fs::fstat(rustix::stdio::stdin())
         .is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir())
     {
@@ -44,17 +44,18 @@ pub fn enter() -> ExitCode {
         );
     }
     let most = rustix::process::getrlimit(Resource::Nofile).current;
-    if let Some(most) = most.filter(|most| *most < FEWEST_FILES) {
+    if let Some(most) = most.filter(|most| *most < MIN_OPEN_FILES) {
         return refuse(
             &format!("only {most} files may be open at once"),
             "raise the limit: ulimit -n 1024",
         );
     }
-    if let Some(remembered) = Asked::of(&arguments).and_then(|asked| asked.recall(&door)) {
-        // Only a failed exec comes back; Python will try the same and say what is wrong.
-        let _failed = remembered.start(&door);
+    if let Some(remembered) = RunArguments::of(&arguments).and_then(|asked| asked.recall(&launcher))
+    {
+        // Only a failed exec returns. Python then tries the same and prints the error.
+        let _failed = remembered.start(&launcher);
     }
-    let script = door.with_file_name(python_helper::SCRIPT);
+    let script = launcher.with_file_name(python_helper::SCRIPT);
     let Some(python) = python_helper::interpreter_of(&script) else {
         return refuse(
             &format!("{} does not name the Python it is for", script.display()),
@@ -72,12 +73,12 @@ fn refuse(what: &str, hint: &str) -> ExitCode {
 }
 
 /// `paddock run OPTIONS -- COMMAND`, or `paddock -- COMMAND`.
-struct Asked<'a> {
+struct RunArguments<'a> {
     options: &'a [OsString],
     command: &'a [OsString],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RunArguments<'a> {
     fn of(arguments: &'a [OsString]) -> Option<Self> {
         let dashes = arguments.iter().position(|argument| argument == "--")?;
         let (options, command) = (&arguments[..dashes], &arguments[dashes + 1..]);
@@ -85,17 +86,17 @@ impl<'a> Asked<'a> {
         (runs && !command.is_empty()).then_some(Self { options, command })
     }
 
-    /// The memo for what was asked, if there is one and all it was made from is unchanged.
-    fn recall(&self, door: &Path) -> Option<Remembered<'a>> {
+    /// The memo for these arguments, if it exists and all its inputs are unchanged.
+    fn recall(&self, launcher: &Path) -> Option<CachedRun<'a>> {
         let uid = rustix::process::getuid().as_raw();
         let home = home_of(uid, &fs::read("/etc/passwd").ok()?)?;
-        let place = home.join(".local/state/paddock/plans").join(self.key(uid, door)?);
+        let place = home.join(".local/state/paddock/plans").join(self.key(uid, launcher)?);
         let text = read_own(&place, uid)?;
         let memo: Memo = reader::from_slice(&text).ok()?;
-        memo.holds(door).then_some(Remembered { memo, command: self.command })
+        memo.holds(launcher).then_some(CachedRun { memo, command: self.command })
     }
 
-    fn key(&self, uid: u32, door: &Path) -> Option<String> {
+    fn key(&self, uid: u32, launcher: &Path) -> Option<String> {
         let cwd = std::env::current_dir().ok()?;
         let release = rustix::system::uname();
         let uid = uid.to_string();
@@ -105,7 +106,7 @@ impl<'a> Asked<'a> {
             uid.as_bytes(),
             cwd.as_os_str().as_bytes(),
             release.release().to_bytes(),
-            door.as_os_str().as_bytes(),
+            launcher.as_os_str().as_bytes(),
             self.command[0].as_bytes(),
         ];
         // No part can hold a NUL, so no two lists of parts give the same bytes.
@@ -129,7 +130,7 @@ fn home_of(uid: u32, passwd: &[u8]) -> Option<PathBuf> {
     Some(PathBuf::from(OsStr::from_bytes(entry[5])))
 }
 
-/// A file only its owner, who is asking, could have written.
+/// Reads a file that only this user could have written.
 fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
@@ -137,7 +138,7 @@ fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
     if !facts.is_file()
         || facts.uid() != uid
         || facts.mode() & 0o077 != 0
-        || facts.len() > SIZE_LIMIT
+        || facts.len() > MAX_MEMO_BYTES
     {
         return None;
     }
@@ -150,37 +151,37 @@ fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
 #[serde(deny_unknown_fields)]
 struct Memo {
     quiet: bool,
-    /// The plan does without namespaces because there were none: no file tells when there are.
+    /// The plan uses no namespaces because there were none. No file tells when that changes.
     unless_namespaces: bool,
-    /// Path → what it was, by content (all of it) or as a place (who may write there); null:
-    /// nothing was there.
+    /// Path to its state, by content (all of it) or as a directory (who may write there). Null: the
+    /// path did not exist.
     contents: BTreeMap<String, Option<[i128; 8]>>,
     places: BTreeMap<String, Option<[i128; 5]>>,
-    /// Variable → the value that was put into a pattern.
+    /// Variable to the value that a pattern used.
     variables: BTreeMap<String, Option<String>>,
     plan: String,
 }
 
 impl Memo {
-    fn holds(&self, door: &Path) -> bool {
+    fn holds(&self, launcher: &Path) -> bool {
         self.contents.iter().all(|(path, was)| content(path).is_ok_and(|now| now == *was))
             && self.places.iter().all(|(path, was)| place(path).is_ok_and(|now| now == *was))
             && self.variables.iter().all(|(name, was)| {
                 std::env::var_os(name).as_deref() == was.as_deref().map(OsStr::new)
             })
-            && !(self.unless_namespaces && may_make_namespaces(door))
+            && !(self.unless_namespaces && may_make_namespaces(launcher))
     }
 }
 
-/// The core tries. Whoever can not be asked may.
-fn may_make_namespaces(door: &Path) -> bool {
-    let tried = Command::new(door.with_file_name(CORE)).arg("namespaces").status();
+/// The core tries to make namespaces. If the core can not be started, the answer is yes.
+fn may_make_namespaces(launcher: &Path) -> bool {
+    let tried = Command::new(launcher.with_file_name(CORE)).arg("namespaces").status();
     !tried.is_ok_and(|status| status.code() == Some(1))
 }
 
-/// None: nothing is there. What can not be looked at may be anything.
+/// None: the path does not exist. An error means that the state is not known.
 fn content(path: &str) -> std::io::Result<Option<[i128; 8]>> {
-    // Of the link, where it is one: what it leads to is named too.
+    // The state of a symlink itself: its target is another input.
     let facts = match fs::symlink_metadata(path) {
         Ok(facts) => facts,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -204,18 +205,18 @@ fn place(path: &str) -> std::io::Result<Option<[i128; 5]>> {
     Ok(content(path)?.map(|[dev, ino, mode, uid, gid, ..]| [dev, ino, mode, uid, gid]))
 }
 
-struct Remembered<'a> {
+struct CachedRun<'a> {
     memo: Memo,
     command: &'a [OsString],
 }
 
-impl Remembered<'_> {
-    /// Become the core with the plan in a sealed memfd. Comes back only if that failed.
-    fn start(&self, door: &Path) -> std::io::Error {
+impl CachedRun<'_> {
+    /// Becomes the core, with the plan in a sealed memfd. Returns only if that failed.
+    fn start(&self, launcher: &Path) -> std::io::Error {
         match self.sealed_plan() {
             Ok(plan) => {
                 use std::os::fd::AsRawFd;
-                let mut core = Command::new(door.with_file_name(CORE));
+                let mut core = Command::new(launcher.with_file_name(CORE));
                 core.args(["run", "--plan-fd", &plan.as_raw_fd().to_string()]);
                 if self.memo.quiet {
                     core.arg("--quiet");
@@ -227,7 +228,7 @@ impl Remembered<'_> {
     }
 
     fn sealed_plan(&self) -> std::io::Result<File> {
-        // Not close-on-exec: it is for the program that replaces this one.
+        // Not close-on-exec: the program that replaces this one reads it.
         let mut plan =
             File::from(rustix::fs::memfd_create("paddock-plan", MemfdFlags::ALLOW_SEALING)?);
         plan.write_all(self.memo.plan.as_bytes())?;
@@ -253,10 +254,10 @@ mod tests {
     #[test]
     fn only_a_run_with_a_command_is_looked_up() {
         for text in ["run -- true", "-- true", "run --profile x -- true -- --help"] {
-            assert!(Asked::of(&words(text)).is_some(), "{text}");
+            assert!(RunArguments::of(&words(text)).is_some(), "{text}");
         }
         for text in ["run", "run --", "why -- true", "--debug run -- true", "run true"] {
-            assert!(Asked::of(&words(text)).is_none(), "{text}");
+            assert!(RunArguments::of(&words(text)).is_none(), "{text}");
         }
     }
 
@@ -287,10 +288,10 @@ mod tests {
         assert!(
             !memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door"))
         );
-        // Whoever can not be asked whether there are namespaces may make them.
+        // If the core can not be asked, namespaces count as possible.
         let weaker = Memo { unless_namespaces: true, ..memo("/nonexistent/file", None) };
         assert!(!weaker.holds(Path::new("/nonexistent/door")));
-        // Not "nothing there": nobody can say.
+        // This is not a missing file: its state is not known.
         assert!(
             !memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door"))
         );

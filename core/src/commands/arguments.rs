@@ -12,11 +12,11 @@ use crate::kernel::{proc_text, sys};
 use crate::network::{Given, Within};
 use crate::plan::PlanError;
 
-/// The command line, taken from the front.
+/// The command line; arguments are taken from its front.
 pub struct Arguments(std::iter::Peekable<std::vec::IntoIter<CString>>);
 
 impl Arguments {
-    /// Without the name of the program.
+    /// `words` does not include the name of the program.
     pub fn new(words: Vec<CString>) -> Arguments {
         Arguments(words.into_iter().peekable())
     }
@@ -37,7 +37,7 @@ impl Arguments {
         sys::inherited_descriptor(number).ok_or(PlanError::NotOpen(number).into())
     }
 
-    /// Of whoever answers questions, or holds the session.
+    /// The socket of the approver, or of the session owner.
     pub fn socket(&mut self, name: &[u8]) -> Result<Option<OwnedFd>, Refusal> {
         if !self.flag(name) {
             return Ok(None);
@@ -50,7 +50,7 @@ impl Arguments {
         socket.filter(whole).map(Some).ok_or(Refusal::Usage(usage))
     }
 
-    /// Of an attendant, in seconds.
+    /// The grace period of the exec server, in seconds.
     pub fn grace(&mut self) -> Result<Option<Duration>, Refusal> {
         if !self.flag(b"--grace") {
             return Ok(None);
@@ -61,7 +61,7 @@ impl Arguments {
             .ok_or(Refusal::Usage("--grace takes seconds"))
     }
 
-    /// Of a relay: where it says what it decides, and what it is given.
+    /// For the relay: the socket for its decisions, and the descriptors that it serves.
     pub fn sockets(mut self) -> Result<(OwnedFd, Given), Refusal> {
         let line = self.line()?;
         let mut within = None;

@@ -1,5 +1,4 @@
-//! `attempt`: what the fence answers to one operation on one path, by really trying it behind the
-//! fence.
+//! `attempt`: tries one operation on one path inside the sandbox, and prints the result.
 
 use std::ffi::{CStr, CString};
 
@@ -11,11 +10,11 @@ use super::error::Refusal;
 use crate::kernel::{errno_names, sys};
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::sandbox::enter::{self, Fence};
+use crate::sandbox::enter::{self, Restrictions};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::FullTier;
-use crate::sandbox::init::{self, Attend, Started};
-use crate::sandbox::landlock::Files;
+use crate::sandbox::init::{self, Launch, SandboxStart};
+use crate::sandbox::landlock::FileGrants;
 use crate::sandbox::preflight::Preflight;
 use crate::supervisor::event_loop::SuperviseError;
 
@@ -44,7 +43,7 @@ impl Operation {
         }
     }
 
-    /// The system call the try itself needs.
+    /// The system call that the attempt needs.
     fn system_call(self) -> &'static str {
         match self {
             Operation::Read | Operation::Write => "openat",
@@ -52,7 +51,7 @@ impl Operation {
         }
     }
 
-    /// Changes nothing: no file is created, cut, written or executed.
+    /// Changes nothing: no file is created, truncated, written or executed.
     fn try_on(self, path: &CStr) -> Result<(), Errno> {
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         match self {
@@ -69,7 +68,7 @@ impl Operation {
 
 fn outcome(result: Result<(), Errno>) -> &'static str {
     match result {
-        // ENXIO: a pipe without a reader or a socket. The permission checks come before that.
+        // ENXIO: a pipe without a reader, or a socket. The permission checks come before that.
         Ok(()) | Err(Errno::NXIO) => "allowed",
         Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => "denied",
         Err(Errno::NOENT | Errno::NOTDIR) => "missing",
@@ -80,17 +79,17 @@ fn outcome(result: Result<(), Errno>) -> &'static str {
 }
 
 pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
-    let fence =
-        Fence::prepare(plan, &[], Vec::new())?.without_answers_to(plan, operation.system_call())?;
-    let look = || Preflight::prepare(plan, &fence, None);
+    let restrictions = Restrictions::prepare(plan, &[], Vec::new())?
+        .without_answers_to(plan, operation.system_call())?;
+    let look = || Preflight::prepare(plan, &restrictions, None);
     let result = match (&plan.namespaces, &plan.files) {
         (Some(namespaces), Some(requested)) => {
-            let mut enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
-            enclosed(&mut enclosure, &fence, || Ok(look()?.files), operation, path)?
+            let mut full_tier = FullTier::prepare(plan, namespaces, requested, None)?;
+            in_full_tier(&mut full_tier, &restrictions, || Ok(look()?.files), operation, path)?
         }
         _ => {
             look()?;
-            in_child(&fence, operation, path)?
+            in_child(&restrictions, operation, path)?
         }
     };
 
@@ -104,7 +103,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
 }
 
 fn in_child(
-    fence: &Fence,
+    restrictions: &Restrictions,
     operation: Operation,
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
@@ -112,8 +111,8 @@ fn in_child(
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
         fenced = enter::become_command(None, None)
-            .and_then(|()| fence.bound())
-            .and_then(|()| fence.enter(None));
+            .and_then(|()| restrictions.bound())
+            .and_then(|()| restrictions.enter(None));
         if fenced.is_ok() {
             result = operation.try_on(path);
         }
@@ -125,36 +124,30 @@ fn in_child(
     Ok(result)
 }
 
-fn enclosed<'f>(
-    enclosure: &mut FullTier<'_>,
-    fence: &Fence,
-    look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
+fn in_full_tier<'f>(
+    full_tier: &mut FullTier<'_>,
+    restrictions: &Restrictions,
+    look: impl FnOnce() -> Result<Option<FileGrants<'f>>, SandboxError>,
     operation: Operation,
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let attend: Attend<'_> = &mut |_, _| Ok(());
-    let started = enclosure.start(
-        fence,
-        look,
-        &payload,
-        &mask,
-        None,
-        None,
-        None,
-        |_| Ok(()),
-        attend,
-        &[],
-        "",
-        |_| (),
-    );
+    let launch = Launch {
+        restrictions,
+        payload: &payload,
+        mask: &mask,
+        terminal: None,
+        limits: None,
+        answer_calls: &mut |_, _| Ok(()),
+    };
+    let started = full_tier.start(launch, None, look, |_| ());
     sys::release_signals(&mask);
     match started? {
-        Started::NotExecuted(0) => Ok(Ok(())),
-        Started::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),
-        Started::Running(sandbox) => {
-            init::bury(sandbox.init);
+        SandboxStart::NotExecuted(0) => Ok(Ok(())),
+        SandboxStart::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),
+        SandboxStart::Running(sandbox) => {
+            init::kill_and_reap(sandbox.init);
             Err(Refusal::Scene(Errno::PROTO))
         }
     }
@@ -165,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_refusal_counts_as_denied() {
+    fn only_a_permission_error_counts_as_denied() {
         for (result, expected) in [
             (Ok(()), "allowed"),
             (Err(Errno::ACCESS), "denied"),

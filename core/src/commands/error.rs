@@ -1,12 +1,12 @@
-//! Why nothing was run. Every way to fail before the command starts ends here: one line, one hint,
-//! exit code 125.
+//! The top-level error. Every failure before the command starts ends here: one line, one hint, exit
+//! code 125.
 
 use rustix::io::Errno;
 
 use super::host;
 use super::unreached::UnreachedError;
 use crate::files::guard::GuardError;
-use crate::files::patterns::NamesError;
+use crate::files::patterns::NamePatternsError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::gate::rules::RuleError;
@@ -16,18 +16,21 @@ use crate::network::NetworkError;
 use crate::network::rules::host_table::TableError;
 use crate::network::supervisor::http_helper::HttpError;
 use crate::plan::PlanError;
-use crate::sandbox::container::JailError;
-use crate::sandbox::enter::FenceError;
+use crate::sandbox::container::ContainerError;
+use crate::sandbox::enter::EnterError;
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::init::NamespacesError;
-use crate::sandbox::landlock::FilesError;
+use crate::sandbox::landlock::GrantError;
 use crate::sandbox::seccomp::bpf::BpfError;
 use crate::sandbox::temp_dir::TempError;
 use crate::supervisor::event_loop::SuperviseError;
 use crate::supervisor::observer::ObserveError;
 
-const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
-                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
+const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | \
+                     preflight --plan-fd N | record --plan-fd N --line N | \
+                     unreached --plan-fd N -- COMMAND… | \
+                     attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | \
+                     judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -68,11 +71,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The answer of a call that the sandbox itself is made of.
+    /// The errno of a system call that builds the sandbox itself.
     fn of_a_mechanism(&self) -> Option<Errno> {
         match self {
             Refusal::Sandbox(error) => error.of_a_mechanism(),
-            Refusal::Supervise(SuperviseError::Fence(error)) => error.of_a_mechanism(),
+            Refusal::Supervise(SuperviseError::Enter(error)) => error.of_a_mechanism(),
             _ => None,
         }
     }
@@ -101,7 +104,7 @@ impl Refusal {
             }
             Refusal::Unreached(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
-            Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Supervise(SuperviseError::Enter(error)) => error.step.hint(),
             Refusal::Shell { .. } => {
                 "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
             }
@@ -113,7 +116,7 @@ impl Refusal {
     }
 }
 
-/// The error of a part becomes one of its room.
+/// Converts the error of a file into the error of its room.
 macro_rules! through {
     ($room:ident: $($part:ty),+) => {
         $(impl From<$part> for Refusal {
@@ -124,6 +127,6 @@ macro_rules! through {
     };
 }
 
-through!(SandboxError: FilesError, BpfError, TempError, FenceError, NamespacesError, JailError);
-through!(SandboxError: NamesError, GuardError, SessionError, UnfinishedError);
+through!(SandboxError: GrantError, BpfError, TempError, EnterError, NamespacesError);
+through!(SandboxError: ContainerError, NamePatternsError, GuardError, SessionError, UnfinishedError);
 through!(NetworkError: HttpError, TableError);

@@ -1,4 +1,4 @@
-//! Facts about this machine: what can be read, and what a short try in a child tells.
+//! `host`: prints facts about this machine. Some are read, some are tried in a child.
 
 use std::fmt::Write as _;
 
@@ -13,8 +13,8 @@ use crate::sandbox::init;
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
 const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
 
-/// Whether somebody else's system call filter is on this process: a container engine's, for one.
-/// Without a filter the kernel answers the question, or does not know it.
+/// Is a foreign system call filter on this process, for example that of a container engine? Without
+/// a filter the kernel answers this call, or does not know it.
 pub fn filtered() -> bool {
     match rustix::thread::secure_computing_mode() {
         Ok(mode) => mode == SecureComputingMode::Filter,
@@ -28,7 +28,8 @@ pub fn report() -> String {
     writer::string(&mut out, rustix::system::uname().release().to_bytes(), Invalid::Text);
     let _ = write!(
         out,
-        ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\"user_notification\":{},\
+        ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\
+         \"user_notification\":{},\
          \"filtered\":{},\"no_new_privs\":{},\"uid\":{}",
         Arch::NATIVE.name(),
         landlock.unwrap_or(0),
@@ -50,7 +51,8 @@ pub fn report() -> String {
     let name = |errno: Option<Errno>| quoted(errno.map(errno_names::errno).as_deref());
     let _ = write!(
         out,
-        ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\"errno\":{}}}}}",
+        ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\
+         \"errno\":{}}}}}",
         step.is_none(),
         quoted(step),
         name(errno),

@@ -1,16 +1,15 @@
-//! Called by the name of a shell: goes behind what the policy has for shells (`[shell]`), and
-//! becomes the real one.
+//! Started under the name of a shell: applies the `[shell]` section of the policy and execs the
+//! real shell.
 //!
-//! In a run that intercepts shells this program lies over each of them (sandbox/root/shells.rs),
-//! the real ones lie in a directory whose path is at [`PLACE`], by the paths that they had, and
-//! beside them what is to be applied. Elsewhere it is found by PATH as a link, and what is to be
-//! applied lies beside the link.
+//! In a run that intercepts shells, this program is mounted over each of them
+//! (`sandbox/root/shells.rs`). The real shells are in a directory whose path is at
+//! [`REAL_SHELLS_LINK`], under their own paths, beside the plan of shells. Without such a run PATH
+//! leads to this program by a link, and the plan of shells is beside the link.
 //!
-//! Nothing that comes with the call says whether the caller is inside already: the kernel does.
-//! Going inside installs a filter that answers one call with an errno that it never has, if its
-//! arguments are the token of this plan. Only a process that installed such a filter on itself, or
-//! descends from one, is answered so. Each further shell below then only executes: Landlock takes
-//! 16 layers.
+//! Nothing in the call says whether the caller is already inside: the kernel does. To enter
+//! installs a filter that answers one call with an errno that this call never has, if its arguments
+//! are the token of this plan. Only a process that installed such a filter, or descends from one
+//! that did, gets this answer. Each further shell below then only execs: Landlock takes 16 layers.
 
 use std::ffi::CString;
 use std::os::fd::AsFd as _;
@@ -32,47 +31,47 @@ use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{OnFailure, Shell, present};
-use crate::sandbox::enter::Fence;
+use crate::sandbox::enter::Restrictions;
 use crate::sandbox::environment;
-use crate::sandbox::landlock::Files;
-use crate::sandbox::root::shells::{COMPILED, NAMES, PLACE};
+use crate::sandbox::landlock::FileGrants;
+use crate::sandbox::root::shells::{REAL_SHELLS_LINK, SHELL_NAMES, SHELL_PLAN_FILE};
 use crate::sandbox::seccomp::bpf;
 
-/// Where real shells lie if nothing else is said. Builds may choose another place.
+/// The default directory of real shells. A build may choose another one.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
     Some(dir) => dir,
     None => "/bin/shells",
 };
-const VARIABLE: &[u8] = b"PADDOCK_SHELL_DIR=";
+const SHELL_DIR_VARIABLE: &[u8] = b"PADDOCK_SHELL_DIR=";
 const OWN_NAME: &[u8] = b"paddock-core";
-/// No option of prctl(2).
-const QUESTION: u64 = 0x7061_6464;
-const ANSWER: Errno = Errno::ALREADY;
-const SIZE_LIMIT: usize = 256 << 10;
+/// A number that is no option of prctl(2).
+const PRCTL_QUESTION: u64 = 0x7061_6464;
+const INSIDE_ERRNO: Errno = Errno::ALREADY;
+const MAX_SHELL_PLAN_BYTES: usize = 256 << 10;
 
-/// What is to be applied, as it lies in a file.
+/// The plan of shells, as the file has it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Compiled {
+struct ShellPlanFile {
     on_failure: OnFailure,
     plan: Text,
-    /// Where real shells lie, for those that are found by PATH.
+    /// The directory of the real shells, for shells that PATH leads to.
     #[serde(deserialize_with = "present")]
     shells: Option<AbsPath>,
     token: Text,
 }
 
-/// How we were called.
+/// How this program was started.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Called {
-    /// We lie over a shell, which has this path.
+pub enum CalledAs {
+    /// This program is mounted over the shell with this path.
     Over(Vec<u8>),
-    /// By a link of this name.
+    /// Through a link of this name.
     By(&'static str),
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum ShellFailure {
     #[error("{0}")]
     Refused(#[from] Refusal),
     #[error("what is to be applied to shells can not be read: {}: {what}", String::from_utf8_lossy(.path))]
@@ -87,30 +86,32 @@ enum Failure {
     NotExecuted(Vec<u8>, Errno),
 }
 
-impl Failure {
+impl ShellFailure {
     fn exit_code(&self) -> i32 {
         match self {
-            Failure::Missing(_) => EXIT_NOT_FOUND,
+            ShellFailure::Missing(_) => EXIT_NOT_FOUND,
             _ => EXIT_NOT_EXECUTABLE,
         }
     }
 
     fn hint(&self) -> &str {
         match self {
-            Failure::Refused(refusal) => refusal.hint(),
-            Failure::Unreadable { .. } => {
+            ShellFailure::Refused(refusal) => refusal.hint(),
+            ShellFailure::Unreadable { .. } => {
                 "no shell is started without it: `paddock shims install` makes it anew"
             }
-            Failure::Writable => "with bubblewrap: --remount-ro /dev, after what is bound there",
-            Failure::Missing(_) | Failure::Circle(_) | Failure::NotExecuted(..) => {
+            ShellFailure::Writable => {
+                "with bubblewrap: --remount-ro /dev, after what is bound there"
+            }
+            ShellFailure::Missing(_) | ShellFailure::Circle(_) | ShellFailure::NotExecuted(..) => {
                 "PADDOCK_SHELL_DIR, or `paddock shims install --shells DIR`, says where the real shells are"
             }
         }
     }
 }
 
-/// None: by our own name.
-pub fn called(argv: &[CString]) -> Option<Called> {
+/// None: under its own name.
+pub fn called(argv: &[CString]) -> Option<CalledAs> {
     let first = argv.first().map_or(&[][..], |word| word.as_bytes());
     if base_name(first) == OWN_NAME {
         return None;
@@ -119,20 +120,23 @@ pub fn called(argv: &[CString]) -> Option<Called> {
         .map(CString::into_bytes)
         .unwrap_or_default();
     if !base_name(&own).starts_with(OWN_NAME) {
-        return Some(Called::Over(own));
+        return Some(CalledAs::Over(own));
     }
-    // A `#!` line has us told the script's name there, and our own as the first argument.
-    let shell = |name: &[u8]| NAMES.into_iter().find(|shell| shell.as_bytes() == name);
+    // For a `#!` line the kernel passes the script's name there, and this program's own as the
+    // first argument.
+    let shell = |name: &[u8]| SHELL_NAMES.into_iter().find(|shell| shell.as_bytes() == name);
     let by_path = shell(base_name(rustix::param::linux_execfn().to_bytes()));
-    by_path.or_else(|| shell(base_name(first.strip_prefix(b"-").unwrap_or(first)))).map(Called::By)
+    by_path
+        .or_else(|| shell(base_name(first.strip_prefix(b"-").unwrap_or(first))))
+        .map(CalledAs::By)
 }
 
 fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
 }
 
-/// Becomes the shell, or says why not.
-pub fn start(called: Called, argv: Vec<CString>) -> i32 {
+/// Becomes the shell, or prints why it can not.
+pub fn start(called: CalledAs, argv: Vec<CString>) -> i32 {
     let failure = become_shell(called, argv).map_or_else(|failure| failure, |never| match never {});
     stderr::complain(&failure.to_string(), failure.hint());
     failure.exit_code()
@@ -140,38 +144,38 @@ pub fn start(called: Called, argv: Vec<CString>) -> i32 {
 
 enum Never {}
 
-fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
+fn become_shell(called: CalledAs, argv: Vec<CString>) -> Result<Never, ShellFailure> {
     let inherited = sys::inherited_environment();
-    let intercepted = match rustix::fs::readlink(PLACE, Vec::new()) {
+    let intercepted = match rustix::fs::readlink(REAL_SHELLS_LINK, Vec::new()) {
         Ok(link) => Some([b"/dev/", link.as_bytes()].concat()),
         Err(Errno::NOENT) => None,
-        // no link, but the directory itself, as others may bind it
-        Err(_) => Some(PLACE.to_bytes().to_vec()),
+        // not a link but the directory itself, as others may bind it
+        Err(_) => Some(REAL_SHELLS_LINK.to_bytes().to_vec()),
     };
     let (inside, compiled, real, dir) = match (called, intercepted) {
-        (Called::Over(own), Some(dir)) => {
-            // Whoever could put something else there would choose what his next shell is put
-            // behind.
+        (CalledAs::Over(own), Some(dir)) => {
+            // A process that can write there could choose the plan of the next shell.
             if rustix::fs::access(c"/dev", Access::WRITE_OK).is_ok() {
-                return Err(Failure::Writable);
+                return Err(ShellFailure::Writable);
             }
-            let compiled = Compiled::read(&dir)?;
+            let compiled = ShellPlanFile::read(&dir)?;
             (compiled.inside(), compiled, [&dir[..], &own].concat(), dir)
         }
-        // What lies there does the same, and knows better.
-        (Called::By(name), Some(_)) => {
+        // The program there does the same, with the plan of the run.
+        (CalledAs::By(name), Some(_)) => {
             return execute(format!("/bin/{name}").into_bytes(), argv, inherited);
         }
-        (Called::By(name), None) => {
+        (CalledAs::By(name), None) => {
             let dir = link_dir();
-            let compiled = Compiled::read(&dir)?;
+            let compiled = ShellPlanFile::read(&dir)?;
             let inside = compiled.inside();
             let shells = compiled.shells(&inherited, inside);
             (inside, compiled, [&shells[..], b"/", name.as_bytes()].concat(), dir)
         }
-        (Called::Over(_), None) => {
-            let (path, what) = (PLACE.to_bytes().to_vec(), errno_text(Errno::NOENT).to_string());
-            return Err(Failure::Unreadable { path, what });
+        (CalledAs::Over(_), None) => {
+            let (path, what) =
+                (REAL_SHELLS_LINK.to_bytes().to_vec(), errno_text(Errno::NOENT).to_string());
+            return Err(ShellFailure::Unreadable { path, what });
         }
     };
     check(&real)?;
@@ -188,51 +192,57 @@ fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
     }
 }
 
-/// As login(1) starts one.
+/// Is this a login shell, as login(1) starts it?
 fn is_login(argv: &[CString]) -> bool {
     argv.first().is_some_and(|name| name.as_bytes().starts_with(b"-"))
 }
 
-/// The directory of the link that we were called by.
+/// The directory of the link that this program was started through.
 fn link_dir() -> Vec<u8> {
     let path = rustix::param::linux_execfn().to_bytes();
     let end = path.iter().rposition(|byte| *byte == b'/');
     end.map_or(b".".to_vec(), |end| path[..end].to_vec())
 }
 
-/// There, and not us once more.
-fn check(real: &[u8]) -> Result<(), Failure> {
+/// Checks that the real shell exists and is not this program.
+fn check(real: &[u8]) -> Result<(), ShellFailure> {
     let path = CString::new(real).unwrap_or_default();
     let found = rustix::fs::stat(&path).map_err(|errno| match errno {
-        Errno::NOENT | Errno::NOTDIR => Failure::Missing(real.to_vec()),
-        errno => Failure::NotExecuted(real.to_vec(), errno),
+        Errno::NOENT | Errno::NOTDIR => ShellFailure::Missing(real.to_vec()),
+        errno => ShellFailure::NotExecuted(real.to_vec(), errno),
     })?;
     match rustix::fs::stat(c"/proc/self/exe") {
         Ok(own) if Identity::from(&own) != Identity::from(&found) => Ok(()),
-        Ok(_) => Err(Failure::Circle(real.to_vec())),
-        Err(errno) => Err(Failure::NotExecuted(real.to_vec(), errno)),
+        Ok(_) => Err(ShellFailure::Circle(real.to_vec())),
+        Err(errno) => Err(ShellFailure::NotExecuted(real.to_vec(), errno)),
     }
 }
 
-fn execute(real: Vec<u8>, argv: Vec<CString>, environment: Vec<CString>) -> Result<Never, Failure> {
+fn execute(
+    real: Vec<u8>,
+    argv: Vec<CString>,
+    environment: Vec<CString>,
+) -> Result<Never, ShellFailure> {
     let path = CString::new(&real[..]).unwrap_or_default();
     match sys::execve(&path, &ExecStrings::new(argv), &ExecStrings::new(environment)) {
-        Errno::NOENT => Err(Failure::Missing(real)),
-        errno => Err(Failure::NotExecuted(real, errno)),
+        Errno::NOENT => Err(ShellFailure::Missing(real)),
+        errno => Err(ShellFailure::NotExecuted(real, errno)),
     }
 }
 
-impl Compiled {
-    fn read(dir: &[u8]) -> Result<Compiled, Failure> {
-        let path = [dir, b"/", COMPILED.as_bytes()].concat();
-        let unreadable = |what: String| Failure::Unreadable { path: path.clone(), what };
+impl ShellPlanFile {
+    fn read(dir: &[u8]) -> Result<ShellPlanFile, ShellFailure> {
+        let path = [dir, b"/", SHELL_PLAN_FILE.as_bytes()].concat();
+        let unreadable = |what: String| ShellFailure::Unreadable { path: path.clone(), what };
         let name = CString::new(&path[..]).unwrap_or_default();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let file = rustix::fs::open(&name, flags, Mode::empty());
         let read = file.and_then(|file| {
             let size = rustix::fs::fstat(&file)?.st_size;
-            let size =
-                usize::try_from(size).ok().filter(|size| *size <= SIZE_LIMIT).ok_or(Errno::FBIG)?;
+            let size = usize::try_from(size)
+                .ok()
+                .filter(|size| *size <= MAX_SHELL_PLAN_BYTES)
+                .ok_or(Errno::FBIG)?;
             let mut bytes = vec![0; size];
             let length = rustix::io::pread(&file, &mut bytes[..], 0)?;
             bytes.truncate(length);
@@ -242,30 +252,31 @@ impl Compiled {
         reader::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))
     }
 
-    /// Four numbers: what `prctl` takes besides the option.
+    /// The token, as the arguments of `prctl` after the option.
     fn token(&self) -> Option<[u64; 5]> {
         let hex = std::str::from_utf8(self.token.as_bytes())
             .ok()
             .filter(|hex| hex.len() == 64 && hex.is_ascii())?;
         let part = |at: usize| u64::from_str_radix(&hex[16 * at..16 * (at + 1)], 16).ok();
-        Some([QUESTION, part(0)?, part(1)?, part(2)?, part(3)?])
+        Some([PRCTL_QUESTION, part(0)?, part(1)?, part(2)?, part(3)?])
     }
 
-    /// Are we behind this very plan?
+    /// Has this process entered this very plan?
     fn inside(&self) -> bool {
         let asked = self.token().map(|arguments| sys::numeric_syscall(libc::SYS_prctl, arguments));
-        asked == Some(Err(ANSWER))
+        asked == Some(Err(INSIDE_ERRNO))
     }
 
-    /// What has the variable's word is not asked by who may have put it there.
+    /// Inside, the variable does not count: the caller may have set it.
     fn shells(&self, environment: &[CString], inside: bool) -> Vec<u8> {
-        let chosen = environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(VARIABLE));
+        let chosen =
+            environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(SHELL_DIR_VARIABLE));
         let chosen = chosen.filter(|dir| !inside && dir.starts_with(b"/"));
         let own = self.shells.as_ref().map_or(DEFAULT_DIR.as_bytes(), |dir| dir.as_bytes());
         chosen.unwrap_or(own).to_vec()
     }
 
-    /// From here on this process is inside. Returns its environment.
+    /// Enters the restrictions of the plan. Returns the environment.
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
         let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
@@ -276,12 +287,12 @@ impl Compiled {
             return Err(Refusal::Usage("the plan for shells has no token"));
         };
         let mark: Vec<Instruction> =
-            bpf::answering(Arch::NATIVE, number, &token, ANSWER.raw_os_error())?;
-        let fence = Fence::prepare(&plan, &[], Vec::new())?.marked(mark, pipes());
-        Files::anywhere(&plan, fence.ruleset())?;
-        fence.complete(&plan, &[])?;
-        if let Some(ruleset) = fence.ruleset() {
-            // The real shells, whatever else may be read.
+            bpf::answering(Arch::NATIVE, number, &token, INSIDE_ERRNO.raw_os_error())?;
+        let restrictions = Restrictions::prepare(&plan, &[], Vec::new())?.marked(mark, pipes());
+        FileGrants::anywhere(&plan, restrictions.ruleset())?;
+        restrictions.complete(&plan, &[])?;
+        if let Some(ruleset) = restrictions.ruleset() {
+            // The real shells may be executed, whatever else may be read.
             let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
             let opened = CString::new(dir).map_err(|_| Errno::INVAL).and_then(|dir| {
                 let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
@@ -296,17 +307,17 @@ impl Compiled {
             Some(requested) => environment::build(requested, inherited.to_vec(), None, b""),
             None => inherited.to_vec(),
         };
-        fence.enter(None)?;
-        // Whoever is not known from inside would be closed in by each of his shells once more.
+        restrictions.enter(None)?;
+        // Without the answering filter each shell would add another layer.
         let unknown =
             Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
         if self.inside() { Ok(environment) } else { Err(unknown) }
     }
 }
 
-/// Descriptors that the caller passes on and that lead nowhere but to another process that he
-/// chose: `make` and process substitution need them. Everything else was opened by somebody who may
-/// do more.
+/// Pipes that the caller passes on: `make` and process substitution need them, and they lead only
+/// to a process that the caller chose. A process with more rights may have opened the other
+/// descriptors.
 fn pipes() -> Vec<u32> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(dir) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else {
@@ -337,14 +348,14 @@ mod tests {
     }
 
     #[test]
-    fn our_own_name_is_no_shell() {
+    fn the_name_of_the_core_is_no_shell() {
         for name in ["paddock-core", "/usr/bin/paddock-core", "./paddock-core"] {
             assert_eq!(called(&words(name)), None, "{name}");
         }
     }
 
     #[test]
-    fn a_login_shell_is_told_by_its_first_letter() {
+    fn the_first_letter_marks_a_login_shell() {
         assert!(is_login(&words("-bash")));
         for other in ["bash", "/bin/-bash", ""] {
             assert!(!is_login(&words(other)), "{other}");
@@ -352,14 +363,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_who_did_not_go_there() {
+    fn a_process_that_did_not_enter_is_not_inside() {
         let text = |token: &str| {
             format!(
                 "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{token}\"}}"
             )
         };
         let compiled =
-            |token: &str| reader::from_slice::<Compiled>(text(token).as_bytes()).unwrap();
+            |token: &str| reader::from_slice::<ShellPlanFile>(text(token).as_bytes()).unwrap();
         for token in ["0123456789abcdef".repeat(4).as_str(), "0".repeat(64).as_str(), "", "xyz"] {
             assert!(!compiled(token).inside(), "{token}");
         }
@@ -372,8 +383,8 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_went_inside_is_answered_and_so_are_its_children() {
-        let compiled: Compiled = reader::from_slice(
+    fn a_process_that_entered_is_inside_with_its_children() {
+        let compiled: ShellPlanFile = reader::from_slice(
             format!(
                 "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{}\"}}",
                 "0123456789abcdef".repeat(4)
@@ -382,10 +393,14 @@ mod tests {
         )
         .unwrap();
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE)).unwrap();
-        let mark =
-            bpf::answering(Arch::NATIVE, number, &compiled.token().unwrap(), ANSWER.raw_os_error())
-                .unwrap();
-        // A filter is its thread's.
+        let mark = bpf::answering(
+            Arch::NATIVE,
+            number,
+            &compiled.token().unwrap(),
+            INSIDE_ERRNO.raw_os_error(),
+        )
+        .unwrap();
+        // A filter belongs to its thread.
         let thread = std::thread::spawn(move || {
             rustix::thread::set_no_new_privs(true).unwrap();
             let before = compiled.inside();

@@ -1,4 +1,4 @@
-//! `judge` and `regexes`: the gate's own answers for people, before anything runs.
+//! `judge` and `regexes`: print the gate's decisions before anything runs.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -10,16 +10,18 @@ use serde::Deserialize;
 use super::error::Refusal;
 use crate::gate::argv_text;
 use crate::gate::decide::decide;
-use crate::gate::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
-use crate::gate::rules::{self, Cause, Exec, ExecDecision, File, Rules};
-use crate::gate::trusted_dirs::Places;
+use crate::gate::interpreter_chain::{
+    self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
+};
+use crate::gate::rules::{self, Cause, ExecDecision, ExecFile, ExecRequest, ExecRules};
+use crate::gate::trusted_dirs::TrustedDirs;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 
-/// What a process would ask the kernel for, as JSON. Its parent is not known beforehand.
+/// An exec as JSON. Its parent process is not known beforehand.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ExecToJudge {
@@ -28,27 +30,26 @@ struct ExecToJudge {
     cwd: Text,
 }
 
-/// Every file that it would bring to run, what those need, and what the kernel or the gate would
-/// answer.
+/// Prints every file that the exec would run, what these files need, and the answer of the kernel
+/// or the gate.
 ///
-/// Not inlined into the start of every run: what expressions are compiled with takes pages of stack
-/// there.
+/// Not inlined into the start of every run: the regex compiler takes pages of stack.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let asked: ExecToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
-    let places = Places::of(plan);
+    let places = TrustedDirs::of(plan);
     let followed = follow(&asked, places.as_ref(), &mut chain, &needs);
     let last = match &followed {
-        Err(Broken::Unseen { named, .. }) => Some(named.clone()),
+        Err(ChainError::Unseen { named, .. }) => Some(named.clone()),
         _ => None,
     };
     let (errno, verdict) = match (followed, &plan.gate) {
-        // An administrator may have registered something for it, which a gate does not let run.
-        (Err(Broken::Fails(Errno::NOEXEC)), None) => (None, None),
-        (Err(Broken::Fails(errno)), _) => (Some(errno), None),
+        // An administrator may have registered an interpreter for it; the gate does not allow it.
+        (Err(ChainError::Fails(Errno::NOEXEC)), None) => (None, None),
+        (Err(ChainError::Fails(errno)), _) => (Some(errno), None),
         (_, None) => (None, None),
-        (Err(Broken::Unseen { why, .. }), Some(gate)) => {
+        (Err(ChainError::Unseen { why, .. }), Some(gate)) => {
             let verdict =
                 ExecDecision { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
             (None, Some((verdict, None, gate)))
@@ -76,14 +77,14 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader,
-/// as they are named.
+/// Follows the chain of interpreters as the kernel would for a process in `cwd`. `needs`:
+/// interpreters and loader, as they are named.
 fn follow(
     asked: &ExecToJudge,
-    places: Option<&Places>,
-    chain: &mut Vec<Link>,
+    places: Option<&TrustedDirs>,
+    chain: &mut Vec<ChainFile>,
     needs: &RefCell<Vec<Vec<u8>>>,
-) -> Result<Entry, Broken> {
+) -> Result<EntryPoint, ChainError> {
     const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
     let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
     let open = |path: &[u8]| {
@@ -96,7 +97,7 @@ fn follow(
     };
     let named = asked.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {
-        return Err(Broken::Unseen { named, why: "it is whichever program asks for it" });
+        return Err(ChainError::Unseen { named, why: "it is whichever program asks for it" });
     }
     let file = open(&named).map_err(interpreter_chain::through_descriptor(&named))?;
     let needed = |path: &[u8]| {
@@ -104,10 +105,10 @@ fn follow(
         open(path)
     };
     interpreter_chain::follow(
-        Start { named, file, by_descriptor: false },
+        RequestedFile { named, file, by_descriptor: false },
         &needed,
         places,
-        &mut Known::default(),
+        &mut KnownPrograms::default(),
         chain,
     )
 }
@@ -115,13 +116,13 @@ fn follow(
 fn judge(
     plan: &Plan,
     gate: &Gate,
-    places: Option<&Places>,
+    places: Option<&TrustedDirs>,
     asked: &ExecToJudge,
-    chain: &[Link],
+    chain: &[ChainFile],
 ) -> Result<(ExecDecision, Option<usize>), Refusal> {
-    let files: Vec<File<'_>> = chain.iter().map(Link::as_file).collect();
+    let files: Vec<ExecFile<'_>> = chain.iter().map(ChainFile::as_file).collect();
     let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
-    let exec = Exec {
+    let exec = ExecRequest {
         chain: &files,
         argv: &argv,
         cwd: asked.cwd.as_bytes(),
@@ -130,7 +131,7 @@ fn judge(
         granted: places.is_none_or(|places| places.hold_all(chain)),
         digest: &|index| chain[index].digest(None),
     };
-    Ok(decide(&Rules::compile(gate)?, places, &exec, chain))
+    Ok(decide(&ExecRules::compile(gate)?, places, &exec, chain))
 }
 
 fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate: &Gate) {
@@ -172,7 +173,7 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
     }
 }
 
-/// The expression for one list of arguments and no other.
+/// Prints the expression that matches one list of arguments and no other.
 #[inline(never)]
 pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     let argv: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
@@ -185,7 +186,7 @@ pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     Ok(out)
 }
 
-/// For each of a list of expressions what is wrong with it, or null.
+/// Prints for each expression of a list its error, or null.
 #[inline(never)]
 pub fn regexes(asked: &[u8]) -> Result<String, Refusal> {
     let asked: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;

@@ -1,4 +1,4 @@
-//! `judge-host`: the table's own answer for people, before anything runs.
+//! `judge-host`: prints the decision of the host table before anything runs.
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ use crate::plan::{Action, Network, PlanError};
 
 const ODD: &str = "it is not a name that everybody reads in the same way";
 
-/// A host as a program would ask for it, as JSON; an IPv6 address stands in brackets.
+/// A host as a program writes it, as JSON. An IPv6 address is in brackets.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HostToJudge {
@@ -63,10 +63,11 @@ mod tests {
     }
 
     #[test]
-    fn the_table_that_python_compiled_is_read_and_answers() {
+    fn the_table_of_python_is_read_and_decides() {
         let by = |action, host, line, reason: &str| {
             format!(
-                "{{\"action\":\"{action}\",\"rule\":{{\"host\":\"{host}\",\"source\":\"network.toml:{line}\"}},\"reason\":{reason}}}"
+                "{{\"action\":\"{action}\",\"rule\":{{\"host\":\"{host}\",\
+                 \"source\":\"network.toml:{line}\"}},\"reason\":{reason}}}"
             )
         };
         assert_eq!(told("10.1.2.3", 5432), by("allow", "10.0.0.0/8", 10, "null"));

@@ -20,6 +20,7 @@ use std::ffi::CString;
 
 use self::arguments::Arguments;
 use self::error::Refusal;
+use self::run::RunArguments;
 use crate::approve::approver_process::ApproverProcess;
 use crate::files::git;
 use crate::kernel::stderr;
@@ -55,11 +56,11 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     match arguments.next().as_deref() {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
-            let companion = ApproverProcess::new(arguments.socket(b"--companion")?);
-            let holder = arguments.socket(b"--holder")?.map(SessionOwner::new);
+            let approver = ApproverProcess::new(arguments.socket(b"--companion")?);
+            let session_owner = arguments.socket(b"--holder")?.map(SessionOwner::new);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
-            run::run(&plan_fd, uid, argv, quiet, companion, holder)
+            run::run(RunArguments { plan_fd, argv, quiet, approver, session_owner }, uid)
         }
         Some(b"unreached") => {
             let plan_fd = arguments.plan_fd()?;
@@ -70,7 +71,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"attend") => {
             let grace = arguments.grace()?;
             arguments.end()?;
-            exec_server::attend(grace)
+            exec_server::run(grace)
         }
         Some(b"relay") => {
             let plan_fd = arguments.plan_fd()?;
@@ -83,7 +84,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let line = arguments.line()?;
             arguments.end()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            record::attend(&plan, uid, &line)
+            record::serve(&plan, uid, &line)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
@@ -175,8 +176,8 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     }
 }
 
-/// What is asked about, on stdin. An exec has at most a few megabytes, six letters of JSON for a
-/// byte at worst.
+/// Reads the question from stdin. An exec has at most a few megabytes, and JSON takes at most six
+/// letters for a byte.
 fn question() -> Result<Vec<u8>, Refusal> {
     use std::io::Read as _;
     let mut text = Vec::new();
@@ -184,7 +185,7 @@ fn question() -> Result<Vec<u8>, Refusal> {
     read.map(|_| text).map_err(|_| Refusal::Usage("stdin can not be read"))
 }
 
-/// One line of JSON on stdout. A reader that went away is told by the exit status.
+/// Prints one line of JSON on stdout. The exit status tells if the reader has gone.
 fn print(json: &str) -> Result<i32, Refusal> {
     use std::io::Write as _;
     Ok(match writeln!(std::io::stdout(), "{json}") {

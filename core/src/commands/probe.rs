@@ -1,5 +1,6 @@
-//! `probe`: every mechanism really tried, each in a child of its own. A try has its control: the
-//! same act, unfenced, has to succeed first, so that "refused" can not mean "impossible anyway".
+//! `probe`: tries every mechanism, each in a child of its own. Each try has a control: the same act
+//! has to succeed without the restriction first, so that "refused" can not mean "impossible
+//! anyway".
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -28,13 +29,13 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, SocketAccess};
 use crate::sandbox::seccomp::{Filter, bpf};
-use crate::sandbox::temp_dir::Temp;
+use crate::sandbox::temp_dir::TempDir;
 
 /// A mechanism, and the kernel that brought it.
 struct Mechanism {
     name: &'static str,
     needs: &'static str,
-    probe: fn(&Scene) -> ProbeResult,
+    probe: fn(&ProbeScene) -> ProbeResult,
 }
 
 const MECHANISMS: &[Mechanism] = &[
@@ -73,36 +74,36 @@ struct ProbeResult {
     detail: String,
 }
 
-/// What a child saw.
+/// The result that a child reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum ProbeOutcome {
     Done,
     Refused(Errno),
     Killed(i32),
-    /// The fence itself could not be made.
+    /// The restriction itself could not be applied.
     Unfenced(Errno),
-    /// There was no child.
+    /// The child could not be started.
     NotRun(Errno),
 }
 
-impl Seen {
+impl ProbeOutcome {
     fn words(self) -> String {
         match self {
-            Seen::Done => "succeeded".to_owned(),
-            Seen::Refused(errno) => errno_names::errno(errno),
-            Seen::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
-            Seen::Unfenced(errno) => {
+            ProbeOutcome::Done => "succeeded".to_owned(),
+            ProbeOutcome::Refused(errno) => errno_names::errno(errno),
+            ProbeOutcome::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
+            ProbeOutcome::Unfenced(errno) => {
                 format!("the mechanism is not there: {}", errno_names::errno(errno))
             }
-            Seen::NotRun(errno) => {
+            ProbeOutcome::NotRun(errno) => {
                 format!("no process could be started: {}", errno_names::errno(errno))
             }
         }
     }
 }
 
-/// A directory with two files and two directories, and a process outside the fence.
-struct Scene {
+/// A directory with two files and two directories, and a process outside of the sandbox.
+struct ProbeScene {
     path: CString,
     dir: OwnedFd,
     outsider: Pid,
@@ -112,8 +113,8 @@ pub fn report(uid: u32) -> Result<String, Refusal> {
     let parent =
         Text::from_bytes(std::env::temp_dir().into_os_string().into_vec()).and_then(AbsPath::new);
     let parent = parent.map_err(|_| Refusal::Scene(Errno::INVAL))?;
-    let temp = Temp::make(&parent, uid, &random_name().map_err(Refusal::Random)?)?;
-    let report = Scene::set(&temp).map(|scene| {
+    let temp = TempDir::make(&parent, uid, &random_name().map_err(Refusal::Random)?)?;
+    let report = ProbeScene::set(&temp).map(|scene| {
         let report = scene.try_all();
         scene.strike();
         report
@@ -122,8 +123,8 @@ pub fn report(uid: u32) -> Result<String, Refusal> {
     report.map_err(Refusal::Scene)
 }
 
-impl Scene {
-    fn set(temp: &Temp) -> Result<Scene, Errno> {
+impl ProbeScene {
+    fn set(temp: &TempDir) -> Result<ProbeScene, Errno> {
         let dir = rustix::fs::openat(
             temp.dir(),
             c".",
@@ -147,7 +148,7 @@ impl Scene {
                 std::thread::sleep(Duration::from_secs(60));
             }
         })?;
-        Ok(Scene { path: temp.path().to_owned(), dir, outsider })
+        Ok(ProbeScene { path: temp.path().to_owned(), dir, outsider })
     }
 
     fn try_all(&self) -> String {
@@ -170,33 +171,38 @@ impl Scene {
     }
 }
 
-type Act<'a> = &'a dyn Fn() -> Result<(), Errno>;
+type ProbeAct<'a> = &'a dyn Fn() -> Result<(), Errno>;
 
-/// Closes the fence and acts, in a child.
-fn see(fence: Act<'_>, act: Act<'_>) -> Seen {
+/// Applies the restriction and acts, in a child.
+fn see(restrictions: ProbeAct<'_>, act: ProbeAct<'_>) -> ProbeOutcome {
     const UNFENCED: i32 = 0x80; // above every errno a probe meets
-    let status = sys::fork(|| match fence() {
+    let status = sys::fork(|| match restrictions() {
         Err(errno) => UNFENCED | errno.raw_os_error() & 0x7F,
         Ok(()) => act().map_or_else(|errno| errno.raw_os_error() & 0x7F, |()| 0),
     })
     .and_then(|child| rustix::process::waitpid(Some(child), WaitOptions::empty()));
     let status = match status {
         Ok(Some((_, status))) => status,
-        Ok(None) => return Seen::NotRun(Errno::CHILD),
-        Err(errno) => return Seen::NotRun(errno),
+        Ok(None) => return ProbeOutcome::NotRun(Errno::CHILD),
+        Err(errno) => return ProbeOutcome::NotRun(errno),
     };
     match (status.exit_status(), status.terminating_signal()) {
-        (Some(0), _) => Seen::Done,
+        (Some(0), _) => ProbeOutcome::Done,
         (Some(code), _) if code & UNFENCED != 0 => {
-            Seen::Unfenced(Errno::from_raw_os_error(code & 0x7F))
+            ProbeOutcome::Unfenced(Errno::from_raw_os_error(code & 0x7F))
         }
-        (Some(code), _) => Seen::Refused(Errno::from_raw_os_error(code)),
-        (None, signal) => Seen::Killed(signal.unwrap_or_default()),
+        (Some(code), _) => ProbeOutcome::Refused(Errno::from_raw_os_error(code)),
+        (None, signal) => ProbeOutcome::Killed(signal.unwrap_or_default()),
     }
 }
 
-/// Unfenced the act gives `control`, fenced it gives `expected`.
-fn compare(control: Seen, fence: Act<'_>, act: Act<'_>, expected: Seen) -> ProbeResult {
+/// Without the restriction the act gives `control`, with it `expected`.
+fn compare(
+    control: ProbeOutcome,
+    restrictions: ProbeAct<'_>,
+    act: ProbeAct<'_>,
+    expected: ProbeOutcome,
+) -> ProbeResult {
     let outside = see(&|| Ok(()), act);
     if outside != control {
         return ProbeResult {
@@ -204,7 +210,7 @@ fn compare(control: Seen, fence: Act<'_>, act: Act<'_>, expected: Seen) -> Probe
             detail: format!("can not be tried: without the fence {}", outside.words()),
         };
     }
-    let inside = see(fence, act);
+    let inside = see(restrictions, act);
     ProbeResult {
         held: inside == expected,
         detail: format!("inside: {}; outside: {}", inside.words(), outside.words()),
@@ -235,39 +241,44 @@ fn scoping(scope: Scope) -> Result<Ruleset, Errno> {
         .map_err(|_| Errno::OPNOTSUPP)
 }
 
-/// An act that the right alone decides, on a scene without any grant.
-fn without_right(right: AccessFs, act: Act<'_>) -> ProbeResult {
-    compare(Seen::Done, &|| restrict(handling(right)?, &[]), act, Seen::Refused(Errno::ACCESS))
+/// An act that this one right decides, in a scene without any grant.
+fn without_right(right: AccessFs, act: ProbeAct<'_>) -> ProbeResult {
+    compare(
+        ProbeOutcome::Done,
+        &|| restrict(handling(right)?, &[]),
+        act,
+        ProbeOutcome::Refused(Errno::ACCESS),
+    )
 }
 
-fn open_file(scene: &Scene, flags: OFlags) -> Result<OwnedFd, Errno> {
+fn open_file(scene: &ProbeScene, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(&scene.dir, c"file", flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn landlock_read(scene: &Scene) -> ProbeResult {
+fn landlock_read(scene: &ProbeScene) -> ProbeResult {
     without_right(AccessFs::ReadFile, &|| open_file(scene, OFlags::RDONLY).map(drop))
 }
 
-fn landlock_write(scene: &Scene) -> ProbeResult {
+fn landlock_write(scene: &ProbeScene) -> ProbeResult {
     without_right(AccessFs::WriteFile, &|| open_file(scene, OFlags::WRONLY).map(drop))
 }
 
-fn landlock_truncate(scene: &Scene) -> ProbeResult {
+fn landlock_truncate(scene: &ProbeScene) -> ProbeResult {
     without_right(AccessFs::Truncate, &|| {
         open_file(scene, OFlags::WRONLY | OFlags::TRUNC).map(drop)
     })
 }
 
-fn landlock_ioctl(_: &Scene) -> ProbeResult {
+fn landlock_ioctl(_: &ProbeScene) -> ProbeResult {
     without_right(AccessFs::IoctlDev, &|| {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::termios::tcgetattr(rustix::fs::open(c"/dev/ptmx", flags, Mode::empty())?).map(drop)
     })
 }
 
-/// A file moves between two directories that grant everything but that.
-fn landlock_refer(scene: &Scene) -> ProbeResult {
-    let fence = || {
+/// Moves a file between two directories that grant everything but this right.
+fn landlock_refer(scene: &ProbeScene) -> ProbeResult {
+    let restrictions = || {
         let all = rights::known_to(2).0;
         restrict(handling(all)?, &[(&scene.dir, all & !AccessFs::Refer)])
     };
@@ -275,20 +286,20 @@ fn landlock_refer(scene: &Scene) -> ProbeResult {
         rustix::fs::renameat(&scene.dir, c"from/file", &scene.dir, c"to/file")?;
         rustix::fs::renameat(&scene.dir, c"to/file", &scene.dir, c"from/file")
     };
-    compare(Seen::Done, &fence, &act, Seen::Refused(Errno::XDEV))
+    compare(ProbeOutcome::Done, &restrictions, &act, ProbeOutcome::Refused(Errno::XDEV))
 }
 
-fn landlock_signal(scene: &Scene) -> ProbeResult {
-    let fence = || restrict(scoping(Scope::Signal)?, &[]);
+fn landlock_signal(scene: &ProbeScene) -> ProbeResult {
+    let restrictions = || restrict(scoping(Scope::Signal)?, &[]);
     compare(
-        Seen::Done,
-        &fence,
+        ProbeOutcome::Done,
+        &restrictions,
         &|| rustix::process::test_kill_process(scene.outsider),
-        Seen::Refused(Errno::PERM),
+        ProbeOutcome::Refused(Errno::PERM),
     )
 }
 
-fn landlock_abstract_socket(_: &Scene) -> ProbeResult {
+fn landlock_abstract_socket(_: &ProbeScene) -> ProbeResult {
     let name = format!("paddock-probe-{}", rustix::process::getpid().as_raw_nonzero());
     let address = SocketAddr::from_abstract_name(name.as_bytes());
     let listener = address
@@ -303,16 +314,16 @@ fn landlock_abstract_socket(_: &Scene) -> ProbeResult {
         Ok(_) => Ok(()),
         Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
     };
-    let fence = || restrict(scoping(Scope::AbstractUnixSocket)?, &[]);
-    compare(Seen::Done, &fence, &connect, Seen::Refused(Errno::PERM))
+    let restrictions = || restrict(scoping(Scope::AbstractUnixSocket)?, &[]);
+    compare(ProbeOutcome::Done, &restrictions, &connect, ProbeOutcome::Refused(Errno::PERM))
 }
 
-fn landlock_ptrace(scene: &Scene) -> ProbeResult {
+fn landlock_ptrace(scene: &ProbeScene) -> ProbeResult {
     const PTRACE_SEIZE: u64 = 0x4206;
     let target = scene.outsider.as_raw_nonzero().get() as u64;
     let seize = || sys::numeric_syscall(libc::SYS_ptrace, [PTRACE_SEIZE, target, 0, 0]).map(drop);
-    let fence = || restrict(handling(AccessFs::ReadFile)?, &[]);
-    compare(Seen::Done, &fence, &seize, Seen::Refused(Errno::PERM))
+    let restrictions = || restrict(handling(AccessFs::ReadFile)?, &[]);
+    compare(ProbeOutcome::Done, &restrictions, &seize, ProbeOutcome::Refused(Errno::PERM))
 }
 
 /// The core's own filter, with one harmless call on the list.
@@ -329,69 +340,73 @@ fn filter() -> Result<(), Errno> {
     sys::seccomp_install(&filter.program)
 }
 
-fn seccomp_errno(_: &Scene) -> ProbeResult {
+fn seccomp_errno(_: &ProbeScene) -> ProbeResult {
     let act = || sys::numeric_syscall(libc::SYS_getpriority, [0; 4]).map(drop);
-    compare(Seen::Done, &filter, &act, Seen::Refused(Errno::PERM))
+    compare(ProbeOutcome::Done, &filter, &act, ProbeOutcome::Refused(Errno::PERM))
 }
 
 #[cfg(target_arch = "x86_64")]
-fn seccomp_foreign(_: &Scene) -> ProbeResult {
+fn seccomp_foreign(_: &ProbeScene) -> ProbeResult {
     let act = || if sys::i386_getpid() > 0 { Ok(()) } else { Err(Errno::NOSYS) };
-    if see(&|| Ok(()), &act) != Seen::Done {
+    if see(&|| Ok(()), &act) != ProbeOutcome::Done {
         return ProbeResult {
             held: true,
             detail: "this kernel has no i386 system calls".to_owned(),
         };
     }
-    compare(Seen::Done, &filter, &act, Seen::Killed(libc::SIGSYS))
+    compare(ProbeOutcome::Done, &filter, &act, ProbeOutcome::Killed(libc::SIGSYS))
 }
 
 #[cfg(target_arch = "aarch64")]
-fn seccomp_foreign(_: &Scene) -> ProbeResult {
+fn seccomp_foreign(_: &ProbeScene) -> ProbeResult {
     ProbeResult { held: true, detail: "a 64-bit program has no other system calls here".to_owned() }
 }
 
-/// Whether the kernel has x32 or not: with the filter the number kills.
-fn seccomp_x32(_: &Scene) -> ProbeResult {
+/// With the filter the number kills, whether the kernel has x32 or not.
+fn seccomp_x32(_: &ProbeScene) -> ProbeResult {
     if Arch::NATIVE != Arch::X86_64 {
         return ProbeResult { held: true, detail: "this architecture has no x32".to_owned() };
     }
     const X32_GETPID: i64 = 0x4000_0000 + 39;
     let act = || sys::numeric_syscall(X32_GETPID, [0; 4]).map(drop);
     let outside = see(&|| Ok(()), &act);
-    compare(outside, &filter, &act, Seen::Killed(libc::SIGSYS))
+    compare(outside, &filter, &act, ProbeOutcome::Killed(libc::SIGSYS))
 }
 
-/// No ring is made even outside: the arguments are wrong. ENOSYS tells the filter from the kernel.
-fn seccomp_io_uring(_: &Scene) -> ProbeResult {
+/// The arguments are wrong, so no ring is made even without a filter. ENOSYS tells the filter from
+/// the kernel.
+fn seccomp_io_uring(_: &ProbeScene) -> ProbeResult {
     let act = || sys::numeric_syscall(libc::SYS_io_uring_setup, [0; 4]).map(drop);
     let outside = see(&|| Ok(()), &act);
-    if outside == Seen::Refused(Errno::NOSYS) {
+    if outside == ProbeOutcome::Refused(Errno::NOSYS) {
         return ProbeResult { held: true, detail: "this kernel has no io_uring".to_owned() };
     }
-    compare(outside, &filter, &act, Seen::Refused(Errno::NOSYS))
+    compare(outside, &filter, &act, ProbeOutcome::Refused(Errno::NOSYS))
 }
 
-/// On a descriptor that is not open, with a bit set where the kernel does not look.
-fn seccomp_tiocsti(_: &Scene) -> ProbeResult {
+/// Uses a descriptor that is not open, and a bit that the kernel ignores.
+fn seccomp_tiocsti(_: &ProbeScene) -> ProbeResult {
     const TIOCSTI: u64 = 0x5412;
     let act =
         || sys::numeric_syscall(libc::SYS_ioctl, [u64::MAX, TIOCSTI | 1 << 32, 0, 0]).map(drop);
-    compare(Seen::Refused(Errno::BADF), &filter, &act, Seen::Refused(Errno::PERM))
+    compare(ProbeOutcome::Refused(Errno::BADF), &filter, &act, ProbeOutcome::Refused(Errno::PERM))
 }
 
-fn user_notification(_: &Scene) -> ProbeResult {
+fn user_notification(_: &ProbeScene) -> ProbeResult {
     const ALLOW: Instruction = Instruction { code: bpf::RETURN, jt: 0, jf: 0, k: bpf::RET_ALLOW };
     let listen = || {
         rustix::thread::set_no_new_privs(true)?;
         sys::seccomp_listener(&[ALLOW]).map(drop)
     };
     let seen = see(&|| Ok(()), &listen);
-    ProbeResult { held: seen == Seen::Done, detail: format!("a listener: {}", seen.words()) }
+    ProbeResult {
+        held: seen == ProbeOutcome::Done,
+        detail: format!("a listener: {}", seen.words()),
+    }
 }
 
 /// A connection to a port of this machine.
-fn landlock_ports(_: &Scene) -> ProbeResult {
+fn landlock_ports(_: &ProbeScene) -> ProbeResult {
     let Ok((listener, address)) =
         TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr().map(|at| (one, at)))
     else {
@@ -400,7 +415,7 @@ fn landlock_ports(_: &Scene) -> ProbeResult {
             detail: "can not be tried: there is no loopback".to_owned(),
         };
     };
-    let fence = || {
+    let restrictions = || {
         rustix::thread::set_no_new_privs(true)?;
         let ruleset =
             sys::landlock_create_ruleset(0, BitFlags::from(AccessNet::ConnectTcp).bits(), 0)?;
@@ -410,14 +425,15 @@ fn landlock_ports(_: &Scene) -> ProbeResult {
         let connected = TcpStream::connect(address);
         connected.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
-    let verdict = compare(Seen::Done, &fence, &connect, Seen::Refused(Errno::ACCESS));
+    let verdict =
+        compare(ProbeOutcome::Done, &restrictions, &connect, ProbeOutcome::Refused(Errno::ACCESS));
     drop(listener);
     verdict
 }
 
-/// By it the supervisor connects for the command where no namespace keeps the network in. Filters
+/// The supervisor needs this call to connect sockets of the command in the landlock tier. Filters
 /// of containers may refuse it.
-fn pinned_socket(_: &Scene) -> ProbeResult {
+fn pinned_socket(_: &ProbeScene) -> ProbeResult {
     match supervised_connect::check() {
         Ok(()) => {
             ProbeResult { held: true, detail: "a descriptor was taken by its number".to_owned() }
@@ -429,9 +445,9 @@ fn pinned_socket(_: &Scene) -> ProbeResult {
     }
 }
 
-/// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some
+/// Without it the gate can not verify an exec. Yama (kernel.yama.ptrace_scope = 3) and some
 /// containers refuse it.
-fn ptrace_stop(scene: &Scene) -> ProbeResult {
+fn ptrace_stop(scene: &ProbeScene) -> ProbeResult {
     let process = scene.outsider.as_raw_nonzero().get() as u32;
     let stop = || {
         trace::seize(process)?;
@@ -456,7 +472,7 @@ fn ptrace_stop(scene: &Scene) -> ProbeResult {
 
 /// A new user and mount namespace in which a mount works, for a process that may not mount
 /// otherwise (or is root).
-fn user_namespace(scene: &Scene) -> ProbeResult {
+fn user_namespace(scene: &ProbeScene) -> ProbeResult {
     let enter = || {
         let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
         sys::numeric_syscall(libc::SYS_unshare, [flags as u64, 0, 0, 0]).map(drop)
@@ -468,23 +484,23 @@ fn user_namespace(scene: &Scene) -> ProbeResult {
     };
     let seen = see(&enter, &mount);
     ProbeResult {
-        held: seen == Seen::Done,
+        held: seen == ProbeOutcome::Done,
         detail: format!("a mount in a namespace of its own: {}", seen.words()),
     }
 }
 
-/// A network of its own, with its loopback.
-fn network_namespace(_: &Scene) -> ProbeResult {
+/// A network namespace with its own loopback.
+fn network_namespace(_: &ProbeScene) -> ProbeResult {
     let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
     ProbeResult {
-        held: seen == Seen::Done,
+        held: seen == ProbeOutcome::Done,
         detail: format!("a network of its own: {}", seen.words()),
     }
 }
 
-/// One in which a connection to a host that does not exist arrives, and nobody had to be there for
-/// it.
-fn network_filter(_: &Scene) -> ProbeResult {
+/// A network namespace in which a connection to a host that does not exist arrives at a local
+/// listener.
+fn network_filter(_: &ProbeScene) -> ProbeResult {
     let call = || {
         let _sockets = own_network(plan::Mode::Filtered)?;
         for nobody in ["203.0.113.1:80", "[2001:db8::1]:80"] {
@@ -495,7 +511,7 @@ fn network_filter(_: &Scene) -> ProbeResult {
     };
     let seen = see(&own_user, &call);
     ProbeResult {
-        held: seen == Seen::Done,
+        held: seen == ProbeOutcome::Done,
         detail: format!("calls to any address are taken: {}", seen.words()),
     }
 }

@@ -1,9 +1,9 @@
-//! `record`: what the Python half has to journal, written by the one writer. Tool calls are its
-//! own; they never meet the fence.
+//! `record`: writes events of the Python side to the journal, through the one writer. Tool calls
+//! run in Python and do not pass through the sandbox.
 //!
-//! One socket, one datagram a message. Each is answered when it is in the journal, or with what is
-//! wrong: whoever asked does nothing before that. A message that is not understood ends it, and
-//! with it the calls that would have to be journaled.
+//! One socket, one datagram for each message. Each message is answered when its event is in the
+//! journal, or with an error. The sender does nothing before that answer. A message that can not be
+//! parsed ends this process, and with it the calls that need the journal.
 
 use std::os::fd::OwnedFd;
 
@@ -19,23 +19,22 @@ use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::sandbox::landlock;
 
-/// Of a message.
-const LONGEST: usize = 64 * 1024;
-/// Until whoever started us closes the line.
-pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
-    landlock::check_journal_way(plan)?;
+const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// Serves until the parent closes the socket.
+pub fn serve(plan: &Plan, uid: u32, socket: &OwnedFd) -> Result<i32, Refusal> {
+    landlock::check_journal_path(plan)?;
     let requested = plan.journal.as_ref().ok_or(Refusal::Usage("the plan has no journal"))?;
     let session = random_name().map_err(Refusal::Random)?;
     let journal = Journal::open(requested, uid, session.clone())?;
-    let mut buffer = vec![0; LONGEST + 1];
-    if !say(line, &format!("{{\"session\":\"{session}\"}}")) {
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES + 1];
+    if !send(socket, &format!("{{\"session\":\"{session}\"}}")) {
         return Ok(0);
     }
     loop {
-        let length = match rustix::net::recv(line, &mut buffer, RecvFlags::TRUNC) {
+        let length = match rustix::net::recv(socket, &mut buffer, RecvFlags::TRUNC) {
             Err(Errno::INTR) => continue,
             Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(0),
-            Ok((_, length)) if length <= LONGEST => length,
+            Ok((_, length)) if length <= MAX_MESSAGE_BYTES => length,
             Ok(_) | Err(_) => return Err(Refusal::Usage("a message for the journal is too long")),
         };
         let record = Record::read(&buffer[..length])
@@ -48,16 +47,16 @@ pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
             }
         }
         answer.push('}');
-        if !say(line, &answer) {
+        if !send(socket, &answer) {
             return Ok(0);
         }
     }
 }
 
-/// False: nobody listens any more.
-fn say(line: &OwnedFd, message: &str) -> bool {
+/// False: the other end is closed.
+fn send(socket: &OwnedFd, message: &str) -> bool {
     loop {
-        match rustix::net::send(line, message.as_bytes(), SendFlags::NOSIGNAL) {
+        match rustix::net::send(socket, message.as_bytes(), SendFlags::NOSIGNAL) {
             Err(Errno::INTR) => {}
             sent => return sent.is_ok(),
         }

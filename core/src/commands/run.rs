@@ -1,10 +1,13 @@
-//! `run`: one story from the plan to the command and, when something has to outlive the start, to
-//! its end.
+//! `run`: one story from the plan to the command, and to the end of the command if there is
+//! something to supervise or to clean up.
+//!
+//! Read the plan, open the journal, prepare, start the command in its sandbox, supervise it,
+//! finish, write the end event. Each step is a method, in this order.
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -17,12 +20,13 @@ use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
-use crate::gate::Gate;
+use crate::gate::ExecGate;
 use crate::journal::event::exec::ExecOutcome;
 use crate::journal::event::limits::ExceededLimit;
-use crate::journal::event::{Event, Start};
+use crate::journal::event::{self, Event};
 use crate::journal::{self, Journal, JournalError};
 use crate::kernel::random::random_name;
+use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{ancestry, errno_names, stderr};
 use crate::limits::Limits;
@@ -33,69 +37,78 @@ use crate::network::supervisor::host_questions::Asker;
 use crate::network::supervisor::http_helper::Http;
 use crate::network::supervisor::prepare::Outside;
 use crate::network::supervisor::proxy_password::Token;
+use crate::network::supervisor::relay_process::RelayProcess;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
-use crate::plan::{Level, Plan, Tier};
+use crate::plan::{self, Level, Namespaces, Plan, Tier};
 use crate::sandbox::command::Command;
-use crate::sandbox::container::Jail;
-use crate::sandbox::enter::{self, Fence};
+use crate::sandbox::container::ContainerSandbox;
+use crate::sandbox::enter::{self, Restrictions};
 use crate::sandbox::error::SandboxError;
-use crate::sandbox::full_tier::{self, FullTier};
-use crate::sandbox::init::{self, Attend, Overlaid};
-use crate::sandbox::landlock::{self, Files};
+use crate::sandbox::full_tier::{FullTier, RunRecord};
+use crate::sandbox::init::{self, AnswerCalls, Launch, OverlayFds};
+use crate::sandbox::landlock::{self, FileGrants};
 use crate::sandbox::preflight::Preflight;
-use crate::sandbox::temp_dir::Temp;
+use crate::sandbox::temp_dir::TempDir;
 use crate::sandbox::{environment, init_channel};
 use crate::supervisor::call_handlers::{self, CallHandlers, Calls};
-use crate::supervisor::event_loop::{self, Subject, SuperviseError};
+use crate::supervisor::event_loop::{self, SuperviseError, SupervisedCommand};
 use crate::supervisor::finish_scans;
 use crate::supervisor::observer::Observer;
-use crate::supervisor::rename_handler::Renames;
+use crate::supervisor::rename_handler::RenameHandler;
 use crate::supervisor::session_owner::SessionOwner;
-use crate::supervisor::tasks::{self, Copied, Finished, SupervisorTasks};
+use crate::supervisor::tasks::{self, CopiedWorkspace, SupervisorTasks, TasksEnd};
 
-/// Of Paddock itself: nothing was run, or the guard did not finish its work.
-pub fn run(
-    plan_fd: &OwnedFd,
-    uid: u32,
-    argv: Vec<CString>,
-    quiet: bool,
-    companion: ApproverProcess,
-    holder: Option<SessionOwner>,
-) -> Result<i32, Refusal> {
+/// The arguments of `paddock-core run`.
+pub struct RunArguments {
+    pub plan_fd: OwnedFd,
+    pub argv: Vec<CString>,
+    pub quiet: bool,
+    pub approver: ApproverProcess,
+    pub session_owner: Option<SessionOwner>,
+}
+
+/// Returns the exit code of the command, or a refusal: then nothing was run, or a step of Paddock
+/// itself failed.
+pub fn run(arguments: RunArguments, uid: u32) -> Result<i32, Refusal> {
+    let RunArguments { plan_fd, argv, quiet, approver, session_owner } = arguments;
     sys::ignore_file_size_signal();
-    let (plan, plan_bytes) = plan_fd::read(plan_fd, uid)?;
-    let session = random_name().map_err(Refusal::Random)?;
-
-    // The journal comes first: from here on a refusal leaves a trace, and without a journal that
-    // was asked for nothing runs.
-    landlock::check_journal_way(&plan)?;
-    let journal = match &plan.journal {
-        Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
-        None => None,
-    };
+    let (plan, plan_bytes) = plan_fd::read(&plan_fd, uid)?;
+    let session_id = random_name().map_err(Refusal::Random)?;
+    // From here on a refusal leaves a trace. If the plan names a journal, nothing runs without it.
+    let journal = open_journal(&plan, uid, &session_id)?;
     let started_at = journal.as_ref().map(|_| Instant::now());
-    // The plan's name, for whatever is written down.
-    let written = plan.journal.is_some() || plan.workspace.is_some();
-    let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
-    let outcome = fenced(
+    // Only the journal and the note of a session store the hash.
+    let stores_hash = plan.journal.is_some() || plan.workspace.is_some();
+    let plan_sha256 = if stores_hash { journal::hash(plan_bytes) } else { String::new() };
+    let run = Run {
         plan,
         plan_bytes,
-        plan_fd,
-        &sha256,
-        argv,
+        plan_fd: &plan_fd,
+        plan_sha256: &plan_sha256,
+        session_id: &session_id,
+        journal: journal.as_ref(),
+        session_owner,
         quiet,
-        journal.as_ref(),
-        &session,
-        companion,
-        holder,
-    );
-    let (Some(journal), Some(started_at)) = (&journal, started_at) else {
-        return Ok(outcome?.exit_code);
     };
-    match &outcome {
-        Ok(outcome) => {
-            let last_words = outcome.events(started_at.elapsed().as_millis());
-            for event in last_words {
+    let result = run.execute(argv, approver);
+    if let (Some(journal), Some(started_at)) = (&journal, started_at) {
+        write_end(journal, &result, started_at.elapsed());
+    }
+    Ok(result?.exit_code)
+}
+
+fn open_journal(plan: &Plan, uid: u32, session_id: &str) -> Result<Option<Journal>, Refusal> {
+    landlock::check_journal_path(plan)?;
+    Ok(match &plan.journal {
+        Some(requested) => Some(Journal::open(requested, uid, session_id.to_owned())?),
+        None => None,
+    })
+}
+
+fn write_end(journal: &Journal, result: &Result<RunResult, Refusal>, duration: Duration) {
+    match result {
+        Ok(result) => {
+            for event in result.events(duration.as_millis()) {
                 if let Err(error) = journal.append(&event) {
                     stderr::complain(&error.to_string(), error.hint());
                 }
@@ -106,7 +119,6 @@ pub fn run(
             let _ = journal.append(&Event::Refused { error: &error });
         }
     }
-    Ok(outcome?.exit_code)
 }
 
 /// What the journal says at the end.
@@ -135,393 +147,533 @@ impl RunResult {
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "what a run is made of")]
-fn fenced(
-    mut plan: Box<Plan>,
-    plan_bytes: &[u8],
-    plan_fd: &OwnedFd,
-    sha256: &str,
-    argv: Vec<CString>,
+/// A run, from the open journal until the command has started.
+struct Run<'r> {
+    plan: Box<Plan>,
+    /// The exact bytes that the plan was read from.
+    plan_bytes: &'r [u8],
+    plan_fd: &'r OwnedFd,
+    plan_sha256: &'r str,
+    session_id: &'r str,
+    journal: Option<&'r Journal>,
+    session_owner: Option<SessionOwner>,
     quiet: bool,
-    journal: Option<&Journal>,
-    session: &str,
-    companion: ApproverProcess,
-    holder: Option<SessionOwner>,
-) -> Result<RunResult, Refusal> {
-    finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| {
-        stderr::say("paddock", line)
-    })?;
-    closed_links::close(&mut plan)?;
-    let http = Http::start(&plan, plan_fd)?;
-    let gate = Gate::of(&plan)?;
-    standard_fds::check_sockets(&plan)?;
-    let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
-    plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
-    let outside = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
-    let fence = Fence::prepare(&plan, limits.rlimits(), call_handlers::answered(&plan))?;
-    let look = || {
-        let preflight = Preflight::prepare(&plan, &fence, journal)?;
-        announce(&plan, &preflight, &limits, quiet);
-        Ok::<_, SandboxError>(preflight)
-    };
-    let enclosed = match (&plan.namespaces, &plan.files, &plan.container) {
-        (Some(namespaces), Some(requested), None) => Some((namespaces, requested)),
-        _ => None,
-    };
-    // Everything that can be wrong with paths is found before anything is started; in namespaces of
-    // our own, which take long to make, before anything is started in them.
-    let preflight = if enclosed.is_none() { Some(look()?) } else { None };
+}
 
-    let supervised =
-        journal.is_some() || fence.listens() || limits.need_supervisor() || holder.is_some();
-    if !supervised && plan.temp.is_none() && plan.namespaces.is_none() {
-        // Nothing has to be done afterwards, so nobody has to wait: the command takes this process
-        // over.
-        drop(preflight);
-        let command = command(&plan, argv, None, None)?;
-        enter::become_command(None, None)?;
-        fence.bound()?;
-        fence.enter(None)?;
-        let errno = command.exec();
-        return Ok(not_executed(command.name(), errno, &[]));
-    }
+/// What is ready before the command starts, and does not depend on the paths of the grants.
+struct Prepared {
+    gate: Option<ExecGate>,
+    limits: Limits,
+    network: Outside,
+    restrictions: Restrictions,
+}
 
-    let observer = Observer::start(&plan, plan_fd)?;
-    let bundle = outside.ready()?;
-    // From here on there is something to clean up: no signal may end us before.
-    let mask = sys::hold_signals();
-    let temp = match &plan.temp {
-        Some(requested) => Some(Temp::make(&requested.parent, plan.user.uid, session)?),
-        None => None,
-    };
-    // Connections are made for a command that no namespace keeps in.
-    let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
-    let sockets = granted.map_or_else(Vec::new, Files::sockets);
-    let pin = SupervisedConnect::new(&plan, &sockets, outside.door())
-        .map_err(NetworkError::SupervisedConnect)?;
-    let mut attendants =
-        CallHandlers::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
-    if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
-        observer.grant(temp.path().to_bytes());
-    }
-    let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
-    let started = (|| {
-        let terminal = ancestry::terminal();
-        let record = |argv: &[CString], preflight: &Preflight<'_>| {
-            if let Some(holder) = &holder {
-                holder.tell_confinement(preflight.confines_writes(&plan));
-            }
-            match journal {
-                Some(journal) => {
-                    record_start(journal, &plan, sha256, argv, terminal.as_deref(), preflight)
-                }
-                None => Ok(()),
-            }
+/// Err: the sandbox was complete, but the command could not be executed. This is a result of the
+/// run, and no failure of Paddock.
+type Attempt = Result<Running, Errno>;
+
+impl Run<'_> {
+    /// The order of the steps is a security property: see `docs/design/run.md`.
+    fn execute(
+        mut self,
+        argv: Vec<CString>,
+        approver: ApproverProcess,
+    ) -> Result<RunResult, Refusal> {
+        let print = &mut |line: &str| stderr::say("paddock", line);
+        finish_scans::finish_all(&self.plan.sessions, self.plan.user.uid, print)?;
+        closed_links::close(&mut self.plan)?;
+        let Prepared { gate, limits, network, restrictions } = self.prepare()?;
+        // Every error in a path is found before the command starts. Namespaces take long to make:
+        // with them the paths are checked while init makes them.
+        let preflight = match self.full_tier() {
+            None => Some(self.check_paths(&restrictions, &limits)?),
+            Some(_) => None,
         };
+        if !self.needs_supervisor(&restrictions, &limits) {
+            drop(preflight);
+            return self.become_command(&restrictions, argv);
+        }
+
+        let observer = Observer::start(&self.plan, self.plan_fd)?;
+        let certificates = network.ready()?;
+        // From here on there is something to clean up: no signal may end this process before.
+        let mask = sys::hold_signals();
+        let temp = match &self.plan.temp {
+            Some(requested) => {
+                Some(TempDir::make(&requested.parent, self.plan.user.uid, self.session_id)?)
+            }
+            None => None,
+        };
+        // Without namespaces the supervisor connects the command's sockets.
+        let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
+        let sockets = granted.map_or_else(Vec::new, FileGrants::sockets);
+        let supervised_connect = SupervisedConnect::new(&self.plan, &sockets, network.door())
+            .map_err(NetworkError::SupervisedConnect)?;
+        let questions = OpenQuestions::new(approver);
+        let mut handlers =
+            CallHandlers::new(&self.plan, gate, questions, observer, supervised_connect);
+        if let (Some(observer), Some(temp)) = (&mut handlers.observer, &temp) {
+            observer.grant(temp.path().to_bytes());
+        }
+        let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
+        let attempt = self.start(StartInputs {
+            argv,
+            preflight,
+            temp: temp.as_ref(),
+            proxy: network.proxy(),
+            certificates: certificates.as_ref(),
+            restrictions: &restrictions,
+            limits: &limits,
+            mask: &mask,
+            answer_calls: &mut |listener, other| handlers.answer_until_readable(listener, other),
+        });
+
+        let asker = self.plan.network.as_ref().map(Asker::of);
+        let Run { plan, plan_fd, journal, session_owner, quiet, .. } = self;
+        // While the command runs, only what its end needs stays in memory.
+        drop(plan);
+        let result = match attempt {
+            Ok(Ok(running)) => {
+                let supervision = Supervision {
+                    restrictions,
+                    handlers,
+                    asker,
+                    limits,
+                    network,
+                    plan_fd,
+                    journal,
+                    session_owner,
+                    quiet,
+                };
+                supervision.until_the_end(running)
+            }
+            Ok(Err(errno)) => {
+                let decided = handlers.gate.as_mut().map(ExecGate::decided).unwrap_or_default();
+                journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
+                Ok(not_executed(&name, errno, &decided))
+            }
+            Err(refusal) => Err(refusal),
+        };
+        if let Some(Err(error)) = temp.map(TempDir::remove) {
+            stderr::complain(&error.to_string(), "remove it by hand when nothing uses it any more");
+        }
+        result
+    }
+
+    fn prepare(&self) -> Result<Prepared, Refusal> {
+        let plan = &self.plan;
+        // The HTTP helper comes first, because its start takes longest.
+        let http = Http::start(plan, self.plan_fd)?;
+        let gate = ExecGate::of(plan)?;
+        standard_fds::check_sockets(plan)?;
+        let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, self.session_id)?;
+        plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
+        let network = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
+        let restrictions =
+            Restrictions::prepare(plan, limits.rlimits(), call_handlers::answered(plan))?;
+        Ok(Prepared { gate, limits, network, restrictions })
+    }
+
+    /// None: the command runs in the landlock tier, or in a container.
+    fn full_tier(&self) -> Option<(&Namespaces, &plan::Files)> {
+        match (&self.plan.namespaces, &self.plan.files, &self.plan.container) {
+            (Some(namespaces), Some(requested), None) => Some((namespaces, requested)),
+            _ => None,
+        }
+    }
+
+    /// Opens every granted path, and prints the notices and warnings.
+    fn check_paths<'p>(
+        &'p self,
+        restrictions: &'p Restrictions,
+        limits: &Limits,
+    ) -> Result<Preflight<'p>, SandboxError> {
+        let preflight = Preflight::prepare(&self.plan, restrictions, self.journal)?;
+        announce(&self.plan, &preflight, limits, self.quiet);
+        Ok(preflight)
+    }
+
+    fn needs_supervisor(&self, restrictions: &Restrictions, limits: &Limits) -> bool {
+        self.journal.is_some()
+            || restrictions.listens()
+            || limits.need_supervisor()
+            || self.session_owner.is_some()
+            || self.plan.temp.is_some()
+            || self.plan.namespaces.is_some()
+    }
+
+    /// Without a supervisor nothing is left to do after the command: it replaces this process.
+    fn become_command(
+        &self,
+        restrictions: &Restrictions,
+        argv: Vec<CString>,
+    ) -> Result<RunResult, Refusal> {
+        let command = command(&self.plan, argv, None, None)?;
+        enter::become_command(None, None)?;
+        restrictions.bound()?;
+        restrictions.enter(None)?;
+        let errno = command.exec();
+        Ok(not_executed(command.name(), errno, &[]))
+    }
+
+    fn start(&self, start: StartInputs<'_, '_>) -> Result<Attempt, Refusal> {
+        let StartInputs {
+            argv,
+            preflight,
+            temp,
+            proxy,
+            certificates,
+            restrictions,
+            limits,
+            mask,
+            answer_calls,
+        } = start;
+        let plan = &self.plan;
+        let terminal = ancestry::terminal();
         if let Some(mut preflight) = preflight {
             if let (Some(temp), Some(files), Some(requested)) =
-                (&temp, &mut preflight.files, &plan.temp)
+                (temp, &mut preflight.files, &plan.temp)
             {
                 files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
             }
-            record(&argv, &preflight)?;
+            self.record_start(&argv, terminal.as_deref(), &preflight)?;
         }
-        let command = command(&plan, argv, temp.as_ref(), outside.proxy())?;
-        let attend: Attend<'_> = &mut |listener, other| attendants.attend(listener, other);
-        if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
-            let jail = Jail::prepare(&plan, namespaces, container)?;
-            return start_jailed(
-                jail,
-                &fence,
-                &command,
-                terminal.as_deref(),
-                &limits,
-                &mask,
-                attend,
-            );
-        }
-        let Some((namespaces, requested)) = enclosed else {
-            return start_as_child(&fence, &command, &limits, &mask, attend);
-        };
-        let look = || {
-            let preflight = look()?;
-            record(command.argv(), &preflight)?;
-            Ok(preflight.files)
-        };
-        let enclosure = FullTier::prepare(
-            &plan,
-            namespaces,
-            requested,
-            Some(full_tier::Run { id: session, plan: plan_bytes }),
-        )?;
-        let (chatty, terminal, bundle) =
-            (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
-        start_enclosed(
-            enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend,
-            chatty,
-        )
-    })();
-    let asker = plan.network.as_ref().map(Asker::of);
-    // While the command runs, only what its end needs stays in memory.
-    drop(plan);
-    let outcome = match started {
-        Ok(Ok(running)) => running.until_the_end(
-            fence, attendants, asker, limits, outside, journal, plan_fd, quiet, holder,
-        ),
-        Ok(Err(errno)) => {
-            let decided = attendants.gate.as_mut().map(Gate::decided).unwrap_or_default();
-            journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
-            Ok(not_executed(&name, errno, &decided))
-        }
-        Err(refusal) => Err(refusal),
-    };
-    if let Some(Err(error)) = temp.map(Temp::remove) {
-        stderr::complain(&error.to_string(), "remove it by hand when nothing uses it any more");
-    }
-    outcome
-}
-
-/// The command, and what has to be looked after while it runs.
-struct Running {
-    subject: Subject,
-    guard: Option<Guard>,
-    session: Option<Session>,
-    veil: Whiteouts,
-    mark: Option<Mark>,
-}
-
-impl Running {
-    fn of(subject: Subject) -> Running {
-        Running { subject, guard: None, session: None, veil: Whiteouts::default(), mark: None }
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
-    fn until_the_end(
-        mut self,
-        fence: Fence,
-        attendants: CallHandlers,
-        asker: Option<Asker>,
-        limits: Limits,
-        outside: Outside,
-        journal: Option<&Journal>,
-        plan_fd: &OwnedFd,
-        quiet: bool,
-        holder: Option<SessionOwner>,
-    ) -> Result<RunResult, Refusal> {
-        if let Some(session) = &self.session {
-            session.settle();
-        }
-        let listener = match &mut self.subject {
-            Subject::Sandbox(sandbox) => sandbox.listener.take(),
-            Subject::Kept(kept) => kept.listener.take(),
-            Subject::Child(_) => None,
-        };
-        let outlet = match (&mut self.subject, asker) {
-            (_, None) => None,
-            (Subject::Sandbox(sandbox), Some(asker)) => {
-                let sockets = std::mem::take(&mut sandbox.sockets);
-                let user = sandbox.inside().user();
-                outside
-                    .outlet(sockets, user, plan_fd, sandbox.init, asker)
-                    .map_err(SuperviseError::Wait)?
-            }
-            (Subject::Kept(kept), Some(asker)) => {
-                outside.outlet_at_door(plan_fd, kept.keeper, asker).map_err(SuperviseError::Wait)?
-            }
-            (Subject::Child(child), Some(asker)) => {
-                outside.outlet_at_door(plan_fd, *child, asker).map_err(SuperviseError::Wait)?
-            }
-        };
-        let outlet = outlet.map(|mut outlet| {
-            if let Some(command) = self.subject.pid().filter(|_| holder.is_some()) {
-                outlet.tell_apart(command);
-            }
-            outlet
-        });
-        let host_proc;
-        let (inside, proc, tree, volatile) = match &self.subject {
-            Subject::Sandbox(sandbox) => {
-                let session = self.session.as_ref();
-                let copied = session
-                    .map(|session| Copied { workspace: session.workspace(), veil: &self.veil });
-                let inside = Some((sandbox.inside(), copied));
-                (inside, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
-            }
-            Subject::Child(_) | Subject::Kept(_) => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                host_proc = rustix::fs::open(c"/proc", flags, Mode::empty())
-                    .map_err(SuperviseError::Wait)?;
-                let top = match &self.subject {
-                    Subject::Kept(kept) => kept.keeper,
-                    _ => rustix::process::getpid(),
-                };
-                (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
-            }
-        };
-        if let (Some(guard), Some(session), Some((inside, _))) =
-            (&mut self.guard, &self.session, inside)
-            && let Some(Overlaid { view, .. }) = inside.overlaid()
-        {
-            let again =
-                |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(SuperviseError::Wait);
-            guard.show(session.workspace(), again(view)?, again(session.upper())?)?;
-        }
-        let watch =
-            if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
-        // Others act for the command only in a copy: they need what it is behind.
-        let fence = self.session.is_some().then_some(fence);
-        let renames = match (&self.session, &fence, inside) {
-            (Some(session), Some(fence), Some((inside, _))) => {
-                Some(Renames::new(session.workspace(), inside, fence, &limits))
+        let command = command(plan, argv, temp, proxy)?;
+        let container = match (&plan.namespaces, &plan.container) {
+            (Some(namespaces), Some(container)) => {
+                Some(ContainerSandbox::prepare(plan, namespaces, container)?)
             }
             _ => None,
         };
-        let calls = listener.map(|listener| Calls::new(listener, attendants, renames));
-        let mut duties =
-            SupervisorTasks::new(self.guard, inside, watch, calls, outlet, journal, quiet);
-        duties.holder = holder;
-        sys::give_back_memory();
-        let end = event_loop::wait(&self.subject, &mut duties)?;
-        let Finished { exceeded: ended_by, watches, is_closed, is_scanned } = duties.finish();
-        if is_scanned {
-            unmark(self.mark);
-        }
-        let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
-        let ended_by = ended_by.or_else(by_signal);
-        let exceeded = limits.finish(ended_by);
-        for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
-            stderr::say("paddock", &format!("ended: {one}"));
-        }
-        let mut left: Vec<OwnedFd> = watches.into_iter().collect();
-        match (self.session, self.subject) {
-            (Some(session), _) => {
-                let id = session.id.clone();
-                if session.close() && !quiet {
-                    let text = format!(
-                        "changes wait in session {id}: paddock diff, paddock apply, paddock discard"
-                    );
-                    stderr::say("paddock", &text);
-                }
+        let full_tier = match self.full_tier() {
+            Some((namespaces, requested)) => {
+                let record = RunRecord {
+                    session_id: self.session_id,
+                    argv: command.argv(),
+                    plan_bytes: self.plan_bytes,
+                    plan_sha256: self.plan_sha256,
+                };
+                Some(FullTier::prepare(plan, namespaces, requested, Some(record))?)
             }
-            // A copy is not taken apart behind the back of whoever applies it.
-            (None, Subject::Sandbox(sandbox)) => left.extend(sandbox.mounts()),
-            (None, Subject::Child(_) | Subject::Kept(_)) => {}
+            None => None,
+        };
+        let payload = || command.exec().raw_os_error();
+        let launch = Launch {
+            restrictions,
+            payload: &payload,
+            mask,
+            terminal: terminal.as_deref(),
+            limits: Some(limits),
+            answer_calls,
+        };
+        match (container, full_tier) {
+            (Some(container), _) => start_container(container, launch),
+            (None, Some(full_tier)) => {
+                let look = || {
+                    let preflight = self.check_paths(restrictions, limits)?;
+                    self.record_start(command.argv(), terminal.as_deref(), &preflight)?;
+                    Ok(preflight.files)
+                };
+                let chatty = is_chatty(plan, self.quiet);
+                start_full_tier(full_tier, launch, certificates, look, chatty)
+            }
+            (None, None) => {
+                start_landlock_tier(restrictions, &command, limits, mask, launch.answer_calls)
+            }
         }
-        init_channel::abandon(left);
-        let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
-        Ok(RunResult { exit_code, signal: end.signal(), not_executed: None, exceeded })
+    }
+
+    /// Tells the session owner and the journal what is enforced, before the command starts.
+    fn record_start(
+        &self,
+        argv: &[CString],
+        tty: Option<&CStr>,
+        preflight: &Preflight<'_>,
+    ) -> Result<(), JournalError> {
+        let plan = &self.plan;
+        if let Some(session_owner) = &self.session_owner {
+            session_owner.tell_confinement(preflight.confines_writes(plan));
+        }
+        let Some(journal) = self.journal else { return Ok(()) };
+        journal.append(&Event::Start(event::Start {
+            user: plan.user.name.as_bytes(),
+            uid: plan.user.uid,
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+            ppid_chain: &ancestry::parents(),
+            cwd: plan.workdir.as_bytes(),
+            tty: tty.map(CStr::to_bytes),
+            command: argv,
+            profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
+            plan: self.plan_sha256,
+            requested: preflight.requested(plan),
+            actual: preflight.actual(plan),
+        }))?;
+        // The journal names every weakness that the user has accepted.
+        let noticed = plan.notices.iter().filter(|notice| notice.level == Level::Unenforced);
+        let noticed = noticed.map(|notice| notice.text.as_bytes());
+        for text in noticed.chain(preflight.unenforced().map(|text| text.as_bytes())) {
+            journal.append(&Event::Partial { text })?;
+        }
+        Ok(())
     }
 }
 
-/// What kept the command from being executed, although the fence stood, is an outcome and no
-/// failure of ours.
-type Attempt = Result<Running, Errno>;
+/// What the start of a supervised command takes.
+struct StartInputs<'a, 'p> {
+    argv: Vec<CString>,
+    /// None: the paths are checked while init makes its namespaces.
+    preflight: Option<Preflight<'p>>,
+    temp: Option<&'a TempDir>,
+    proxy: Option<(SocketAddr, &'a Token)>,
+    /// The certificates that programs inside trust.
+    certificates: Option<&'a OwnedFd>,
+    restrictions: &'a Restrictions,
+    limits: &'a Limits,
+    mask: &'a SignalMask,
+    answer_calls: AnswerCalls<'a>,
+}
 
-fn start_as_child(
-    fence: &Fence,
+fn start_landlock_tier(
+    restrictions: &Restrictions,
     command: &Command,
     limits: &Limits,
     mask: &SignalMask,
-    attend: Attend<'_>,
+    answer_calls: AnswerCalls<'_>,
 ) -> Result<Attempt, Refusal> {
-    Ok(match event_loop::start(fence, command, limits, mask, attend)? {
-        event_loop::Started::Running(pid) => Ok(Running::of(Subject::Child(pid))),
-        event_loop::Started::Kept(kept) => Ok(Running::of(Subject::Kept(kept))),
-        event_loop::Started::NotExecuted(errno) => Err(errno),
+    Ok(match event_loop::start(restrictions, command, limits, mask, answer_calls)? {
+        event_loop::LandlockStart::Running(pid) => Ok(Running::of(SupervisedCommand::Child(pid))),
+        event_loop::LandlockStart::UnderInit(sandbox) => {
+            Ok(Running::of(SupervisedCommand::UnderLandlockInit(sandbox)))
+        }
+        event_loop::LandlockStart::NotExecuted(errno) => Err(errno),
     })
 }
 
-#[allow(clippy::too_many_arguments, reason = "what a start is made of")]
-fn start_enclosed<'f>(
-    mut enclosure: FullTier<'_>,
-    fence: &Fence,
-    look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
-    command: &Command,
-    sha256: &str,
-    terminal: Option<&CStr>,
-    bundle: Option<&OwnedFd>,
-    limits: &Limits,
-    mask: &SignalMask,
-    attend: Attend<'_>,
+fn start_container(
+    container: ContainerSandbox<'_>,
+    launch: Launch<'_>,
+) -> Result<Attempt, Refusal> {
+    let started = container.start(launch)?;
+    Ok(match started? {
+        init::SandboxStart::Running(sandbox) => {
+            Ok(Running::of(SupervisedCommand::UnderInit(sandbox)))
+        }
+        init::SandboxStart::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
+    })
+}
+
+fn start_full_tier<'f>(
+    mut full_tier: FullTier<'_>,
+    launch: Launch<'_>,
+    certificates: Option<&OwnedFd>,
+    look: impl FnOnce() -> Result<Option<FileGrants<'f>>, SandboxError>,
     chatty: bool,
 ) -> Result<Attempt, Refusal> {
-    let payload = || command.exec().raw_os_error();
-    let admit = |init| limits.admit(init).map_err(|error| error.errno());
-    let pid_max = limits.pid_max();
-    let announce = |veil: &Whiteouts| announce_copy(veil, chatty);
-    let started = enclosure.start(
-        fence,
-        look,
-        &payload,
-        mask,
-        terminal,
-        bundle,
-        pid_max,
-        admit,
-        attend,
-        command.argv(),
-        sha256,
-        announce,
-    );
-    let FullTier { session, veil, guard, mark, .. } = enclosure;
+    let announce = |whiteouts: &Whiteouts| announce_copy(whiteouts, chatty);
+    let started = full_tier.start(launch, certificates, look, announce);
+    let FullTier { session, whiteouts, guard, mark, .. } = full_tier;
     Ok(match started {
-        Ok(init::Started::Running(sandbox)) => {
-            Ok(Running { guard, session, veil, mark, ..Running::of(Subject::Sandbox(sandbox)) })
-        }
-        Ok(init::Started::NotExecuted(errno)) => {
+        Ok(init::SandboxStart::Running(sandbox)) => Ok(Running {
+            guard,
+            session,
+            whiteouts,
+            mark,
+            ..Running::of(SupervisedCommand::UnderInit(sandbox))
+        }),
+        Ok(init::SandboxStart::NotExecuted(errno)) => {
             session.map(Session::close);
-            unmark(mark);
+            remove_mark(mark);
             Err(Errno::from_raw_os_error(errno))
         }
         Err(refusal) => {
             session.map(Session::close);
-            // It may have run for a moment.
-            let mut say = |event| {
-                tasks::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line))
+            // The command may have run for a moment.
+            let mut print = |event| {
+                tasks::line_and_event(&event).0.iter().for_each(|line| stderr::say("paddock", line))
             };
-            if guard.is_none_or(|mut guard| guard.finish(&mut say).is_ok()) {
-                unmark(mark);
+            if guard.is_none_or(|mut guard| guard.finish(&mut print).is_ok()) {
+                remove_mark(mark);
             }
             return Err(refusal.into());
         }
     })
 }
 
-/// Nothing that the command did is left to be looked through.
-fn unmark(mark: Option<Mark>) {
+/// The mark goes when no change of the command is left to scan.
+fn remove_mark(mark: Option<Mark>) {
     if let Some(Err(error)) = mark.map(Mark::remove) {
         stderr::complain(&error.to_string(), error.hint());
     }
 }
 
-fn start_jailed(
-    jail: Jail<'_>,
-    fence: &Fence,
-    command: &Command,
-    terminal: Option<&CStr>,
-    limits: &Limits,
-    mask: &SignalMask,
-    attend: Attend<'_>,
-) -> Result<Attempt, Refusal> {
-    let payload = || command.exec().raw_os_error();
-    let started = jail.start(fence, &payload, mask, terminal, limits, attend)?;
-    Ok(match started? {
-        init::Started::Running(sandbox) => Ok(Running::of(Subject::Sandbox(sandbox))),
-        init::Started::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
-    })
+/// The running command, and the parts of its sandbox that the supervisor serves.
+struct Running {
+    supervised: SupervisedCommand,
+    guard: Option<Guard>,
+    session: Option<Session>,
+    whiteouts: Whiteouts,
+    mark: Option<Mark>,
+}
+
+impl Running {
+    fn of(supervised: SupervisedCommand) -> Running {
+        Running {
+            supervised,
+            guard: None,
+            session: None,
+            whiteouts: Whiteouts::default(),
+            mark: None,
+        }
+    }
+
+    fn take_listener(&mut self) -> Option<Listener> {
+        match &mut self.supervised {
+            SupervisedCommand::UnderInit(sandbox) => sandbox.listener.take(),
+            SupervisedCommand::UnderLandlockInit(sandbox) => sandbox.listener.take(),
+            SupervisedCommand::Child(_) => None,
+        }
+    }
+
+    fn relay<'a>(
+        &mut self,
+        network: Outside,
+        plan_fd: &'a OwnedFd,
+        asker: Asker,
+    ) -> Result<Option<RelayProcess<'a>>, SuperviseError> {
+        let relay = match &mut self.supervised {
+            SupervisedCommand::UnderInit(sandbox) => {
+                let sockets = std::mem::take(&mut sandbox.sockets);
+                network.outlet(sockets, sandbox.namespaces().user(), plan_fd, sandbox.init, asker)
+            }
+            SupervisedCommand::UnderLandlockInit(sandbox) => {
+                network.outlet_at_door(plan_fd, sandbox.init_pid, asker)
+            }
+            SupervisedCommand::Child(child) => network.outlet_at_door(plan_fd, *child, asker),
+        };
+        relay.map_err(SuperviseError::Wait)
+    }
+}
+
+/// What the supervisor needs while the command runs, and at its end.
+struct Supervision<'r> {
+    restrictions: Restrictions,
+    handlers: CallHandlers,
+    asker: Option<Asker>,
+    limits: Limits,
+    network: Outside,
+    plan_fd: &'r OwnedFd,
+    journal: Option<&'r Journal>,
+    session_owner: Option<SessionOwner>,
+    quiet: bool,
+}
+
+impl Supervision<'_> {
+    fn until_the_end(self, mut running: Running) -> Result<RunResult, Refusal> {
+        let Supervision { restrictions, handlers, asker, limits, network, plan_fd, .. } = self;
+        let Supervision { journal, session_owner, quiet, .. } = self;
+        if let Some(session) = &running.session {
+            session.settle();
+        }
+        let listener = running.take_listener();
+        let mut relay = match asker {
+            Some(asker) => running.relay(network, plan_fd, asker)?,
+            None => None,
+        };
+        if let Some(relay) = &mut relay
+            && let Some(command) = running.supervised.pid().filter(|_| session_owner.is_some())
+        {
+            relay.tell_apart(command);
+        }
+        let host_proc;
+        let (namespaces, proc, tree, volatile) = match &running.supervised {
+            SupervisedCommand::UnderInit(sandbox) => {
+                let copied = running.session.as_ref().map(|session| CopiedWorkspace {
+                    workspace: session.workspace(),
+                    whiteouts: &running.whiteouts,
+                });
+                let namespaces = Some((sandbox.namespaces(), copied));
+                (namespaces, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
+            }
+            SupervisedCommand::Child(_) | SupervisedCommand::UnderLandlockInit(_) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                host_proc = rustix::fs::open(c"/proc", flags, Mode::empty())
+                    .map_err(SuperviseError::Wait)?;
+                let top = match &running.supervised {
+                    SupervisedCommand::UnderLandlockInit(sandbox) => sandbox.init_pid,
+                    _ => rustix::process::getpid(),
+                };
+                (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
+            }
+        };
+        if let (Some(guard), Some(session), Some((namespaces, _))) =
+            (&mut running.guard, &running.session, namespaces)
+            && let Some(OverlayFds { view, .. }) = namespaces.overlay()
+        {
+            let duplicate =
+                |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(SuperviseError::Wait);
+            guard.show(session.workspace(), duplicate(view)?, duplicate(session.upper())?)?;
+        }
+        let watch =
+            if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
+        // A child that renames for the command enters the same sandbox. Only a copy needs it.
+        let restrictions = running.session.is_some().then_some(restrictions);
+        let renames = match (&running.session, &restrictions, namespaces) {
+            (Some(session), Some(restrictions), Some((namespaces, _))) => {
+                Some(RenameHandler::new(session.workspace(), namespaces, restrictions, &limits))
+            }
+            _ => None,
+        };
+        let calls = listener.map(|listener| Calls::new(listener, handlers, renames));
+        let mut tasks =
+            SupervisorTasks::new(running.guard, namespaces, watch, calls, relay, journal, quiet);
+        tasks.session_owner = session_owner;
+        sys::give_back_memory();
+        let end = event_loop::wait(&running.supervised, &mut tasks)?;
+
+        let TasksEnd { exceeded, watches, is_closed, is_scanned } = tasks.finish();
+        if is_scanned {
+            remove_mark(running.mark);
+        }
+        let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
+        let ended_by = exceeded.or_else(by_signal);
+        let exceeded = limits.finish(ended_by);
+        for limit in exceeded.iter().filter(|limit| limit.ended) {
+            stderr::say("paddock", &format!("ended: {limit}"));
+        }
+        let mut abandoned: Vec<OwnedFd> = watches.into_iter().collect();
+        match (running.session, running.supervised) {
+            (Some(session), _) => close_session(session, quiet),
+            // The supervisor waits for the end of mounts only if one of them is a copy: `paddock
+            // apply` needs the copy at rest.
+            (None, SupervisedCommand::UnderInit(sandbox)) => abandoned.extend(sandbox.mounts()),
+            (None, SupervisedCommand::Child(_) | SupervisedCommand::UnderLandlockInit(_)) => {}
+        }
+        init_channel::abandon(abandoned);
+        let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
+        Ok(RunResult { exit_code, signal: end.signal(), not_executed: None, exceeded })
+    }
+}
+
+fn close_session(session: Session, quiet: bool) {
+    let id = session.id.clone();
+    if session.close() && !quiet {
+        let text =
+            format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+        stderr::say("paddock", &text);
+    }
 }
 
 fn command(
     plan: &Plan,
     argv: Vec<CString>,
-    temp: Option<&Temp>,
+    temp: Option<&TempDir>,
     proxy: Option<(SocketAddr, &Token)>,
 ) -> Result<Command, Refusal> {
     let inherited = sys::inherited_environment();
     let mut environment = match &plan.environment {
         Some(requested) => {
             let placeholder = match &requested.set[..] {
-                [] => String::new(), // nobody would see it
+                [] => String::new(), // no variable shows it
                 _ => format!(
                     "paddock-placeholder-{}{}",
                     random_name().map_err(Refusal::Random)?,
@@ -544,48 +696,18 @@ fn command(
     Ok(Command::new(argv, environment))
 }
 
-fn record_start(
-    journal: &Journal,
-    plan: &Plan,
-    sha256: &str,
-    argv: &[CString],
-    tty: Option<&CStr>,
-    preflight: &Preflight<'_>,
-) -> Result<(), JournalError> {
-    journal.append(&Event::Start(Start {
-        user: plan.user.name.as_bytes(),
-        uid: plan.user.uid,
-        pid: rustix::process::getpid().as_raw_nonzero().get(),
-        ppid_chain: &ancestry::parents(),
-        cwd: plan.workdir.as_bytes(),
-        tty: tty.map(CStr::to_bytes),
-        command: argv,
-        profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
-        plan: sha256,
-        requested: preflight.requested(plan),
-        actual: preflight.actual(plan),
-    }))?;
-    // What the user accepted as weaker is never silent.
-    let noticed = plan.notices.iter().filter(|notice| notice.level == Level::Unenforced);
-    let noticed = noticed.map(|notice| notice.text.as_bytes());
-    for text in noticed.chain(preflight.unenforced().map(|text| text.as_bytes())) {
-        journal.append(&Event::Partial { text })?;
-    }
-    Ok(())
-}
-
 fn is_chatty(plan: &Plan, quiet: bool) -> bool {
     !quiet
         && plan.notices.iter().any(|notice| notice.level == Level::Info)
         && rustix::termios::isatty(rustix::stdio::stderr())
 }
 
-/// What a copy holds that a live workspace does not, and what it does not.
-fn announce_copy(veil: &Whiteouts, chatty: bool) {
+/// Prints how far a copy-on-write workspace hides names that appear on the host later.
+fn announce_copy(whiteouts: &Whiteouts, chatty: bool) {
     if !chatty {
         return;
     }
-    let text = if veil.everywhere {
+    let text = if whiteouts.everywhere {
         "denied names stay hidden, whatever the host puts there; those with a * in the pattern once they are seen"
     } else {
         "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \
@@ -623,7 +745,7 @@ fn record_decided(journal: &Journal, decided: &[ExecOutcome]) -> Result<(), Refu
     journal.append_all(&decided.iter().map(Event::Exec).collect::<Vec<_>>()).map_err(Refusal::from)
 }
 
-/// `decided`: what the gate had to say.
+/// `decided`: the decisions of the gate on this command.
 fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult {
     if let Some(refusal) =
         decided.iter().rev().find_map(ExecOutcome::refusal).filter(|_| errno == Errno::ACCESS)

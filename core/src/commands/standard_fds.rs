@@ -1,4 +1,4 @@
-//! The standard descriptors that this process was started with, which the command gets.
+//! The standard descriptors of this process, which the command gets.
 
 use std::os::fd::{BorrowedFd, IntoRawFd as _};
 
@@ -8,9 +8,9 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use super::error::Refusal;
 use crate::plan::{Plan, Tier};
 
-/// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file
-/// opened would be it. A directory is refused: openat(2) relative to one needs no path from the
-/// root, and Landlock judges only what is opened later.
+/// Opens /dev/null for a missing standard descriptor: otherwise the next opened file would get its
+/// number. A directory is refused: openat(2) relative to it needs no path from the root, and
+/// Landlock judges only later opens.
 pub fn check_descriptors() -> Result<(), Refusal> {
     for (fd, name) in descriptors() {
         match rustix::fs::fstat(fd) {
@@ -18,7 +18,7 @@ pub fn check_descriptors() -> Result<(), Refusal> {
                 return Err(Refusal::DirectoryOnStandard(name));
             }
             Ok(_) => {}
-            // The lowest free number is this one: those below are open.
+            // This is the lowest free number: all below are open.
             Err(_) => {
                 let null = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty());
                 let _stays_open =
@@ -29,9 +29,9 @@ pub fn check_descriptors() -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A socket that was made outside leads where it was made, and can be turned to somebody else: one
-/// of a network that the command is to be kept from, or a unix socket that is not connected for
-/// good. Pairs of connected ones, as many a parent has them, are pipes.
+/// Refuses sockets that lead out of the sandbox: one of a network that the plan closes, or a unix
+/// socket that can be connected again. Connected pairs are as harmless as pipes, and many parents
+/// use them.
 pub fn check_sockets(plan: &Plan) -> Result<(), Refusal> {
     let keeps_unix_in = plan.tier == Tier::Full || plan.seccomp.is_some();
     for (fd, name) in descriptors() {

@@ -1,10 +1,11 @@
-//! `unreached`: becomes a command that may do everything but read and execute what a fenced command
-//! could have written.
+//! `unreached`: becomes a command that may do everything but read and execute files that a
+//! sandboxed command could have written.
 //!
-//! A credential's command runs outside of the fence. Its words do not tell which files it uses: a
-//! shell puts variables in, a script calls others. So Landlock refuses the files themselves: every
-//! tree that the plan lists as reached, and the private temporary directories of runs. What is
-//! created in a directory above such a tree after this start is refused as well.
+//! A credential's command runs outside of the sandbox. Its arguments do not tell which files it
+//! uses: a shell expands variables, a script calls others. So Landlock refuses the files
+//! themselves: every tree that the plan lists as reached, and the private temporary directories of
+//! runs. A file that is created in a directory above such a tree after this start is refused as
+//! well.
 //!
 //! A link in such a tree is still followed: it can lead to any file that no command could write.
 
@@ -22,11 +23,11 @@ use crate::kernel::resolved_path::{self, Place};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
-use crate::sandbox::enter::{FenceError, Step};
-use crate::sandbox::landlock::{self, FilesError};
+use crate::sandbox::enter::{EnterError, EnterStep};
+use crate::sandbox::landlock::{self, GrantError};
 
-/// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule
-/// allows them.
+/// The first ABI with renames between directories. Every ruleset refuses these unless a rule allows
+/// them.
 const REFER_SINCE: i32 = 2;
 
 #[derive(Debug, thiserror::Error)]
@@ -64,10 +65,10 @@ impl UnreachedError {
 
 pub fn execute(plan: &Plan, argv: Vec<CString>) -> Result<i32, Refusal> {
     let ruleset = ruleset(plan)?;
-    let at = |step| move |errno| FenceError { step, errno };
-    rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
-    sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
-    sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
+    let at = |step| move |errno| EnterError { step, errno };
+    rustix::thread::set_no_new_privs(true).map_err(at(EnterStep::NoNewPrivs))?;
+    sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(EnterStep::Landlock))?;
+    sys::close_on_exec_from(3).map_err(at(EnterStep::Descriptors))?;
     let environment = ExecStrings::new(sys::inherited_environment());
     let argv = ExecStrings::new(argv);
     let Some(program) = argv.strings().first() else {
@@ -78,12 +79,12 @@ pub fn execute(plan: &Plan, argv: Vec<CString>) -> Result<i32, Refusal> {
 }
 
 fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
-    let abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+    let abi = sys::landlock_abi().map_err(GrantError::NoLandlock)?;
     let mut handled = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
     if abi >= REFER_SINCE {
         handled |= AccessFs::Refer;
     }
-    let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, 0).map_err(FilesError::Create)?;
+    let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, 0).map_err(GrantError::Create)?;
     let places = places(plan)?;
     let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(UnreachedError::List)?;
@@ -102,12 +103,13 @@ fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
     Ok(ruleset)
 }
 
-/// What fenced commands could write: by name, and by inode for a directory that was renamed since.
+/// The places that sandboxed commands could write: by name, and by inode for a directory that was
+/// renamed since.
 fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
     let mut places = Vec::new();
     for tree in plan.files.iter().flat_map(|files| &files.reached) {
         let locate = |source| UnreachedError::Locate { path: tree.path.to_string(), source };
-        // A device holds nothing that a command left there.
+        // A device keeps nothing that a command wrote.
         let device = rustix::fs::stat(tree.path.as_c_str())
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice);
         if !device {

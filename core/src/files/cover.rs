@@ -1,14 +1,14 @@
-//! What a mount puts over a name inside the sandbox.
+//! A cover: a mount over a name inside the sandbox.
 
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverKind {
-    /// An empty object that nobody may open.
+    /// An empty object that no process may open.
     Mask,
-    /// The same over a socket, unless who made it is inside.
-    Stranger,
+    /// A mask over a socket, unless a process inside made the socket.
+    ForeignSocket,
     /// The object itself, read-only.
     Lock,
     /// The object itself, as it is: a mount point can not be renamed or removed.
@@ -19,30 +19,30 @@ impl CoverKind {
     pub fn name(self) -> &'static str {
         match self {
             CoverKind::Mask => "mask",
-            CoverKind::Stranger => "stranger",
+            CoverKind::ForeignSocket => "stranger",
             CoverKind::Lock => "lock",
             CoverKind::Pin => "pin",
         }
     }
 }
 
-/// What became of a cover.
+/// The result of placing a cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
+pub enum CoverResult {
     Now,
-    /// One lies there already.
+    /// The name is covered already.
     Needless,
-    /// What it was meant for is not there, or not any more.
+    /// The object is not there, or not any more.
     Absent,
-    /// It is not known whether that is there: it is looked for again.
+    /// It is not known whether the object is there. The guard looks again.
     Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
-    /// Where it lies, outside and inside; no symlink is on the way.
+    /// Its path, outside and inside, without symlinks.
     pub path: AbsPath,
-    /// What was seen there: a name may have been given to something else since.
+    /// The object that was seen there: another object may have the name by now.
     pub identity: Identity,
     pub directory: bool,
     pub kind: CoverKind,

@@ -1,27 +1,27 @@
-//! Names of the home directory that are symlinks into what the command may write, and symlinks in
-//! its directories.
+//! Names in the home directory that are symlinks into writable trees, and symlinks in its
+//! directories.
 //!
-//! Programs outside obey `~/.bashrc` and `~/.gitconfig` wherever these lead: settings are often
-//! kept in a repository of their own, which is somebody's workspace. What such a name leads to is
-//! protected as the name itself would be, and so is every link on the way. The same holds for the
-//! links in a directory of the list, which stands for all that is in it. Names that are no links
-//! are found by the patterns for the home directory.
+//! Programs outside read `~/.bashrc` and `~/.gitconfig` wherever these lead. Settings are often in
+//! a repository of their own, which may be a workspace. The target of such a name is protected like
+//! the name itself, and so is every link on the way. The same holds for links in a listed
+//! directory, which stands for all its entries. The patterns of the home directory find names that
+//! are no links.
 
-use super::home_listing::{HomeListing, Seen};
+use super::home_listing::{HomeEntry, HomeListing};
 use super::linked_dirs;
-use super::patterns::{Names, Rule};
+use super::patterns::{NamePatterns, NameRule};
 use super::symlink;
-use super::tree_roots::Tree;
+use super::tree_roots::GrantedTree;
 use super::walk::WalkError;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// `groups`: what is protected, among it the names of the home directory.
+/// `groups`: the protected names, with those of the home directory.
 pub fn protect_ends(
-    names: &mut Names,
+    names: &mut NamePatterns,
     home: &HomeListing<'_>,
     groups: &[Protected],
-    trees: &[Tree],
+    trees: &[GrantedTree],
 ) -> Result<(), WalkError> {
     let root = home.path();
     let of_home =
@@ -34,35 +34,35 @@ pub fn protect_ends(
         }
         let path = AbsPath::new(Text::from_bytes([root.as_bytes(), b"/", fixed].concat())?)?;
         let seen = home.of(&path);
-        if seen == Seen::Unknown {
+        if seen == HomeEntry::Unknown {
             protect_end(names, &path, &Text::from_bytes(rest.to_vec())?, trees)?;
         }
-        if seen != Seen::Missing && rest.is_empty() {
+        if seen != HomeEntry::Missing && rest.is_empty() {
             whole.push(path);
         }
     }
     let nothing = Text::from_bytes(Vec::new())?;
-    for link in linked_dirs::inside(whole.iter())? {
+    for link in linked_dirs::links_inside(whole.iter())? {
         protect_end(names, &link, &nothing, trees)?;
     }
     Ok(())
 }
 
-/// Protects where a path leads, and `rest` below it, if that is elsewhere.
+/// Protects the target of a path, and `rest` below it, if the target is elsewhere.
 fn protect_end(
-    names: &mut Names,
+    names: &mut NamePatterns,
     path: &AbsPath,
     rest: &Text,
-    trees: &[Tree],
+    trees: &[GrantedTree],
 ) -> Result<(), WalkError> {
     let Some(followed) = symlink::leads_to(path)? else { return Ok(()) };
     let held =
         |path: &AbsPath| trees.iter().any(|tree| tree.writable && path.is_within(&tree.path));
     for link in followed.links.iter().filter(|link| held(link)) {
-        names.add_path(Rule::Link, link.as_bytes());
+        names.add_path(NameRule::Link, link.as_bytes());
     }
-    // A place that was granted itself stays writable: the grant is a person's word.
-    let inner = |tree: &Tree| {
+    // A path that a grant names stays writable: a person wrote the grant.
+    let inner = |tree: &GrantedTree| {
         trees.iter().any(|other| {
             other.writable && tree.path != other.path && tree.path.is_within(&other.path)
         })
@@ -71,12 +71,12 @@ fn protect_end(
         .iter()
         .any(|tree| tree.writable && !inner(tree) && tree.path.is_within(&followed.end));
     if followed.end != *path && held(&followed.end) && !granted {
-        names.add_below(Rule::Protect, followed.end.as_bytes(), rest)?;
+        names.add_below(NameRule::Protect, followed.end.as_bytes(), rest)?;
     }
     Ok(())
 }
 
-/// A name up to its first wildcard, by whole parts, and what comes after that.
+/// A name up to its first wildcard, by whole components, and the rest.
 fn fixed_part(name: &[u8]) -> (&[u8], &[u8]) {
     let Some(star) = name.iter().position(|byte| *byte == b'*') else { return (name, b"") };
     match name[..star].iter().rposition(|byte| *byte == b'/') {
@@ -88,12 +88,12 @@ fn fixed_part(name: &[u8]) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::Scene;
+    use crate::files::test_tree::TestTree;
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn what_a_name_of_the_home_leads_to_is_protected() {
-        let scene = Scene::new();
+    fn the_target_of_a_home_name_is_protected() {
+        let scene = TestTree::new();
         for file in [
             "w/bash/.bashrc",
             "w/config/fish/config.fish",
@@ -137,7 +137,7 @@ mod tests {
             but: Vec::new(),
             names: wanted.iter().map(|name| text(name)).collect(),
         };
-        let mut names = Names::new(&[], &[], &[], &[]).unwrap();
+        let mut names = NamePatterns::new(&[], &[], &[], &[]).unwrap();
         protect_ends(&mut names, &HomeListing::at(&home), &[group], &[scene.tree("w", true)])
             .unwrap();
         assert!(names.settle().unwrap());

@@ -1,7 +1,7 @@
-//! One look at the home directory, and at those in it that programs share.
+//! One listing of the home directory, and of the shared directories in it.
 //!
-//! A plan names a hundred places under it that most homes do not have. Listing a few directories
-//! once answers for nearly all of them; a system call for each would be a fifth of a launch.
+//! A plan names a hundred paths that most homes do not have. Listing a few directories once answers
+//! nearly all of them. A system call for each would be a fifth of a launch.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -11,21 +11,21 @@ use rustix::path::Arg;
 
 use crate::plan::wire::bytes::{self, AbsPath};
 
-/// More than most homes hold; a longer listing costs more than it saves.
-const MOST_ENTRIES: usize = 1000;
-const BUFFER: usize = 32 * 1024;
+/// More than most homes have. A longer listing costs more than it saves.
+const MAX_HOME_ENTRIES: usize = 1000;
+const LISTING_BUFFER_BYTES: usize = 32 * 1024;
 
-/// Where the places of a plan lie side by side. Each comes behind the one that it is in.
-const SHARED: [&str; 3] = [".config", ".local", ".local/share"];
+/// Directories that contain many paths of a plan. Each comes after its parent.
+const SHARED_DIRS: [&str; 3] = [".config", ".local", ".local/share"];
 
 pub struct HomeListing<'p> {
     home: &'p AbsPath,
-    /// By their path below the home. A directory that can not be listed in one go is not here.
+    /// By their path below the home. A directory that does not fit into one buffer is missing here.
     listings: Vec<(&'static str, Listing)>,
 }
 
-/// In the order of their names. With the first letters of each: a number is compared in one step,
-/// and hundreds of places are looked for.
+/// Sorted by name, with the first letters of each as a number: that is compared in one step, for
+/// hundreds of paths.
 type Listing = Vec<(u64, Box<[u8]>, FileType)>;
 
 fn first_letters(name: &[u8]) -> u64 {
@@ -38,23 +38,23 @@ fn first_letters(name: &[u8]) -> u64 {
     }
 }
 
-/// What the listings say of a path.
+/// What the listings tell about a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// Neither the path nor what leads to it exists.
+pub enum HomeEntry {
+    /// The path does not exist.
     Missing,
-    /// It is there under its own name: no symlink on the way from the home.
+    /// The path exists, without a symlink on the way from the home.
     Itself,
     Unknown,
 }
 
 impl<'p> HomeListing<'p> {
     pub fn at(home: &'p AbsPath) -> HomeListing<'p> {
-        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED.len()) };
-        let mut buffer = Vec::with_capacity(BUFFER);
+        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED_DIRS.len()) };
+        let mut buffer = Vec::with_capacity(LISTING_BUFFER_BYTES);
         let Ok(dir) = open(CWD, home.as_c_str()) else { return glance };
         glance.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
-        for name in SHARED {
+        for name in SHARED_DIRS {
             if glance.entry(name.as_bytes()) == Some((Some(FileType::Directory), true))
                 && let Some(listing) = open(&dir, name).ok().and_then(|dir| list(&dir, &mut buffer))
             {
@@ -68,22 +68,21 @@ impl<'p> HomeListing<'p> {
         self.home
     }
 
-    pub fn of(&self, path: &AbsPath) -> Seen {
+    pub fn of(&self, path: &AbsPath) -> HomeEntry {
         let below = path
             .as_bytes()
             .strip_prefix(self.home.as_bytes())
             .and_then(|rest| rest.strip_prefix(b"/"));
         match below.and_then(|below| self.entry(below)) {
-            Some((None, _)) => Seen::Missing,
+            Some((None, _)) => HomeEntry::Missing,
             Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => {
-                Seen::Itself
+                HomeEntry::Itself
             }
-            _ => Seen::Unknown,
+            _ => HomeEntry::Unknown,
         }
     }
 
-    /// What the innermost listing on the way says of the next name, and whether the path ends with
-    /// that.
+    /// The entry of the next component in the innermost listing, and whether the path ends with it.
     fn entry(&self, below: &[u8]) -> Option<(Option<FileType>, bool)> {
         let inside = |dir: &str| match dir {
             "" => Some(below),
@@ -114,7 +113,7 @@ fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
         let entry = entry.ok()?;
         let name = entry.file_name().to_bytes();
         entries.push((first_letters(name), name.into(), entry.file_type()));
-        if entries.len() > MOST_ENTRIES {
+        if entries.len() > MAX_HOME_ENTRIES {
             return None;
         }
     }
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn first_letters_are_ordered_as_names_are() {
+    fn first_letters_sort_like_names() {
         let names: [&[u8]; 9] =
             [b"", b"\x01", b"a", b"a\x01", b"ab", b"abcdefgh", b"abcdefghi", b"b", b"\xff"];
         assert!(names.is_sorted_by_key(|name| first_letters(name)));
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listing_answers_for_what_is_missing_and_for_plain_names_only() {
+    fn a_listing_answers_for_missing_and_plain_names_only() {
         let name = format!("/tmp/paddock-glance-{}", std::process::id());
         std::fs::create_dir_all(format!("{name}/dir/below")).unwrap();
         std::fs::create_dir_all(format!("{name}/.local/share/tool")).unwrap();
@@ -153,33 +152,33 @@ mod tests {
         let home = path(&name);
         let glance = HomeListing::at(&home);
         for (below, expected) in [
-            ("/dir", Seen::Itself),
-            ("/dir/below", Seen::Unknown),
-            ("/dir/missing", Seen::Unknown),
-            ("/link", Seen::Unknown),
-            ("/link/below", Seen::Unknown),
-            ("/missing", Seen::Missing),
-            ("/missing/below", Seen::Missing),
-            ("/.local", Seen::Itself),
-            ("/.local/share", Seen::Itself),
-            ("/.local/state", Seen::Missing),
-            ("/.local/state/below", Seen::Missing),
-            ("/.local/share/tool", Seen::Itself),
-            ("/.local/share/tool/below", Seen::Unknown),
-            ("/.local/share/linked", Seen::Unknown),
-            ("/.local/share/linked/below", Seen::Unknown),
-            ("/.local/share/missing", Seen::Missing),
-            ("/.local/shared", Seen::Missing),
-            ("/.config", Seen::Unknown),
-            ("/.config/missing", Seen::Unknown),
-            ("-evil/dir", Seen::Unknown),
-            ("", Seen::Unknown),
+            ("/dir", HomeEntry::Itself),
+            ("/dir/below", HomeEntry::Unknown),
+            ("/dir/missing", HomeEntry::Unknown),
+            ("/link", HomeEntry::Unknown),
+            ("/link/below", HomeEntry::Unknown),
+            ("/missing", HomeEntry::Missing),
+            ("/missing/below", HomeEntry::Missing),
+            ("/.local", HomeEntry::Itself),
+            ("/.local/share", HomeEntry::Itself),
+            ("/.local/state", HomeEntry::Missing),
+            ("/.local/state/below", HomeEntry::Missing),
+            ("/.local/share/tool", HomeEntry::Itself),
+            ("/.local/share/tool/below", HomeEntry::Unknown),
+            ("/.local/share/linked", HomeEntry::Unknown),
+            ("/.local/share/linked/below", HomeEntry::Unknown),
+            ("/.local/share/missing", HomeEntry::Missing),
+            ("/.local/shared", HomeEntry::Missing),
+            ("/.config", HomeEntry::Unknown),
+            ("/.config/missing", HomeEntry::Unknown),
+            ("-evil/dir", HomeEntry::Unknown),
+            ("", HomeEntry::Unknown),
         ] {
             assert_eq!(glance.of(&path(&format!("{name}{below}"))), expected, "{below}");
         }
         assert_eq!(
             HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")),
-            Seen::Unknown
+            HomeEntry::Unknown
         );
         std::fs::remove_dir_all(&name).unwrap();
     }

@@ -1,11 +1,11 @@
-//! Unix sockets of this machine that can be called, by the names they were given (sock_diag(7)). In
-//! the trees of profiles nobody looks for them, which would cost every start; the kernel knows them
-//! all, and is asked once.
+//! Unix sockets of this machine that accept connections, by their bound names (sock_diag(7)). A
+//! search of the trees would cost every start; one query to the kernel finds them all.
 //!
-//! Which of them were made in a network, it tells by their files.
+//! The kernel also tells the file of each socket. By that the guard finds the sockets of a network
+//! namespace.
 //!
-//! A name that was not a whole path when the socket got it, or that was changed since, says nothing
-//! of where it lies.
+//! A name that was not an absolute path at bind(2), or was renamed since, does not tell where the
+//! socket is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -21,27 +21,28 @@ use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
-/// Of the kernel's own numbers of devices (MKDEV).
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// Bits of the minor number in the kernel's own device numbers (MKDEV).
 const MINOR_BITS: u32 = 20;
 /// struct nlmsghdr, and struct unix_diag_msg behind it.
-const HEADER: usize = 16;
-const MESSAGE: usize = HEADER + 16;
-/// Where the number of a socket is.
-const SOCKET: usize = HEADER + 4;
+const NLMSGHDR_BYTES: usize = 16;
+const UNIX_DIAG_MSG_END: usize = NLMSGHDR_BYTES + 16;
+/// The offset of a socket's inode number.
+const SOCKET_INODE_OFFSET: usize = NLMSGHDR_BYTES + 4;
 /// UDIAG_SHOW_NAME and UDIAG_SHOW_VFS, UNIX_DIAG_NAME and UNIX_DIAG_VFS of linux/unix_diag.h.
-const SHOW_NAME: u32 = 1;
-const SHOW_FILE: u32 = 2;
-const NAME: u16 = 0;
-const FILE: u16 = 1;
-/// Of net/tcp_states.h: who listens, and who has no peer, as sockets for datagrams, which everybody
-/// can send to. Those are said to be connected as soon as somebody else was once connected to them;
-/// so is each connection of one that listens, which has its name too.
-const LISTEN: u32 = 1 << 10;
-const CLOSE: u32 = 1 << 7;
-const ESTABLISHED: u32 = 1 << 1;
+const UDIAG_SHOW_NAME: u32 = 1;
+const UDIAG_SHOW_VFS: u32 = 2;
+const UNIX_DIAG_NAME: u16 = 0;
+const UNIX_DIAG_VFS: u16 = 1;
+/// States of net/tcp_states.h: listening sockets, and sockets without a peer, such as datagram
+/// sockets, to which every process can send. A datagram socket counts as connected once another one
+/// was connected to it. Each connection of a listening socket counts as connected too, and has its
+/// name.
+const STATE_LISTEN: u32 = 1 << 10;
+const STATE_CLOSE: u32 = 1 << 7;
+const STATE_ESTABLISHED: u32 = 1 << 1;
 
-/// Masks for those that lie where `shown` says.
+/// Masks for the sockets whose path is `shown`.
 pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
     let mut found = Vec::new();
     let mut directories = BTreeMap::new();
@@ -56,7 +57,7 @@ pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
         let real = directories.entry(above.to_vec()).or_insert_with(|| real(above));
         let real = match real {
             Ok(real) => real.as_deref(),
-            // A file system that does not answer matters only where the command sees it.
+            // An error of a file system matters only where the command sees it.
             Err(error) if below(above, own).is_some_and(|path| shown(&path)) => return Err(*error),
             Err(_) => None,
         };
@@ -79,7 +80,7 @@ pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
     Ok(found)
 }
 
-/// Where a directory really lies. None: it is not there, or can not be come to.
+/// The resolved path of a directory. None: it does not exist, or can not be reached.
 fn real(directory: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = match rustix::fs::open(directory, flags, Mode::empty()) {
@@ -92,8 +93,8 @@ fn real(directory: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         .map(|path| Some(path.into_bytes()))
 }
 
-/// Errors of a path that leads nowhere. Where a directory on the way can not be searched, it does
-/// so for the command too, and one whose rights the command could change is closed as a whole.
+/// Errors of a path that leads nowhere. A directory that can not be searched is closed for the
+/// command too, and one whose rights the command could change is closed as a whole.
 fn is_unreachable(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
@@ -103,23 +104,23 @@ fn below(directory: &[u8], name: &[u8]) -> Option<AbsPath> {
     Text::from_bytes([directory, b"/", name].concat()).and_then(AbsPath::new).ok()
 }
 
-/// One that was removed may still have the name of the next.
+/// A removed socket may still have the name of the next one.
 fn names() -> Result<BTreeSet<Vec<u8>>, Errno> {
     let mut names = BTreeSet::new();
     let mut note = |message: &[u8]| {
         if is_callable(message) {
             names.extend(
-                attribute(message, NAME)
+                attribute(message, UNIX_DIAG_NAME)
                     .map(|name| name.strip_suffix(b"\0").unwrap_or(name).to_vec()),
             );
         }
     };
-    dump(LISTEN | CLOSE | ESTABLISHED, SHOW_NAME, &mut note)?;
+    dump(STATE_LISTEN | STATE_CLOSE | STATE_ESTABLISHED, UDIAG_SHOW_NAME, &mut note)?;
     Ok(names)
 }
 
-/// The file of a socket, as the kernel tells it (struct unix_diag_vfs): the first half of its
-/// number, and its file system's device, which need not be the one that stat(2) tells.
+/// The file of a socket (struct unix_diag_vfs): the lower half of its inode number, and the device
+/// of its file system, which may differ from stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketFile {
     inode: u32,
@@ -127,7 +128,7 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// None: where it lies is not told.
+    /// None: its location is not known.
     pub fn of(file: BorrowedFd<'_>, mounts: &[u8]) -> Option<SocketFile> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
         let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
@@ -148,19 +149,20 @@ pub fn mounts() -> Result<Vec<u8>, Errno> {
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Those of all sockets of the network that we are in, each with the socket's own number.
+/// The files of all sockets of the current network namespace, each with the socket's own inode
+/// number.
 pub fn bound() -> Result<Vec<(SocketFile, u32)>, Errno> {
     let mut files = Vec::new();
     let mut note = |message: &[u8]| {
         let numbers = |bytes: &[u8]| Some((number(bytes)?, number(bytes.get(4..)?)?));
-        let file = attribute(message, FILE).and_then(numbers);
-        let socket = message.get(SOCKET..).and_then(number);
+        let file = attribute(message, UNIX_DIAG_VFS).and_then(numbers);
+        let socket = message.get(SOCKET_INODE_OFFSET..).and_then(number);
         files.extend(
             file.zip(socket)
                 .map(|((inode, device), socket)| (SocketFile { inode, device }, socket)),
         );
     };
-    dump(u32::MAX, SHOW_FILE, &mut note)?;
+    dump(u32::MAX, UDIAG_SHOW_VFS, &mut note)?;
     Ok(files)
 }
 
@@ -168,9 +170,9 @@ fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Can nobody be called there? Whoever can does not notice: a socket for datagrams that is
-/// connected sends nothing, and one of another kind is refused by its kind. Whom we may not call
-/// yet, may be opened to us next.
+/// Does no process answer there? A listening process does not notice: connecting a datagram socket
+/// sends nothing, and a socket of another type gets a type error. Missing permission counts as an
+/// answer, because it may be given later.
 pub fn is_silent(file: BorrowedFd<'_>) -> bool {
     let mut buffer = [0; 32];
     let called =
@@ -183,7 +185,7 @@ pub fn is_silent(file: BorrowedFd<'_>) -> bool {
     called == Err(Errno::CONNREFUSED)
 }
 
-/// Tells each socket in one of the states, with what is shown of it.
+/// Calls `each` for each socket in one of the states.
 fn dump(states: u32, show: u32, each: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(
@@ -200,7 +202,7 @@ fn dump(states: u32, show: u32, each: &mut dyn FnMut(&[u8])) -> Result<(), Errno
     )?;
     let mut answer = vec![0; 16 * 1024];
     loop {
-        // Each part is there by the time that the one before it was taken.
+        // Each part is ready when the one before was read.
         let (length, whole) =
             rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)?;
         if whole > length {
@@ -212,29 +214,29 @@ fn dump(states: u32, show: u32, each: &mut dyn FnMut(&[u8])) -> Result<(), Errno
     }
 }
 
-/// struct unix_diag_req, behind its header.
+/// struct unix_diag_req, after its header.
 fn request(states: u32, show: u32) -> Vec<u8> {
     let mut bytes = vec![libc::AF_UNIX as u8, 0, 0, 0];
     for number in [states, 0, show, u32::MAX, u32::MAX] {
         bytes.extend(number.to_ne_bytes());
     }
-    let mut message = ((HEADER + bytes.len()) as u32).to_ne_bytes().to_vec();
-    message.extend(BY_FAMILY.to_ne_bytes());
+    let mut message = ((NLMSGHDR_BYTES + bytes.len()) as u32).to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend(((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     message.extend([0; 8]);
     message.extend(bytes);
     message
 }
 
-/// True: it was the last part.
+/// True: this was the last part.
 fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
     while let Some((length, kind)) = head(answer) {
-        let (message, rest) = answer.split_at(length.max(HEADER).min(answer.len()));
+        let (message, rest) = answer.split_at(length.max(NLMSGHDR_BYTES).min(answer.len()));
         match i32::from(kind) {
             libc::NLMSG_DONE => return Ok(true),
             libc::NLMSG_ERROR => {
                 let error = message
-                    .get(HEADER..)
+                    .get(NLMSGHDR_BYTES..)
                     .and_then(<[u8]>::first_chunk)
                     .map_or(0, |error| i32::from_ne_bytes(*error));
                 return Err(Errno::from_raw_os_error(error.wrapping_neg()));
@@ -248,7 +250,9 @@ fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
 
 /// struct unix_diag_msg: family, type, state.
 fn is_callable(message: &[u8]) -> bool {
-    matches!(message.get(HEADER..), Some([_, kind, state, ..]) if i32::from(*kind) == libc::SOCK_DGRAM || 1_u32.checked_shl((*state).into()) != Some(ESTABLISHED))
+    let Some([_, kind, state, ..]) = message.get(NLMSGHDR_BYTES..) else { return false };
+    i32::from(*kind) == libc::SOCK_DGRAM
+        || 1_u32.checked_shl((*state).into()) != Some(STATE_ESTABLISHED)
 }
 
 /// struct nlmsghdr: length and type.
@@ -260,7 +264,7 @@ fn head(message: &[u8]) -> Option<(usize, u16)> {
 
 /// One attribute of a socket.
 fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut attributes = message.get(MESSAGE..)?;
+    let mut attributes = message.get(UNIX_DIAG_MSG_END..)?;
     loop {
         let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
         let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
@@ -275,7 +279,7 @@ fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::Scene;
+    use crate::files::test_tree::TestTree;
     use std::os::fd::{AsFd as _, AsRawFd as _};
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -290,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn who_can_be_called_is_found_where_it_really_lies() {
-        let scene = Scene::new();
+    fn listening_sockets_are_found_at_their_resolved_path() {
+        let scene = TestTree::new();
         let real = scene.dir("real");
         scene.link("link", &real);
         let listener = UnixListener::bind(scene.path("link/stream")).unwrap();
@@ -312,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn whether_somebody_is_there_is_told_without_his_noticing() {
-        let scene = Scene::new();
+    fn a_listener_does_not_notice_the_check() {
+        let scene = TestTree::new();
         let silent = |name: &str| {
             let file =
                 rustix::fs::open(scene.path(name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
@@ -332,8 +336,8 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_known_by_its_file_whatever_its_name() {
-        let scene = Scene::new();
+    fn a_socket_is_known_by_its_file() {
+        let scene = TestTree::new();
         let listener = UnixListener::bind(scene.path("first")).unwrap();
         std::fs::rename(scene.path("first"), scene.path("second")).unwrap();
         let file =
@@ -349,19 +353,19 @@ mod tests {
     }
 
     #[test]
-    fn more_of_them_than_one_part_of_the_answer_holds_are_all_found() {
-        let scene = Scene::new();
+    fn an_answer_in_several_parts_is_read_completely() {
+        let scene = TestTree::new();
         let bind = |number: u32| UnixListener::bind(scene.path(number.to_string())).unwrap();
         let listeners: Vec<_> = (0..400).map(bind).collect();
         assert_eq!(found(&scene.0).len(), listeners.len());
     }
 
     #[test]
-    fn what_is_no_answer_holds_no_name() {
+    fn an_invalid_answer_has_no_name() {
         for noise in [&[][..], &[0; 3], &[0; 16], &[0xff; 200], &[16, 0, 0, 0, 20, 0, 0, 0]] {
             let mut attributes = Vec::new();
             let outcome = read(noise, &mut |message| {
-                attributes.extend(attribute(message, NAME).map(<[u8]>::to_vec))
+                attributes.extend(attribute(message, UNIX_DIAG_NAME).map(<[u8]>::to_vec))
             });
             assert_eq!((outcome, attributes), (Ok(false), Vec::new()));
         }

@@ -1,33 +1,32 @@
 //! Symlinks inside directories of settings and of secrets.
 //!
-//! A directory that is protected or denied stands for all that is in it, and a link in it for what
-//! it leads to: `~/.ssh/config` may lead to a repository of settings, which is somebody's
-//! workspace. So every start lists these directories, and each symlink in them counts like a name
-//! of the lists.
+//! A protected or denied directory stands for all its entries, and a link in it for its target:
+//! `~/.ssh/config` may lead to a repository of settings, which may be a workspace. So every start
+//! lists these directories, and each symlink in them counts like a listed name.
 //!
-//! The core does that, and not the plan. Plans are remembered, and programs write to such
-//! directories all the time: a plan that rests on their listings would be made anew at nearly every
-//! start. Python asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
+//! The core does that, not the plan. Plans are cached, and programs write to such directories all
+//! the time: a plan that depends on their listings would be compiled at nearly every start. Python
+//! asks for the same by the verbs `closed` and `links` (`commands/closed_links.rs`).
 
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patterns::{Look, Names};
+use super::patterns::{NameMatch, NamePatterns};
 use super::previously_writable;
-use super::tree_roots::{OpenTree, Tree, TreeRoots};
+use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// The directory itself is the first. Deeper down programs keep what they make for themselves:
-/// toolchains and profiles of browsers have a hundred thousand directories. SECURITY.md says so.
-const LEVELS: usize = 4;
-/// Programs that keep a history or a profile of thousands of directories there. Their settings lie
-/// one level higher.
-const DATA: [&str; 14] = [
+/// The directory itself is level one. Below the last level programs keep their own data: toolchains
+/// and browser profiles have a hundred thousand directories. SECURITY.md says so.
+const MAX_LEVELS: usize = 4;
+/// Directories in which programs keep a history or a profile of thousands of directories. Their
+/// settings are one level higher.
+const DATA_DIRS: [&str; 14] = [
     ".config/Code",
     ".config/Cursor",
     ".config/JetBrains",
@@ -43,15 +42,17 @@ const DATA: [&str; 14] = [
     ".thunderbird",
     ".vscode-server",
 ];
-/// All together.
-pub const MOST_DIRECTORIES: usize = 20_000;
+/// Directories of all lists together.
+pub const MAX_LINKED_DIRS: usize = 20_000;
 
 /// The symlinks in those of `places` that are directories, or lead to one.
-pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPath>, WalkError> {
-    let mut trees: Vec<Tree> = Vec::new();
+pub fn links_inside<'p>(
+    places: impl Iterator<Item = &'p AbsPath>,
+) -> Result<Vec<AbsPath>, WalkError> {
+    let mut trees: Vec<GrantedTree> = Vec::new();
     for place in places {
         if let Some(path) = directory(place)? {
-            trees.push(Tree { path, writable: true, watched: false });
+            trees.push(GrantedTree { path, writable: true, watched: false });
         }
     }
     if trees.is_empty() {
@@ -59,17 +60,17 @@ pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPa
     }
     let text = |text: &str| Text::from_bytes(text.into());
     let all = Protected { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
-    let mut names = Names::new(&[], &[all], &[], &[])?;
-    let ground = TreeRoots::open(&trees, &[])?;
+    let mut names = NamePatterns::new(&[], &[all], &[], &[])?;
+    let roots = TreeRoots::open(&trees, &[])?;
     let (mut walker, mut found) =
-        (Walker::default(), Inside { links: Vec::new(), directories: 0, kept: 0 });
-    for index in 0..ground.trees.len() {
-        walker.tree(&mut names, &ground, index, &mut found)?;
+        (Walker::default(), LinkVisitor { links: Vec::new(), directories: 0, kept: 0 });
+    for index in 0..roots.trees.len() {
+        walker.tree(&mut names, &roots, index, &mut found)?;
     }
     Ok(found.links)
 }
 
-/// Where a place really lies. None: it is no directory.
+/// The resolved path of a directory. None: it is no directory.
 fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &AbsPath| {
@@ -84,35 +85,35 @@ fn directory(place: &AbsPath) -> Result<Option<AbsPath>, WalkError> {
     }
     let real = match resolved_path::follow(place.as_bytes()) {
         Ok(way) => previously_writable::absolute(way.real).map_err(failed)?,
-        Err(Errno::LOOP) => return Ok(None), // it leads nowhere
+        Err(Errno::LOOP) => return Ok(None), // the link leads nowhere
         Err(source) => return Err(failed(source)),
     };
     match open(&real) {
         Ok(()) => Ok(Some(real)),
-        // Behind another user's directory: no program of this user gets there.
+        // It is inside another user's directory: no program of this user gets there.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => Ok(None),
         Err(source) => Err(failed(source)),
     }
 }
 
-struct Inside {
+struct LinkVisitor {
     links: Vec<AbsPath>,
     directories: usize,
     /// Bytes of the paths that were found.
     kept: usize,
 }
 
-impl Visitor for Inside {
+impl Visitor for LinkVisitor {
     type Error = WalkError;
 
-    fn enter(&mut self, _names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, WalkError> {
+    fn enter(&mut self, _names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, WalkError> {
         let is_data = |name: &&str| dir.tree.path.as_bytes().ends_with(name.as_bytes());
-        let levels = if DATA.iter().any(is_data) { LEVELS - 1 } else { LEVELS };
+        let levels = if DATA_DIRS.iter().any(is_data) { MAX_LEVELS - 1 } else { MAX_LEVELS };
         if dir.path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count() >= levels {
             return Ok(None);
         }
         self.directories += 1;
-        if self.directories > MOST_DIRECTORIES {
+        if self.directories > MAX_LINKED_DIRS {
             return Err(WalkError::Crowded { path: walk::shown(dir.tree, dir.path) });
         }
         Ok(Some(0))
@@ -122,14 +123,14 @@ impl Visitor for Inside {
         &mut self,
         _tree: &OpenTree,
         _verdict: NameDecision,
-        _look: Look,
+        _look: NameMatch,
     ) -> Result<Option<Below>, WalkError> {
         Ok(Some(Below::Locked)) // there each symlink has a verdict, and nothing else
     }
 
     fn found(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, WalkError> {
@@ -141,7 +142,7 @@ impl Visitor for Inside {
         Ok(None)
     }
 
-    /// Another user's is as good as empty: no program of this user gets there.
+    /// Another user's directory counts as empty: no program of this user gets there.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, WalkError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
@@ -156,11 +157,11 @@ impl Visitor for Inside {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::{self as scene, Scene};
+    use crate::files::test_tree::{self as scene, TestTree};
 
     #[test]
-    fn links_are_found_in_directories_and_in_what_leads_to_one_down_to_a_level() {
-        let scene = Scene::new();
+    fn links_are_found_in_directories_and_link_targets_down_to_a_level() {
+        let scene = TestTree::new();
         for (link, target) in [
             ("home/.ssh/config", "../../w/config"),
             ("home/.ssh/a/b/c/third", "nowhere"),
@@ -178,7 +179,7 @@ mod tests {
                 .map(|name| scene::absolute(&scene.path(name)))
                 .collect();
         let mut found: Vec<String> =
-            inside(places.iter()).unwrap().iter().map(|path| scene.relative(path)).collect();
+            links_inside(places.iter()).unwrap().iter().map(|path| scene.relative(path)).collect();
         found.sort();
         assert_eq!(
             found,
@@ -191,12 +192,12 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         std::thread::spawn(|| {
             scene::become_ordinary();
-            let scene = Scene::new();
+            let scene = TestTree::new();
             let shut = scene.dir("home/.ssh/shut");
             let place = scene::absolute(&scene.path("home/.ssh"));
-            assert!(inside([&place].into_iter()).is_ok());
+            assert!(links_inside([&place].into_iter()).is_ok());
             std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o000)).unwrap();
-            let refused = inside([&place].into_iter());
+            let refused = links_inside([&place].into_iter());
             std::fs::set_permissions(&shut, std::fs::Permissions::from_mode(0o700)).unwrap();
             assert!(matches!(refused, Err(WalkError::List { source: Errno::ACCESS, .. })));
         })

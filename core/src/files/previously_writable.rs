@@ -1,9 +1,9 @@
-//! Where a command could have prepared something for this run: what the plan makes writable, what
-//! earlier runs were given, and the private temporary directories of other runs, alive or killed. A
-//! link that stands there may have been put there by one.
+//! Previously writable paths: what the plan makes writable, what earlier runs could write, and the
+//! private temporary directories of other runs, alive or killed. A command may have put a link
+//! there.
 //!
-//! A place counts by its name and by its inode: a directory that its owner has renamed since is
-//! still the one a command wrote.
+//! A path counts by its name and by its inode: a directory that its owner has renamed is still one
+//! that a command wrote.
 
 use std::cell::OnceCell;
 use std::os::unix::ffi::OsStringExt as _;
@@ -15,40 +15,39 @@ use crate::kernel::resolved_path::{self, Identity, Link, Place};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant, Plan, Reached, Tier};
 
-/// One of the places can not be told; then nobody can say what stands in it.
+/// One of the paths can not be resolved, so its links are not known.
 #[derive(Debug)]
-pub struct Unknown {
+pub struct UnknownTree {
     pub path: AbsPath,
     pub source: Errno,
 }
 
-pub struct Reach<'p> {
+pub struct PreviouslyWritable<'p> {
     plan: &'p Plan,
     requested: &'p plan::Files,
-    /// Looked up when the first link outside the root directory is met: most runs meet none.
-    trees: OnceCell<Trees>,
+    /// Looked up at the first link outside of the root directory: most runs have none.
+    trees: OnceCell<WritableTrees>,
 }
 
-impl<'p> Reach<'p> {
-    pub fn of(plan: &'p Plan, requested: &'p plan::Files) -> Reach<'p> {
-        Reach { plan, requested, trees: OnceCell::new() }
+impl<'p> PreviouslyWritable<'p> {
+    pub fn of(plan: &'p Plan, requested: &'p plan::Files) -> PreviouslyWritable<'p> {
+        PreviouslyWritable { plan, requested, trees: OnceCell::new() }
     }
 
-    /// The directory of the first of these links that a command could have made.
+    /// The directory of the first link that a command could have made.
     pub fn planted<'l>(
         &self,
         links: impl IntoIterator<Item = &'l Link>,
-    ) -> Result<Option<AbsPath>, Unknown> {
+    ) -> Result<Option<AbsPath>, UnknownTree> {
         for link in links {
-            let unknown = |source| Unknown { path: self.plan.cwd.clone(), source };
+            let unknown = |source| UnknownTree { path: self.plan.cwd.clone(), source };
             let dir = link
                 .at
                 .parent()
                 .ok_or(Errno::INVAL)
                 .and_then(|dir| absolute(dir.to_owned()))
                 .map_err(unknown)?;
-            // The root directory, which holds the links of a merged /usr, is in no tree a command
-            // can write.
+            // No command can write the root directory, which has the links of a merged /usr.
             if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.place) {
                 return Ok(Some(dir));
             }
@@ -56,33 +55,33 @@ impl<'p> Reach<'p> {
         Ok(None)
     }
 
-    /// Later runs know that this place was given.
+    /// Is the path recorded as writable for later runs?
     pub fn is_recorded(&self, real: &AbsPath, identity: Identity) -> bool {
         let known = |tree: &Reached| tree.identity.map(Identity::from) == Some(identity);
         self.requested.reached.iter().any(|tree| known(tree) || real.is_within(&tree.path))
     }
 
-    fn trees(&self) -> Result<&Trees, Unknown> {
+    fn trees(&self) -> Result<&WritableTrees, UnknownTree> {
         match self.trees.get() {
             Some(trees) => Ok(trees),
             None => {
-                let trees = Trees::of(self.plan, self.requested)?;
+                let trees = WritableTrees::of(self.plan, self.requested)?;
                 Ok(self.trees.get_or_init(|| trees))
             }
         }
     }
 }
 
-struct Trees {
+struct WritableTrees {
     names: Vec<AbsPath>,
     identities: Vec<Identity>,
-    /// How the names of private temporary directories begin.
+    /// The prefix of private temporary directories.
     temporary: Vec<u8>,
 }
 
-impl Trees {
-    fn of(plan: &Plan, requested: &plan::Files) -> Result<Trees, Unknown> {
-        // What the full tier makes anew is not the host's, and a container has places of its own.
+impl WritableTrees {
+    fn of(plan: &Plan, requested: &plan::Files) -> Result<WritableTrees, UnknownTree> {
+        // Paths that the full tier makes itself are not the host's, and a container has its own.
         let made = |grant: &Grant| {
             plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path))
         };
@@ -92,7 +91,7 @@ impl Trees {
             .chain(requested.reached.iter().map(|tree| &tree.path));
         let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
             .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
-        let mut trees = Trees {
+        let mut trees = WritableTrees {
             names: Vec::new(),
             identities: requested
                 .reached
@@ -106,11 +105,10 @@ impl Trees {
         given.sort_unstable();
         given.dedup();
         for path in given {
-            let unknown = |source| Unknown { path: path.clone(), source };
+            let unknown = |source| UnknownTree { path: path.clone(), source };
             let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
             trees.identities.extend(way.place.object);
-            // The name as it is written counts as well: it led to itself when a command was given
-            // it.
+            // The unresolved name counts as well: it led to itself when a command could write it.
             trees.names.push(path.clone());
             if !way.links.is_empty() {
                 trees.names.push(absolute(way.real).map_err(unknown)?);

@@ -1,12 +1,12 @@
-//! Names that were taken away from a tree, kept for review.
+//! The quarantine: names that were removed from a tree, kept for review.
 //!
-//! Each goes to a numbered directory of its own, by a rename from one descriptor to another:
-//! nothing is followed, nothing is overwritten, and what was moved is looked at afterwards. Between
+//! Each goes to a numbered directory of its own, by a rename from one descriptor to another. No
+//! link is followed, nothing is overwritten, and the moved object is checked afterwards. Between
 //! file systems it is copied and removed, entry by entry; an entry is removed only while it is
-//! still the one that was copied. What must not be taken is left where it is, or put back. Below a
-//! directory that is taken, such a thing keeps nothing else there: the rest is taken, and that the
-//! directory stays is an error. What can not be kept, on a full disk for one, is removed: a command
-//! that fills the disk gains nothing by it.
+//! still the copied one. Spared objects stay, or are put back. A spared object below a quarantined
+//! directory keeps only itself there: the rest is moved, and that the directory stays is an error.
+//! An object that can not be kept, for example on a full disk, is removed: a command that fills the
+//! disk gains nothing.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,23 +18,23 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// What a copy may take of the disk that sessions lie on.
-const COPY_LIMIT: u64 = 256 << 20;
-const ENTRY_LIMIT: u64 = 100_000;
-/// What lies deeper is first moved up, as there are not so many descriptors.
+/// The disk space that a copy may take.
+const MAX_COPY_BYTES: u64 = 256 << 20;
+const MAX_COPY_ENTRIES: u64 = 100_000;
+/// Deeper entries are first moved up, because there are not enough descriptors.
 const MAX_DEPTH: usize = 32;
 const MAX_ROUNDS: usize = 4096;
 
-/// Is this one of the things that were there before, and stay?
+/// Is this an object of the start, which stays?
 pub type Spared<'a> = dyn Fn(Object) -> bool + 'a;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum RemovalResult {
-    /// Away, and where it is kept; not whole, if it was too much to copy.
-    Taken { kept: AbsPath, whole: bool },
-    /// Away for good: it could not be kept.
+    /// Moved, and where it is kept. Not whole if it was too large to copy.
+    Quarantined { kept: AbsPath, whole: bool },
+    /// Removed for good: it could not be kept.
     Removed(Errno),
-    /// Nothing has the name any more, or something that stays has it.
+    /// Nothing has the name any more, or a spared object has it.
     Left,
 }
 
@@ -46,12 +46,12 @@ pub struct Quarantine {
 }
 
 impl Quarantine {
-    /// Nothing is made before there is something to keep.
+    /// Makes no directory before there is something to keep.
     pub fn new(path: AbsPath) -> Quarantine {
         Quarantine { path, dir: None, next: 1 }
     }
 
-    /// Takes what has the name; with `judged`, only if it is that.
+    /// Moves the object with this name to the quarantine. With `judged`, only if it is that object.
     pub fn take(
         &mut self,
         dir: BorrowedFd<'_>,
@@ -74,9 +74,9 @@ impl Quarantine {
             Err(source) => source,
             kept => return kept,
         };
-        match Copy::new(0, 0, &stays, spared).carry(dir, name, dir) {
+        match CopyJob::new(0, 0, &stays, spared).carry(dir, name, dir) {
             Ok(()) => Ok(RemovalResult::Removed(source)),
-            // The command may have put something else there meanwhile.
+            // The command may have put another object there meanwhile.
             Err(_) if is_left()? => Ok(RemovalResult::Left),
             Err(_) => Err(source),
         }
@@ -99,7 +99,7 @@ impl Quarantine {
         let whole = match outcome {
             Ok(()) => {
                 let object = Object::at(&slot, name)?;
-                // If the name has yet another owner by now, it stays here, and is said.
+                // If the name has another object by now, it stays here, and that is reported.
                 if stays(object) && rename(slot.as_fd(), name, dir, name).is_ok() {
                     self.discard(number);
                     return Ok(RemovalResult::Left);
@@ -107,7 +107,7 @@ impl Quarantine {
                 Ok(true)
             }
             Err(Errno::XDEV) => {
-                let mut copy = Copy::new(COPY_LIMIT, ENTRY_LIMIT, stays, spared);
+                let mut copy = CopyJob::new(MAX_COPY_BYTES, MAX_COPY_ENTRIES, stays, spared);
                 copy.carry(dir, name, slot.as_fd()).map(|()| copy.whole)
             }
             Err(error) => Err(error),
@@ -116,10 +116,10 @@ impl Quarantine {
         let kept =
             [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
         let kept = Text::from_bytes(kept).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
-        Ok(RemovalResult::Taken { kept, whole })
+        Ok(RemovalResult::Quarantined { kept, whole })
     }
 
-    /// A fresh directory. Numbers that an earlier part of the session used stay.
+    /// A new directory. Numbers that an earlier part of the session used are skipped.
     fn slot(&mut self) -> Result<(u32, OwnedFd), Errno> {
         let dir = match self.dir.take() {
             Some(dir) => dir,
@@ -134,7 +134,7 @@ impl Quarantine {
                 Ok(()) => {
                     return Ok((
                         number,
-                        rustix::fs::openat(&*dir, name.as_str(), LIST, Mode::empty())?,
+                        rustix::fs::openat(&*dir, name.as_str(), LIST_FLAGS, Mode::empty())?,
                     ));
                 }
                 Err(Errno::EXIST) => {}
@@ -151,13 +151,13 @@ impl Quarantine {
     }
 }
 
-const LIST: OFlags = OFlags::RDONLY
+const LIST_FLAGS: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::NONBLOCK)
     .union(OFlags::CLOEXEC);
 
-/// Makes a directory with those above it that are missing, for the user alone.
+/// Makes a directory and the missing ones above it, for the user alone.
 fn make(path: &AbsPath) -> Result<OwnedFd, Errno> {
     let bytes = path.as_bytes();
     let ends =
@@ -165,12 +165,12 @@ fn make(path: &AbsPath) -> Result<OwnedFd, Errno> {
     for end in ends.chain([bytes.len()]) {
         match rustix::fs::mkdir(&bytes[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            // Above the first one that is ours, a directory may be there that we may not write to.
+            // Above Paddock's own directories one may exist that is not writable.
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) if end < bytes.len() => {}
             Err(error) => return Err(error),
         }
     }
-    rustix::fs::open(path.as_c_str(), LIST, Mode::empty())
+    rustix::fs::open(path.as_c_str(), LIST_FLAGS, Mode::empty())
 }
 
 fn rename(
@@ -180,13 +180,13 @@ fn rename(
     new_name: &CStr,
 ) -> Result<(), Errno> {
     match rustix::fs::renameat_with(from, name, to, new_name, RenameFlags::NOREPLACE) {
-        // A file system without the flag. The slot is ours alone, so nothing is there.
+        // A file system without the flag. Only this process uses the slot, so it is empty.
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::renameat(from, name, to, new_name),
         outcome => outcome,
     }
 }
 
-/// The command may have taken its owner's rights away, from the directory or from what is in it.
+/// The command may have removed its owner's rights, from the directory or from its entries.
 fn with_rights(
     dir: BorrowedFd<'_>,
     name: &CStr,
@@ -209,29 +209,29 @@ fn with_rights(
     outcome
 }
 
-/// chmod through the descriptor: by name it would follow a symlink put there meanwhile.
+/// chmod through the descriptor: by name it would follow a symlink.
 fn give_rights(object: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
     let mut buffer = [0; 32];
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
     rustix::fs::chmod(open_beneath::link_to(object, &mut buffer), mode)
 }
 
-struct Copy<'a> {
+struct CopyJob<'a> {
     bytes: u64,
     entries: u64,
     deep: u64,
     whole: bool,
-    /// How many entries are away.
+    /// The number of moved entries.
     carried: u64,
-    /// For the name itself.
+    /// Applies to the name itself.
     stays: &'a Spared<'a>,
-    /// For what is below it.
+    /// Applies to the entries below it.
     spared: &'a Spared<'a>,
 }
 
-impl<'a> Copy<'a> {
-    fn new(bytes: u64, entries: u64, stays: &'a Spared<'a>, spared: &'a Spared<'a>) -> Copy<'a> {
-        Copy { bytes, entries, deep: 0, whole: true, carried: 0, stays, spared }
+impl<'a> CopyJob<'a> {
+    fn new(bytes: u64, entries: u64, stays: &'a Spared<'a>, spared: &'a Spared<'a>) -> CopyJob<'a> {
+        CopyJob { bytes, entries, deep: 0, whole: true, carried: 0, stays, spared }
     }
 
     /// Copies one entry to the directory `to` and removes it.
@@ -274,7 +274,7 @@ impl<'a> Copy<'a> {
                 if depth == MAX_DEPTH {
                     return self.move_up(from, name, top.ok_or(Errno::LOOP)?);
                 }
-                let source = rustix::fs::openat(&object, c".", LIST, Mode::empty())?;
+                let source = rustix::fs::openat(&object, c".", LIST_FLAGS, Mode::empty())?;
                 self.carry_dir(from, name, source.as_fd(), to, top, depth)
             }
             FileType::RegularFile => {
@@ -288,7 +288,7 @@ impl<'a> Copy<'a> {
                 }
                 self.remove(from, name, &stat)
             }
-            // Nothing is in a pipe, a socket or a device that could be reviewed.
+            // A pipe, a socket or a device has no content to review.
             _ => self.remove(from, name, &stat),
         }
     }
@@ -304,11 +304,11 @@ impl<'a> Copy<'a> {
     ) -> Result<(), Errno> {
         let copy = if self.spend(0) {
             match rustix::fs::mkdirat(to, name, Mode::RWXU) {
-                // An earlier round made it.
+                // An earlier round has made it.
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
-            Some(rustix::fs::openat(to, name, LIST, Mode::empty())?)
+            Some(rustix::fs::openat(to, name, LIST_FLAGS, Mode::empty())?)
         } else {
             None
         };
@@ -316,7 +316,7 @@ impl<'a> Copy<'a> {
         let mut last = Errno::NOTEMPTY;
         for _ in 0..MAX_ROUNDS {
             let (before, mut stuck) = (self.carried, None);
-            let listed = rustix::fs::openat(source, c".", LIST, Mode::empty())?;
+            let listed = rustix::fs::openat(source, c".", LIST_FLAGS, Mode::empty())?;
             let mut buffer = Vec::with_capacity(8 * 1024);
             let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
             while let Some(entry) = entries.next() {
@@ -328,7 +328,7 @@ impl<'a> Copy<'a> {
                 match self.carry_entry(source, inner, copy, Some(top.unwrap_or(source)), depth + 1)
                 {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    // The rest is carried all the same.
+                    // The rest is moved anyway.
                     Err(error) => stuck = stuck.or(Some(error)),
                 }
             }
@@ -338,7 +338,7 @@ impl<'a> Copy<'a> {
                     return Ok(());
                 }
                 Err(Errno::NOENT) => return Ok(()),
-                // Something was moved up, or is being put in while we work.
+                // An entry was moved up, or another process adds entries.
                 Err(error) => last = stuck.unwrap_or(error),
             }
             if stuck.is_some() && self.carried == before {
@@ -348,7 +348,7 @@ impl<'a> Copy<'a> {
         Err(last)
     }
 
-    /// Moves a directory up to a name that is free: the command may have made names like these.
+    /// Moves a directory up to a free name: the command may have made names like these.
     fn move_up(
         &mut self,
         from: BorrowedFd<'_>,
@@ -368,7 +368,7 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    /// May one more thing of this size be kept?
+    /// May one more object of this size be kept?
     fn spend(&mut self, bytes: u64) -> bool {
         let fits = self.entries > 0 && self.bytes >= bytes;
         if fits {
@@ -402,7 +402,7 @@ impl<'a> Copy<'a> {
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?;
-        // It may grow while it is copied; no more is taken than was there.
+        // It may grow while it is copied. Only its first size is copied.
         let mut left = stat.st_size as u64;
         while left > 0 {
             match rustix::fs::sendfile(&copy, &source, None, left.min(1 << 20) as usize)? {

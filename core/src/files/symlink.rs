@@ -1,5 +1,5 @@
-//! Where a symlink leads, and by way of which others. Only names come out of this: whoever uses
-//! them finds out for himself what is there, by descriptor.
+//! The target of a symlink, and the links on the way. The result has only names: the caller looks
+//! up each object itself, by descriptor.
 
 use rustix::fs::Access;
 use rustix::io::Errno;
@@ -10,22 +10,22 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 /// As many as the kernel follows in one path.
 const MAX_SYMLINKS: usize = 40;
 
-pub struct Followed {
-    /// Every further link on the way, by a path that goes through none.
+pub struct ResolvedLink {
+    /// Every further link on the way, by a path without links.
     pub links: Vec<AbsPath>,
-    /// What it leads to in the end; it need not exist.
+    /// The final target, which need not exist.
     pub end: AbsPath,
 }
 
-/// Follows a link that was found on a walk. None: it leads nowhere, as the kernel follows no circle
-/// and no more links than this.
-pub fn leads_to(link: &AbsPath) -> Result<Option<Followed>, WalkError> {
+/// Follows a link that a walk has found. None: it leads nowhere, because the kernel follows no
+/// circle and no more links than this.
+pub fn leads_to(link: &AbsPath) -> Result<Option<ResolvedLink>, WalkError> {
     follow(link).map_err(|source| WalkError::Look { path: link.clone(), source })
 }
 
-/// Follows `link`, whose path goes through no link but itself. An error of the kernel is not a
-/// circle: it has to be told.
-fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
+/// Follows `link`, whose path has no other link. An error of the kernel is no circle, and is
+/// returned.
+fn follow(link: &AbsPath) -> Result<Option<ResolvedLink>, Errno> {
     let mut links = Vec::new();
     let mut met = 0;
     let mut real: Vec<u8> = Vec::new();
@@ -45,9 +45,9 @@ fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
         real.extend_from_slice(&name);
         let target = match rustix::fs::readlink(real.as_slice(), Vec::new()) {
             Ok(target) => target.into_bytes(),
-            // Something else than a link, or nothing yet: the rest of the path lies below it. So it
-            // does where a directory on the way can not be searched: in a tree that is closed as a
-            // whole, and elsewhere no command can give itself the right.
+            // No link, or nothing yet: the rest of the path is below it. The same holds if a
+            // directory on the way can not be searched: in a tree it is closed as a whole, and
+            // elsewhere no command can restore its rights.
             Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => continue,
             Err(Errno::ACCESS) if is_shut(&real[..above]) => continue,
             Err(error) => return Err(error),
@@ -62,16 +62,16 @@ fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
         real.truncate(if target.starts_with(b"/") { 0 } else { above });
         ahead.extend(names(&target));
     }
-    Ok(Some(Followed { links, end: absolute(&real)? }))
+    Ok(Some(ResolvedLink { links, end: absolute(&real)? }))
 }
 
-/// Is there a directory, or one above it, that can not be searched?
+/// Can the directory, or one above it, not be searched?
 fn is_shut(directory: &[u8]) -> bool {
     let directory = if directory.is_empty() { b"/" } else { directory };
     rustix::fs::access(directory, Access::EXEC_OK) == Err(Errno::ACCESS)
 }
 
-/// The last one first.
+/// In reverse order.
 fn names(path: &[u8]) -> Vec<Vec<u8>> {
     path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect()
 }
@@ -89,7 +89,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn the_end_and_every_link_on_the_way_are_told() {
+    fn the_target_and_every_link_are_returned() {
         let dir = std::env::temp_dir()
             .canonicalize()
             .unwrap()

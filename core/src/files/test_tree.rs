@@ -1,16 +1,16 @@
-//! A directory for a test to work in, gone with it, and words to fill it.
+//! A directory for a test, which is removed with it, and functions to fill it.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::patterns::Names;
-use super::tree_roots::Tree;
+use super::patterns::NamePatterns;
+use super::tree_roots::GrantedTree;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// The thread of a test run by root goes on as an ordinary user.
+/// If a test runs as root, its thread becomes an ordinary user.
 pub fn become_ordinary() {
     use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
     if rustix::process::getuid().is_root() {
@@ -21,10 +21,10 @@ pub fn become_ordinary() {
     }
 }
 
-pub struct Scene(pub PathBuf);
+pub struct TestTree(pub PathBuf);
 
-impl Scene {
-    pub fn new() -> Scene {
+impl TestTree {
+    pub fn new() -> TestTree {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock-scene-{}-{}",
@@ -33,7 +33,7 @@ impl Scene {
         );
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         fs::create_dir(&path).unwrap();
-        Scene(path)
+        TestTree(path)
     }
 
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -46,7 +46,7 @@ impl Scene {
         path
     }
 
-    /// With its directories; it says its own name.
+    /// Makes a file and its directories. Its content is its own name.
     pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
         let path = self.path(&name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -61,18 +61,18 @@ impl Scene {
         path
     }
 
-    pub fn tree(&self, name: impl AsRef<Path>, writable: bool) -> Tree {
-        Tree { path: absolute(&self.dir(name)), writable, watched: writable }
+    pub fn tree(&self, name: impl AsRef<Path>, writable: bool) -> GrantedTree {
+        GrantedTree { path: absolute(&self.dir(name)), writable, watched: writable }
     }
 
-    /// Where something is, seen from the scene.
+    /// The path relative to the test tree.
     pub fn relative(&self, path: &AbsPath) -> String {
         let path = Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
         path.strip_prefix(&self.0).unwrap().to_string_lossy().into_owned()
     }
 }
 
-impl Drop for Scene {
+impl Drop for TestTree {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -82,24 +82,24 @@ pub fn absolute(path: &Path) -> AbsPath {
     AbsPath::new(Text::from_bytes(path.as_os_str().as_bytes().to_vec()).unwrap()).unwrap()
 }
 
-pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
+pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> NamePatterns {
     let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
     let protect = protect.iter().map(|one| protected(one)).collect::<Vec<_>>();
-    Names::new(&texts(deny), &protect, &texts(opened), &[]).unwrap()
+    NamePatterns::new(&texts(deny), &protect, &texts(opened), &[]).unwrap()
 }
 
 pub fn text(text: &str) -> Text {
     Text::from_bytes(text.into()).unwrap()
 }
 
-/// One pattern, as a plan has it.
+/// One pattern, as in a plan.
 pub fn protected(pattern: &str) -> Protected {
     let (beginning, name) = pattern.rsplit_once('/').unwrap();
     let beginning = if beginning.is_empty() { "/" } else { beginning };
     Protected { below: vec![text(beginning)], but: Vec::new(), names: vec![text(name)] }
 }
 
-/// What a plan protects, in kind if not in number.
+/// The kinds of names that a plan protects.
 pub const PROTECTED: &[&str] = &[
     "**/.git/config",
     "**/.git/config.lock",
@@ -131,7 +131,7 @@ pub const PROTECTED: &[&str] = &[
 pub const DENIED: &[&str] =
     &["**/.env", "**/.env.*", "**/*.pem", "**/*.key", "**/id_rsa*", "**/*.kdbx"];
 
-/// What this thread has cost so far: a busy machine adds to the clock, not to this.
+/// The CPU time of this thread so far: a busy machine does not change it.
 pub fn cpu_us() -> u128 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as u128 * 1_000_000 + now.tv_nsec as u128 / 1000

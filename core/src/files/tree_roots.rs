@@ -1,26 +1,26 @@
-//! The trees of a run: each opened once, and everything in it reached from there.
+//! The trees of a run. Each is opened once, and everything in it is reached from there.
 
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use super::patterns::{Names, StateId};
+use super::patterns::{NamePatterns, StateId};
 use super::walk::WalkError;
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// A place that the command is granted.
+/// A path that the command is granted.
 #[derive(Clone, Debug)]
-pub struct Tree {
-    /// No symlink is on the way.
+pub struct GrantedTree {
+    /// Without symlinks.
     pub path: AbsPath,
     pub writable: bool,
-    /// Are names that appear later looked for as well?
+    /// Does the guard watch for names that appear later?
     pub watched: bool,
 }
 
-/// A tree, opened.
+/// An open tree.
 #[derive(Debug)]
 pub struct OpenTree {
     pub path: AbsPath,
@@ -28,19 +28,19 @@ pub struct OpenTree {
     pub watched: bool,
     root: OwnedFd,
     stat: Stat,
-    /// Relative paths that belong to other trees, or to nobody.
+    /// Relative paths that belong to other trees, or are left out.
     left_out: Vec<Box<[u8]>>,
 }
 
-/// All the trees of a run.
+/// All trees of a run.
 #[derive(Debug)]
 pub struct TreeRoots {
     pub trees: Vec<OpenTree>,
 }
 
 impl TreeRoots {
-    /// Opens the trees. What lies in `left_out` is not walked: other means hold it.
-    pub fn open(trees: &[Tree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
+    /// Opens the trees. Paths in `left_out` are not walked: other means hold them.
+    pub fn open(trees: &[GrantedTree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
         let mut opened: Vec<OpenTree> = Vec::with_capacity(trees.len());
         for tree in trees {
             if left_out.iter().any(|path| tree.path.is_within(path)) {
@@ -76,7 +76,7 @@ impl TreeRoots {
         Ok(TreeRoots { trees: opened })
     }
 
-    /// The innermost tree that a path lies in.
+    /// The innermost tree that contains a path.
     pub fn tree_of(&self, path: &AbsPath) -> Option<&OpenTree> {
         let holding = self.trees.iter().filter(|tree| path.is_within(&tree.path));
         holding.max_by_key(|tree| tree.path.as_bytes().len())
@@ -92,13 +92,13 @@ fn relative<'p>(root: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
 }
 
 impl TreeRoots {
-    /// The innermost tree that a path lies in, and the path from there.
+    /// The innermost tree that contains a path, and the path in it.
     pub fn place_of<'p>(&self, path: &'p AbsPath) -> Option<(&OpenTree, &'p [u8])> {
         let tree = self.tree_of(path)?;
         Some((tree, relative(&tree.path, path)?))
     }
 
-    /// Opens something in the trees for looking, through no symlink.
+    /// Opens an object in the trees with O_PATH, through no symlink.
     pub fn look(&self, path: &AbsPath) -> Result<OwnedFd, Errno> {
         let (tree, below) = self.place_of(path).ok_or(Errno::NOENT)?;
         match below {
@@ -113,7 +113,7 @@ impl OpenTree {
         FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
     }
 
-    /// Is it only read, and not a copy?
+    /// Is it read-only, and not a copy?
     pub fn is_read_only(&self) -> bool {
         !self.writable && !self.watched
     }
@@ -123,9 +123,9 @@ impl OpenTree {
         !self.writable && self.watched
     }
 
-    /// Can anything below a directory in this state have a verdict? Where nothing can be written,
-    /// nothing is protected.
-    pub fn is_worth_a_look(&self, names: &Names, state: StateId) -> bool {
+    /// Can a name below a directory in this state have a decision? In a read-only tree nothing is
+    /// protected.
+    pub fn is_worth_a_look(&self, names: &NamePatterns, state: StateId) -> bool {
         if self.is_read_only() { names.expects_denied(state) } else { names.expects(state) }
     }
 
@@ -133,7 +133,7 @@ impl OpenTree {
         &self.stat
     }
 
-    /// The same tree, looked at from somewhere else, where it is only looked at.
+    /// The same tree through another root, for lookups only.
     pub fn seen_from(&self, root: OwnedFd) -> Result<OpenTree, WalkError> {
         let failed = |source| WalkError::Root { path: self.path.clone(), source };
         let stat = rustix::fs::fstat(&root).map_err(failed)?;
@@ -150,7 +150,7 @@ impl OpenTree {
         Ok(AbsPath::new(text)?)
     }
 
-    /// How many names its own path has.
+    /// The number of components of its own path.
     pub fn depth(&self) -> usize {
         self.path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count()
     }

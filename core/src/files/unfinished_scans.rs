@@ -1,14 +1,13 @@
-//! Marks of last scans that are still to be done (`supervisor/finish_scans.rs` does them).
+//! Marks of unfinished last scans (`supervisor/finish_scans.rs` finishes them).
 //!
-//! Before a command starts that can write to a tree as the host does, the supervisor leaves a mark:
-//! a file in Paddock's own state, which no command can write. It holds the plan and the memory of
-//! the guard. The supervisor holds a lock on it, and removes it after a complete last scan. If
+//! Before a command starts that can write to a tree of the host, the supervisor makes a mark: a
+//! file in Paddock's own state, which no command can write. It holds the plan and the saved state
+//! of the guard. The supervisor holds a lock on it, and removes it after a complete last scan. If
 //! everything was killed, or the scan did not finish, the mark stays without its lock. Then the
-//! next run of this user, in whatever workspace, and `paddock doctor` do the scan first. It does
-//! not matter whether that run has to do with the marked trees: what was planted there is executed
-//! by the host, and waits for nobody's run.
+//! next run of this user, in any workspace, and `paddock doctor` do the scan first. It does not
+//! matter whether that run uses the marked trees: the host executes planted names without any run.
 //!
-//! Marks appear by rename, so each is whole.
+//! Marks appear by rename, so each is complete.
 
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -18,13 +17,13 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::Deserialize;
 
-use super::guard::{Guard, GuardError, Memory};
+use super::guard::{Guard, GuardError, SavedState};
 use super::workspace::session_dir;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::proc_text;
 use crate::plan::wire::bytes::AbsPath;
 
-const DIRECTORY: &[u8] = b"unfinished";
+const MARKS_DIR: &[u8] = b"unfinished";
 
 #[derive(Debug, thiserror::Error)]
 pub enum UnfinishedError {
@@ -70,23 +69,23 @@ impl UnfinishedError {
 /// The first line of a mark; the plan follows.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Note {
-    /// The numbers of the trees that are still to be scanned, if some were. It comes first: see
+pub struct MarkFile {
+    /// The numbers of the trees that still have to be scanned, if some were. It comes first: see
     /// [`rewritten`].
     pub waiting: Option<Vec<usize>>,
     pub version: u32,
-    /// Who holds the lock: its number and when it started. `supervisor/finish_scans.rs` reads it
-    /// from the beginning of the mark.
+    /// The process that holds the lock: its pid and its start time. `supervisor/finish_scans.rs`
+    /// reads it from the beginning of the mark.
     #[allow(dead_code, reason = "the note is read as a whole, and nothing else may be in it")]
     supervisor: (u32, u64),
-    /// The first process of the sandbox.
+    /// The pid of init.
     pub init: i32,
-    pub memory: Memory,
+    pub memory: SavedState,
 }
 
-pub const VERSION: u32 = 2;
+pub const MARK_VERSION: u32 = 2;
 
-/// The mark of this run. While this is open, the run lives.
+/// The mark of this run. While it is open, the run lives.
 pub struct Mark {
     dir: OwnedFd,
     name: String,
@@ -94,8 +93,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// To be set before the command starts. None: the command can write to no tree as the host
-    /// does.
+    /// Makes the mark before the command starts. None: the command can write to no tree of the
+    /// host.
     pub fn set(
         sessions: &AbsPath,
         id: &str,
@@ -108,11 +107,11 @@ impl Mark {
         let started = started_at(own).map_or(0, |process| process.started);
         let _ = write!(
             note,
-            "{{\"version\":{VERSION}{SUPERVISOR}{own},{started}],\"init\":{}",
+            "{{\"version\":{MARK_VERSION}{SUPERVISOR_KEY}{own},{started}],\"init\":{}",
             init.as_raw_nonzero()
         );
         note.push_str(",\"memory\":");
-        if !guard.write_memory(&mut note).map_err(GuardError::from)? {
+        if !guard.write_saved_state(&mut note).map_err(GuardError::from)? {
             return Ok(None);
         }
         note.push_str("}\n");
@@ -146,26 +145,26 @@ impl Mark {
         }
     }
 
-    /// After a complete last scan, or if no command was started.
+    /// Called after a complete last scan, or if no command was started.
     pub fn remove(self) -> Result<(), UnfinishedError> {
         let removed = rustix::fs::unlinkat(&self.dir, &*self.name, AtFlags::empty());
         removed.map_err(|source| UnfinishedError::Write { path: self.name, source })
     }
 }
 
-pub const SUPERVISOR: &str = ",\"supervisor\":[";
+pub const SUPERVISOR_KEY: &str = ",\"supervisor\":[";
 
-pub struct Process {
+pub struct ProcessStart {
     /// In clock ticks since the machine started.
     pub started: u64,
-    /// It was killed, or ends by itself.
+    /// It is ending.
     pub is_ending: bool,
 }
 
-/// By what `/proc/PID/stat` and `/proc/PID/status` say (proc_pid_stat(5), proc_pid_status(5)).
-pub fn started_at(pid: u32) -> Option<Process> {
-    /// Of the kernel's PF_EXITING and PF_SIGNALED.
-    const ENDING: u64 = 0x4 | 0x400;
+/// From `/proc/PID/stat` and `/proc/PID/status` (proc_pid_stat(5), proc_pid_status(5)).
+pub fn started_at(pid: u32) -> Option<ProcessStart> {
+    /// The kernel's PF_EXITING and PF_SIGNALED.
+    const ENDING_FLAGS: u64 = 0x4 | 0x400;
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let fields: Vec<&[u8]> = proc_text::words(&stat[close + 1..]).collect();
@@ -178,14 +177,15 @@ pub fn started_at(pid: u32) -> Option<Process> {
     };
     let is_killed =
         status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
-    let is_ending = is_killed || flags & ENDING != 0 || matches!(*fields.first()?, b"Z" | b"X");
-    Some(Process { started, is_ending })
+    let is_ending =
+        is_killed || flags & ENDING_FLAGS != 0 || matches!(*fields.first()?, b"Z" | b"X");
+    Some(ProcessStart { started, is_ending })
 }
 
 pub fn directory(sessions: &AbsPath) -> Vec<u8> {
     let path = sessions.as_bytes();
     let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    [&path[..end], b"/", DIRECTORY].concat()
+    [&path[..end], b"/", MARKS_DIR].concat()
 }
 
 pub fn open_dir(path: &[u8]) -> Result<OwnedFd, Errno> {

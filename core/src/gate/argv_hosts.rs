@@ -1,8 +1,9 @@
-//! The hosts of the http and https addresses in a command's arguments, for `argv_host_in`.
+//! The hosts of http and https URLs in a command's arguments, for `argv_host_in`.
 //!
-//! Programs read addresses in many ways (`https:/host`, `https://a\@b`, `http://0x7f.1`,
-//! `https://{a,b}.example`). Only what RFC 3986 reads in one way, with a plain name or address, has
-//! a host here. Everything else that begins like an address is in doubt, and doubt never allows.
+//! Programs read URLs in many ways (`https:/host`, `https://a\@b`, `http://0x7f.1`,
+//! `https://{a,b}.example`). Only a URL that RFC 3986 reads in one way, with a plain name or
+//! address, has a host here. Any other text that begins like a URL is in doubt, and doubt never
+//! allows.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,42 +11,41 @@ use iri_string::types::UriStr;
 
 use crate::plan::host_name::{Host, Name};
 
-/// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an
-/// address.
+/// A host in a policy: `*`, `name`, `*.name` for all below a name but not itself, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum HostPattern {
     Any,
     Is(Host),
     Below(Name),
 }
 
-impl Pattern {
-    pub fn read(text: &[u8]) -> Option<Pattern> {
+impl HostPattern {
+    pub fn read(text: &[u8]) -> Option<HostPattern> {
         if text == b"*" {
-            return Some(Pattern::Any);
+            return Some(HostPattern::Any);
         }
         if let Some(parent) = text.strip_prefix(b"*.") {
-            return Name::read(parent).map(Pattern::Below);
+            return Name::read(parent).map(HostPattern::Below);
         }
         let bare: Option<Ipv6Addr> =
             std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         let bare = bare.map(|address| Host::Address(IpAddr::V6(address).to_canonical()));
-        bare.or_else(|| Host::read(text)).map(Pattern::Is)
+        bare.or_else(|| Host::read(text)).map(HostPattern::Is)
     }
 
     pub fn matches(&self, host: &Host) -> bool {
         match (self, host) {
-            (Pattern::Any, _) => true,
-            (Pattern::Is(wanted), _) => wanted == host,
-            (Pattern::Below(parent), Host::Name(name)) => {
+            (HostPattern::Any, _) => true,
+            (HostPattern::Is(wanted), _) => wanted == host,
+            (HostPattern::Below(parent), Host::Name(name)) => {
                 name.parents().any(|above| above == parent.as_bytes())
             }
-            (Pattern::Below(_), _) => false,
+            (HostPattern::Below(_), _) => false,
         }
     }
 }
 
-/// The hosts of all addresses in one argument; None for one that is in doubt.
+/// The hosts of all URLs in one argument; None for one in doubt.
 pub fn in_argument(argument: &[u8], found: &mut Vec<Option<Host>>) {
     for start in 0..argument.len() {
         let text = &argument[start..];
@@ -64,8 +64,8 @@ fn is_http(word: &[u8]) -> bool {
 
 fn host_of(text: &[u8], scheme: usize) -> Option<Host> {
     let authority = text[scheme..].strip_prefix(b"://")?;
-    // What follows the authority does not change the host; and nothing else ends it, neither a
-    // quote nor a blank.
+    // The rest after the authority does not change the host. Nothing else ends it, neither a quote
+    // nor a blank.
     let length = authority
         .iter()
         .position(|byte| matches!(byte, b'/' | b'?' | b'#'))
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_what_every_reader_takes_for_one() {
+    fn a_host_is_one_that_every_parser_reads() {
         for (argument, expected) in [
             ("https://api.github.com/x?y#z", vec![name("api.github.com")]),
             ("HTTPS://API.GitHub.com:443", vec![name("api.github.com")]),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_readers_disagree_about_is_in_doubt() {
+    fn a_url_that_parsers_read_differently_is_in_doubt() {
         for argument in [
             "https:/evil.example",
             "https:evil.example",
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_exact_or_all_below() {
-        let pattern = |text: &str| Pattern::read(text.as_bytes()).unwrap();
+    fn patterns_match_exactly_or_everything_below() {
+        let pattern = |text: &str| HostPattern::read(text.as_bytes()).unwrap();
         let host = |text: &str| Host::read(text.as_bytes()).unwrap();
         for (written, asked, expected) in [
             ("GitHub.com", "github.com", true),
@@ -171,7 +171,7 @@ mod tests {
         for refused in
             ["", "*.", "*.1.2.3.4", "a b", "@pypi", "a/b", "https://a", "a..b", "*a", "1.2.3"]
         {
-            assert_eq!(Pattern::read(refused.as_bytes()), None, "{refused}");
+            assert_eq!(HostPattern::read(refused.as_bytes()), None, "{refused}");
         }
     }
 }

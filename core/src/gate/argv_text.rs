@@ -1,8 +1,8 @@
 //! A list of arguments as one text, for regular expressions.
 //!
-//! The arguments are joined by blanks. Inside one a blank is written `\x20`, a backslash `\\`, a
-//! control character `\xNN` (`\t`, `\n` and `\r` by their letters): so every blank stands between
-//! two arguments, and no argument can be taken for two.
+//! Blanks join the arguments. Inside an argument a blank is `\x20`, a backslash `\\`, a control
+//! character `\xNN` (`\t`, `\n` and `\r` by their letters). So every blank is between two
+//! arguments, and no argument can look like two.
 
 use std::fmt::Write as _;
 
@@ -36,7 +36,7 @@ fn push(text: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// The expression that fits these arguments and no others. ASCII, whatever they hold.
+/// The expression that matches these arguments and no others. It is ASCII for any arguments.
 pub fn exactly<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut expression = String::from("^");
     for byte in joined(arguments) {
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_expression_fits_nothing_else() {
+    fn an_exact_expression_matches_nothing_else() {
         let every: Vec<u8> = (1..=255).collect();
         for arguments in [
             vec![&b"git"[..], b"push", b"--force", b"origin"],
@@ -107,7 +107,7 @@ mod tests {
 
     /// All lists of up to three arguments of up to two bytes out of the ones that matter.
     #[test]
-    fn no_two_lists_have_one_text() {
+    fn different_lists_have_different_texts() {
         let letters = b"a \\\nx2";
         let mut words: Vec<Vec<u8>> = vec![vec![]];
         words.extend(letters.iter().map(|one| vec![*one]));

@@ -1,29 +1,33 @@
-//! The verdict on an exec: rules, approvals and trusted directories together.
+//! The decision on an exec: rules, approvals and trusted directories together.
 
 use std::os::fd::AsFd;
 use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
 
-use super::interpreter_chain::Link;
-use super::rules::{Cause, Exec, ExecDecision, Rules};
-use super::trusted_dirs::Places;
+use super::interpreter_chain::ChainFile;
+use super::rules::{Cause, ExecDecision, ExecRequest, ExecRules};
+use super::trusted_dirs::TrustedDirs;
 use crate::plan::Action;
 
-/// The verdict that counts, and the approval that answers where it is a question.
+/// The final decision, and the approval that answers it if it is a question.
 pub fn decide(
-    rules: &Rules,
-    places: Option<&Places>,
-    exec: &Exec<'_>,
-    chain: &[Link],
+    rules: &ExecRules,
+    places: Option<&TrustedDirs>,
+    exec: &ExecRequest<'_>,
+    chain: &[ChainFile],
 ) -> (ExecDecision, Option<usize>) {
-    const STRAYS: &str = "its interpreter opens it by a way that the command can change";
+    const STRAYS_REASON: &str = "its interpreter opens it by a way that the command can change";
     let verdict = rules.judge(exec);
     if verdict.action != Action::Deny
         && places.is_some_and(|places| places.let_stray(chain, exec.cwd))
     {
         return (
-            ExecDecision { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None },
+            ExecDecision {
+                action: Action::Deny,
+                cause: Cause::Unseen(STRAYS_REASON),
+                doubted: None,
+            },
             None,
         );
     }
@@ -31,7 +35,7 @@ pub fn decide(
     (verdict, approved)
 }
 
-/// The SHA-256 of a file. With a deadline: however long it is.
+/// The SHA-256 of a file. The deadline bounds the time for a file of any length.
 pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

@@ -1,12 +1,12 @@
-//! What people are told of an exec that did not run.
+//! The message about an exec that did not run.
 
 use super::argv_text;
 use crate::journal::event::exec::{self, ExecOutcome, ExecResult};
 
 impl ExecOutcome {
-    /// What people are told at once; None: there is nothing wrong.
+    /// The line that is printed at once. None: the exec was not denied.
     pub fn refusal(&self) -> Option<String> {
-        const SHOWN: usize = 200;
+        const MAX_SHOWN_BYTES: usize = 200;
         let changed = match self.outcome {
             ExecResult::Ran { .. } | ExecResult::Failed => return None,
             ExecResult::Denied => None,
@@ -16,8 +16,8 @@ impl ExecOutcome {
             [] => self.exe.clone(),
             argv => argv_text::joined(exec::words(argv)),
         };
-        if line.len() > SHOWN {
-            line.truncate(SHOWN);
+        if line.len() > MAX_SHOWN_BYTES {
+            line.truncate(MAX_SHOWN_BYTES);
             line.extend_from_slice("…".as_bytes());
         }
         let line = String::from_utf8_lossy(&line);

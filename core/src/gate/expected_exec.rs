@@ -1,8 +1,7 @@
-//! What an exec is about to do, worked out before it does it: which file, by which interpreters,
-//! with which arguments.
+//! What an exec is about to do: its file, its interpreters, and its arguments.
 //!
-//! All of it is read from memory and names that others can change meanwhile. So this is an
-//! expectation, good for judging; whether it came true is seen at the exec stop (gate/verify.rs),
+//! All of it is read from memory and names that others can change meanwhile. So it is an
+//! expectation, good enough to judge. The exec stop checks whether it came true (`gate/verify.rs`),
 //! before the new program runs.
 
 use std::os::fd::OwnedFd;
@@ -12,8 +11,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
-use super::trusted_dirs::Places;
+use super::interpreter_chain::{
+    self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
+};
+use super::trusted_dirs::TrustedDirs;
 use crate::journal::event::exec::{Process, words};
 use crate::kernel::calling_process::{Caller, Standing, in_proc};
 use crate::kernel::process_memory::Memory;
@@ -21,55 +22,54 @@ use crate::kernel::seccomp_notify::{Call, LONGEST_PATH};
 use crate::kernel::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
-const LONGEST_ARGUMENT: usize = 128 * 1024;
-/// All of them: more than three quarters of the stack that a program gets the kernel does not take.
-const MOST_BYTES: usize = 6 << 20;
-const MOST_ARGUMENTS: usize = MOST_BYTES / 8;
+const MAX_ARGUMENT_BYTES: usize = 128 * 1024;
+/// All arguments: the kernel takes at most three quarters of a program's stack.
+const MAX_ARGV_BYTES: usize = 6 << 20;
+const MAX_ARGUMENTS: usize = MAX_ARGV_BYTES / 8;
 
-const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 #[derive(Debug)]
-pub struct Expected {
-    /// The path as the new program is told it (AT_EXECFN).
+pub struct ExpectedExec {
+    /// The path that the new program gets (AT_EXECFN).
     pub named: Vec<u8>,
-    /// The file that was asked for, then the interpreter of each `#!` line. The last is the one
-    /// that runs.
-    pub chain: Vec<Link>,
-    pub entry: Entry,
-    /// As the caller gave them, each with its NUL.
+    /// The requested file, then the interpreter of each `#!` line. The last one runs.
+    pub chain: Vec<ChainFile>,
+    pub entry: EntryPoint,
+    /// As the caller passed them, each with its NUL.
     pub argv: Vec<u8>,
     /// As the program gets them, if a `#!` line changes them.
     expanded: Option<Vec<u8>>,
-    /// Of the whole process, where the caller is one thread of it.
+    /// The pid of the process; the caller may be one thread of it.
     pub pid: u32,
-    /// Where it stands, and who it is. None: nothing depends on it. For the journal that is looked
-    /// up while nobody waits for us.
+    /// Its working directory and identity. None: no rule depends on them. Then they are looked up
+    /// for the journal while no process waits.
     pub standing: Option<Standing>,
     pub process: Option<Process>,
-    /// What was found to be in files of the chain, where that was asked and may change.
+    /// The digests of files of the chain that a rule asked for and that may change.
     pub digests: Vec<(usize, [u8; 32])>,
 }
 
-/// What is kept from one look to the next.
+/// State that is kept from one exec to the next.
 pub struct CallerView {
     pub memory: Memory,
-    known: Known,
-    /// The command can not change its root: that of the first call is everybody's.
+    known: KnownPrograms,
+    /// The command can not change its root: the root of the first call is that of every process.
     root_stays: bool,
     root: Option<Rc<OwnedFd>>,
 }
 
 /// Why there is nothing to judge.
 #[derive(Debug)]
-pub enum Unexpected {
+pub enum NotJudged {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
-    /// What can not be seen is not let through; with what is known of it.
-    Unseen { call: Box<Unseen>, why: &'static str },
+    /// The exec can not be read, so it is denied, with what is known of it.
+    Unseen { call: Box<UnseenCall>, why: &'static str },
 }
 
 #[derive(Debug, Default)]
-pub struct Unseen {
+pub struct UnseenCall {
     pub exe: Vec<u8>,
     /// Each with its NUL.
     pub argv: Vec<u8>,
@@ -77,7 +77,7 @@ pub struct Unseen {
     pub process: Process,
 }
 
-/// How the call asks for its file.
+/// How the call names its file.
 struct ExecCall {
     dir: i32,
     path: u64,
@@ -96,19 +96,19 @@ impl ExecCall {
     }
 }
 
-impl Expected {
-    /// `closely`: also where the process stands and who it is.
+impl ExpectedExec {
+    /// `closely`: also read the working directory and the identity of the process.
     pub fn of(
         call: &Call,
-        places: Option<&Places>,
-        sight: &mut CallerView,
+        places: Option<&TrustedDirs>,
+        caller_view: &mut CallerView,
         closely: bool,
-    ) -> Result<Expected, Unexpected> {
+    ) -> Result<ExpectedExec, NotJudged> {
         let asked = ExecCall::of(call);
-        let memory = &mut sight.memory;
-        let mut unseen = Unseen {
+        let memory = &mut caller_view.memory;
+        let mut unseen = UnseenCall {
             process: Process { pid: call.thread, ..Process::default() },
-            ..Unseen::default()
+            ..UnseenCall::default()
         };
         memory.turn_to(call.thread);
         memory.look_at_both(asked.path, asked.argv);
@@ -116,7 +116,7 @@ impl Expected {
         let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
         let argv = read.and_then(|()| arguments(memory, asked.argv));
         let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
-        // A thread that executes gets the number of its process.
+        // A thread that execs gets the pid of its process.
         let closely = closely || !sys::is_process(call.thread);
         let mut process = None;
         if closely {
@@ -124,7 +124,8 @@ impl Expected {
                 Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
             process = Some(unseen.process);
         }
-        let caller = sight.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
+        let caller =
+            caller_view.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
 
         let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
         let named = match (by_descriptor, path.is_empty()) {
@@ -134,34 +135,34 @@ impl Expected {
         };
         let mut links = Vec::with_capacity(1);
         let followed = open(&caller, &asked, &path).and_then(|file| {
-            let start = Start { named: named.clone(), file, by_descriptor };
+            let start = RequestedFile { named: named.clone(), file, by_descriptor };
             interpreter_chain::follow(
                 start,
-                &|path| caller.open(libc::AT_FDCWD, path, PATH),
+                &|path| caller.open(libc::AT_FDCWD, path, PATH_FLAGS),
                 places,
-                &mut sight.known,
+                &mut caller_view.known,
                 &mut links,
             )
         });
         let entry = match followed {
             Ok(entry) => entry,
-            Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
-            Err(Broken::Unseen { named, why }) => {
+            Err(ChainError::Fails(errno)) => return Err(NotJudged::Fails(errno)),
+            Err(ChainError::Unseen { named, why }) => {
                 let process =
                     process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
-                let call = Box::new(Unseen {
+                let call = Box::new(UnseenCall {
                     exe: named,
                     argv,
                     cwd: Standing::of(call.thread).path,
                     process,
                 });
-                return Err(Unexpected::Unseen { call, why });
+                return Err(NotJudged::Unseen { call, why });
             }
         };
         let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
         let standing = (closely || starts_there).then(|| Standing::of(call.thread));
         let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
-        Ok(Expected {
+        Ok(ExpectedExec {
             named,
             chain: links,
             entry,
@@ -174,8 +175,8 @@ impl Expected {
         })
     }
 
-    /// What nothing depended on so far, and a person's answer will. Its number may come to mean
-    /// another, as ever.
+    /// Reads the facts that only a person's answer depends on. The pid may already belong to
+    /// another process, as always.
     pub fn complete(&mut self, thread: u32) {
         self.process = self.process.or_else(|| Process::of(thread).ok());
         self.standing.get_or_insert_with(|| Standing::of(thread));
@@ -185,7 +186,7 @@ impl Expected {
         self.standing.as_ref().map_or(b"", |standing| &standing.path)
     }
 
-    /// By its number alone, if it ended before more could be seen of it.
+    /// Has only the pid, if the process ended before more was read.
     pub fn process(&self) -> Process {
         self.process.unwrap_or(Process { pid: self.pid, ..Process::default() })
     }
@@ -195,12 +196,12 @@ impl Expected {
         self.expanded.as_ref().unwrap_or(&self.argv)
     }
 
-    /// As the caller gave them.
+    /// As the caller passed them.
     pub fn arguments(&self) -> Vec<&[u8]> {
         words(&self.argv)
     }
 
-    /// The same program with the same arguments in the same place.
+    /// A hash of program, arguments and working directory.
     pub fn fingerprint(&self) -> [u8; 32] {
         let mut hash = Sha256::new();
         let files = self.chain.iter().map(|link| link.real.as_slice());
@@ -216,24 +217,27 @@ impl Expected {
     }
 }
 
-impl Unseen {
-    /// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from
-    /// looking, or is gone.
-    fn caller(&self, named: &[u8], errno: Errno) -> Unexpected {
+impl UnseenCall {
+    /// EPERM and ESRCH are answers to the supervisor, not to the caller: the process can not be
+    /// read, or has ended.
+    fn caller(&self, named: &[u8], errno: Errno) -> NotJudged {
         match errno {
             Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
-                let call =
-                    Unseen { exe: named.to_vec(), process: self.process, ..Unseen::default() };
-                Unexpected::Unseen { call: Box::new(call), why: "its caller can not be seen" }
+                let call = UnseenCall {
+                    exe: named.to_vec(),
+                    process: self.process,
+                    ..UnseenCall::default()
+                };
+                NotJudged::Unseen { call: Box::new(call), why: "its caller can not be seen" }
             }
-            errno => Unexpected::Fails(errno),
+            errno => NotJudged::Fails(errno),
         }
     }
 }
 
-/// For each `#!` line: the interpreter, its argument, the script, and what followed the first
-/// argument.
-fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
+/// For each `#!` line: the interpreter, its argument, the script, and the arguments after the
+/// first.
+fn expanded(chain: &[ChainFile], argv: &[u8]) -> Option<Vec<u8>> {
     let mut expanded: Option<Vec<u8>> = None;
     for (script, interpreter) in chain.iter().zip(chain.iter().skip(1)) {
         let before = expanded.as_deref().unwrap_or(argv);
@@ -257,34 +261,39 @@ fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
 fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     let mut argv = Vec::with_capacity(256);
     if address != 0 {
-        for pointer in memory.words(address, MOST_ARGUMENTS)? {
-            memory.string(pointer, LONGEST_ARGUMENT, Errno::TOOBIG, &mut argv)?;
+        for pointer in memory.words(address, MAX_ARGUMENTS)? {
+            memory.string(pointer, MAX_ARGUMENT_BYTES, Errno::TOOBIG, &mut argv)?;
             argv.push(0);
-            if argv.len() > MOST_BYTES {
+            if argv.len() > MAX_ARGV_BYTES {
                 return Err(Errno::TOOBIG);
             }
         }
     }
     if argv.is_empty() {
-        argv.push(0); // the kernel gives one, empty
+        argv.push(0); // the kernel passes one empty argument
     }
     Ok(argv)
 }
 
-fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broken> {
+fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
     if path.is_empty() {
-        // fexecve(3), memfd: what the descriptor is, if that is asked for and it is one.
+        // fexecve(3), memfd: the file of the descriptor, if the call asks for it and there is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
-        return caller.own(&format!("fd/{}", asked.dir), PATH).map_err(|_| Errno::BADF.into());
+        return caller
+            .own(&format!("fd/{}", asked.dir), PATH_FLAGS)
+            .map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
-        // The one way through a descriptor that many programs take: themselves.
-        return Ok(caller.own("exe", PATH)?);
+        // The one path through a descriptor that many programs use: their own executable.
+        return Ok(caller.own("exe", PATH_FLAGS)?);
     }
-    let flags =
-        if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
+    let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 {
+        PATH_FLAGS
+    } else {
+        PATH_FLAGS | OFlags::NOFOLLOW
+    };
     caller.open(asked.dir, path, flags).map_err(interpreter_chain::through_descriptor(path))
 }
 
@@ -300,7 +309,7 @@ fn status(thread: u32) -> Result<Vec<u8>, Errno> {
     Ok(text)
 }
 
-/// Does another program trace it?
+/// Does another process trace it?
 pub fn is_traced(thread: u32) -> bool {
     let text = status(thread).unwrap_or_default();
     let tracer =
@@ -310,7 +319,12 @@ pub fn is_traced(thread: u32) -> bool {
 
 impl CallerView {
     pub fn new(root_stays: bool) -> CallerView {
-        CallerView { memory: Memory::of(0), known: Known::default(), root_stays, root: None }
+        CallerView {
+            memory: Memory::of(0),
+            known: KnownPrograms::default(),
+            root_stays,
+            root: None,
+        }
     }
 
     fn caller(&mut self, thread: u32) -> Result<Caller, Errno> {
@@ -329,7 +343,7 @@ impl Process {
     pub fn of(thread: u32) -> Result<Process, Errno> {
         match sys::process_info(thread) {
             Ok(info) => Ok(Process { pid: info.tgid, parent: info.ppid, uid: info.euid }),
-            // Older kernels tell it in words, which takes five times as long.
+            // Older kernels have it only as text, which takes five times as long.
             Err(_) => Process::parse(&status(thread)?).ok_or(Errno::SRCH),
         }
     }
@@ -353,8 +367,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_caller_is_told_by_its_status() {
-        let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\nPid:\t43\nPPid:\t7\nTracerPid:\t0\n\
+    fn a_caller_is_read_from_its_status() {
+        let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\n\
+                       Pid:\t43\nPPid:\t7\nTracerPid:\t0\n\
                        Uid:\t1000\t1001\t1000\t1000\n";
         assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001 }));
         assert_eq!(Process::parse(b"Tgid:\t42\n"), None);
@@ -372,7 +387,7 @@ mod tests {
         assert_eq!(arguments(&mut memory, 8), Err(Errno::FAULT));
         let wrong = [strings[0].as_ptr() as u64, 8, 0];
         assert_eq!(arguments(&mut memory, wrong.as_ptr() as u64), Err(Errno::FAULT));
-        let long = [vec![b'x'; LONGEST_ARGUMENT], vec![0]].concat();
+        let long = [vec![b'x'; MAX_ARGUMENT_BYTES], vec![0]].concat();
         let pointers = [long.as_ptr() as u64, 0];
         assert_eq!(arguments(&mut memory, pointers.as_ptr() as u64), Err(Errno::TOOBIG));
         let pointers: Vec<u64> =
@@ -381,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_split_at_their_nuls() {
+    fn arguments_are_split_at_nul() {
         assert_eq!(words(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
         assert_eq!(words(b"\0"), [b""]);
     }

@@ -1,19 +1,19 @@
-//! What the first bytes of a file say about how the kernel would execute it.
+//! How the kernel would execute a file, by its first bytes.
 
 use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 
-/// As much as the kernel looks at for a `#!` line (BINPRM_BUF_SIZE).
-const LINE: usize = 256;
-/// Enough for the header and, in nearly all programs, for what follows it.
-const HEAD: usize = 4096;
-/// The kernel takes no more of either.
-const PROGRAM_HEADERS: usize = 65536;
-const LONGEST_PATH: usize = 4096;
-const DYNAMIC: usize = 1 << 16;
+/// The kernel reads so many bytes of a `#!` line (BINPRM_BUF_SIZE).
+const MAX_SCRIPT_LINE_BYTES: usize = 256;
+/// Enough for the ELF header and, in nearly all programs, for the parts after it.
+const HEAD_BYTES: usize = 4096;
+/// The kernel's own limits.
+const MAX_PROGRAM_HEADERS_BYTES: usize = 65536;
+const MAX_LOADER_PATH_BYTES: usize = 4096;
+const MAX_DYNAMIC_BYTES: usize = 1 << 16;
 
-// little endian; what else there is, the filter does not let run
+// little endian; the filter allows no other architecture
 const ELF64: &[u8] = b"\x7fELF\x02\x01";
 const ET_DYN: u16 = 3;
 const PT_DYNAMIC: u32 = 2;
@@ -22,26 +22,26 @@ const DT_NULL: u64 = 0;
 const DT_SONAME: u64 = 14;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Program {
+pub enum ProgramFormat {
     /// `#!`: the interpreter and its one argument.
     Script { interpreter: Vec<u8>, argument: Option<Vec<u8>> },
-    /// By its own loader, or by none.
+    /// An ELF program, with or without a loader.
     Binary { loader: Option<Vec<u8>> },
-    /// A library that is no program, unless it is one to start other programs.
+    /// A shared library; some of them are loaders.
     Library,
-    /// `#!` and more than the kernel reads of it.
+    /// A `#!` line that is longer than the kernel reads.
     Cut,
 }
 
-impl Program {
-    /// NOEXEC: the kernel has nothing to execute it with (or something that an administrator
-    /// registered, which we do not know).
-    pub fn of(file: impl AsFd) -> Result<Program, Errno> {
-        let mut head = vec![0; HEAD];
+impl ProgramFormat {
+    /// NOEXEC: the kernel can not execute it, or only with an interpreter that an administrator
+    /// registered (binfmt_misc), which the gate does not know.
+    pub fn of(file: impl AsFd) -> Result<ProgramFormat, Errno> {
+        let mut head = vec![0; HEAD_BYTES];
         let length = read_at(&file, &mut head, 0)?;
         head.truncate(length);
         if head.starts_with(b"#!") {
-            return script(&head[..length.min(LINE)]);
+            return script(&head[..length.min(MAX_SCRIPT_LINE_BYTES)]);
         }
         if !head.starts_with(ELF64) {
             return Err(Errno::NOEXEC);
@@ -50,14 +50,14 @@ impl Program {
     }
 }
 
-/// The line as binfmt_script reads it. One that does not fit is not for us to cut: in another place
-/// than the kernel does, it would say something else.
-fn script(head: &[u8]) -> Result<Program, Errno> {
+/// The line as binfmt_script reads it. A longer line is not cut here: another cut than the kernel's
+/// would mean another interpreter.
+fn script(head: &[u8]) -> Result<ProgramFormat, Errno> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let line = match head.iter().position(|byte| *byte == b'\n') {
         Some(end) => &head[2..end],
-        None if head.len() < LINE => &head[2..],
-        None => return Ok(Program::Cut),
+        None if head.len() < MAX_SCRIPT_LINE_BYTES => &head[2..],
+        None => return Ok(ProgramFormat::Cut),
     };
     let end = line.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
     let start = line.iter().position(|byte| !blank(byte)).unwrap_or(end);
@@ -75,15 +75,15 @@ fn script(head: &[u8]) -> Result<Program, Errno> {
     };
     let argument =
         argument.map(|text| text.split(|byte| *byte == 0).next().unwrap_or_default().to_vec());
-    Ok(Program::Script { interpreter: interpreter.to_vec(), argument })
+    Ok(ProgramFormat::Script { interpreter: interpreter.to_vec(), argument })
 }
 
-fn binary(file: &impl AsFd, head: &[u8]) -> Option<Program> {
+fn binary(file: &impl AsFd, head: &[u8]) -> Option<ProgramFormat> {
     let kind = u16::from_le_bytes(field(head, 16)?);
     let start = u64::from_le_bytes(field(head, 32)?);
     let size = usize::from(u16::from_le_bytes(field(head, 54)?));
     let count = usize::from(u16::from_le_bytes(field(head, 56)?));
-    if size != 56 || count == 0 || size * count > PROGRAM_HEADERS {
+    if size != 56 || count == 0 || size * count > MAX_PROGRAM_HEADERS_BYTES {
         return None;
     }
     let headers = part(file, head, start, size * count)?;
@@ -98,30 +98,29 @@ fn binary(file: &impl AsFd, head: &[u8]) -> Option<Program> {
         headers.chunks_exact(size).any(|header| field(header, 0) == Some(wanted.to_le_bytes()))
     };
     if has(PT_INTERP) {
-        let text = part_of(PT_INTERP, LONGEST_PATH)?;
-        return Some(Program::Binary {
+        let text = part_of(PT_INTERP, MAX_LOADER_PATH_BYTES)?;
+        return Some(ProgramFormat::Binary {
             loader: Some(text.split(|byte| *byte == 0).next()?.to_vec()),
         });
     }
-    // A position-independent program without a loader, or a loader: that one has a name of its own
-    // for others to ask for.
+    // A position-independent program without a loader, or a loader. A loader has a DT_SONAME.
     let named = || {
-        let table = part_of(PT_DYNAMIC, DYNAMIC)?;
+        let table = part_of(PT_DYNAMIC, MAX_DYNAMIC_BYTES)?;
         let tags =
             table.chunks_exact(16).filter_map(|entry| field(entry, 0)).map(u64::from_le_bytes);
         Some(tags.take_while(|tag| *tag != DT_NULL).any(|tag| tag == DT_SONAME))
     };
     if kind == ET_DYN && has(PT_DYNAMIC) && named()? {
-        return Some(Program::Library);
+        return Some(ProgramFormat::Library);
     }
-    Some(Program::Binary { loader: None })
+    Some(ProgramFormat::Binary { loader: None })
 }
 
 fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// A part of the file, from its head where that has it.
+/// A part of the file, from the bytes that are already read if possible.
 fn part(file: &impl AsFd, head: &[u8], offset: u64, length: usize) -> Option<Vec<u8>> {
     let start = usize::try_from(offset).ok()?;
     if let Some(known) = head.get(start..start.checked_add(length)?) {
@@ -150,20 +149,20 @@ mod tests {
     use super::*;
     use std::io::Write as _;
 
-    fn of(bytes: &[u8]) -> Result<Program, Errno> {
+    fn of(bytes: &[u8]) -> Result<ProgramFormat, Errno> {
         let fd = rustix::fs::memfd_create(c"program", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let mut file = std::fs::File::from(fd);
         file.write_all(bytes).unwrap();
-        Program::of(&file)
+        ProgramFormat::of(&file)
     }
 
-    fn interpreted(interpreter: &str, argument: Option<&str>) -> Result<Program, Errno> {
+    fn interpreted(interpreter: &str, argument: Option<&str>) -> Result<ProgramFormat, Errno> {
         let argument = argument.map(|text| text.as_bytes().to_vec());
-        Ok(Program::Script { interpreter: interpreter.into(), argument })
+        Ok(ProgramFormat::Script { interpreter: interpreter.into(), argument })
     }
 
     #[test]
-    fn a_first_line_is_read_as_the_kernel_reads_it() {
+    fn a_first_line_is_parsed_as_the_kernel_does() {
         for (text, expected) in [
             (&b"#!/bin/sh\n"[..], interpreted("/bin/sh", None)),
             (b"#!/bin/sh", interpreted("/bin/sh", None)),
@@ -184,22 +183,22 @@ mod tests {
             assert_eq!(of(text), expected, "{text:?}");
         }
         let long = [b"#!/bin/sh ".to_vec(), vec![b'x'; 300]].concat();
-        assert_eq!(of(&long), Ok(Program::Cut));
+        assert_eq!(of(&long), Ok(ProgramFormat::Cut));
     }
 
     #[test]
-    fn real_programs_are_told_apart() {
-        let at = |path: &str| Program::of(std::fs::File::open(path).unwrap());
-        let Ok(Program::Binary { loader: Some(loader) }) = at("/bin/ls") else {
+    fn the_format_of_real_programs_is_detected() {
+        let at = |path: &str| ProgramFormat::of(std::fs::File::open(path).unwrap());
+        let Ok(ProgramFormat::Binary { loader: Some(loader) }) = at("/bin/ls") else {
             panic!("ls has a loader")
         };
-        assert_eq!(at(std::str::from_utf8(&loader).unwrap()), Ok(Program::Library));
-        // This test: static, and position independent.
-        assert_eq!(at("/proc/self/exe"), Ok(Program::Binary { loader: None }));
+        assert_eq!(at(std::str::from_utf8(&loader).unwrap()), Ok(ProgramFormat::Library));
+        // This test is static and position independent.
+        assert_eq!(at("/proc/self/exe"), Ok(ProgramFormat::Binary { loader: None }));
     }
 
     #[test]
-    fn broken_headers_are_no_program_and_no_panic() {
+    fn broken_headers_are_an_error() {
         let whole = std::fs::read("/bin/true").unwrap();
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;
         for round in 0..4000 {

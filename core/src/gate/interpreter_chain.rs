@@ -1,5 +1,5 @@
-//! What the kernel brings to run when one file is executed: the file, and the interpreter of each
-//! `#!` line.
+//! The files that the kernel runs for one exec: the file itself, and the interpreter of each `#!`
+//! line.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -11,167 +11,177 @@ use rustix::io::Errno;
 use rustix::path::DecInt;
 
 use super::decide;
-use super::file_format::Program;
-use super::rules::File;
-use super::trusted_dirs::Places;
+use super::file_format::ProgramFormat;
+use super::rules::ExecFile;
+use super::trusted_dirs::TrustedDirs;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::original_shell;
 
-/// A script may be interpreted by a script, and so on.
-const NESTED: usize = 5;
+/// The interpreter of a script may be a script. The kernel's limit.
+const MAX_INTERPRETERS: usize = 5;
 
-/// A file, held open: its number can not become another's.
+/// An open file: its inode number can not be reused meanwhile.
 #[derive(Debug)]
-pub struct Link {
+pub struct ChainFile {
     pub named: Vec<u8>,
     pub real: Vec<u8>,
-    /// A real shell, below what was put over it: told by the path it had.
+    /// A real shell, below the program that is mounted over it. It is named by its former path.
     pub kept: bool,
-    /// What a `#!` line gives to it as its first argument.
+    /// The argument of its `#!` line.
     pub argument: Option<Vec<u8>>,
     pub file: OwnedFd,
     pub identity: Identity,
-    pub state: State,
-    /// No other name leads to it.
+    pub state: FileState,
+    /// The file has only one hard link.
     only: bool,
 }
 
-/// Which file the new program's first instruction has to be in.
+/// The file that must contain the first instruction of the new program.
 #[derive(Debug)]
-pub enum Entry {
-    /// In the one that was judged: nobody can write the program, and with it the name of another
-    /// loader.
+pub enum EntryPoint {
+    /// The judged file: no process can write the program, so its loader stays the same.
     Settled,
     /// The program has no loader.
     Program,
-    Loader(Rc<Link>),
+    Loader(Rc<ChainFile>),
 }
 
-/// Number, size and times of a file.
+/// Inode number, size and times of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct State([u64; 7]);
+pub struct FileState([u64; 7]);
 
 /// Why there is nothing to judge.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum ChainError {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
-    /// What can not be seen is not let through.
+    /// The file can not be read, so the exec is denied.
     Unseen { named: Vec<u8>, why: &'static str },
 }
 
-impl From<Errno> for Broken {
-    fn from(errno: Errno) -> Broken {
-        Broken::Fails(errno)
+impl From<Errno> for ChainError {
+    fn from(errno: Errno) -> ChainError {
+        ChainError::Fails(errno)
     }
 }
 
-/// What is known of files that were executed.
+/// Facts about files that were executed.
 #[derive(Default)]
-pub struct Known {
-    /// By their state: a file that was changed is another one. If one was changed and looks the
-    /// same, what it does is not what is expected, and that is seen at the exec stop.
-    programs: HashMap<State, Program>,
-    /// Loaders start any file under their own name. Those that programs name are known by what they
-    /// are.
-    loaders: Vec<Loader>,
-    /// Our own descriptors in /proc: what is open there has its path.
+pub struct KnownPrograms {
+    /// By their state: a changed file has another state. If a changed file has the same state, the
+    /// exec stop finds the difference.
+    programs: HashMap<FileState, ProgramFormat>,
+    /// A loader starts any file under its own name. Loaders that programs name are known by their
+    /// inode.
+    loaders: Vec<KnownLoader>,
+    /// The supervisor's own descriptors in /proc: their links are the paths of open files.
     descriptors: Option<OwnedFd>,
 }
 
-/// What a program names as its loader: the kernel starts that, and no rule is asked.
+/// A loader that a program names: the kernel starts it, and no rule applies to it.
 #[derive(Clone)]
-struct Loader {
-    link: Rc<Link>,
+struct KnownLoader {
+    link: Rc<ChainFile>,
     flaw: Option<&'static str>,
 }
 
-/// How the one that executes opens a path.
-pub type Open<'a> = &'a dyn Fn(&[u8]) -> Result<OwnedFd, Errno>;
+/// Opens a path as the caller would.
+pub type OpenPath<'a> = &'a dyn Fn(&[u8]) -> Result<OwnedFd, Errno>;
 
-/// The file that is asked for.
-pub struct Start {
+/// The requested file.
+pub struct RequestedFile {
     pub named: Vec<u8>,
     pub file: OwnedFd,
-    /// By a descriptor it may have no path that an interpreter could open.
+    /// The file of a descriptor may have no path that an interpreter could open.
     pub by_descriptor: bool,
 }
 
-/// Into `chain`: the file that was asked for, then the interpreter of each `#!` line. The last is
-/// the one that runs.
+/// Adds to `chain`: the requested file, then the interpreter of each `#!` line. The last one runs.
 pub fn follow(
-    start: Start,
-    open: Open<'_>,
-    places: Option<&Places>,
-    known: &mut Known,
-    chain: &mut Vec<Link>,
-) -> Result<Entry, Broken> {
-    let Start { mut named, mut file, by_descriptor } = start;
+    start: RequestedFile,
+    open: OpenPath<'_>,
+    places: Option<&TrustedDirs>,
+    known: &mut KnownPrograms,
+    chain: &mut Vec<ChainFile>,
+) -> Result<EntryPoint, ChainError> {
+    let RequestedFile { mut named, mut file, by_descriptor } = start;
     let mut argument = None;
     loop {
-        let link = Link::of(named, argument, file, known.descriptors()?)?;
-        let unseen = |why| Broken::Unseen { named: link.real.clone(), why };
+        let link = ChainFile::of(named, argument, file, known.descriptors()?)?;
+        let unseen = |why| ChainError::Unseen { named: link.real.clone(), why };
         let program = match known.programs.get(&link.state) {
             Some(program) => program.clone(),
             None => {
                 let content = link.content().map_err(|_| unseen("it can not be read"))?;
-                let program = Program::of(&content)?;
+                let program = ProgramFormat::of(&content)?;
                 known.remember(&link, &program);
                 program
             }
         };
-        if program == Program::Library || known.is_loader(&link) {
+        if program == ProgramFormat::Library || known.is_loader(&link) {
             return Err(unseen("it is a loader, which starts any file under its own name"));
         }
         match program {
-            Program::Script { .. } if by_descriptor => {
+            ProgramFormat::Script { .. } if by_descriptor => {
                 return Err(unseen("it is a script without a path"));
             }
-            Program::Script { .. } if chain.len() == NESTED => return Err(Errno::LOOP.into()),
-            Program::Script { interpreter, argument: told } => {
+            ProgramFormat::Script { .. } if chain.len() == MAX_INTERPRETERS => {
+                return Err(Errno::LOOP.into());
+            }
+            ProgramFormat::Script { interpreter, argument: told } => {
                 chain.push(link);
                 file = open(&interpreter).map_err(through_descriptor(&interpreter))?;
                 (named, argument) = (interpreter, told);
             }
-            Program::Cut => return Err(unseen("its first line is longer than the kernel reads")),
-            Program::Binary { loader: Some(named) } => {
+            ProgramFormat::Cut => {
+                return Err(unseen("its first line is longer than the kernel reads"));
+            }
+            ProgramFormat::Binary { loader: Some(named) } => {
                 let settled = link.is_settled(places);
                 let loader = known.loader(&named, open, places, settled)?;
                 if let Some(flaw) = loader.flaw {
                     return Err(unseen(flaw));
                 }
                 chain.push(link);
-                return Ok(if settled { Entry::Settled } else { Entry::Loader(loader.link) });
+                return Ok(if settled {
+                    EntryPoint::Settled
+                } else {
+                    EntryPoint::Loader(loader.link)
+                });
             }
-            Program::Binary { loader: None } | Program::Library => {
+            ProgramFormat::Binary { loader: None } | ProgramFormat::Library => {
                 let settled = link.is_settled(places);
                 chain.push(link);
-                return Ok(if settled { Entry::Settled } else { Entry::Program });
+                return Ok(if settled { EntryPoint::Settled } else { EntryPoint::Program });
             }
         }
     }
 }
 
-/// Either a way through a descriptor, or too many links: both are refused.
-pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
+/// Either a path through a descriptor, or too many links: both are denied.
+pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> ChainError {
     move |errno| match errno {
-        Errno::LOOP => Broken::Unseen {
+        Errno::LOOP => ChainError::Unseen {
             named: path.to_vec(),
             why: "the way to it leads through a descriptor, or in a circle",
         },
-        // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
+        // In the sandbox's own /proc the supervisor has no pid, and `self` leads nowhere.
         Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
-            Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
+            ChainError::Unseen {
+                named: path.to_vec(),
+                why: "the way to it leads through a descriptor",
+            }
         }
-        Errno::STALE => {
-            Broken::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" }
-        }
-        errno => Broken::Fails(errno),
+        Errno::STALE => ChainError::Unseen {
+            named: path.to_vec(),
+            why: "the directory it begins in has no path",
+        },
+        errno => ChainError::Fails(errno),
     }
 }
 
-impl Known {
+impl KnownPrograms {
     fn descriptors(&mut self) -> Result<&OwnedFd, Errno> {
         const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let opened = match self.descriptors.take() {
@@ -181,25 +191,25 @@ impl Known {
         Ok(self.descriptors.insert(opened))
     }
 
-    fn remember(&mut self, link: &Link, program: &Program) {
-        const MOST_PROGRAMS: usize = 1024;
-        if self.programs.len() >= MOST_PROGRAMS {
+    fn remember(&mut self, link: &ChainFile, program: &ProgramFormat) {
+        const MAX_PROGRAMS: usize = 1024;
+        if self.programs.len() >= MAX_PROGRAMS {
             self.programs.clear();
         }
         self.programs.insert(link.state, program.clone());
     }
 
-    /// With what is wrong with it. What is right stays so: nobody can write it, or turn the way to
-    /// it. But the host may put a new one there, and where it will be compared with what the kernel
-    /// takes (not `settled`), that has to be seen.
+    /// Looks up a loader, with its error. A trusted loader stays trusted: no command can write it
+    /// or change its path. But the host may replace it. If the exec stop compares the loader (not
+    /// `settled`), it is looked up again.
     fn loader(
         &mut self,
         named: &[u8],
-        open: Open<'_>,
-        places: Option<&Places>,
+        open: OpenPath<'_>,
+        places: Option<&TrustedDirs>,
         settled: bool,
-    ) -> Result<Loader, Broken> {
-        const MOST_LOADERS: usize = 64;
+    ) -> Result<KnownLoader, ChainError> {
+        const MAX_LOADERS: usize = 64;
         let known = self.loaders.iter().position(|loader| loader.link.named == named);
         if let Some(index) = known
             && settled
@@ -212,11 +222,11 @@ impl Known {
         {
             return Ok(self.loaders[index].clone());
         }
-        let link = Link::of(named.to_vec(), None, file, self.descriptors()?)?;
+        let link = ChainFile::of(named.to_vec(), None, file, self.descriptors()?)?;
         let is_one = link
             .content()
-            .and_then(Program::of)
-            .is_ok_and(|program| program == Program::Library || link.is_called_loader());
+            .and_then(ProgramFormat::of)
+            .is_ok_and(|program| program == ProgramFormat::Library || link.is_called_loader());
         let flaw = if !named.starts_with(b"/") {
             Some("its loader has no whole path")
         } else if !is_one {
@@ -228,29 +238,29 @@ impl Known {
         } else {
             None
         };
-        let loader = Loader { link: Rc::new(link), flaw };
+        let loader = KnownLoader { link: Rc::new(link), flaw };
         match known {
             Some(index) => self.loaders[index] = loader.clone(),
-            None if self.loaders.len() < MOST_LOADERS => self.loaders.push(loader.clone()),
+            None if self.loaders.len() < MAX_LOADERS => self.loaders.push(loader.clone()),
             None => {}
         }
         Ok(loader)
     }
 
-    fn is_loader(&self, link: &Link) -> bool {
+    fn is_loader(&self, link: &ChainFile) -> bool {
         link.is_called_loader()
             || self.loaders.iter().any(|loader| loader.link.identity == link.identity)
     }
 }
 
-impl Link {
-    /// `descriptors`: our own in /proc.
+impl ChainFile {
+    /// `descriptors`: the supervisor's own, in /proc.
     fn of(
         named: Vec<u8>,
         argument: Option<Vec<u8>>,
         file: OwnedFd,
         descriptors: &OwnedFd,
-    ) -> Result<Link, Errno> {
+    ) -> Result<ChainFile, Errno> {
         let stat = rustix::fs::fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -263,12 +273,12 @@ impl Link {
         let (real, kept) = original_shell(&found)
             .map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
         let (identity, state, only) =
-            (Identity::from(&stat), State::from(&stat), stat.st_nlink == 1);
-        Ok(Link { named, real, kept, argument, identity, state, only, file })
+            (Identity::from(&stat), FileState::from(&stat), stat.st_nlink == 1);
+        Ok(ChainFile { named, real, kept, argument, identity, state, only, file })
     }
 
-    pub fn as_file(&self) -> File<'_> {
-        File { named: &self.named, real: &self.real, argument: self.argument.as_deref() }
+    pub fn as_file(&self) -> ExecFile<'_> {
+        ExecFile { named: &self.named, real: &self.real, argument: self.argument.as_deref() }
     }
 
     pub fn digest(&self, deadline: Option<Instant>) -> Result<[u8; 32], String> {
@@ -281,12 +291,12 @@ impl Link {
             || name == b"libc.so"
     }
 
-    /// No command can write it, by this name or by another.
-    fn is_settled(&self, places: Option<&Places>) -> bool {
+    /// Can no command write the file, under any of its names?
+    fn is_settled(&self, places: Option<&TrustedDirs>) -> bool {
         self.only && places.is_some_and(|places| places.keep(&self.real))
     }
 
-    /// It is a regular file, so opening it does nothing to it.
+    /// Opens the file for reading. It is a regular file, so this has no side effect.
     pub fn content(&self) -> Result<OwnedFd, Errno> {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -298,9 +308,9 @@ impl Link {
     }
 }
 
-impl From<&Stat> for State {
-    fn from(stat: &Stat) -> State {
-        State([
+impl From<&Stat> for FileState {
+    fn from(stat: &Stat) -> FileState {
+        FileState([
             stat.st_dev,
             stat.st_ino,
             stat.st_size as u64,

@@ -1,9 +1,9 @@
-//! Which file a process has mapped at an address: the file whose code it is about to run.
+//! Which file a process has mapped at an address: the file whose code it runs next.
 //!
-//! The file itself (`/proc/PID/map_files`) is shown to nobody but root. What `/proc/PID/maps` says
-//! of it are the numbers of a file system, which on btrfs and overlayfs are not those of stat(2),
-//! and on btrfs not its alone. So we map the file that it should be, and both have to look the
-//! same, path and all.
+//! Only root may open the file itself (`/proc/PID/map_files`). The numbers in `/proc/PID/maps` are
+//! those of a file system. On btrfs and overlayfs they differ from stat(2), and on btrfs several
+//! files share them. So the supervisor maps the expected file too, and compares both lines, with
+//! their paths.
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -13,21 +13,21 @@ use rustix::io::Errno;
 
 use crate::kernel::sys::Page;
 
-/// Whoever has started a program may rename it or remove it from one look to the next.
-const LOOKS: usize = 50;
+/// The program's starter may rename or remove it between two reads.
+const MAX_LOOKS: usize = 50;
 
-/// A file as the kernel writes of it.
+/// A file as /proc/PID/maps shows it.
 #[derive(Debug, PartialEq, Eq)]
-struct Mapped {
+struct MappedFile {
     device: Vec<u8>,
     inode: Vec<u8>,
     path: Vec<u8>,
 }
 
-/// `own`: directory of the process in /proc.
+/// `own`: the directory of the process in /proc.
 pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errno> {
     let page = Page::of(file.as_fd())?;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_LOOKS {
         let Some(found) = mapped(&own, c"maps", address)? else { return Ok(false) };
         match mapped(rustix::fs::CWD, c"/proc/self/maps", page.address())? {
             Some(wanted) if found == wanted => return Ok(true),
@@ -38,13 +38,13 @@ pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errn
     Ok(false)
 }
 
-/// None: no file lies there.
-fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, Errno> {
-    const READ: usize = 4096;
+/// None: no file is mapped there.
+fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<MappedFile>, Errno> {
+    const READ_BYTES: usize = 4096;
     let maps = rustix::fs::openat(dir, maps, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut text = Vec::with_capacity(READ);
+    let mut text = Vec::with_capacity(READ_BYTES);
     loop {
-        // Only whole lines are known.
+        // Only whole lines are parsed.
         let known = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         if let Some(found) =
             text[..known].split(|byte| *byte == b'\n').find_map(|line| file_at(line, address))
@@ -53,7 +53,7 @@ fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, E
         }
         text.drain(..known);
         let start = text.len();
-        text.resize(start + READ, 0);
+        text.resize(start + READ_BYTES, 0);
         let count = rustix::io::read(&maps, &mut text[start..])?;
         if count == 0 {
             return Ok(None);
@@ -62,19 +62,19 @@ fn mapped(dir: impl AsFd, maps: &CStr, address: u64) -> Result<Option<Mapped>, E
     }
 }
 
-/// What the line about an address says; Some(None): that is no file's.
-fn file_at(line: &[u8], address: u64) -> Option<Option<Mapped>> {
+/// The file of the line about an address. Some(None): no file is mapped there.
+fn file_at(line: &[u8], address: u64) -> Option<Option<MappedFile>> {
     let mut columns = line.splitn(5, |byte| *byte == b' ');
     let (start, end) = std::str::from_utf8(columns.next()?).ok()?.split_once('-')?;
     let number = |text| u64::from_str_radix(text, 16).ok();
     if !(number(start)?..number(end)?).contains(&address) {
         return None;
     }
-    // Behind rights and offset.
+    // After rights and offset.
     let (device, rest) = (columns.nth(2)?, columns.next()?);
     let inode = rest.split(|byte| *byte == b' ').next()?;
     let path = rest[inode.len()..].trim_ascii_start();
-    Some((inode != b"0").then(|| Mapped {
+    Some((inode != b"0").then(|| MappedFile {
         device: device.to_vec(),
         inode: inode.to_vec(),
         path: path.to_vec(),
@@ -91,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_about_its_addresses_and_says_which_file_it_is() {
+    fn a_maps_line_gives_addresses_and_file() {
         let line = b"7f29-7f2b r-xp 00001000 fe:00 42                     /a b (deleted)";
-        let file = Mapped {
+        let file = MappedFile {
             device: b"fe:00".to_vec(),
             inode: b"42".to_vec(),
             path: b"/a b (deleted)".to_vec(),
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_told_from_all_others_by_its_mapping() {
+    fn a_mapping_identifies_its_file() {
         let code = own as *const () as u64;
         assert_eq!(is_of(own(), code, File::open("/proc/self/exe").unwrap()), Ok(true));
         assert_eq!(is_of(own(), code, File::open("/bin/true").unwrap()), Ok(false));
@@ -128,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_found_behind_as_many_others_as_there_are() {
+    fn a_mapping_is_found_after_many_others() {
         let files: Vec<_> =
             ["/bin/true", "/proc/self/exe"].iter().map(|path| File::open(path).unwrap()).collect();
-        // No two that lie side by side become one.
+        // No two adjacent mappings merge.
         let pages: Vec<_> =
             (0..400).map(|number| Page::of(files[number % 2].as_fd()).unwrap()).collect();
         for (number, page) in pages.iter().enumerate().step_by(133) {

@@ -1,13 +1,13 @@
-//! The exec gate: which programs may be started, with which arguments.
+//! The exec gate: which programs may start, with which arguments.
 //!
-//! Every exec of the command and of all it starts waits here for an answer
-//! (kernel/seccomp_notify.rs). What it is about to do is worked out (gate/expected_exec.rs) and
-//! judged (gate/rules.rs); a person may be asked (approve/approver_process.rs). What is let through
-//! is traced for as long as the exec takes, because the kernel reads path and arguments once more,
-//! and they may have been changed: before the new program runs its first instruction it is compared
-//! with what was judged (gate/verify.rs), and killed if it differs.
+//! Every exec inside the sandbox waits here for an answer (`kernel/seccomp_notify.rs`). The gate
+//! reads what it is about to do (`gate/expected_exec.rs`) and judges it (`gate/rules.rs`). It may
+//! ask a person (`approve/approver_process.rs`). An allowed exec is traced until it is done,
+//! because the kernel reads path and arguments again, and they may have changed. Before the new
+//! program runs its first instruction, the gate compares it with what was judged
+//! (`gate/verify.rs`), and kills it if it differs.
 //!
-//! Nothing here waits: whoever is asked about stays parked while all others are served.
+//! Nothing here blocks: an exec that waits for a person stays pending while all others are served.
 
 pub mod argv_hosts;
 pub mod argv_text;
@@ -30,11 +30,13 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use self::expected_exec::{CallerView, Expected, Unexpected, Unseen};
-use self::interpreter_chain::{Link, State};
-use self::rules::{Cause, Exec, ExecDecision, File, Parent, RuleError, Rules};
-use self::shells::Shells;
-use self::trusted_dirs::Places;
+use self::expected_exec::{CallerView, ExpectedExec, NotJudged, UnseenCall};
+use self::interpreter_chain::{ChainFile, FileState};
+use self::rules::{
+    Cause, ExecDecision, ExecFile, ExecRequest, ExecRules, ParentProcess, RuleError,
+};
+use self::shells::InterceptedShells;
+use self::trusted_dirs::TrustedDirs;
 use crate::approve::approver_process;
 use crate::approve::open_questions::{Given, OpenQuestions};
 use crate::journal::event::exec::{self, ExecOutcome, ExecResult, Process};
@@ -45,37 +47,37 @@ use crate::plan::{self, Action, Plan, original_shell};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
-/// More questions than a person will answer; the files of each are held open.
-const MOST_ASKED: usize = 2048;
-const MOST_KEPT: usize = 1024;
-/// So long a question has to leave the screen.
-const TO_CLEAR: Duration = Duration::from_millis(500);
-/// Denials that are remembered for the process that met them.
-const MOST_DENIED: usize = 64;
-/// So often it is looked whether those who wait for a person are still there.
-const ROLL_CALL: Duration = Duration::from_secs(1);
+/// More than a person will answer. Each question keeps its files open.
+const MAX_OPEN_QUESTIONS: usize = 2048;
+const MAX_DIGESTS: usize = 1024;
+/// Time for a withdrawn question to leave the screen.
+const WITHDRAW_TIMEOUT: Duration = Duration::from_millis(500);
+/// Denials that are kept for the process that met them.
+const MAX_DENIALS: usize = 64;
+/// The interval between two checks whether the waiting processes still exist.
+const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-pub struct Gate {
+pub struct ExecGate {
     plan: plan::Gate,
-    rules: Rules,
-    /// None: files are not fenced.
-    places: Option<Places>,
-    sight: CallerView,
-    asked: Vec<ExecQuestion>,
-    /// What is in files that no command can write.
-    kept: RefCell<HashMap<State, [u8; 32]>>,
-    /// Let through, and not yet seen at the exec stop.
+    rules: ExecRules,
+    /// None: the plan does not restrict files.
+    places: Option<TrustedDirs>,
+    caller_view: CallerView,
+    pending: Vec<ExecQuestion>,
+    /// Digests of files that no command can write.
+    digests: RefCell<HashMap<FileState, [u8; 32]>>,
+    /// Allowed, and not yet at the exec stop.
     traced: Vec<Admitted>,
-    /// Other threads of processes that have one under way.
+    /// Other threads of processes whose exec is under way.
     queued: Vec<Admitted>,
-    /// What a person allowed for the whole run.
+    /// Execs that a person allowed for the whole run.
     allowed: HashSet<[u8; 32]>,
-    /// What a person denied last, and to which process. One that searches PATH comes again with the
-    /// same file by another name.
+    /// Execs that a person denied last, with the process. A process that searches PATH comes again
+    /// with the same file under another name.
     denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<ExecOutcome>,
-    shells: Shells,
-    /// The command, and who started it: one of us.
+    shells: InterceptedShells,
+    /// The command. One of Paddock's processes started it.
     command: Option<Process>,
 }
 
@@ -83,11 +85,11 @@ pub struct Gate {
 struct ExecQuestion {
     id: u64,
     call: Call,
-    expected: Expected,
+    expected: ExpectedExec,
     verdict: ExecDecision,
     since: Instant,
     deadline: Instant,
-    /// The time is over, and the question leaves the screen before the process goes on and writes
+    /// The time is over. The question has to leave the screen before the process goes on and writes
     /// there.
     withdrawn: bool,
 }
@@ -95,36 +97,36 @@ struct ExecQuestion {
 /// An exec that was allowed.
 struct Admitted {
     call: Call,
-    expected: Expected,
-    decision: Decision,
-    /// Its directory in /proc, looked for while the kernel works. None: it has ended.
+    expected: ExpectedExec,
+    decision: DecisionReason,
+    /// Its directory in /proc, opened while the kernel works. None: the process has ended.
     own: Option<OwnedFd>,
-    /// It was not what was judged, and is about to be dead.
+    /// It was not what was judged, and was killed.
     killed: bool,
 }
 
-/// Why it is allowed or denied.
+/// Why an exec is allowed or denied.
 #[derive(Clone, Debug)]
-struct Decision {
-    /// None: no rule, but the default or the gate itself.
+struct DecisionReason {
+    /// None: the default or the gate itself decided.
     rule: Option<usize>,
     reason: Option<String>,
-    /// Who was asked.
+    /// The approver that answered.
     by: Option<String>,
-    /// How long that took.
+    /// How long the answer took.
     asked_ms: Option<u64>,
 }
 
-impl Gate {
-    pub fn of(plan: &Plan) -> Result<Option<Gate>, RuleError> {
+impl ExecGate {
+    pub fn of(plan: &Plan) -> Result<Option<ExecGate>, RuleError> {
         let Some(requested) = &plan.gate else { return Ok(None) };
-        // There other files can stand in a program's place: its loader, for one.
+        // In nested namespaces other files can replace a program, or its loader.
         let nested = plan.seccomp.as_ref().is_none_or(|seccomp| seccomp.namespaces)
             || plan.namespaces.as_ref().is_some_and(|namespaces| namespaces.nested);
         if nested {
             return Err(RuleError::Namespaces);
         }
-        // By /proc/PID/mem, where ptrace is not asked.
+        // /proc/PID/mem writes memory without a ptrace call.
         let files = plan.files.as_ref();
         if !requested.trace
             && let Some(grant) = files
@@ -132,30 +134,30 @@ impl Gate {
         {
             return Err(RuleError::Proc(grant.path.clone()));
         }
-        let places = Places::of(plan);
-        let shells = Shells::of(plan);
-        let (plan, rules) = (requested.clone(), Rules::compile(requested)?);
-        // Where files are fenced nothing is mounted or pivoted, and where namespaces are denied
-        // chroot is too.
-        let sight = CallerView::new(places.is_some());
-        Ok(Some(Gate {
+        let places = TrustedDirs::of(plan);
+        let shells = InterceptedShells::of(plan);
+        let (plan, rules) = (requested.clone(), ExecRules::compile(requested)?);
+        // If the plan restricts files, nothing can be mounted or pivoted. If it denies namespaces,
+        // chroot is denied too.
+        let caller_view = CallerView::new(places.is_some());
+        Ok(Some(ExecGate {
             plan,
             rules,
             places,
-            sight,
-            asked: Vec::new(),
-            kept: RefCell::default(),
+            caller_view,
+            pending: Vec::new(),
+            digests: RefCell::default(),
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
-            denied: VecDeque::with_capacity(MOST_DENIED),
+            denied: VecDeque::with_capacity(MAX_DENIALS),
             decided: Vec::new(),
             shells,
             command: None,
         }))
     }
 
-    /// The command runs. Many questions need many descriptors.
+    /// The command runs. Many questions need many descriptors, so the limit is raised.
     pub fn settle(&self) {
         let limit = rustix::process::getrlimit(Resource::Nofile);
         let _ = rustix::process::setrlimit(
@@ -165,40 +167,45 @@ impl Gate {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let first = self.asked.iter().map(|asked| asked.deadline).min()?;
-        Some(first.min(Instant::now() + ROLL_CALL))
+        let first = self.pending.iter().map(|pending| pending.deadline).min()?;
+        Some(first.min(Instant::now() + WAITING_CHECK_INTERVAL))
     }
 
-    /// Somebody is on his way through, and we are told of it by SIGCHLD.
+    /// Is a process traced? SIGCHLD reports its stops.
     pub fn is_tracing(&self) -> bool {
         !self.traced.is_empty()
     }
 
-    /// The same, and nobody waits for a person.
+    /// The same, and no exec waits for a person.
     pub fn only_traces(&self) -> bool {
-        self.is_tracing() && self.asked.is_empty()
+        self.is_tracing() && self.pending.is_empty()
     }
 
     pub fn decided(&mut self) -> Vec<ExecOutcome> {
         std::mem::take(&mut self.decided)
     }
 
-    /// An exec arrived.
-    pub fn take(&mut self, listener: &Listener, call: Call, desk: &mut OpenQuestions) {
+    /// Handles an exec that has arrived.
+    pub fn take(&mut self, listener: &Listener, call: Call, questions: &mut OpenQuestions) {
         let arrived = Instant::now();
         let closely = self.command.is_none() || self.rules.name_callers();
-        let expected = Expected::of(&call, self.places.as_ref(), &mut self.sight, closely);
+        let expected =
+            ExpectedExec::of(&call, self.places.as_ref(), &mut self.caller_view, closely);
         if !listener.still_waits(&call) {
-            return; // whatever was read may have been another's
+            return; // the memory that was read may belong to another process
         }
         let mut expected = match expected {
             Ok(expected) => expected,
-            Err(Unexpected::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
-            Err(Unexpected::Unseen { call: unseen, why }) => {
-                let decision =
-                    Decision { rule: None, reason: Some(why.to_owned()), by: None, asked_ms: None };
-                let Unseen { exe, argv, cwd, process } = *unseen;
-                self.tell(process, exe, argv, cwd, ExecResult::Denied, decision);
+            Err(NotJudged::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
+            Err(NotJudged::Unseen { call: unseen, why }) => {
+                let decision = DecisionReason {
+                    rule: None,
+                    reason: Some(why.to_owned()),
+                    by: None,
+                    asked_ms: None,
+                };
+                let UnseenCall { exe, argv, cwd, process } = *unseen;
+                self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision);
                 return listener.answer(&call, Answer::Fail(Errno::ACCESS));
             }
         };
@@ -208,12 +215,12 @@ impl Gate {
                 Some(decision) => self.admit(listener, call, expected, decision),
                 None => {
                     expected.complete(call.thread);
-                    let reason = Some(shells::PAST.to_owned());
+                    let reason = Some(shells::REAL_SHELL_REASON.to_owned());
                     self.deny(
                         listener,
                         &call,
                         expected,
-                        Decision { rule: None, reason, by: None, asked_ms: None },
+                        DecisionReason { rule: None, reason, by: None, asked_ms: None },
                     );
                 }
             };
@@ -237,57 +244,58 @@ impl Gate {
                 let by = approved
                     .and_then(|rule| self.plan.approved.get(rule))
                     .map(|rule| rule.source.to_string());
-                self.admit(listener, call, expected, Decision { by, ..decision });
+                self.admit(listener, call, expected, DecisionReason { by, ..decision });
             }
             Action::Ask if self.allowed.contains(&expected.fingerprint()) => {
                 let by = Some("session".to_owned());
-                self.admit(listener, call, expected, Decision { by, ..decision });
+                self.admit(listener, call, expected, DecisionReason { by, ..decision });
             }
             Action::Ask if self.denied.contains(&(expected.pid, expected.fingerprint())) => {
                 let reason = Some("it was denied just now".to_owned());
-                self.deny(listener, &call, expected, Decision { reason, ..decision });
+                self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
             }
-            Action::Ask => self.ask(listener, call, expected, verdict, desk),
+            Action::Ask => self.ask(listener, call, expected, verdict, questions),
         }
     }
 
-    /// With the approval that answers, where it is a question.
+    /// Judges an exec. Returns also the approval that answers, if the decision is a question.
     fn judge(
         &self,
-        expected: &mut Expected,
+        expected: &mut ExpectedExec,
         command: Process,
         deadline: Instant,
     ) -> (ExecDecision, Option<usize>) {
         let digests = RefCell::new(Vec::new());
-        let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
+        let chain: Vec<ExecFile<'_>> = expected.chain.iter().map(ChainFile::as_file).collect();
         let parent = if self.rules.name_parents() {
             self.parent_of(expected.process(), command)
         } else {
             None
         };
         let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
-        let exec = Exec {
+        let exec = ExecRequest {
             chain: &chain,
             argv: &expected.arguments(),
             cwd: expected.cwd(),
             uid: expected.process().uid,
-            parent: parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
+            parent: parent.as_ref().map(|(exe, _)| ParentProcess { exe, argv: &parent_argv }),
             granted: self.places.as_ref().is_none_or(|places| places.hold_all(&expected.chain)),
             digest: &|index| {
                 let link = &expected.chain[index];
                 let found =
                     digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
-                if let Some(digest) = found.or_else(|| self.kept.borrow().get(&link.state).copied())
+                if let Some(digest) =
+                    found.or_else(|| self.digests.borrow().get(&link.state).copied())
                 {
                     return Ok(digest);
                 }
                 let digest = link.digest(Some(deadline))?;
                 if self.places.as_ref().is_some_and(|places| places.keep(&link.real)) {
-                    let mut kept = self.kept.borrow_mut();
-                    if kept.len() >= MOST_KEPT {
-                        kept.clear();
+                    let mut digests = self.digests.borrow_mut();
+                    if digests.len() >= MAX_DIGESTS {
+                        digests.clear();
                     }
-                    kept.insert(link.state, digest);
+                    digests.insert(link.state, digest);
                 } else {
                     digests.borrow_mut().push((index, digest));
                 }
@@ -300,10 +308,10 @@ impl Gate {
         (verdict, approved)
     }
 
-    /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.
+    /// The program and the arguments of the parent process. None: it has ended, or can not be read.
     fn parent_of(&self, process: Process, command: Process) -> Option<(Vec<u8>, Vec<u8>)> {
         if process.parent == command.parent && process.pid != command.pid {
-            return None; // an orphan, which one of us took in
+            return None; // an orphan, which a process of Paddock has adopted
         }
         let file = |name| format!("/proc/{}/{name}", process.parent);
         let exe = rustix::fs::readlink(file("exe"), Vec::new()).ok()?.into_bytes();
@@ -311,7 +319,7 @@ impl Gate {
         Some((exe, std::fs::read(file("cmdline")).ok()?))
     }
 
-    fn decision(&self, verdict: &ExecDecision) -> Decision {
+    fn decision(&self, verdict: &ExecDecision) -> DecisionReason {
         let own = |rule: usize| {
             self.plan.rules.get(rule).and_then(|rule| rule.reason.as_ref()).map(ToString::to_string)
         };
@@ -332,32 +340,44 @@ impl Gate {
                 (Some(*rule), Some(format!("it can not be judged: {why}")))
             }
         };
-        Decision { rule, reason, by: None, asked_ms: None }
+        DecisionReason { rule, reason, by: None, asked_ms: None }
     }
 
-    fn deny(&mut self, listener: &Listener, call: &Call, expected: Expected, decision: Decision) {
-        // While it waits, it is who it is.
-        self.told(expected, ExecResult::Denied, decision);
+    fn deny(
+        &mut self,
+        listener: &Listener,
+        call: &Call,
+        expected: ExpectedExec,
+        decision: DecisionReason,
+    ) {
+        // While the call waits, the pid stays the same process.
+        self.record(expected, ExecResult::Denied, decision);
         listener.answer(call, Answer::Fail(Errno::ACCESS));
     }
 
-    /// The call was seen to wait still.
-    fn admit(&mut self, listener: &Listener, call: Call, expected: Expected, decision: Decision) {
+    /// Allows an exec. The call was just seen to wait.
+    fn admit(
+        &mut self,
+        listener: &Listener,
+        call: Call,
+        expected: ExpectedExec,
+        decision: DecisionReason,
+    ) {
         self.shells.note(&expected, &decision);
         let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
-        // One at a time of each process. A thread that executes holds a lock that attaching to its
-        // siblings needs, and waits until they are buried, by us.
+        // One exec of each process at a time. A thread that execs holds a lock that the tracer
+        // needs for its siblings. It waits until the tracer has reaped them.
         let process = admitted.expected.pid;
         if self.traced.iter().any(|other| other.expected.pid == process) {
             return self.queued.push(admitted);
         }
         match trace::seize(call.thread) {
             Ok(()) => {
-                // It stays in its call, as the filter asked for; this takes hold when it comes back
-                // from there to the old program.
+                // The thread stays in its call, as the filter demands. The interrupt takes effect
+                // when the call returns to the old program.
                 let _ = trace::interrupt(call.thread);
                 listener.answer(&call, Answer::Continue);
-                // While the kernel works. It is ours: its number stays its own.
+                // Done while the kernel works. The process is traced, so its pid is not reused.
                 admitted.own = calling_process::directory_of(process).ok();
                 admitted.expected.process =
                     admitted.expected.process.or_else(|| Process::of(process).ok());
@@ -367,9 +387,9 @@ impl Gate {
                 admitted.expected.complete(call.thread);
                 listener.answer(&call, Answer::Continue);
                 let Admitted { expected, decision, .. } = admitted;
-                self.told(expected, ExecResult::Ran { verified: false }, decision);
+                self.record(expected, ExecResult::Ran { verified: false }, decision);
             }
-            Err(_) if !listener.still_waits(&call) => {} // it was killed
+            Err(_) if !listener.still_waits(&call) => {} // the process was killed
             Err(_) => {
                 let why = match expected_exec::is_traced(call.thread) {
                     false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
@@ -381,7 +401,7 @@ impl Gate {
                     listener,
                     &call,
                     admitted.expected,
-                    Decision { reason, ..admitted.decision },
+                    DecisionReason { reason, ..admitted.decision },
                 );
             }
         }
@@ -391,20 +411,20 @@ impl Gate {
         &mut self,
         listener: &Listener,
         call: Call,
-        expected: Expected,
+        expected: ExpectedExec,
         verdict: ExecDecision,
-        desk: &mut OpenQuestions,
+        questions: &mut OpenQuestions,
     ) {
-        let asked = if self.asked.len() < MOST_ASKED {
-            self.question(&expected, &verdict, desk)
+        let pending = if self.pending.len() < MAX_OPEN_QUESTIONS {
+            self.question(&expected, &verdict, questions)
         } else {
             Err("too many questions wait for an answer".to_owned())
         };
-        match asked {
+        match pending {
             Ok(id) => {
                 let since = Instant::now();
                 let deadline = since + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.asked.push(ExecQuestion {
+                self.pending.push(ExecQuestion {
                     id,
                     call,
                     expected,
@@ -417,16 +437,16 @@ impl Gate {
             Err(why) => {
                 let decision = self.decision(&verdict);
                 let reason = Some(format!("nobody could be asked: {why}"));
-                self.deny(listener, &call, expected, Decision { reason, ..decision });
+                self.deny(listener, &call, expected, DecisionReason { reason, ..decision });
             }
         }
     }
 
     fn question(
         &mut self,
-        expected: &Expected,
+        expected: &ExpectedExec,
         verdict: &ExecDecision,
-        desk: &mut OpenQuestions,
+        questions: &mut OpenQuestions,
     ) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
@@ -436,7 +456,7 @@ impl Gate {
             _ => None,
         };
         let decision = self.decision(verdict);
-        desk.ask(&approver_process::Question::Exec(approver_process::Exec {
+        questions.ask(&approver_process::Question::Exec(approver_process::Exec {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),
@@ -450,36 +470,37 @@ impl Gate {
         }))
     }
 
-    /// Looks after everybody who is on his way or waits.
-    pub fn turn(&mut self, listener: &Listener, desk: &mut OpenQuestions) {
-        self.look_at_traced(listener);
-        if self.asked.is_empty() {
+    /// Serves all traced and pending execs.
+    pub fn turn(&mut self, listener: &Listener, questions: &mut OpenQuestions) {
+        self.check_traced(listener);
+        if self.pending.is_empty() {
             return;
         }
         for Given { id, answer, by } in
-            desk.given(|id| self.asked.iter().any(|asked| asked.id == id))
+            questions.given(|id| self.pending.iter().any(|pending| pending.id == id))
         {
             self.answered(listener, id, answer, by);
         }
-        if desk.is_deserted() {
-            self.dismiss(listener, |_| true, "whoever was asked is gone", desk);
+        if questions.is_deserted() {
+            self.dismiss(listener, |_| true, "whoever was asked is gone", questions);
         }
         let now = Instant::now();
         let gone: Vec<u64> = self
-            .asked
+            .pending
             .iter()
-            .filter(|asked| !listener.still_waits(&asked.call))
-            .map(|asked| asked.id)
+            .filter(|pending| !listener.still_waits(&pending.call))
+            .map(|pending| pending.id)
             .collect();
-        gone.iter().for_each(|id| desk.withdraw(*id));
-        self.asked.retain(|asked| !gone.contains(&asked.id));
+        gone.iter().for_each(|id| questions.withdraw(*id));
+        self.pending.retain(|pending| !gone.contains(&pending.id));
         let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
-        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn)
+        for pending in
+            self.pending.iter_mut().filter(|pending| pending.deadline <= now && !pending.withdrawn)
         {
-            desk.withdraw(asked.id);
-            (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
+            questions.withdraw(pending.id);
+            (pending.withdrawn, pending.deadline) = (true, now + WITHDRAW_TIMEOUT);
         }
-        self.dismiss(listener, |asked| asked.deadline <= now, &late, desk);
+        self.dismiss(listener, |pending| pending.deadline <= now, &late, questions);
     }
 
     fn answered(
@@ -489,13 +510,16 @@ impl Gate {
         answer: approver_process::Answer,
         by: String,
     ) {
-        let Some(index) = self.asked.iter().position(|asked| asked.id == id) else { return };
-        let ExecQuestion { call, expected, verdict, since, .. } = self.asked.swap_remove(index);
+        let Some(index) = self.pending.iter().position(|pending| pending.id == id) else { return };
+        let ExecQuestion { call, expected, verdict, since, .. } = self.pending.swap_remove(index);
         if !listener.still_waits(&call) {
             return;
         }
-        let decision =
-            Decision { by: Some(by), asked_ms: Some(elapsed_ms(since)), ..self.decision(&verdict) };
+        let decision = DecisionReason {
+            by: Some(by),
+            asked_ms: Some(elapsed_ms(since)),
+            ..self.decision(&verdict)
+        };
         if answer == approver_process::Answer::Session {
             self.allowed.insert(expected.fingerprint());
         }
@@ -504,7 +528,7 @@ impl Gate {
                 self.admit(listener, call, expected, decision)
             }
             approver_process::Answer::Deny => {
-                self.denied.truncate(MOST_DENIED - 1);
+                self.denied.truncate(MAX_DENIALS - 1);
                 self.denied.push_front((expected.pid, expected.fingerprint()));
                 self.deny(listener, &call, expected, decision);
             }
@@ -516,27 +540,27 @@ impl Gate {
         listener: &Listener,
         which: impl Fn(&ExecQuestion) -> bool,
         why: &str,
-        desk: &mut OpenQuestions,
+        questions: &mut OpenQuestions,
     ) {
-        let (dismissed, kept) = std::mem::take(&mut self.asked).into_iter().partition(which);
-        self.asked = kept;
+        let (dismissed, digests) = std::mem::take(&mut self.pending).into_iter().partition(which);
+        self.pending = digests;
         let dismissed: Vec<ExecQuestion> = dismissed;
         for ExecQuestion { id, call, expected, verdict, since, .. } in dismissed {
-            desk.withdraw(id);
+            questions.withdraw(id);
             let (reason, asked_ms) = (Some(why.to_owned()), Some(elapsed_ms(since)));
-            let decision = Decision { reason, asked_ms, ..self.decision(&verdict) };
+            let decision = DecisionReason { reason, asked_ms, ..self.decision(&verdict) };
             self.deny(listener, &call, expected, decision);
         }
     }
 
-    fn look_at_traced(&mut self, listener: &Listener) {
+    fn check_traced(&mut self, listener: &Listener) {
         let numbers: Vec<(u32, u32)> =
             self.traced.iter().map(|traced| (traced.call.thread, traced.expected.pid)).collect();
         for (thread, process) in numbers {
             let found = trace::look(thread);
             let is_there = found.is_ok();
-            // A thread that executes a program takes over the number of the process, which is none
-            // of ours until then.
+            // A thread that execs takes over the pid of its process. This pid is not traced until
+            // then.
             let (pid, found) = match found {
                 Ok(None) | Err(Errno::CHILD) if process != thread => {
                     (process, trace::look(process))
@@ -544,7 +568,7 @@ impl Gate {
                 found => (thread, found),
             };
             match found {
-                Ok(Some(traced)) => self.heard_of(listener, pid, traced),
+                Ok(Some(traced)) => self.handle_trace_stop(listener, pid, traced),
                 Ok(None) => {}
                 Err(_) if is_there => {}
                 Err(_) => self.ended(listener, thread),
@@ -552,13 +576,13 @@ impl Gate {
         }
     }
 
-    fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {
+    fn handle_trace_stop(&mut self, listener: &Listener, pid: u32, traced: Traced) {
         match traced {
             Traced::Executed { former } => {
                 let Some(index) =
                     self.traced.iter().position(|admitted| admitted.call.thread == former)
                 else {
-                    return kill(pid); // nobody let it through
+                    return kill(pid); // the gate has not allowed it
                 };
                 let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
                 let Admitted { expected, own, .. } = &mut self.traced[index];
@@ -566,14 +590,14 @@ impl Gate {
                     expected,
                     pid,
                     own.as_ref(),
-                    &mut self.sight.memory,
+                    &mut self.caller_view.memory,
                     deadline,
                 );
                 match difference {
                     None if trace::detach(pid).is_ok() => {
                         self.leave(listener, index, ExecResult::Ran { verified: true })
                     }
-                    // From now on it is known by the number it dies with.
+                    // From now on it has the pid that it dies with.
                     _ if !trace::is_stopped(pid) => self.traced[index].call.thread = pid,
                     None => {
                         kill(pid);
@@ -590,7 +614,14 @@ impl Gate {
                         let argv = admitted.expected.argv.clone();
                         let (exe, decision) =
                             (admitted.expected.exe().to_vec(), admitted.decision.clone());
-                        self.tell(process, exe, argv, cwd, ExecResult::Attack(what), decision);
+                        self.record_exec(
+                            process,
+                            exe,
+                            argv,
+                            cwd,
+                            ExecResult::Attack(what),
+                            decision,
+                        );
                     }
                 }
             }
@@ -599,7 +630,7 @@ impl Gate {
                 if let Some(index) = index {
                     self.traced[index].expected.complete(pid);
                 }
-                // One that was killed meanwhile is ours until it is buried.
+                // A process that was killed meanwhile stays traced until it is reaped.
                 if trace::detach(pid).is_ok()
                     && let Some(index) = index
                 {
@@ -613,7 +644,7 @@ impl Gate {
         }
     }
 
-    /// A traced one is dead and buried.
+    /// A traced process has ended and was reaped.
     fn ended(&mut self, listener: &Listener, pid: u32) {
         let is_it =
             |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
@@ -622,12 +653,12 @@ impl Gate {
         }
     }
 
-    /// It is through, or will never be; the next one of its process has its turn.
+    /// The exec has succeeded or failed. The next exec of its process starts.
     fn leave(&mut self, listener: &Listener, index: usize, outcome: ExecResult) {
         let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
         let process = expected.pid;
         if !killed {
-            self.told(expected, outcome, decision);
+            self.record(expected, outcome, decision);
         }
         while !self.traced.iter().any(|traced| traced.expected.pid == process)
             && let Some(index) =
@@ -640,23 +671,23 @@ impl Gate {
         }
     }
 
-    fn told(&mut self, expected: Expected, outcome: ExecResult, decision: Decision) {
+    fn record(&mut self, expected: ExpectedExec, outcome: ExecResult, decision: DecisionReason) {
         let (exe, process, cwd) =
             (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
-        let Expected { argv, .. } = expected;
-        self.tell(process, exe, argv, cwd, outcome, decision);
+        let ExpectedExec { argv, .. } = expected;
+        self.record_exec(process, exe, argv, cwd, outcome, decision);
     }
 
-    fn tell(
+    fn record_exec(
         &mut self,
         process: Process,
         exe: Vec<u8>,
         argv: Vec<u8>,
         cwd: Vec<u8>,
         outcome: ExecResult,
-        decision: Decision,
+        decision: DecisionReason,
     ) {
-        let Decision { rule, reason, by, asked_ms } = decision;
+        let DecisionReason { rule, reason, by, asked_ms } = decision;
         let rule =
             rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
         let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));

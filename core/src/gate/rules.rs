@@ -1,12 +1,12 @@
-//! The rules of the gate: one exec in, one verdict out. Pure: what has to be read of a process or a
-//! file is handed in.
+//! The rules of the gate: one exec in, one decision out. Pure: facts about a process or a file are
+//! arguments.
 //!
-//! The first rule that matches decides; a rule matches if all its keys do. A program has more than
-//! one name: the file it is, the path it was asked for by, its first argument, the interpreters
-//! that run it. So a key holds surely, not at all, or partly: by some name but not by the one that
-//! counts. What lets a program through has to hold surely; what stops or asks holds as soon as it
-//! does so partly. (Three values after Kleene: `_not` exchanges the outer two, and a rule is as
-//! sure as its least sure key.)
+//! The first rule that matches decides. A rule matches if all its keys do. A program has several
+//! names: its file, the path that was requested, its first argument, and the interpreters that run
+//! it. So a key holds surely, not at all, or partly: by some name but not by the one that counts. A
+//! rule that allows has to hold surely. A rule that denies or asks applies if it holds partly.
+//! (Three values after Kleene: `_not` exchanges the outer two, and a rule is as sure as its least
+//! sure key.)
 
 #[cfg(test)]
 mod tests;
@@ -15,49 +15,49 @@ use std::cell::OnceCell;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 
-use super::argv_hosts::{self, Pattern};
+use super::argv_hosts::{self, HostPattern};
 use super::argv_text;
-use crate::files::patterns::{Globs, NamesError};
+use crate::files::patterns::{Globs, NamePatternsError};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Action, Gate, Key};
 
-/// Memory for one compiled expression: some thousand letters of a usual one.
-const REGEX_SIZE: usize = 1 << 20;
+/// Memory for one compiled expression: enough for some thousand usual letters.
+const MAX_REGEX_BYTES: usize = 1 << 20;
 
-/// Programs that are many: which one, says the first argument or, if that names themselves, the
-/// second.
+/// Multi-call programs: the first argument selects the applet, or the second if the first is the
+/// program itself.
 const MULTI_CALL: [&[u8]; 3] = [b"busybox", b"coreutils", b"toybox"];
 
-/// What a process asks the kernel to start.
-pub struct Exec<'a> {
-    /// Every file that this exec brings to run: the one asked for, then the interpreter of each
-    /// `#!` line. At least one.
-    pub chain: &'a [File<'a>],
+/// An exec that a process requests.
+pub struct ExecRequest<'a> {
+    /// Every file that this exec runs: the requested one, then the interpreter of each `#!` line.
+    /// At least one.
+    pub chain: &'a [ExecFile<'a>],
     pub argv: &'a [&'a [u8]],
     pub cwd: &'a [u8],
     pub uid: u32,
     /// None: it has ended, or can not be read.
-    pub parent: Option<Parent<'a>>,
-    /// Every file of the chain lies where programs are granted and the command can not write
-    /// (gate/trusted_dirs.rs).
+    pub parent: Option<ParentProcess<'a>>,
+    /// Every file of the chain is in a directory that is granted for execution and that no command
+    /// can write (`gate/trusted_dirs.rs`).
     pub granted: bool,
-    /// The SHA-256 of a file of the chain, by its index: asked only by rules that need it.
+    /// The SHA-256 of a file of the chain, by its index. Only rules that need it ask for it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,
 }
 
 #[derive(Clone, Copy)]
-pub struct File<'a> {
-    /// The path as the process or the `#!` line has it; empty where a descriptor alone was given.
+pub struct ExecFile<'a> {
+    /// The path in the call or in the `#!` line. Empty if only a descriptor was given.
     pub named: &'a [u8],
-    /// Where that leads, after all links.
+    /// The resolved path.
     pub real: &'a [u8],
-    /// The one argument that the `#!` line gives to it.
+    /// The one argument of the `#!` line.
     pub argument: Option<&'a [u8]>,
 }
 
 #[derive(Clone, Copy)]
-pub struct Parent<'a> {
+pub struct ParentProcess<'a> {
     pub exe: &'a [u8],
     pub argv: &'a [&'a [u8]],
 }
@@ -66,8 +66,8 @@ pub struct Parent<'a> {
 pub struct ExecDecision {
     pub action: Action,
     pub cause: Cause,
-    /// The first rule that would have allowed it and held only partly. For people: it is what they
-    /// thought of.
+    /// The first rule that would have allowed it and held only partly. It is shown to people, who
+    /// often meant this rule.
     pub doubted: Option<usize>,
 }
 
@@ -75,11 +75,11 @@ pub struct ExecDecision {
 pub enum Cause {
     Rule(usize),
     Default,
-    /// By default it would be allowed, but the command could have made it.
+    /// The default would allow it, but the command could have made the program.
     NotGranted,
-    /// What it does can not be seen, or not be held to what was seen.
+    /// The exec can not be read, or can not be verified.
     Unseen(&'static str),
-    /// Judging took too long.
+    /// The judgement took too long.
     Late,
     /// The rule can not be judged.
     Error {
@@ -95,7 +95,7 @@ pub enum RuleError {
     #[error("the expressions of all rules together are too large")]
     Expressions,
     #[error("the rule \"{0}\" has a wrong pattern: {1}")]
-    Glob(Text, #[source] NamesError),
+    Glob(Text, #[source] NamePatternsError),
     #[error("the rule \"{0}\" has no SHA-256 where one should be")]
     Digest(Text),
     #[error("the rule \"{0}\" has no host where one should be")]
@@ -111,42 +111,42 @@ pub enum RuleError {
 }
 
 #[derive(Debug)]
-pub struct Rules {
-    rules: Vec<Rule>,
-    approved: Vec<Rule>,
-    patterns: Patterns,
+pub struct ExecRules {
+    rules: Vec<ExecRule>,
+    approved: Vec<ExecRule>,
+    patterns: RulePatterns,
     default: Action,
     on_error: Action,
     only_granted: bool,
 }
 
-/// What the keys of all rules look for: tried once for all of them, whichever rule asks.
+/// The patterns of all rules. Each is matched once for all rules.
 #[derive(Debug)]
-struct Patterns {
+struct RulePatterns {
     globs: Globs,
     expressions: RegexSet,
 }
 
 #[derive(Debug)]
-struct Rule {
+struct ExecRule {
     action: Action,
-    /// Those that can fail last: what another key rules out needs not be known.
-    keys: Vec<(bool, Test)>,
-    /// It says where the program lies or what is in it.
+    /// Keys that can fail come last: if another key excludes the rule, their answer is not needed.
+    keys: Vec<(bool, RuleTest)>,
+    /// The rule names the path or the content of the program.
     identifies: bool,
-    /// It is about interpreters too, with what they are told. One that says only what a program is
-    /// not, or is not told, would be about each.
+    /// The rule also applies to interpreters, with their arguments. A rule with only negated keys
+    /// would apply to every interpreter, so it does not.
     follows: bool,
 }
 
 #[derive(Debug)]
-enum Test {
+enum RuleTest {
     Exe(Vec<Text>),
     Basename(Vec<Text>),
     Glob(Vec<usize>),
     Argv(Vec<usize>),
     Contains(Vec<Text>),
-    HostIn(Vec<Pattern>),
+    HostIn(Vec<HostPattern>),
     Cwd(Vec<usize>),
     Uid(Vec<u32>),
     Sha256(Vec<[u8; 32]>),
@@ -180,40 +180,40 @@ impl Holds {
     }
 }
 
-/// An expression as the rules understand it; `Err` says what is wrong in one line.
+/// Compiles an expression for the rules. `Err` is one line about the error.
 pub fn regex(pattern: &[u8]) -> Result<Regex, String> {
     let pattern = std::str::from_utf8(pattern).map_err(|_| "it is not UTF-8".to_owned())?;
-    let built = RegexBuilder::new(pattern).unicode(false).size_limit(REGEX_SIZE).build();
+    let built = RegexBuilder::new(pattern).unicode(false).size_limit(MAX_REGEX_BYTES).build();
     built.map_err(|error| {
         let text = error.to_string();
-        // The crate draws the place over several lines and says last what it is.
+        // The crate's message has several lines. The last one is the error.
         text.lines().next_back().unwrap_or_default().trim_start_matches("error: ").to_owned()
     })
 }
 
 /// The patterns of the rules while they are read.
-struct Collected<'a> {
+struct CollectedPatterns<'a> {
     globs: Globs,
     /// With the name of the rule.
     expressions: Vec<(&'a Text, &'a Text)>,
 }
 
-impl Collected<'_> {
-    fn compile(self) -> Result<Patterns, RuleError> {
-        let Collected { globs, expressions } = self;
+impl CollectedPatterns<'_> {
+    fn compile(self) -> Result<RulePatterns, RuleError> {
+        let CollectedPatterns { globs, expressions } = self;
         let texts: Option<Vec<&str>> =
             expressions.iter().map(|(_, text)| std::str::from_utf8(text.as_bytes()).ok()).collect();
         let together = texts.and_then(|texts| {
             RegexSetBuilder::new(texts)
                 .unicode(false)
-                .size_limit(REGEX_SIZE * (1 + expressions.len()))
+                .size_limit(MAX_REGEX_BYTES * (1 + expressions.len()))
                 .build()
                 .ok()
         });
         if let Some(expressions) = together {
-            return Ok(Patterns { globs, expressions });
+            return Ok(RulePatterns { globs, expressions });
         }
-        // Which one is it?
+        // Find the one with the error.
         for (id, text) in &expressions {
             regex(text.as_bytes()).map_err(|why| RuleError::Regex((*id).clone(), why))?;
         }
@@ -221,39 +221,41 @@ impl Collected<'_> {
     }
 }
 
-impl Rules {
-    pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
-        let mut collected = Collected { globs: Globs::new(), expressions: Vec::new() };
+impl ExecRules {
+    pub fn compile(gate: &Gate) -> Result<ExecRules, RuleError> {
+        let mut collected = CollectedPatterns { globs: Globs::new(), expressions: Vec::new() };
         let rules = gate
             .rules
             .iter()
-            .map(|rule| Rule::compile(rule, &mut collected))
+            .map(|rule| ExecRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let approved = gate
             .approved
             .iter()
-            .map(|rule| Rule::compile(rule, &mut collected))
+            .map(|rule| ExecRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let patterns = collected.compile()?;
         let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
-        Ok(Rules { rules, approved, patterns, default, on_error, only_granted })
+        Ok(ExecRules { rules, approved, patterns, default, on_error, only_granted })
     }
 
-    /// Does one of them ask who started the program?
+    /// Does a rule ask for the parent process?
     pub fn name_parents(&self) -> bool {
-        let parental =
-            |(_, test): &(bool, Test)| matches!(test, Test::ParentExe(_) | Test::ParentArgv(_));
+        let parental = |(_, test): &(bool, RuleTest)| {
+            matches!(test, RuleTest::ParentExe(_) | RuleTest::ParentArgv(_))
+        };
         self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(parental))
     }
 
-    /// Does one of them ask where the process stands, or whose it is?
+    /// Does a rule ask for the working directory, or for the user?
     pub fn name_callers(&self) -> bool {
-        let own = |(_, test): &(bool, Test)| matches!(test, Test::Cwd(_) | Test::Uid(_));
+        let own =
+            |(_, test): &(bool, RuleTest)| matches!(test, RuleTest::Cwd(_) | RuleTest::Uid(_));
         self.name_parents()
             || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
     }
 
-    pub fn judge(&self, exec: &Exec<'_>) -> ExecDecision {
+    pub fn judge(&self, exec: &ExecRequest<'_>) -> ExecDecision {
         let readings = readings(exec, &self.patterns);
         let mut doubted = None;
         for (index, rule) in self.rules.iter().enumerate() {
@@ -286,45 +288,48 @@ impl Rules {
         ExecDecision { action: self.default, cause: Cause::Default, doubted }
     }
 
-    /// The approval that answers the question whether this may run, if there is one. What can not
-    /// be judged is not approved.
-    pub fn approves(&self, exec: &Exec<'_>) -> Option<usize> {
+    /// The approval that answers the question, if there is one. An exec that can not be judged is
+    /// not approved.
+    pub fn approves(&self, exec: &ExecRequest<'_>) -> Option<usize> {
         let readings = readings(exec, &self.patterns);
-        let surely = |rule: &Rule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
+        let surely = |rule: &ExecRule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
         self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
     }
 
-    /// It would allow by a name what the command could have made itself.
-    fn is_unplaced(&self, rule: &Rule, exec: &Exec<'_>) -> bool {
+    /// Would the rule allow, by a name alone, a program that the command could have made?
+    fn is_unplaced(&self, rule: &ExecRule, exec: &ExecRequest<'_>) -> bool {
         rule.action == Action::Allow && !rule.identifies && self.is_own(exec)
     }
 
-    /// The command could have made the program itself, and that matters.
-    fn is_own(&self, exec: &Exec<'_>) -> bool {
+    /// Could the command have made the program, and does that matter?
+    fn is_own(&self, exec: &ExecRequest<'_>) -> bool {
         self.only_granted && !exec.granted
     }
 }
 
-impl Rule {
-    fn compile<'a>(rule: &'a plan::Rule, patterns: &mut Collected<'a>) -> Result<Rule, RuleError> {
+impl ExecRule {
+    fn compile<'a>(
+        rule: &'a plan::Rule,
+        patterns: &mut CollectedPatterns<'a>,
+    ) -> Result<ExecRule, RuleError> {
         let mut keys = Vec::with_capacity(rule.matches.len());
         for one in &rule.matches {
-            keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, patterns)?));
+            keys.push((one.not, RuleTest::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
-        let places = |(not, test): &(bool, Test)| {
-            !not && matches!(test, Test::Exe(_) | Test::Glob(_) | Test::Sha256(_))
+        let places = |(not, test): &(bool, RuleTest)| {
+            !not && matches!(test, RuleTest::Exe(_) | RuleTest::Glob(_) | RuleTest::Sha256(_))
         };
-        let names = |(not, test): &(bool, Test)| !not && test.is_of_file();
+        let names = |(not, test): &(bool, RuleTest)| !not && test.is_of_file();
         let excludes =
-            |(not, test): &(bool, Test)| *not && (test.is_of_file() || test.is_of_arguments());
+            |(not, test): &(bool, RuleTest)| *not && (test.is_of_file() || test.is_of_arguments());
         let follows =
             rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
-        Ok(Rule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
+        Ok(ExecRule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
     }
 
-    /// In order: the exec as it is asked for, then as each interpreter gets it.
-    fn holds_in(&self, readings: &[Facts<'_, '_>]) -> Result<Holds, String> {
+    /// In order: the exec as it was requested, then as each interpreter gets it.
+    fn holds_in(&self, readings: &[ExecFacts<'_, '_>]) -> Result<Holds, String> {
         let mut held = Holds::No;
         for index in 0..if self.follows { readings.len() } else { readings.len().min(1) } {
             held = held.max(self.holds(readings, index)?);
@@ -335,12 +340,12 @@ impl Rule {
         Ok(held)
     }
 
-    /// An error counts only if no other key rules the rule out.
-    fn holds(&self, readings: &[Facts<'_, '_>], index: usize) -> Result<Holds, String> {
+    /// An error counts only if no other key excludes the rule.
+    fn holds(&self, readings: &[ExecFacts<'_, '_>], index: usize) -> Result<Holds, String> {
         let mut least = Holds::Surely;
         let mut failed = None;
         for (not, test) in &self.keys {
-            // What is let through because it is not so, must not be so for any interpreter either.
+            // A negated key that allows must hold for every interpreter too.
             let all = *not && self.action == Action::Allow;
             let held = if all { test.holds_in_any(readings) } else { test.holds(&readings[index]) };
             match held {
@@ -355,14 +360,14 @@ impl Rule {
     }
 }
 
-impl Test {
+impl RuleTest {
     fn compile<'a>(
         key: Key,
         values: &'a [Text],
         id: &'a Text,
-        patterns: &mut Collected<'a>,
-    ) -> Result<Test, RuleError> {
-        let Collected { globs, expressions } = patterns;
+        patterns: &mut CollectedPatterns<'a>,
+    ) -> Result<RuleTest, RuleError> {
+        let CollectedPatterns { globs, expressions } = patterns;
         let mut regexes = || {
             let first = expressions.len();
             expressions.extend(values.iter().map(|value| (id, value)));
@@ -376,91 +381,95 @@ impl Test {
             values.iter().map(|value| read(value.as_bytes())).collect()
         }
         Ok(match key {
-            Key::Exe => Test::Exe(values.to_vec()),
-            Key::ExeBasename => Test::Basename(values.to_vec()),
-            Key::ExeGlob => Test::Glob(patterns()?),
+            Key::Exe => RuleTest::Exe(values.to_vec()),
+            Key::ExeBasename => RuleTest::Basename(values.to_vec()),
+            Key::ExeGlob => RuleTest::Glob(patterns()?),
             Key::ExeSha256 => {
-                Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
+                RuleTest::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
             }
-            Key::ArgvRegex => Test::Argv(regexes()),
-            Key::ArgvContains => Test::Contains(values.to_vec()),
-            Key::ArgvHostIn => Test::HostIn(
-                each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
+            Key::ArgvRegex => RuleTest::Argv(regexes()),
+            Key::ArgvContains => RuleTest::Contains(values.to_vec()),
+            Key::ArgvHostIn => RuleTest::HostIn(
+                each(values, HostPattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
             ),
-            Key::CwdGlob => Test::Cwd(patterns()?),
-            Key::Uid => Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?),
-            Key::ParentExe => Test::ParentExe(values.to_vec()),
-            Key::ParentArgv => Test::ParentArgv(regexes()),
+            Key::CwdGlob => RuleTest::Cwd(patterns()?),
+            Key::Uid => {
+                RuleTest::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?)
+            }
+            Key::ParentExe => RuleTest::ParentExe(values.to_vec()),
+            Key::ParentArgv => RuleTest::ParentArgv(regexes()),
         })
     }
 
     fn is_of_file(&self) -> bool {
-        matches!(self, Test::Exe(_) | Test::Basename(_) | Test::Glob(_) | Test::Sha256(_))
+        matches!(
+            self,
+            RuleTest::Exe(_) | RuleTest::Basename(_) | RuleTest::Glob(_) | RuleTest::Sha256(_)
+        )
     }
 
     fn is_of_arguments(&self) -> bool {
-        matches!(self, Test::Argv(_) | Test::Contains(_) | Test::HostIn(_))
+        matches!(self, RuleTest::Argv(_) | RuleTest::Contains(_) | RuleTest::HostIn(_))
     }
 
     fn can_fail(&self) -> bool {
-        matches!(self, Test::Sha256(_) | Test::ParentExe(_) | Test::ParentArgv(_))
+        matches!(self, RuleTest::Sha256(_) | RuleTest::ParentExe(_) | RuleTest::ParentArgv(_))
     }
 
-    fn holds_in_any(&self, readings: &[Facts<'_, '_>]) -> Result<Holds, String> {
+    fn holds_in_any(&self, readings: &[ExecFacts<'_, '_>]) -> Result<Holds, String> {
         readings.iter().try_fold(Holds::No, |most, facts| Ok(most.max(self.holds(facts)?)))
     }
 
-    fn holds(&self, facts: &Facts<'_, '_>) -> Result<Holds, String> {
+    fn holds(&self, facts: &ExecFacts<'_, '_>) -> Result<Holds, String> {
         let (exec, globs) = (facts.exec, &facts.patterns.globs);
         let exe = facts.exe();
         Ok(match self {
-            Test::Exe(paths) => {
+            RuleTest::Exe(paths) => {
                 let one_of = |path: &[u8]| paths.iter().any(|wanted| wanted.as_bytes() == path);
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
-            Test::Basename(names) => {
+            RuleTest::Basename(names) => {
                 let one_of =
                     |path: &[u8]| names.iter().any(|wanted| wanted.as_bytes() == basename(path));
                 let called =
                     || std::iter::once(facts.own_name()).chain(facts.applet().first().copied());
                 Holds::from(one_of(exe), || facts.paths().chain(called()).any(one_of))
             }
-            Test::Glob(patterns) => {
+            RuleTest::Glob(patterns) => {
                 let one_of =
                     |path: &[u8]| patterns.iter().any(|pattern| globs.matches(*pattern, path));
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
-            Test::Argv(expressions) => {
+            RuleTest::Argv(expressions) => {
                 let any = |found: &SetMatches| {
                     expressions.iter().any(|expression| found.matched(*expression))
                 };
                 let (as_given, renamed) = facts.found();
                 Holds::from(any(as_given), || renamed.iter().any(any))
             }
-            Test::Contains(words) => {
-                // Its first argument is what a program is called, and the caller calls it as he
-                // likes.
+            RuleTest::Contains(words) => {
+                // The first argument is the program's name, and the caller chooses it.
                 let one_of = |argument: &[u8]| words.iter().any(|word| word.as_bytes() == argument);
                 let name = facts.argv.first().copied().unwrap_or_default();
                 Holds::from(facts.argv.iter().skip(1).any(|argument| one_of(argument)), || {
                     one_of(name)
                 })
             }
-            Test::HostIn(patterns) => {
+            RuleTest::HostIn(patterns) => {
                 let hosts = facts.hosts();
                 let listed = |host: &Host| patterns.iter().any(|pattern| pattern.matches(host));
                 let all =
                     !hosts.is_empty() && hosts.iter().all(|host| host.as_ref().is_some_and(listed));
                 Holds::from(all, || hosts.iter().any(|host| host.as_ref().is_none_or(listed)))
             }
-            // A directory that is gone or out of sight has no path.
-            Test::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
-            Test::Cwd(patterns) => Holds::from(
+            // A directory that was removed or is not visible has no path.
+            RuleTest::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
+            RuleTest::Cwd(patterns) => Holds::from(
                 patterns.iter().any(|pattern| globs.matches(*pattern, exec.cwd)),
                 || false,
             ),
-            Test::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
-            Test::Sha256(digests) => {
+            RuleTest::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
+            RuleTest::Sha256(digests) => {
                 if digests.contains(&facts.digest(0)?) {
                     return Ok(Holds::Surely);
                 }
@@ -471,11 +480,11 @@ impl Test {
                 }
                 Holds::No
             }
-            Test::ParentExe(paths) => {
+            RuleTest::ParentExe(paths) => {
                 let exe = facts.parent()?.exe;
                 Holds::from(paths.iter().any(|wanted| wanted.as_bytes() == exe), || false)
             }
-            Test::ParentArgv(expressions) => {
+            RuleTest::ParentArgv(expressions) => {
                 let text = argv_text::joined(facts.parent()?.argv.iter().copied());
                 let found = facts.patterns.expressions.matches(&text);
                 Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || {
@@ -486,27 +495,30 @@ impl Test {
     }
 }
 
-/// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told
-/// to that one.
-fn readings<'a, 'b>(exec: &'a Exec<'b>, patterns: &'a Patterns) -> Vec<Facts<'a, 'b>> {
+/// The exec as it was requested, then as each interpreter gets it, with the argument of its `#!`
+/// line.
+fn readings<'a, 'b>(
+    exec: &'a ExecRequest<'b>,
+    patterns: &'a RulePatterns,
+) -> Vec<ExecFacts<'a, 'b>> {
     let mut argv = exec.argv.to_vec();
     let mut readings = Vec::with_capacity(exec.chain.len());
-    readings.push(Facts::of(exec, patterns, 0, argv.clone()));
+    readings.push(ExecFacts::of(exec, patterns, 0, argv.clone()));
     for (index, pair) in exec.chain.windows(2).enumerate() {
         let [script, interpreter] = pair else { continue };
         let told = [Some(interpreter.named), interpreter.argument, Some(script.named)];
         argv.splice(..argv.len().min(1), told.into_iter().flatten());
-        readings.push(Facts::of(exec, patterns, index + 1, argv.clone()));
+        readings.push(ExecFacts::of(exec, patterns, index + 1, argv.clone()));
     }
     readings
 }
 
-/// What several rules ask about, found out once.
-struct Facts<'a, 'b> {
-    exec: &'a Exec<'b>,
-    patterns: &'a Patterns,
-    /// From the file that this is about.
-    chain: &'b [File<'b>],
+/// Facts that several rules ask for, computed once.
+struct ExecFacts<'a, 'b> {
+    exec: &'a ExecRequest<'b>,
+    patterns: &'a RulePatterns,
+    /// From the file that these facts are about.
+    chain: &'b [ExecFile<'b>],
     argv: Vec<&'b [u8]>,
     named: OnceCell<Vec<Vec<u8>>>,
     /// Which expressions match the arguments: as they are, and with each other name of the program.
@@ -514,15 +526,15 @@ struct Facts<'a, 'b> {
     hosts: OnceCell<Vec<Option<Host>>>,
 }
 
-impl<'a, 'b> Facts<'a, 'b> {
+impl<'a, 'b> ExecFacts<'a, 'b> {
     fn of(
-        exec: &'a Exec<'b>,
-        patterns: &'a Patterns,
+        exec: &'a ExecRequest<'b>,
+        patterns: &'a RulePatterns,
         from: usize,
         argv: Vec<&'b [u8]>,
-    ) -> Facts<'a, 'b> {
+    ) -> ExecFacts<'a, 'b> {
         let chain = &exec.chain[from..];
-        Facts {
+        ExecFacts {
             exec,
             patterns,
             chain,
@@ -537,17 +549,16 @@ impl<'a, 'b> Facts<'a, 'b> {
         (self.exec.digest)(self.exec.chain.len() - self.chain.len() + index)
     }
 
-    /// The file that was asked for.
+    /// The requested file.
     fn exe(&self) -> &'b [u8] {
         self.chain.first().map_or(b"", |file| file.real)
     }
 
-    fn parent(&self) -> Result<Parent<'b>, String> {
+    fn parent(&self) -> Result<ParentProcess<'b>, String> {
         self.exec.parent.ok_or_else(|| "the parent is not known".to_owned())
     }
 
-    /// All that the files are called: as named, absolute by the letters alone, and where that
-    /// leads.
+    /// All names of the files: as named, absolute by text, and resolved.
     fn paths(&self) -> impl Iterator<Item = &[u8]> {
         let chain = self.chain;
         let named = self
@@ -556,18 +567,17 @@ impl<'a, 'b> Facts<'a, 'b> {
         named.iter().map(Vec::as_slice).chain(chain.iter().map(|file| file.real))
     }
 
-    /// What the program would call itself by its first argument; a login shell's begins with a
-    /// dash.
+    /// The program's name by its first argument. That of a login shell begins with a dash.
     fn own_name(&self) -> &'b [u8] {
         let name = self.argv.first().copied().unwrap_or_default();
         name.strip_prefix(b"-").unwrap_or(name)
     }
 
-    /// The arguments of the program inside of one that is many.
+    /// The arguments of the applet of a multi-call program.
     fn applet(&self) -> &[&'b [u8]] {
         match &self.argv[..] {
             [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => {
-                // It may be told to be itself, and then something else.
+                // It may get its own name first, and then another applet.
                 let itself =
                     applet.iter().take_while(|word| MULTI_CALL.contains(&basename(word))).count();
                 &applet[itself..]
@@ -585,8 +595,7 @@ impl<'a, 'b> Facts<'a, 'b> {
         (as_given, renamed)
     }
 
-    /// The arguments as they are; and as they would be if the program were called by its other
-    /// names.
+    /// The arguments as they are, and with each other name of the program in front.
     fn texts(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
         let called =
@@ -619,7 +628,7 @@ impl<'a, 'b> Facts<'a, 'b> {
     }
 }
 
-/// By the letters alone: no link is followed. No path stays none.
+/// Made absolute by text, without following links. An empty path stays empty.
 fn absolute(path: &[u8], cwd: &[u8]) -> Vec<u8> {
     let from: &[u8] = if path.is_empty() || path.starts_with(b"/") { b"" } else { cwd };
     let names = [from, path].into_iter().flat_map(|part| part.split(|byte| *byte == b'/'));

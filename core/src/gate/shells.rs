@@ -1,52 +1,58 @@
-//! Shells that are intercepted are executed twice: the program that lies over one, which is judged,
-//! and by that the real one, which is the same exec going on. Nobody else starts a real one.
+//! Intercepted shells are executed twice. The program that is mounted over a shell is judged. That
+//! program then executes the real shell, which is the same exec going on. No other program may
+//! start a real shell.
 
-use super::Decision;
-use super::expected_exec::Expected;
+use super::DecisionReason;
+use super::expected_exec::ExpectedExec;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::Plan;
 
-pub const PAST: &str = "a real shell is started by the one that lies over it alone";
-const MOST: usize = 1024;
+pub const REAL_SHELL_REASON: &str = "a real shell is started by the one that lies over it alone";
+const MAX_STARTED_SHELLS: usize = 1024;
 
-pub struct Shells {
-    /// What lies over shells: this program. None: they are as any other.
+pub struct InterceptedShells {
+    /// The program that is mounted over shells: paddock-core. None: shells are not intercepted.
     over: Option<Identity>,
-    /// Let through so far; the oldest first.
-    begun: Vec<Begun>,
+    /// Allowed so far, the oldest first.
+    begun: Vec<StartedShell>,
 }
 
-struct Begun {
+struct StartedShell {
     pid: u32,
     shell: Vec<u8>,
     argv: Vec<u8>,
-    decision: Decision,
+    decision: DecisionReason,
 }
 
-impl Shells {
-    pub fn of(plan: &Plan) -> Shells {
+impl InterceptedShells {
+    pub fn of(plan: &Plan) -> InterceptedShells {
         let own = plan.shell.as_ref().and_then(|_| rustix::fs::stat(c"/proc/self/exe").ok());
-        Shells { over: own.as_ref().map(Identity::from), begun: Vec::new() }
+        InterceptedShells { over: own.as_ref().map(Identity::from), begun: Vec::new() }
     }
 
-    /// An exec is let through.
-    pub fn note(&mut self, expected: &Expected, decision: &Decision) {
+    /// Notes an allowed exec.
+    pub fn note(&mut self, expected: &ExpectedExec, decision: &DecisionReason) {
         let Some(link) = expected.chain.last().filter(|link| Some(link.identity) == self.over)
         else {
             return;
         };
         self.begun.retain(|begun| begun.pid != expected.pid);
-        if self.begun.len() == MOST {
+        if self.begun.len() == MAX_STARTED_SHELLS {
             self.begun.remove(0);
         }
         let (shell, argv) = (link.real.clone(), expected.final_argv().to_vec());
-        self.begun.push(Begun { pid: expected.pid, shell, argv, decision: decision.clone() });
+        self.begun.push(StartedShell {
+            pid: expected.pid,
+            shell,
+            argv,
+            decision: decision.clone(),
+        });
     }
 
-    /// Of a real shell: as it was let through to this process before, with the same arguments.
-    pub fn continued(&mut self, expected: &Expected) -> Option<Decision> {
+    /// The earlier decision for a real shell: the same process with the same arguments.
+    pub fn continued(&mut self, expected: &ExpectedExec) -> Option<DecisionReason> {
         let [real] = &expected.chain[..] else { return None };
-        let same = |begun: &Begun| {
+        let same = |begun: &StartedShell| {
             begun.pid == expected.pid
                 && begun.shell == real.real
                 && begun.argv == expected.final_argv()

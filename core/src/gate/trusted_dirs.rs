@@ -1,34 +1,35 @@
-//! Where programs lie that no fenced command can have made: granted for execution, and written by
-//! none.
+//! The directories of programs that no sandboxed command can have made: granted for execution, and
+//! not writable.
 //!
-//! A copy of a denied program is another file with another name. What the command can write it may
-//! still execute if the policy says so: by a grant to execute (`exec_globs`), or by a rule that
-//! names the place or the content.
+//! A copy of a denied program is another file with another name. The command may still execute
+//! files that it can write if the policy says so: by a grant to execute (`exec_globs`), or by a
+//! rule that names the path or the content.
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::interpreter_chain::Link;
+use super::interpreter_chain::ChainFile;
 use crate::kernel::resolved_path;
 use crate::plan::{Grant, Plan};
 
 /// Private and writable, whatever is granted above them.
-const PRIVATE: [&[u8]; 4] = [b"/tmp", b"/var/tmp", b"/dev", b"/proc"];
+const PRIVATE_DIRS: [&[u8]; 4] = [b"/tmp", b"/var/tmp", b"/dev", b"/proc"];
 
 #[derive(Debug)]
-pub struct Places {
+pub struct TrustedDirs {
     /// Granted by name for execution.
     programs: Vec<Vec<u8>>,
     /// Granted to be read and executed.
     readable: Vec<Vec<u8>>,
-    /// Where this or an earlier command could write.
+    /// Paths that this or an earlier command could write.
     written: Vec<Vec<u8>>,
 }
 
-impl Places {
-    /// None: files are not fenced, so that every program can be another one.
-    pub fn of(plan: &Plan) -> Option<Places> {
+impl TrustedDirs {
+    /// None: the plan does not restrict files, so every program can be replaced.
+    pub fn of(plan: &Plan) -> Option<TrustedDirs> {
         let files = plan.files.as_ref()?;
-        let mut places = Places { programs: Vec::new(), readable: Vec::new(), written: Vec::new() };
+        let mut places =
+            TrustedDirs { programs: Vec::new(), readable: Vec::new(), written: Vec::new() };
         for grant in &files.grants {
             let path = real(grant.path.as_bytes());
             match grant.access.as_bytes() {
@@ -40,12 +41,12 @@ impl Places {
         }
         places.written.extend(files.reached.iter().map(|tree| tree.path.as_bytes().to_vec()));
         places.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
-        places.written.extend(PRIVATE.map(<[u8]>::to_vec));
+        places.written.extend(PRIVATE_DIRS.map(<[u8]>::to_vec));
         Some(places)
     }
 
-    /// `file`: after all its links, as the kernel names it; what has no name any more, or never had
-    /// one, was made by somebody.
+    /// `file`: the resolved path, as the kernel names it. A file without a name does not count as
+    /// trusted.
     fn hold(&self, file: &[u8]) -> bool {
         if file.ends_with(b" (deleted)") {
             return false;
@@ -54,39 +55,38 @@ impl Places {
         within(&self.programs) || (within(&self.readable) && !within(&self.written))
     }
 
-    /// No command can write it at all: what is in it stays in it.
+    /// Can no command write the file? Then its content stays the same.
     pub fn keep(&self, file: &[u8]) -> bool {
         self.hold(file) && !self.written.iter().any(|tree| is_within(file, tree))
     }
 }
 
-impl Places {
-    /// Every file of a chain lies where no command can have made it.
-    pub fn hold_all(&self, chain: &[Link]) -> bool {
+impl TrustedDirs {
+    /// Is every file of a chain in a trusted directory?
+    pub fn hold_all(&self, chain: &[ChainFile]) -> bool {
         chain.iter().all(|link| self.hold(&link.real))
     }
 
-    /// A loader that no command can have made, by a path that stays.
+    /// Is the loader in a trusted directory, and does its path lead there for certain?
     pub fn load_surely(&self, named: &[u8], real: &[u8]) -> bool {
         !self.written.iter().any(|tree| is_within(real, tree))
             && self.lead_surely(named, b"/", real)
     }
 
-    /// A script that no command can have made, by a path that the command can make lead to another
-    /// one.
-    pub fn let_stray(&self, chain: &[Link], cwd: &[u8]) -> bool {
+    /// Is the script trusted, while the command can make its path lead to another one?
+    pub fn let_stray(&self, chain: &[ChainFile], cwd: &[u8]) -> bool {
         let scripts = &chain[..chain.len().saturating_sub(1)];
         scripts.iter().any(|script| {
             self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real)
         })
     }
 
-    /// An interpreter opens its script once more, by the path it was asked for, and the kernel a
-    /// loader: that has to lead to the same file for certain. So no link on the way may lie where a
-    /// command can write, and no directory that `..` leads out of: both can be exchanged.
+    /// An interpreter opens its script again by the requested path, and the kernel opens a loader.
+    /// That path has to lead to the same file for certain. So no link on the way, and no directory
+    /// before a `..`, may be writable for a command: both can be exchanged.
     fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
         let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
-        // What it can write itself needs no other way to be another script.
+        // A script that the command can write needs no other path to change.
         if named == real || written(real) {
             return true;
         }
@@ -111,13 +111,13 @@ impl Places {
     }
 }
 
-/// Does it open memory of processes for writing?
+/// Does the grant allow writes to the memory of processes?
 pub fn rewrites(grant: &Grant) -> bool {
     let path = real(grant.path.as_bytes());
     grant.writes() && (is_within(&path, b"/proc") || is_within(b"/proc", &path))
 }
 
-/// A place that can not be followed holds nothing by any other name.
+/// A path that can not be resolved has no other name.
 fn real(path: &[u8]) -> Vec<u8> {
     resolved_path::follow(path)
         .map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())
@@ -136,25 +136,31 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn places(grants: &[(&str, &str)], reached: &[&str]) -> Places {
+    fn places(grants: &[(&str, &str)], reached: &[&str]) -> TrustedDirs {
         let mut plan: Value =
             serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json"))
                 .unwrap();
         plan["files"]["grants"] = grants
             .iter()
-            .map(
-                |(path, access)| json!({"access": access, "except": [], "optional": true, "paths": [[path, null]], "source": "x"}),
-            )
+            .map(|(path, access)| {
+                json!({
+                    "access": access,
+                    "except": [],
+                    "optional": true,
+                    "paths": [[path, null]],
+                    "source": "x",
+                })
+            })
             .collect();
         plan["files"]["reached"] =
             reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
         plan["landlock"]["access"]["exec"] = json!(["execute", "read_file"]);
         plan["landlock"]["access"]["read-noexec"] = json!(["read_file"]);
-        Places::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()
+        TrustedDirs::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_program_lies_where_it_is_granted_and_no_command_could_write() {
+    fn a_trusted_program_is_granted_and_not_writable() {
         let places = places(
             &[
                 ("/", "read"),
@@ -185,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_granted_holds_no_program() {
+    fn a_path_without_a_grant_is_not_trusted() {
         let places = places(&[("/nowhere/bin", "read"), ("/nowhere/data", "read-noexec")], &[]);
         for (file, expected) in
             [("/nowhere/bin/x", true), ("/nowhere/data/x", false), ("/memfd:x (deleted)", false)]

@@ -1,5 +1,5 @@
-//! What an exec did, looked at before the new program runs its first instruction: its memory is its
-//! own now, and it is stopped.
+//! Compares an exec with what was judged, before the new program runs its first instruction. The
+//! process has its own memory by now, and is stopped.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -7,8 +7,8 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::expected_exec::Expected;
-use super::interpreter_chain::{Entry, Link};
+use super::expected_exec::ExpectedExec;
+use super::interpreter_chain::{ChainFile, EntryPoint};
 use super::loader;
 use crate::journal::event::exec;
 use crate::kernel::calling_process::{Caller, Standing};
@@ -19,13 +19,13 @@ use crate::kernel::sys::trace::{self, Point};
 
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;
-/// By a descriptor, a path is told with the number of that.
-const DESCRIPTOR: usize = 64;
+/// A path through a descriptor contains its number.
+const MAX_FD_PATH_BYTES: usize = 64;
 
-/// None: everything is as it was judged. Else what differs. `own`: its directory in /proc. Where it
-/// stands is seen here, if it did not matter.
+/// None: everything is as it was judged. Else the difference. `own`: its directory in /proc. Reads
+/// the working directory too, if no rule depended on it.
 pub fn difference(
-    expected: &mut Expected,
+    expected: &mut ExpectedExec,
     pid: u32,
     own: Option<&OwnedFd>,
     memory: &mut Memory,
@@ -52,7 +52,7 @@ impl From<Errno> for Difference {
 }
 
 fn compare(
-    expected: &mut Expected,
+    expected: &mut ExpectedExec,
     pid: u32,
     own: &OwnedFd,
     memory: &mut Memory,
@@ -66,21 +66,21 @@ fn compare(
     }
     memory.turn_to(pid);
     let Point { instruction, stack } = trace::point_of(pid)?;
-    // The texts lie above the addresses, most of them in the next page.
+    // The strings are above the addresses, most of them in the next page.
     memory.look_at_both(stack, stack.saturating_add(PAGE));
     compare_stack(expected, stack, memory)?;
-    // Not by AT_BASE: that is 0 without a loader, and also with one that has an address of its own.
+    // Not by AT_BASE: it is 0 without a loader, and also with a loader that has a fixed address.
     let first = match &expected.entry {
-        Entry::Settled => None,
-        Entry::Program => Some(exe),
-        Entry::Loader(loader) => Some(&**loader),
+        EntryPoint::Settled => None,
+        EntryPoint::Program => Some(exe),
+        EntryPoint::Loader(loader) => Some(&**loader),
     };
     if let Some(first) = first
         && !loader::is_of(own, instruction, first.content()?)?
     {
         return Err(Difference::In("the loader"));
     }
-    // Its other threads could move it until now, and are dead.
+    // Its other threads could change the directory until now. They have ended.
     match &expected.standing {
         Some(standing) if standing.place != behind(c"cwd").ok() => {
             return Err(Difference::In("the working directory"));
@@ -88,7 +88,7 @@ fn compare(
         Some(_) => {}
         None => expected.standing = Some(Standing::by_name(own)),
     }
-    // A program that runs can not be written: what is in it now is in it to the end.
+    // A running program can not be written, so its content stays the same.
     let has_changed = |(index, digest): &(usize, [u8; 32])| {
         expected.chain[*index].digest(Some(deadline)).as_ref() != Ok(digest)
     };
@@ -99,7 +99,7 @@ fn compare(
         return Ok(());
     }
     let caller = Caller::of(pid)?;
-    let is_same = |script: &Link| {
+    let is_same = |script: &ChainFile| {
         let opened = caller.open(libc::AT_FDCWD, &script.named, OFlags::PATH | OFlags::CLOEXEC);
         opened
             .and_then(rustix::fs::fstat)
@@ -108,9 +108,13 @@ fn compare(
     if scripts.iter().all(is_same) { Ok(()) } else { Err(Difference::In("the script")) }
 }
 
-/// What the kernel put on the stack of the new program: how many arguments, where they are, the
-/// environment, and facts by key.
-fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result<(), Difference> {
+/// The stack of the new program: the number of arguments, their addresses, the environment, and the
+/// auxiliary vector.
+fn compare_stack(
+    expected: &ExpectedExec,
+    stack: u64,
+    memory: &mut Memory,
+) -> Result<(), Difference> {
     let wanted = exec::words(expected.final_argv());
     let at = |index: u64| {
         index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT)
@@ -118,7 +122,7 @@ fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result
     if memory.word(stack)? != wanted.len() as u64 {
         return Err(Difference::In("the arguments"));
     }
-    // All addresses first: what they point to lies elsewhere.
+    // All addresses first: the strings are elsewhere.
     let arguments = memory.words(at(1)?, wanted.len())?;
     if arguments.len() != wanted.len() {
         return Err(Difference::In("the arguments"));
@@ -145,6 +149,6 @@ fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result
         }
     }
     text.clear();
-    memory.string(named, LONGEST_PATH + DESCRIPTOR, Errno::TOOBIG, &mut text)?;
+    memory.string(named, LONGEST_PATH + MAX_FD_PATH_BYTES, Errno::TOOBIG, &mut text)?;
     if text == expected.named { Ok(()) } else { Err(Difference::In("the path")) }
 }

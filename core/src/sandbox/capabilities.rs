@@ -1,6 +1,6 @@
-//! Who the command is, and which capabilities it keeps: all are given up, but those the plan names.
+//! The user of the command and its capabilities. All are dropped but those that the plan names.
 //!
-//! A capability that is only permitted is lost when a program of an ordinary user is executed. It
+//! A capability that is only permitted is lost when an ordinary user executes a program. It
 //! survives as an ambient one, which has to be inheritable and permitted first (capabilities(7)).
 
 use rustix::io::Errno;
@@ -9,15 +9,15 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Privileges {
-    /// In namespaces of our own we have every capability over them; the command has these.
+    /// In its own namespaces this process has every capability over them. The command keeps these.
     pub kept: CapabilitySet,
-    /// None: whoever we are.
-    pub service: Option<Service>,
+    /// None: the user stays the same.
+    pub service: Option<ServiceUser>,
 }
 
 /// The user that the command runs as, by its numbers in the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceUser {
     pub uid: u32,
     pub gid: u32,
     pub clears_groups: bool,
@@ -26,14 +26,14 @@ pub struct Service {
 impl Privileges {
     pub const NONE: Privileges = Privileges { kept: CapabilitySet::empty(), service: None };
 
-    /// No more than what is kept can ever be gained again, by us or by whoever we start: the
-    /// bounding set. To be asked first, while we still may, and once for init and the command.
+    /// Limits the bounding set: no other capability can be gained again, by this process or its
+    /// children. Called first, while that is still allowed, and once for init and the command.
     pub fn bound(self) -> Result<(), Errno> {
         bound(self.kept)
     }
 
-    /// Only makes system calls. The order is the promise: the user first, keeping what is
-    /// permitted; then the sets themselves.
+    /// Only makes system calls. The order is a security property: the user first, keeping the
+    /// permitted set; then the sets themselves.
     pub fn shed(self) -> Result<(), Errno> {
         if let Some(service) = self.service {
             rustix::thread::set_keep_capabilities(true)?;
@@ -49,7 +49,7 @@ impl Privileges {
     }
 }
 
-impl Service {
+impl ServiceUser {
     fn become_it(self) -> Result<(), Errno> {
         if self.clears_groups {
             rustix::thread::set_thread_groups(&[])?;
@@ -58,14 +58,14 @@ impl Service {
     }
 }
 
-/// The process has one thread: what is set for it is set for all.
+/// The process has one thread, so this changes the whole process.
 pub fn become_group_and_user(uid: u32, gid: u32) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)
 }
 
-/// Also root, who gets a full set by every exec, ends with no more than these.
+/// Root gets a full set by every exec, and also ends with no more than these.
 fn bound(kept: CapabilitySet) -> Result<(), Errno> {
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);

@@ -1,5 +1,4 @@
-//! What to execute: the argument strings, the environment, and every place where the program may be
-//! found.
+//! The command: its arguments, its environment, and every path where its program may be found.
 
 use std::ffi::{CStr, CString};
 
@@ -7,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::kernel::sys::{self, ExecStrings};
 
-/// Where execvp(3) looks when there is no PATH.
+/// The search path of execvp(3) without PATH.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
 const SHELL: &CStr = c"/bin/sh";
 
@@ -18,8 +17,8 @@ pub struct Command {
 }
 
 impl Command {
-    /// `argv` is not empty. A name without a slash is looked up in the PATH the command itself will
-    /// see.
+    /// `argv` is not empty. A name without a slash is searched in the PATH that the command itself
+    /// gets.
     pub fn new(argv: Vec<CString>, environment: Vec<CString>) -> Command {
         let name = argv.first().map_or(&[][..], |name| name.as_bytes());
         let candidates = if name.is_empty() {
@@ -46,9 +45,9 @@ impl Command {
         self.argv.strings()
     }
 
-    /// Replaces the process, or says why nothing could be executed. As execvp(3): a candidate that
-    /// is missing or forbidden does not end the search, and a file the kernel has no loader for is
-    /// a shell script.
+    /// Replaces the process, or returns why nothing could be executed. As in execvp(3), a candidate
+    /// that is missing or forbidden does not end the search, and a file without a known format is a
+    /// shell script.
     pub fn exec(&self) -> Errno {
         let mut failure = Errno::NOENT;
         for candidate in &self.candidates {
@@ -68,7 +67,7 @@ impl Command {
         failure
     }
 
-    /// The name has no slash, so the places come from PATH.
+    /// Does the name have no slash, so that PATH is searched?
     pub fn is_searched(&self) -> bool {
         !self.name().contains(&b'/')
     }
@@ -79,8 +78,7 @@ impl Command {
     }
 }
 
-/// A directory of PATH that can not be searched has nothing for us: that is "not found", not
-/// "denied".
+/// A directory of PATH that can not be searched counts as "not found", not as "denied".
 fn is_absent(candidate: &CStr) -> bool {
     matches!(rustix::fs::stat(candidate), Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS))
 }
@@ -96,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_searched_in_the_new_path() {
+    fn names_are_searched_in_the_path_of_the_command() {
         assert_eq!(candidates("ls", &["PATH=/a:/b"]), ["/a/ls", "/b/ls"]);
         assert_eq!(candidates("ls", &["XPATH=/a", "PATH=:/b:"]), ["./ls", "/b/ls", "./ls"]);
         assert_eq!(candidates("ls", &[]), ["/bin/ls", "/usr/bin/ls"]);

@@ -1,10 +1,10 @@
-//! A container: the command's root is a directory of the host, and nothing else of the host is
-//! there.
+//! A container: the root of the command is a directory of the host, and no other part of the host
+//! is there.
 //!
-//! Everything that can be wrong is found before anything is made ([`Jail::prepare`]). The
-//! supervisor then gives the new namespaces their users and their control groups ([`Jail::admit`]),
-//! and init furnishes the root and leaves the old one ([`Furnish`]). Who the command is in there,
-//! the fence decides last ([`crate::sandbox::capabilities`]).
+//! [`ContainerSandbox::prepare`] finds every error before anything is made. The supervisor then
+//! gives the new namespaces their users and control groups ([`ContainerSandbox::admit`]). Init
+//! builds the root and leaves the old one ([`RootBuilder`]). The user of the command is set last
+//! ([`crate::sandbox::capabilities`]).
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -16,11 +16,10 @@ use rustix::process::Pid;
 use rustix::thread::LinkNameSpaceType;
 
 use super::capabilities;
-use super::enter::Fence;
 use super::error::SandboxError;
-use super::id_map::{self, IdentityError};
-use super::init::{self, Attend, Furnish, InitError, Payload, RootReady, Started};
-use super::root::{self, Masks, RootError};
+use super::id_map::{self, IdMapError};
+use super::init::{self, InitError, Launch, RootBuilder, RootReady, SandboxStart};
+use super::root::{self, MaskSources, RootError};
 use crate::kernel::mount::{self, PLAIN};
 use crate::kernel::resolved_path::{Identity, Place};
 use crate::kernel::sys::{self, SignalMask};
@@ -34,11 +33,11 @@ const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
 const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 const NSFS_MAGIC: u64 = 0x6E73_6673;
 
-/// Where the container gets file systems of its own, so they have to be there.
+/// The container mounts its own file systems here, so these directories must exist.
 const MOUNT_POINTS: [&CStr; 2] = [c"dev", c"proc"];
 
 #[derive(Debug, thiserror::Error)]
-pub enum JailError {
+pub enum ContainerError {
     #[error("the root directory {path} can not be opened: {}", crate::kernel::errno_names::errno_text(*.source))]
     Rootdir { path: AbsPath, source: Errno },
     #[error("the root directory {0} is the host's own")]
@@ -62,7 +61,7 @@ pub enum JailError {
     #[error(transparent)]
     Limits(#[from] LimitsError),
     #[error(transparent)]
-    Identity(#[from] IdentityError),
+    Identity(#[from] IdMapError),
     #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Step { what: &'static str, source: Errno },
     #[error(transparent)]
@@ -71,45 +70,45 @@ pub enum JailError {
     Network(#[from] InsideError),
 }
 
-impl JailError {
+impl ContainerError {
     pub fn hint(&self) -> &'static str {
         match self {
-            JailError::Rootdir { .. } => {
+            ContainerError::Rootdir { .. } => {
                 "name a directory that exists, by its real name, without symlinks on the way"
             }
-            JailError::HostRoot(_) => {
+            ContainerError::HostRoot(_) => {
                 "a container needs a root directory of its own; `paddock run` works on the host's"
             }
-            JailError::MountPoint { .. } => "make it: an empty directory is enough",
-            JailError::Journal { .. } => "put the journal elsewhere: --audit-log DIR",
-            JailError::Missing { .. } => {
+            ContainerError::MountPoint { .. } => "make it: an empty directory is enough",
+            ContainerError::Journal { .. } => "put the journal elsewhere: --audit-log DIR",
+            ContainerError::Missing { .. } => {
                 "paths of grants and masks are those inside; mark a grant optional with a trailing \"?\""
             }
-            JailError::Inside { source: Errno::LOOP, .. } => {
+            ContainerError::Inside { source: Errno::LOOP, .. } => {
                 "a symlink is on the way, where a command could have put it: write the path it leads to"
             }
-            JailError::Netns { source: Errno::NOENT, .. } => {
+            ContainerError::Netns { source: Errno::NOENT, .. } => {
                 "`ip netns list` shows the names; `ip netns add` makes one"
             }
-            JailError::Netns { .. } => "joining a network namespace needs root",
-            JailError::Cgroup { source: Errno::NOENT, .. } => {
+            ContainerError::Netns { .. } => "joining a network namespace needs root",
+            ContainerError::Cgroup { source: Errno::NOENT, .. } => {
                 "make the control group first, with mkdir"
             }
-            JailError::Cgroup { .. } => {
+            ContainerError::Cgroup { .. } => {
                 "this needs root, or a control group that was delegated to you"
             }
-            JailError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
-            JailError::Limits(error) => error.hint(),
-            JailError::Identity(error) => error.hint(),
-            JailError::Network(error) => error.hint(),
-            JailError::Inside { .. } | JailError::Step { .. } | JailError::Root(_) => {
-                "`paddock doctor` tries every mechanism on this machine"
-            }
+            ContainerError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
+            ContainerError::Limits(error) => error.hint(),
+            ContainerError::Identity(error) => error.hint(),
+            ContainerError::Network(error) => error.hint(),
+            ContainerError::Inside { .. }
+            | ContainerError::Step { .. }
+            | ContainerError::Root(_) => "`paddock doctor` tries every mechanism on this machine",
         }
     }
 }
 
-pub struct Jail<'p> {
+pub struct ContainerSandbox<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     container: &'p Container,
@@ -118,70 +117,72 @@ pub struct Jail<'p> {
     cgroups: Vec<(&'p AbsPath, OwnedFd)>,
 }
 
-impl<'p> Jail<'p> {
+impl<'p> ContainerSandbox<'p> {
     /// Opens everything, changes nothing.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         container: &'p Container,
-    ) -> Result<Jail<'p>, JailError> {
+    ) -> Result<ContainerSandbox<'p>, ContainerError> {
         let rootdir = open_rootdir(&container.rootdir)?;
         if let Some(journal) = &plan.journal {
             check_journal(&journal.dir, &container.rootdir, &rootdir)?;
         }
         let netns = container.netns.as_ref().map(open_netns).transpose()?;
         let cgroups = container.cgroups.iter().map(|path| Ok((path, open_cgroup(path)?)));
-        let cgroups = cgroups.collect::<Result<_, JailError>>()?;
-        let jail = Jail { plan, namespaces, container, rootdir, netns, cgroups };
+        let cgroups = cgroups.collect::<Result<_, ContainerError>>()?;
+        let jail = ContainerSandbox { plan, namespaces, container, rootdir, netns, cgroups };
         jail.check_places()?;
         Ok(jail)
     }
 
     pub fn start(
         self,
-        fence: &Fence,
-        payload: Payload<'_>,
-        mask: &SignalMask,
-        terminal: Option<&CStr>,
-        limits: &Limits,
-        attend: Attend<'_>,
-    ) -> Result<Result<Started, SandboxError>, JailError> {
-        let step = |what| move |source| JailError::Step { what, source };
-        // Before the user namespace is left behind, in which that is allowed.
+        launch: Launch<'_>,
+    ) -> Result<Result<SandboxStart, SandboxError>, ContainerError> {
+        let Launch { mask, terminal, limits, .. } = launch;
+        let step = |what| move |source| ContainerError::Step { what, source };
+        // Done before init enters its user namespace: only here is it allowed.
         if let (Some(netns), Some(path)) = (&self.netns, &self.container.netns) {
             let kind = Some(LinkNameSpaceType::Network);
             let joined = rustix::thread::move_into_link_name_space(netns.as_fd(), kind);
-            joined.map_err(|source| JailError::Netns { path: path.clone(), source })?;
+            joined.map_err(|source| ContainerError::Netns { path: path.clone(), source })?;
         }
-        // Root opens what the root of the container may not reach: the way to the directory.
+        // The root of the container may not reach this directory, so the host's root opens it.
         let tree = if self.plan.user.uid == 0 {
             let copied = mount::clone_tree(&self.rootdir, PLAIN);
             Some(copied.map_err(step("the mount of the root directory can not be copied"))?)
         } else {
             None
         };
-        let interior = Interior { jail: &self, tree, terminal, pid_max: limits.pid_max() };
+        let root_builder = ContainerRoot {
+            jail: &self,
+            tree,
+            terminal,
+            pid_max: limits.and_then(Limits::pid_max),
+        };
         let mut refused = None;
         let admit = |init| {
-            let limited = limits.admit(init).map_err(JailError::from);
+            let limited =
+                limits.map_or(Ok(()), |limits| limits.admit(init)).map_err(ContainerError::from);
             limited.and_then(|()| self.admit(init, mask)).map_err(|error| {
                 refused = Some(error);
                 Errno::CANCELED
             })
         };
-        let started = init::start(&interior, fence, payload, mask, admit, |_| Ok(()), attend);
+        let started = init::start(&root_builder, launch, admit, |_| Ok(()));
         match refused {
             Some(error) => Err(error),
             None => Ok(started),
         }
     }
 
-    /// Users and control groups, before anything of the container runs.
-    fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), JailError> {
+    /// Sets users and control groups, before any process of the container runs.
+    fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), ContainerError> {
         id_map::map(init, self.container, self.plan.user.uid, mask)?;
         for (path, dir) in &self.cgroups {
             enter_cgroup(dir.as_fd(), init)
-                .map_err(|source| JailError::Cgroup { path: (*path).clone(), source })?;
+                .map_err(|source| ContainerError::Cgroup { path: (*path).clone(), source })?;
         }
         Ok(())
     }
@@ -190,8 +191,8 @@ impl<'p> Jail<'p> {
         self.plan.files.as_ref().map_or(&[], |files| &files.grants)
     }
 
-    /// What the plan names inside and is not made anew has to be there.
-    fn check_places(&self) -> Result<(), JailError> {
+    /// Every path that the plan names inside must exist, unless init makes it.
+    fn check_places(&self) -> Result<(), ContainerError> {
         let grants = self
             .grants()
             .iter()
@@ -209,30 +210,30 @@ impl<'p> Jail<'p> {
         Ok(())
     }
 
-    /// A link to a place that can be written, or in one, could have been put there by an earlier
-    /// command.
+    /// Are symlinks followed? An earlier command could have placed a link to, or in, a writable
+    /// directory.
     fn follows(&self, grant: &Grant) -> bool {
         let writing = |other: &&Grant| other.writes() && grant.path.is_within(&other.path);
         !grant.writes() && self.grants().iter().find(writing).is_none()
     }
 }
 
-/// Places of the container that are not of its root directory.
+/// Is the path in a file system that the container makes itself?
 fn is_made(path: &AbsPath) -> bool {
     let top = path.as_bytes().split(|byte| *byte == b'/').nth(1);
     MOUNT_POINTS.iter().any(|made| top == Some(made.to_bytes()))
 }
 
-fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
+fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> ContainerError {
     let (path, from) = (path.clone(), from.clone());
     move |source| match source {
-        Errno::NOENT | Errno::NOTDIR => JailError::Missing { path, from },
-        source => JailError::Inside { path, from, source },
+        Errno::NOENT | Errno::NOTDIR => ContainerError::Missing { path, from },
+        source => ContainerError::Inside { path, from, source },
     }
 }
 
-/// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be
-/// there at all.
+/// Opens a path inside the container: no link can lead out. Without `follow` the path must have no
+/// link at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
         return mount::follow_inside(root, &path.as_c_str());
@@ -244,8 +245,8 @@ fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<Owne
     }
 }
 
-fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
-    let failed = |source| JailError::Rootdir { path: path.clone(), source };
+fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
+    let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
     let rootdir = mount::open_host(&path.as_c_str()).map_err(failed)?;
     let stat = rustix::fs::fstat(&rootdir).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -253,29 +254,34 @@ fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
     }
     let host = rustix::fs::stat(c"/").map_err(failed)?;
     if Identity::from(&stat) == Identity::from(&host) {
-        return Err(JailError::HostRoot(path.clone()));
+        return Err(ContainerError::HostRoot(path.clone()));
     }
     for name in MOUNT_POINTS {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&rootdir, name, flags, Mode::empty())
-            .map_err(|_| JailError::MountPoint { path: path.clone(), name: name.to_owned() })?;
+        rustix::fs::openat(&rootdir, name, flags, Mode::empty()).map_err(|_| {
+            ContainerError::MountPoint { path: path.clone(), name: name.to_owned() }
+        })?;
     }
     Ok(rootdir)
 }
 
-fn check_journal(journal: &AbsPath, path: &AbsPath, rootdir: &OwnedFd) -> Result<(), JailError> {
-    let failed = |source| JailError::Rootdir { path: path.clone(), source };
+fn check_journal(
+    journal: &AbsPath,
+    path: &AbsPath,
+    rootdir: &OwnedFd,
+) -> Result<(), ContainerError> {
+    let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
     let root = Identity::from(&rustix::fs::fstat(rootdir).map_err(failed)?);
     for place in Place::all_of(journal.as_bytes()).map_err(failed)? {
         if place.object == Some(root) || place.above.contains(&root) {
-            return Err(JailError::Journal { journal: journal.clone(), path: path.clone() });
+            return Err(ContainerError::Journal { journal: journal.clone(), path: path.clone() });
         }
     }
     Ok(())
 }
 
-fn open_netns(path: &AbsPath) -> Result<OwnedFd, JailError> {
-    let failed = |source| JailError::Netns { path: path.clone(), source };
+fn open_netns(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
+    let failed = |source| ContainerError::Netns { path: path.clone(), source };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
     match rustix::fs::fstatfs(&opened) {
@@ -285,35 +291,35 @@ fn open_netns(path: &AbsPath) -> Result<OwnedFd, JailError> {
     }
 }
 
-fn open_cgroup(path: &AbsPath) -> Result<OwnedFd, JailError> {
-    let failed = |source| JailError::Cgroup { path: path.clone(), source };
+fn open_cgroup(path: &AbsPath) -> Result<OwnedFd, ContainerError> {
+    let failed = |source| ContainerError::Cgroup { path: path.clone(), source };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
     let facts = rustix::fs::fstatfs(&opened).map_err(failed)?;
     match facts.f_type as u64 {
         CGROUP_SUPER_MAGIC | CGROUP2_SUPER_MAGIC => Ok(opened),
-        _ => Err(JailError::NoCgroup(path.clone())),
+        _ => Err(ContainerError::NoCgroup(path.clone())),
     }
 }
 
-/// The same file in both versions: a process with all its threads, by its number.
+/// The same file in both cgroup versions: it moves a process with all its threads.
 fn enter_cgroup(dir: BorrowedFd<'_>, process: Pid) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let members = rustix::fs::openat(dir, c"cgroup.procs", flags, Mode::empty())?;
     rustix::io::write(&members, process.as_raw_nonzero().to_string().as_bytes()).map(drop)
 }
 
-/// What init makes of the container.
-struct Interior<'a, 'p> {
-    jail: &'a Jail<'p>,
-    /// The root directory's mount, copied where that takes the host's root.
+/// Builds the root of the container, in init.
+struct ContainerRoot<'a, 'p> {
+    jail: &'a ContainerSandbox<'p>,
+    /// A copy of the root directory's mount, if only the host's root may make it.
     tree: Option<OwnedFd>,
     terminal: Option<&'a CStr>,
     pid_max: Option<u32>,
 }
 
-impl Furnish for Interior<'_, '_> {
-    fn kinds(&self) -> i32 {
+impl RootBuilder for ContainerRoot<'_, '_> {
+    fn extra_namespaces(&self) -> i32 {
         if self.jail.netns.is_some() { 0 } else { libc::CLONE_NEWNET }
     }
 
@@ -321,24 +327,24 @@ impl Furnish for Interior<'_, '_> {
         self.jail.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(
+    fn build_root(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError> {
-        self.take_over(channel, ruleset).map_err(InitError::Jail)
+        self.take_over(channel, ruleset).map_err(InitError::Container)
     }
 }
 
-impl Interior<'_, '_> {
+impl ContainerRoot<'_, '_> {
     fn take_over(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<RootReady, JailError> {
-        let step = |what| move |source| JailError::Step { what, source };
+    ) -> Result<RootReady, ContainerError> {
+        let step = |what| move |source| ContainerError::Step { what, source };
         let container = self.jail.container;
-        // As long as we are our caller, and may go where he may.
+        // While this process still has the caller's user and the caller's rights.
         let copied;
         let tree = match &self.tree {
             Some(tree) => tree,
@@ -349,31 +355,31 @@ impl Interior<'_, '_> {
         };
         let devices = root::take_devices(self.terminal)?;
         if !container.maps_caller(self.jail.plan.user.uid) {
-            // Nobody in here is our caller: what is made by us would have no owner.
+            // The caller's user is not mapped inside: files that it makes would have no owner.
             capabilities::become_group_and_user(0, 0)
                 .map_err(step("the root of the container can not be taken on"))?;
             init::follow_supervisor(channel)
                 .map_err(step("init can not be tied to its supervisor"))?;
         }
-        // After the control groups were entered: they are the top of what can be seen of them.
+        // After the control groups were entered: they become the root of what the container sees.
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])
             .map_err(step("no cgroup namespace can be made"))?;
         if container.loopback {
             namespace::bring_loopback_up()?;
         }
-        let root = root::Stage::find()?.put(tree)?;
+        let root = root::StageDir::find()?.put(tree)?;
         let root = root.as_fd();
         root::attach_at(root, b"/dev", &root::new_tmpfs(None)?)?;
         let shm = root::make_dev(root, &devices, false, None, None)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
         self.pin_ways_to_masks(root)?;
-        let masks = Masks::open(root).map_err(step("the masks can not be opened"))?;
+        let masks = MaskSources::open(root).map_err(step("the masks can not be opened"))?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
                 Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => {}
                 place => {
                     let place = place.map_err(missing(&mask.path, &mask.source))?;
-                    masks.put_on(place).map_err(|source| JailError::Inside {
+                    masks.put_on(place).map_err(|source| ContainerError::Inside {
                         path: mask.path.clone(),
                         from: mask.source.clone(),
                         source,
@@ -386,9 +392,9 @@ impl Interior<'_, '_> {
         Ok(RootReady { proc, volatile: vec![shm] })
     }
 
-    /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next
-    /// container, where it is hidden from nobody.
-    fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), JailError> {
+    /// Pins the directories above masks: a mount point can not be moved. Otherwise a masked file
+    /// could be moved to a name that the next container does not mask.
+    fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), ContainerError> {
         let mut pinned = BTreeSet::new();
         for mask in &self.jail.container.masks {
             let path = mask.path.as_bytes();
@@ -399,11 +405,11 @@ impl Interior<'_, '_> {
                 if is_made(&way) || pinned.contains(&way) {
                     continue;
                 }
-                // What is not there is missed when it is masked, if it is.
+                // A missing path is reported when the mask is placed.
                 let Ok(place) = open_place(root, &way, true) else { break };
                 mount::clone_tree(&place, PLAIN)
                     .and_then(|tree| mount::attach(tree, place))
-                    .map_err(|source| JailError::Inside {
+                    .map_err(|source| ContainerError::Inside {
                         path: way.clone(),
                         from: mask.source.clone(),
                         source,
@@ -414,11 +420,11 @@ impl Interior<'_, '_> {
         Ok(())
     }
 
-    fn copy_rootdir(&self) -> Result<OwnedFd, JailError> {
+    fn copy_rootdir(&self) -> Result<OwnedFd, ContainerError> {
         let path = &self.jail.container.rootdir;
-        let failed = |source| JailError::Rootdir { path: path.clone(), source };
+        let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
         let seen = rustix::fs::fstat(&self.jail.rootdir).map_err(failed)?;
-        // What was opened before belongs to the mounts of another namespace.
+        // Descriptors that were opened before belong to the mounts of another namespace.
         let opened = mount::open_host(&path.as_c_str()).map_err(failed)?;
         if Identity::from(&rustix::fs::fstat(&opened).map_err(failed)?) != Identity::from(&seen) {
             return Err(failed(Errno::STALE));
@@ -430,7 +436,7 @@ impl Interior<'_, '_> {
         &self,
         root: BorrowedFd<'_>,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<(), JailError> {
+    ) -> Result<(), ContainerError> {
         let Some(ruleset) = ruleset else { return Ok(()) };
         for grant in self.jail.grants() {
             let place = match open_place(root, &grant.path, self.jail.follows(grant)) {
@@ -438,7 +444,7 @@ impl Interior<'_, '_> {
                 place => place.map_err(missing(&grant.path, &grant.source()))?,
             };
             root::add_rule_at(place, self.jail.plan, grant, ruleset).map_err(|source| {
-                JailError::Inside { path: grant.path.clone(), from: grant.source(), source }
+                ContainerError::Inside { path: grant.path.clone(), from: grant.source(), source }
             })?;
         }
         Ok(())
@@ -467,7 +473,7 @@ mod tests {
 
     /// C-150, without a cgroup file system.
     #[test]
-    fn a_process_enters_a_control_group_by_its_number() {
+    fn a_process_enters_a_control_group_by_its_pid() {
         let dir = std::env::temp_dir().join(format!("paddock-cgroup-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let opened =
@@ -481,19 +487,19 @@ mod tests {
 
     #[test]
     fn a_plain_directory_is_no_control_group() {
-        assert!(matches!(open_cgroup(&path("/etc")), Err(JailError::NoCgroup(_))));
+        assert!(matches!(open_cgroup(&path("/etc")), Err(ContainerError::NoCgroup(_))));
         assert!(matches!(
             open_cgroup(&path("/no/such")),
-            Err(JailError::Cgroup { source: Errno::NOENT, .. })
+            Err(ContainerError::Cgroup { source: Errno::NOENT, .. })
         ));
     }
 
     #[test]
-    fn the_hosts_root_is_no_container() {
-        assert!(matches!(open_rootdir(&path("/")), Err(JailError::HostRoot(_))));
+    fn the_root_of_the_host_is_refused_as_a_container() {
+        assert!(matches!(open_rootdir(&path("/")), Err(ContainerError::HostRoot(_))));
         assert!(matches!(
             open_netns(&path("/etc/passwd")),
-            Err(JailError::Netns { source: Errno::INVAL, .. })
+            Err(ContainerError::Netns { source: Errno::INVAL, .. })
         ));
     }
 }

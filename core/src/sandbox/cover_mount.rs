@@ -1,4 +1,4 @@
-//! Lays a cover over a name: a mount of a mask, or of the object itself.
+//! Places a cover over a name: a mount of a mask, or of the object itself.
 
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -6,20 +6,21 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::files::cover::{Cover, CoverKind, Placed};
+use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::kernel::mount::{
     NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside,
 };
 use crate::kernel::resolved_path::Identity;
 
-/// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because
+/// The sources of masks: two empty objects of mode 000 on the private /dev. They stay, because
 /// later masks need them too.
 pub const MASK_FILE: &CStr = c"dev/.closed-file";
 pub const MASK_DIR: &CStr = c"dev/.closed-dir";
 
-/// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to
-/// it, because it was asked for before it was there: made and removed again, it leaves a whiteout.
-pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
+/// Hides a name of the host in a copy. The overlay may have cached the name, or a directory above
+/// it, as missing, because the command asked for it too early. So the name is made and removed
+/// again, which leaves a whiteout.
+pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<CoverResult, Errno> {
     let path = cover.path.as_bytes();
     let ends =
         path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
@@ -31,7 +32,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
                 return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR)
-                    .map(|()| Placed::Absent);
+                    .map(|()| CoverResult::Absent);
             }
             Err(errno) => return Err(errno),
         };
@@ -39,38 +40,37 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(&dir, &path[start..], flags, Mode::empty()) {
-        Ok(_) => {
-            rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()).map(|()| Placed::Absent)
-        }
+        Ok(_) => rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty())
+            .map(|()| CoverResult::Absent),
         Err(Errno::EXIST) => self::cover(root, cover, true),
         Err(errno) => Err(errno),
     }
 }
 
-/// Covers a name. [`Placed::Absent`]: something else has that name by now. A copy has identities of
-/// its own, and its names do not change behind our back.
-pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<Placed, Errno> {
+/// Covers a name. [`CoverResult::Absent`]: another object has that name by now. A copy has its own
+/// inode numbers, and the host does not change its names.
+pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<CoverResult, Errno> {
     let target = open_however_deep(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
-        return Ok(Placed::Absent);
+        return Ok(CoverResult::Absent);
     }
     if copied && cover.kind == CoverKind::Mask && is_mask(root, Identity::from(&stat)) {
-        return Ok(Placed::Needless);
+        return Ok(CoverResult::Needless);
     }
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let tree = match cover.kind {
-        CoverKind::Mask | CoverKind::Stranger => {
+        CoverKind::Mask | CoverKind::ForeignSocket => {
             let source = open_inside(root, if directory { MASK_DIR } else { MASK_FILE })?;
             clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?
         }
         CoverKind::Lock => clone_tree(&target, PLAIN | READ_ONLY)?,
         CoverKind::Pin => clone_tree(&target, PLAIN)?,
     };
-    attach(tree, target).map(|()| Placed::Now)
+    attach(tree, target).map(|()| CoverResult::Now)
 }
 
-/// Is this one of our masks?
+/// Is this object one of the masks?
 pub fn is_mask(root: BorrowedFd<'_>, identity: Identity) -> bool {
     let of = |mask: &CStr| {
         open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat))

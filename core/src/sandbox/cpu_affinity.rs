@@ -1,23 +1,23 @@
-//! Where processes run: two that are to work at the same time need two processors.
+//! CPU affinity: two processes that work at the same time need two processors.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Has a new process start on another processor than ours. In a virtual machine it is often left to
-/// wait until ours is free, beside one that is idle: a processor that sleeps there looks like one
-/// that the host has lent to somebody else.
+/// Starts a new process on another processor than this one. In a virtual machine it often waits
+/// until this processor is free, although another is idle: an idle processor looks like one that
+/// the host has lent to another guest.
 ///
-/// Then it may run wherever it might before. Who can not be sent starts as he would have; an error
-/// is about the way back.
-pub fn send_aside(child: Pid) -> Result<(), Errno> {
+/// Afterwards the process may run wherever it could before. A process that can not be moved starts
+/// as usual. An error is about restoring its affinity.
+pub fn start_on_other_cpu(child: Pid) -> Result<(), Errno> {
     let Ok(ours) = sched_getaffinity(None) else { return Ok(()) };
     let mut others = ours;
     others.unset(sched_getcpu());
     if others.count() == 0 || sched_setaffinity(Some(child), &others).is_err() {
         return Ok(());
     }
-    // On every processor, also one that is added later; unless somebody said where we are to run.
+    // Every processor, also one that is added later, unless an affinity was set for this process.
     let mut every = CpuSet::new();
     (0..CpuSet::MAX_CPU).for_each(|processor| every.set(processor));
     sched_setaffinity(Some(child), &every)?;
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
     use crate::kernel::sys;
 
-    /// Where a child of ours may run, having been sent aside; and where we may.
+    /// The processors of a child after the call, and those of this process.
     fn sent() -> (CpuSet, CpuSet) {
         let ours = sched_getaffinity(None).unwrap();
         let child = sys::fork(|| {
@@ -41,7 +41,7 @@ mod tests {
             0
         })
         .unwrap();
-        send_aside(child).unwrap();
+        start_on_other_cpu(child).unwrap();
         let theirs = sched_getaffinity(Some(child)).unwrap();
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
         rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty()).unwrap();
@@ -49,11 +49,11 @@ mod tests {
     }
 
     #[test]
-    fn who_was_sent_may_run_where_we_may() {
+    fn a_moved_child_keeps_the_affinity_of_its_parent() {
         let (ours, theirs) = sent();
         assert_eq!(ours, theirs);
-        // Bound to all but one; and, where there are two, to one. It is the thread of this test
-        // alone.
+        // First all processors but one; then one, if there are two. It affects only the thread of
+        // this test.
         let mut fewer = ours;
         fewer.unset((0..CpuSet::MAX_CPU).find(|processor| ours.is_set(*processor)).unwrap());
         if fewer.count() > 0 {

@@ -1,5 +1,5 @@
-//! Closing the fence around the calling process. Everything is prepared before; entering only makes
-//! system calls, so it can happen in a process that shares its parent's memory.
+//! Applies all restrictions to the calling process. Everything is prepared before. To enter only
+//! makes system calls, so it works in a process that shares its parent's memory.
 
 use std::cell::OnceCell;
 use std::ffi::CString;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
-use super::capabilities::{Privileges, Service};
+use super::capabilities::{Privileges, ServiceUser};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
 use super::landlock;
@@ -22,36 +22,35 @@ use crate::plan::syscalls::Arch;
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
 
-pub struct Fence {
-    /// None: as an ordinary user we have nothing to give up.
+pub struct Restrictions {
+    /// None: an ordinary user has no capability to drop.
     privileges: Option<Privileges>,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
-    /// Empty until what lies where was looked at: [`landlock::Files`] adds the rules.
+    /// Empty until [`landlock::FileGrants`] adds the rules.
     ruleset: Option<OwnedFd>,
-    /// Of this kernel's Landlock; 0 where it is not asked for.
+    /// The Landlock ABI of this kernel; 0 if the plan does not use it.
     pub actual_abi: i32,
-    /// None: the command starts where we stand.
+    /// None: the command starts in the working directory of this process.
     workdir: Option<CString>,
     answered: Vec<&'static str>,
-    /// Without namespaces they depend on what lies where.
+    /// Without namespaces the filters depend on the granted paths.
     filters: OnceCell<Filters>,
-    /// Answers whoever asks whether he is inside, for a fence that is closed once more by each
-    /// shell.
+    /// A filter that tells a process that it is inside, for shells that would enter again.
     mark: Option<Vec<Instruction>>,
     /// Descriptors above 2 that the command gets, in ascending order.
     kept: Vec<u32>,
 }
 
 struct Filters {
-    /// For calls that the supervisor answers.
+    /// Sends calls to the supervisor.
     notifying: Option<Vec<Instruction>>,
     filter: Option<Filter>,
 }
 
 /// The step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum EnterStep {
     FollowParent,
     Limits,
     Privileges,
@@ -67,70 +66,73 @@ pub enum Step {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", .step.what(), crate::kernel::errno_names::errno_text(*.errno))]
-pub struct FenceError {
-    pub step: Step,
+pub struct EnterError {
+    pub step: EnterStep,
     pub errno: Errno,
 }
 
-impl FenceError {
-    /// The answer of a call that the sandbox itself is made of.
+impl EnterError {
+    /// The errno of a system call that builds the sandbox itself.
     pub fn of_a_mechanism(self) -> Option<Errno> {
-        matches!(self.step, Step::NoNewPrivs | Step::Landlock | Step::Seccomp).then_some(self.errno)
+        matches!(self.step, EnterStep::NoNewPrivs | EnterStep::Landlock | EnterStep::Seccomp)
+            .then_some(self.errno)
     }
 
-    /// As one number that is not 0, for a process that can say no more than that.
+    /// As one number that is not 0, for a process that can report no more than that.
     pub fn code(self) -> i64 {
         (1 + self.step as i64) << 32 | i64::from(self.errno.raw_os_error())
     }
 
-    /// None: it is no such number.
-    pub fn of_code(code: i64) -> Option<FenceError> {
-        let step = *Step::ALL.get(usize::try_from((code >> 32) - 1).ok()?)?;
-        Some(FenceError { step, errno: Errno::from_raw_os_error(code as i32) })
+    /// None: the number is no error code of this kind.
+    pub fn of_code(code: i64) -> Option<EnterError> {
+        let step = *EnterStep::ALL.get(usize::try_from((code >> 32) - 1).ok()?)?;
+        Some(EnterError { step, errno: Errno::from_raw_os_error(code as i32) })
     }
 }
 
-impl Step {
-    const ALL: [Step; 11] = [
-        Step::FollowParent,
-        Step::Limits,
-        Step::Privileges,
-        Step::NoNewPrivs,
-        Step::Rlimit,
-        Step::Landlock,
-        Step::Workdir,
-        Step::Descriptors,
-        Step::Seccomp,
-        Step::Listener,
-        Step::Confirm,
+impl EnterStep {
+    const ALL: [EnterStep; 11] = [
+        EnterStep::FollowParent,
+        EnterStep::Limits,
+        EnterStep::Privileges,
+        EnterStep::NoNewPrivs,
+        EnterStep::Rlimit,
+        EnterStep::Landlock,
+        EnterStep::Workdir,
+        EnterStep::Descriptors,
+        EnterStep::Seccomp,
+        EnterStep::Listener,
+        EnterStep::Confirm,
     ];
 
     fn what(self) -> &'static str {
         match self {
-            Step::FollowParent => "the command can not be tied to its supervisor",
-            Step::Limits => "the command can not be put under its limits",
-            Step::Privileges => {
+            EnterStep::FollowParent => "the command can not be tied to its supervisor",
+            EnterStep::Limits => "the command can not be put under its limits",
+            EnterStep::Privileges => {
                 "the user, the groups or the capabilities of the namespace can not be given up"
             }
-            Step::NoNewPrivs => "no_new_privs can not be set",
-            Step::Rlimit => "a resource limit can not be set",
-            Step::Landlock => "the Landlock rules can not be enforced",
-            Step::Workdir => "the working directory can not be entered",
-            Step::Descriptors => "open descriptors can not be kept from the command",
-            Step::Seccomp => "the system call filter can not be installed",
-            Step::Listener => {
+            EnterStep::NoNewPrivs => "no_new_privs can not be set",
+            EnterStep::Rlimit => "a resource limit can not be set",
+            EnterStep::Landlock => "the Landlock rules can not be enforced",
+            EnterStep::Workdir => "the working directory can not be entered",
+            EnterStep::Descriptors => "open descriptors can not be kept from the command",
+            EnterStep::Seccomp => "the system call filter can not be installed",
+            EnterStep::Listener => {
                 "the supervisor can not answer for system calls, as exec rules and copies of the workspace need it"
             }
-            Step::Confirm => "the kernel does not confirm no_new_privs and the system call filter",
+            EnterStep::Confirm => {
+                "the kernel does not confirm no_new_privs and the system call filter"
+            }
         }
     }
 
     pub fn hint(self) -> &'static str {
         match self {
-            Step::Listener => {
+            EnterStep::Listener => {
                 "the kernel lets one program do so: run this outside of the other sandbox"
             }
-            Step::Workdir => {
+            EnterStep::Workdir => {
                 "the directory was removed, or you may not enter it: start from another one"
             }
             _ => "`paddock doctor` tries every mechanism on this machine",
@@ -138,25 +140,25 @@ impl Step {
     }
 }
 
-impl Fence {
-    /// `answered`: calls that the supervisor answers for this plan, besides those of sockets.
+impl Restrictions {
+    /// `answered`: calls that the supervisor answers for this plan, besides those on sockets.
     pub fn prepare(
         plan: &Plan,
         limits: &[(Resource, u64)],
         answered: Vec<&'static str>,
-    ) -> Result<Fence, SandboxError> {
+    ) -> Result<Restrictions, SandboxError> {
         let (ruleset, actual_abi) = match (&plan.files, &plan.landlock) {
             (Some(_), Some(landlock)) => landlock::create_ruleset(plan, landlock)
                 .map(|(ruleset, abi)| (Some(ruleset), abi))?,
             _ => (None, 0),
         };
-        let fence = Fence {
+        let restrictions = Restrictions {
             privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
             rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
             actual_abi,
-            // A new root is entered at its top; the directory we came from belongs to the old one.
+            // A new root is entered at its top: the old working directory belongs to the old root.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full)
                 .then(|| plan.workdir.as_c_str().into_owned()),
             answered,
@@ -165,12 +167,12 @@ impl Fence {
             kept: Vec::new(),
         };
         if plan.tier == Tier::Full {
-            fence.complete(plan, &[])?;
+            restrictions.complete(plan, &[])?;
         }
-        Ok(fence)
+        Ok(restrictions)
     }
 
-    /// Its filters, if it has none yet. `sockets`: socket files that grants name.
+    /// Compiles the filters, if that was not done. `sockets`: socket files that grants name.
     pub fn complete(
         &self,
         plan: &Plan,
@@ -201,14 +203,18 @@ impl Fence {
         Ok(())
     }
 
-    /// For a shell: known from inside by its mark, and with these descriptors left open.
-    pub fn marked(self, mark: Vec<Instruction>, kept: Vec<u32>) -> Fence {
-        Fence { mark: Some(mark), kept, ..self }
+    /// For a shell: adds the mark that the shell is inside, and keeps these descriptors open.
+    pub fn marked(self, mark: Vec<Instruction>, kept: Vec<u32>) -> Restrictions {
+        Restrictions { mark: Some(mark), kept, ..self }
     }
 
-    /// For somebody who only tries a call: nobody would answer for it, and a list that refuses the
-    /// call itself tells nothing of the file.
-    pub fn without_answers_to(mut self, plan: &Plan, call: &str) -> Result<Fence, SandboxError> {
+    /// For the verb `attempt`: no supervisor answers, and a filter that refuses the call itself
+    /// would say nothing about the file.
+    pub fn without_answers_to(
+        mut self,
+        plan: &Plan,
+        call: &str,
+    ) -> Result<Restrictions, SandboxError> {
         self.complete(plan, &[])?;
         let filter = self.filters.take().and_then(|filters| filters.filter);
         let filter = filter.filter(|filter| !filter.refuses(call));
@@ -224,83 +230,87 @@ impl Fence {
         self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
-    /// Are there calls that the supervisor answers?
+    /// Does the supervisor answer calls?
     pub fn listens(&self) -> bool {
         self.filters.get().is_some_and(|filters| filters.notifying.is_some())
     }
 
-    /// Before a process of ours becomes the command: what that one inherits.
-    pub fn bound(&self) -> Result<(), FenceError> {
+    /// Limits what the command inherits. Called before a process becomes the command.
+    pub fn bound(&self) -> Result<(), EnterError> {
         let bounded = self.privileges.map_or(Ok(()), Privileges::bound);
-        bounded.map_err(|errno| FenceError { step: Step::Privileges, errno })
+        bounded.map_err(|errno| EnterError { step: EnterStep::Privileges, errno })
     }
 
-    /// After this returned Ok, the process is inside. The order is the promise. `supervisor` is
-    /// told where calls arrive that he answers; without one nothing may be inside that he would
-    /// have to answer.
-    pub fn enter(&self, supervisor: Option<BorrowedFd<'_>>) -> Result<(), FenceError> {
-        let at = |step| move |errno| FenceError { step, errno };
+    /// After Ok the process is inside. The order is a security property. The process sends the
+    /// listener of intercepted calls to `supervisor`. Without a supervisor there must be no such
+    /// calls.
+    pub fn enter(&self, supervisor: Option<BorrowedFd<'_>>) -> Result<(), EnterError> {
+        let at = |step| move |errno| EnterError { step, errno };
         self.confine()?;
-        // Landlock does not judge chdir; the directory needs no grant to be stood in.
+        // Landlock does not judge chdir: the working directory needs no grant.
         if let Some(workdir) = &self.workdir {
-            rustix::process::chdir(workdir.as_c_str()).map_err(at(Step::Workdir))?;
+            rustix::process::chdir(workdir.as_c_str()).map_err(at(EnterStep::Workdir))?;
         }
-        // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
-        sys::close_on_exec_but(3, &self.kept).map_err(at(Step::Descriptors))?;
-        // The filters come last, because they may refuse any of the calls above; and the one that
-        // asks before the one that refuses, which could keep us from saying whom to ask.
-        let unfinished = FenceError { step: Step::Seccomp, errno: Errno::NOSYS };
+        // Inherited and opened descriptors: the journal, the ruleset, leftovers of a caller.
+        sys::close_on_exec_but(3, &self.kept).map_err(at(EnterStep::Descriptors))?;
+        // The filters come last, because they may refuse any of the calls above. The notifying
+        // filter comes before the refusing one, which could refuse to send the listener.
+        let unfinished = EnterError { step: EnterStep::Seccomp, errno: Errno::NOSYS };
         let Filters { notifying, filter } = self.filters.get().ok_or(unfinished)?;
         if let Some(program) = notifying {
-            let listener = sys::seccomp_listener(program).map_err(at(Step::Listener))?;
-            let supervisor =
-                supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
+            let listener = sys::seccomp_listener(program).map_err(at(EnterStep::Listener))?;
+            let supervisor = supervisor
+                .ok_or(EnterError { step: EnterStep::Listener, errno: Errno::NOTCONN })?;
             init_channel::send(supervisor, &InitMessage::Listening, &[listener.as_fd()])
-                .map_err(at(Step::Listener))?;
+                .map_err(at(EnterStep::Listener))?;
         }
         if let Some(mark) = &self.mark {
-            sys::seccomp_install(mark).map_err(at(Step::Seccomp))?;
+            sys::seccomp_install(mark).map_err(at(EnterStep::Seccomp))?;
         }
         let Some(filter) = filter else { return Ok(()) };
-        sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
+        sys::seccomp_install(&filter.program).map_err(at(EnterStep::Seccomp))?;
         let confirmed = match rustix::thread::secure_computing_mode() {
             Ok(mode) => mode == SecureComputingMode::Filter,
-            // The filter refuses the question, which it could not if it were not there.
+            // The filter refuses the question, so it is installed.
             Err(_) => filter.refuses("prctl"),
         };
-        if confirmed { Ok(()) } else { Err(FenceError { step: Step::Confirm, errno: Errno::PERM }) }
+        if confirmed {
+            Ok(())
+        } else {
+            Err(EnterError { step: EnterStep::Confirm, errno: Errno::PERM })
+        }
     }
 
-    /// All but the filter: the process may do what the command may, and no more.
-    pub fn confine(&self) -> Result<(), FenceError> {
-        let at = |step| move |errno| FenceError { step, errno };
+    /// Applies all but the filters.
+    pub fn confine(&self) -> Result<(), EnterError> {
+        let at = |step| move |errno| EnterError { step, errno };
         for (resource, value) in &self.rlimits {
-            // At least as tight as asked: an ordinary user can not raise the hard limit.
+            // At least as tight as requested: an ordinary user can not raise the hard limit.
             let hard = rustix::process::getrlimit(*resource)
                 .maximum
                 .map_or(*value, |hard| hard.min(*value));
             let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
-            rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
+            rustix::process::setrlimit(*resource, limit).map_err(at(EnterStep::Rlimit))?;
         }
         if let Some(privileges) = self.privileges {
-            privileges.shed().map_err(at(Step::Privileges))?;
+            privileges.shed().map_err(at(EnterStep::Privileges))?;
         }
-        // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges
-        // by exec.
+        // An ordinary user may use Landlock and seccomp only with no_new_privs.
         if self.no_new_privs {
-            rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
+            rustix::thread::set_no_new_privs(true).map_err(at(EnterStep::NoNewPrivs))?;
             if rustix::thread::no_new_privs() != Ok(true) {
-                return Err(FenceError { step: Step::Confirm, errno: Errno::PERM });
+                return Err(EnterError { step: EnterStep::Confirm, errno: Errno::PERM });
             }
         }
         if let Some(ruleset) = &self.ruleset {
-            sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
+            sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(EnterStep::Landlock))?;
         }
         Ok(())
     }
 }
 
-/// In the landlock tier a kernel that does not is refused, or it was said.
+/// Are signals kept inside? In the landlock tier a kernel without that scope is refused, or the run
+/// prints a warning.
 fn keeps_signals_in(plan: &Plan) -> bool {
     let scoped =
         plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
@@ -311,28 +321,27 @@ fn privileges(plan: &Plan) -> Option<Privileges> {
     match &plan.container {
         Some(container) => {
             let clears_groups = container.clears_groups(plan.user.uid);
-            let service = Service { uid: container.uid, gid: container.gid, clears_groups };
+            let service = ServiceUser { uid: container.uid, gid: container.gid, clears_groups };
             Some(Privileges { kept: container.capabilities, service: Some(service) })
         }
         None => (plan.tier == Tier::Full).then_some(Privileges::NONE),
     }
 }
 
-/// What the command inherits from the core besides the fence: ordinary signals, and death with the
-/// supervisor.
+/// Prepares this process to become the command: ordinary signals, and death with the supervisor.
 pub fn become_command(
     supervisor: Option<Pid>,
     mask: Option<&SignalMask>,
-) -> Result<(), FenceError> {
+) -> Result<(), EnterError> {
     if let Some(supervisor) = supervisor {
-        let failed = |errno| FenceError { step: Step::FollowParent, errno };
+        let failed = |errno| EnterError { step: EnterStep::FollowParent, errno };
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
-        // It may have died before the line above.
+        // The supervisor may have died before the line above.
         if rustix::process::getppid() != Some(supervisor) {
             return Err(failed(Errno::SRCH));
         }
     }
-    // Python, which started us, ignores these two for itself; a command expects their default.
+    // The Python parent ignores these two. A command expects their default.
     sys::reset_signal(libc::SIGPIPE);
     sys::reset_signal(libc::SIGXFSZ);
     if let Some(mask) = mask {
@@ -346,13 +355,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_one_number_and_back() {
-        for step in Step::ALL {
-            let error = FenceError { step, errno: Errno::ACCESS };
-            assert_eq!(FenceError::of_code(error.code()), Some(error));
+    fn an_error_survives_its_encoding_as_a_number() {
+        for step in EnterStep::ALL {
+            let error = EnterError { step, errno: Errno::ACCESS };
+            assert_eq!(EnterError::of_code(error.code()), Some(error));
         }
         for other in [0, i64::from(libc::EACCES), 12 << 32, i64::MIN] {
-            assert_eq!(FenceError::of_code(other), None, "{other}");
+            assert_eq!(EnterError::of_code(other), None, "{other}");
         }
     }
 }

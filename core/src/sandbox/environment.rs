@@ -1,5 +1,5 @@
-//! The command's environment, built from nothing: what passes and is not denied, what is kept
-//! by its whole name, then what the plan sets.
+//! The command's environment, built from nothing: variables that pass and are not denied, variables
+//! that are kept by their whole name, then variables that the plan sets.
 
 use std::ffi::CString;
 use std::net::SocketAddr;
@@ -8,8 +8,8 @@ use crate::network::supervisor::proxy_password::{self, Token};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
 
-/// `placeholder` stands for the secrets of routes. `inherited` are `NAME=value` entries; of two
-/// with one name the first counts, as for getenv(3).
+/// `placeholder` replaces the secrets of routes. `inherited` are `NAME=value` entries. Of two with
+/// one name the first counts, as for getenv(3).
 pub fn build(
     requested: &Environment,
     inherited: Vec<CString>,
@@ -17,7 +17,8 @@ pub fn build(
     placeholder: &[u8],
 ) -> Vec<CString> {
     let mut entries: Vec<CString> = Vec::with_capacity(inherited.len() + requested.set.len());
-    let (pass, deny) = (Patterns::of(&requested.pass), Patterns::of(&requested.deny));
+    let (pass, deny) =
+        (VariablePatterns::of(&requested.pass), VariablePatterns::of(&requested.deny));
     for entry in inherited {
         let Some(name) = name_of(&entry) else { continue };
         let replaced = requested.set.iter().any(|(set, _)| set.as_bytes() == name);
@@ -29,28 +30,29 @@ pub fn build(
     }
     for (name, value) in &requested.set {
         let value = expand(value.as_bytes(), temp.unwrap_or_default(), placeholder);
-        // Names and values are free of NUL since they were parsed, and so is the directory's path.
+        // Names, values and the directory's path have no NUL: the parser has checked that.
         entries.extend(CString::new([name.as_bytes(), b"=", &value].concat()));
     }
     entries
 }
 
-/// Programs that look for a proxy read these, most of them one spelling alone.
-const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
-const EXCEPTIONS: &str = "no_proxy";
-/// Others have no proxy inside.
-const OTHERS: [&str; 3] = ["ftp_proxy", "socks_proxy", "rsync_proxy"];
-/// The command's own servers, and routes: whoever would be asked for them is asked anyway.
-const DIRECT: &str = "localhost,127.0.0.1,::1,.paddock.internal";
+/// Variables for a proxy. Most programs read only one spelling.
+const PROXY_VARIABLES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
+const NO_PROXY_VARIABLE: &str = "no_proxy";
+/// Protocols without a proxy inside.
+const OTHER_PROXY_VARIABLES: [&str; 3] = ["ftp_proxy", "socks_proxy", "rsync_proxy"];
+/// Hosts that need no proxy: the command's own servers, and routes.
+const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1,.paddock.internal";
 
-/// With the proxy of this run in place of the caller's own. What a policy sets stays, whatever its
+/// Replaces the caller's proxy by that of this run. A variable that the policy sets stays, in any
 /// spelling.
 pub fn with_proxy(
     mut entries: Vec<CString>,
     set: &[(Text, Text)],
     (address, token): (SocketAddr, &Token),
 ) -> Vec<CString> {
-    let names = || PROXIES.into_iter().chain([EXCEPTIONS]).chain(OTHERS);
+    let names =
+        || PROXY_VARIABLES.into_iter().chain([NO_PROXY_VARIABLE]).chain(OTHER_PROXY_VARIABLES);
     let is_set = |name: &str| {
         set.iter().any(|(set, _)| set.as_bytes().eq_ignore_ascii_case(name.as_bytes()))
     };
@@ -60,8 +62,9 @@ pub fn with_proxy(
             || set.iter().any(|(set, _)| set.as_bytes() == own)
     });
     let proxy = format!("http://{}:{token}@{}", proxy_password::USER, address);
-    for name in PROXIES.into_iter().chain([EXCEPTIONS]).filter(|name| !is_set(name)) {
-        let value = if name == EXCEPTIONS { DIRECT } else { &proxy };
+    for name in PROXY_VARIABLES.into_iter().chain([NO_PROXY_VARIABLE]).filter(|name| !is_set(name))
+    {
+        let value = if name == NO_PROXY_VARIABLE { NO_PROXY_HOSTS } else { &proxy };
         entries.extend(CString::new(format!("{name}={value}")));
         entries.extend(CString::new(format!("{}={value}", name.to_ascii_uppercase())));
     }
@@ -95,25 +98,25 @@ fn expand(value: &[u8], temp: &[u8], placeholder: &[u8]) -> Vec<u8> {
     expanded
 }
 
-/// Some patterns, those apart that begin with a star: nearly every other differs from nearly every
-/// name in its first letter.
-struct Patterns<'p> {
+/// Patterns of variable names. Those that begin with a star are apart: nearly every other differs
+/// from nearly every name in its first letter.
+struct VariablePatterns<'p> {
     starred: Vec<&'p [u8]>,
     others: Vec<&'p [u8]>,
     letters: [bool; 256],
 }
 
-impl<'p> Patterns<'p> {
-    fn of(patterns: &'p [Text]) -> Patterns<'p> {
+impl<'p> VariablePatterns<'p> {
+    fn of(patterns: &'p [Text]) -> VariablePatterns<'p> {
         let (starred, others): (Vec<_>, Vec<_>) =
             patterns.iter().map(Text::as_bytes).partition(|one| one.first() == Some(&b'*'));
         let mut letters = [false; 256];
-        // An empty one matches an empty name only, and there is none.
+        // An empty pattern matches only an empty name, and there is none.
         others
             .iter()
             .filter_map(|one| one.first())
             .for_each(|letter| letters[usize::from(*letter)] = true);
-        Patterns { starred, others, letters }
+        VariablePatterns { starred, others, letters }
     }
 
     fn list(&self, name: &[u8]) -> bool {
@@ -128,14 +131,14 @@ impl<'p> Patterns<'p> {
     }
 }
 
-/// `*` stands for any characters, none included; everything else for itself.
+/// `*` matches any characters, also none. Everything else matches itself.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let mut parts = pattern.split(|byte| *byte == b'*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };
     let Some(last) = parts.next_back() else { return rest.is_empty() };
     for part in parts {
-        // The leftmost place is always good enough: it leaves the most for what follows.
+        // The leftmost match is always good enough: it leaves the most for the rest.
         match (0..=rest.len()).find(|start| rest[*start..].starts_with(part)) {
             Some(start) => rest = &rest[start + part.len()..],
             None => return false,
@@ -170,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_name_that_is_kept_beats_a_deny() {
+    fn a_variable_kept_by_its_whole_name_beats_a_deny() {
         let inherited = ["KEPT_TOKEN=a", "OTHER_TOKEN=b", "KEPT_TOKEN_2=c"];
         assert_eq!(built(&["*"], &["*_TOKEN*"], &[], &inherited), ["KEPT_TOKEN=a"]);
     }
 
     #[test]
-    fn a_star_stands_for_any_characters() {
+    fn a_star_matches_any_characters() {
         for (pattern, name, expected) in [
             ("PATH", "PATH", true),
             ("PATH", "PATHS", false),
@@ -203,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_passes_and_is_not_denied_comes_through() {
+    fn only_variables_that_pass_and_are_not_denied_remain() {
         let inherited = ["PATH=/bin", "GH_TOKEN=1", "LD_PRELOAD=x", "OTHER=1", "HOME=/h"];
         assert_eq!(
             built(&["PATH", "*_TOKEN", "LD_*"], &["*_TOKEN", "LD_*"], &[], &inherited),
@@ -224,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_proxy_of_the_run_takes_the_place_of_the_caller_s() {
+    fn the_proxy_of_the_run_replaces_the_callers() {
         let token = Token::new().unwrap();
         let inherited = [
             "http_proxy=http://corp",
@@ -256,7 +259,7 @@ mod tests {
                 .map(|name| format!("{name}=localhost,127.0.0.1,::1,.paddock.internal")),
         );
         assert_eq!(with(&[]), expected);
-        // As after `build`, which has put what is set among the others.
+        // As after `build`, which has added the variables that the plan sets.
         let kept = with(&[("HTTPS_PROXY", "x"), ("no_proxy", "*")]);
         assert!(kept.iter().any(|entry| entry == "HTTPS_PROXY=x"), "{kept:?}");
         assert!(

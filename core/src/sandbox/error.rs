@@ -2,14 +2,14 @@
 
 use rustix::io::Errno;
 
-use super::container::JailError;
-use super::enter::FenceError;
+use super::container::ContainerError;
+use super::enter::EnterError;
 use super::init::NamespacesError;
-use super::landlock::FilesError;
+use super::landlock::GrantError;
 use super::seccomp::bpf::BpfError;
 use super::temp_dir::TempError;
 use crate::files::guard::GuardError;
-use crate::files::patterns::NamesError;
+use crate::files::patterns::NamePatternsError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::journal::JournalError;
@@ -20,19 +20,19 @@ pub enum SandboxError {
     #[error("{0}")]
     Usage(&'static str),
     #[error(transparent)]
-    Files(#[from] FilesError),
+    Files(#[from] GrantError),
     #[error("the system call filter can not be built: {0}")]
     Filter(#[from] BpfError),
     #[error(transparent)]
     Temp(#[from] TempError),
     #[error(transparent)]
-    Fence(#[from] FenceError),
+    Enter(#[from] EnterError),
     #[error(transparent)]
     Namespaces(#[from] NamespacesError),
     #[error(transparent)]
-    Jail(#[from] JailError),
+    Container(#[from] ContainerError),
     #[error(transparent)]
-    Names(#[from] NamesError),
+    Names(#[from] NamePatternsError),
     #[error(transparent)]
     Guard(#[from] GuardError),
     #[error(transparent)]
@@ -48,16 +48,16 @@ pub enum SandboxError {
 }
 
 impl SandboxError {
-    /// The answer of a call that the sandbox itself is made of.
+    /// The errno of a system call that builds the sandbox itself.
     pub fn of_a_mechanism(&self) -> Option<Errno> {
         match self {
-            SandboxError::Files(FilesError::NoLandlock(errno)) => Some(*errno),
-            SandboxError::Fence(error) => error.of_a_mechanism(),
+            SandboxError::Files(GrantError::NoLandlock(errno)) => Some(*errno),
+            SandboxError::Enter(error) => error.of_a_mechanism(),
             _ => None,
         }
     }
 
-    /// None: what the command line takes.
+    /// None: the hint is the usage of the command line.
     pub fn hint(&self) -> Option<&str> {
         Some(match self {
             SandboxError::Usage(_) => return None,
@@ -65,9 +65,9 @@ impl SandboxError {
             SandboxError::Files(error) => error.hint(),
             SandboxError::Filter(_) => "list fewer system calls",
             SandboxError::Temp(_) => "check that the directory exists and that you may write to it",
-            SandboxError::Fence(error) => error.step.hint(),
+            SandboxError::Enter(error) => error.step.hint(),
             SandboxError::Namespaces(error) => error.hint(),
-            SandboxError::Jail(error) => error.hint(),
+            SandboxError::Container(error) => error.hint(),
             SandboxError::Names(error) => error.hint(),
             SandboxError::Guard(error) => error.hint(),
             SandboxError::Session(error) => error.hint(),

@@ -1,25 +1,22 @@
-//! What the full tier has besides the fence: the places of the grants, what covers names in them,
-//! who guards them, and the copy that is worked on.
+//! The full tier besides its restrictions: the locations of grants, the covers, the guard, and the
+//! copy of the workspace.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::io::Errno;
-use rustix::process::Pid;
-
-use super::enter::Fence;
+use super::enter::Restrictions;
 use super::error::SandboxError;
-use super::init::{self, Attend, Payload, Started, Tell};
+use super::init::{self, Launch, SandboxStart, SendMessage};
 use super::init_channel::InitMessage;
-use super::landlock::{Files, FilesError, Placed, grant_location};
+use super::landlock::{FileGrants, GrantError, GrantLocation, grant_location};
 use super::preflight::Preflight;
-use super::root::Blueprint;
+use super::root::RootBlueprint;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::{Guard, GuardError};
-use crate::files::patterns::{Names, NamesError, Rule};
-use crate::files::tree_roots::Tree;
+use crate::files::patterns::{NamePatterns, NamePatternsError, NameRule};
+use crate::files::tree_roots::GrantedTree;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
@@ -27,7 +24,7 @@ use crate::files::{home_links, host_sockets};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::LONGEST_PATH;
-use crate::kernel::sys::SignalMask;
+use crate::limits::Limits;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
@@ -36,50 +33,53 @@ pub struct FullTier<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     requested: &'p plan::Files,
-    /// Where names that are taken away are kept for review.
-    taken: AbsPath,
-    /// From the start on: what a copy hides, and who looks out for names.
-    pub veil: Whiteouts,
+    /// Where quarantined names are kept for review.
+    quarantine: AbsPath,
+    /// Set by the start: the names that a copy hides, and the guard.
+    pub whiteouts: Whiteouts,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
     /// See [`Mark`].
     pub mark: Option<Mark>,
-    run: Option<Run<'p>>,
+    run: Option<RunRecord<'p>>,
 }
 
-/// What the mark of a run says of it.
+/// The facts about a run that its mark and the note of its session store.
 #[derive(Clone, Copy)]
-pub struct Run<'p> {
-    pub id: &'p str,
-    /// As it was read.
-    pub plan: &'p [u8],
+pub struct RunRecord<'p> {
+    pub session_id: &'p str,
+    pub argv: &'p [CString],
+    /// The exact bytes that the plan was read from.
+    pub plan_bytes: &'p [u8],
+    pub plan_sha256: &'p str,
 }
 
-/// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied
-/// name in every directory, those directories have them where such a name is most likely to appear,
-/// and the guard sees to the others.
-const MOST_HIDDEN: usize = 256;
+/// So many whiteouts are made in half a millisecond. If more are needed to hide every denied name
+/// in every directory, only the likely directories get them, and the guard covers the others.
+const MAX_WHITEOUTS: usize = 256;
 
 impl<'p> FullTier<'p> {
-    /// Without a run nothing is made that would have to outlive it.
+    /// Without a run nothing is made on disk.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         requested: &'p plan::Files,
-        run: Option<Run<'p>>,
+        run: Option<RunRecord<'p>>,
     ) -> Result<FullTier<'p>, SandboxError> {
         let session = match (&plan.workspace, run) {
-            (Some(workspace), Some(run)) => Some(Session::open(&plan.sessions, workspace, run.id)?),
+            (Some(workspace), Some(run)) => {
+                Some(Session::open(&plan.sessions, workspace, run.session_id)?)
+            }
             _ => None,
         };
-        let taken = taken_dir(plan, run.map_or("none", |run| run.id))?;
-        let veil = Whiteouts::default();
+        let quarantine = quarantine_dir(plan, run.map_or("none", |run| run.session_id))?;
+        let whiteouts = Whiteouts::default();
         Ok(FullTier {
             plan,
             namespaces,
             requested,
-            taken,
-            veil,
+            quarantine,
+            whiteouts,
             guard: None,
             session,
             mark: None,
@@ -87,12 +87,12 @@ impl<'p> FullTier<'p> {
         })
     }
 
-    /// What covers places that are closed or unwritable by their path; and closed ones inside
-    /// grants of directories, which are the guard's.
-    fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
+    /// The covers of paths that are closed or unwritable, and the closed paths inside directory
+    /// grants, which the guard covers.
+    fn by_path(&self, files: &FileGrants<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
         let FullTier { plan, requested, .. } = self;
-        // A mask falls off when the host replaces what it lies on: where that can be, the guard has
-        // to hold it, by its name.
+        // A mask is lost when the host replaces the masked object. Where that can happen, the guard
+        // has to cover the name.
         let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
         let replaceable = |cover: &Cover| is_replaceable(files, copied(plan), &cover.path);
         let (masked, mut covers): (Vec<_>, Vec<_>) = files
@@ -104,17 +104,17 @@ impl<'p> FullTier<'p> {
         Ok((covers, masked))
     }
 
-    /// Finds what is to be hidden and covered.
-    fn look_through(&self, files: &Files<'_>) -> Result<Found, SandboxError> {
-        let FullTier { requested, taken, session, .. } = self;
+    /// Finds the names to hide and to cover.
+    fn scan_grants(&self, files: &FileGrants<'_>) -> Result<StartScan, SandboxError> {
+        let FullTier { requested, quarantine, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
         let (mut guard, mut found) =
-            arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
-        found.extend(callable(files, covers.iter().chain(&found))?);
-        let found = within_reach(found)?;
+            start_guard(requested, files, &covers, &masked, copied(self.plan), quarantine.clone())?;
+        found.extend(service_sockets(files, covers.iter().chain(&found))?);
+        let found = shorten_paths(found)?;
         let Some(session) = session else {
             covers.extend(found);
-            return Ok(Found { guard, covers, ..Found::default() });
+            return Ok(StartScan { guard, covers, ..StartScan::default() });
         };
         let workspace = session.workspace();
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
@@ -122,42 +122,35 @@ impl<'p> FullTier<'p> {
             .map(|cover| cover.path.clone())
             .filter(|path| path.is_within(workspace))
             .collect();
-        let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
-        // What is hidden needs no mask.
-        let shown =
-            |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
+        let whiteouts = choose_whiteouts(requested, files, &hidden, workspace, guard.as_mut())?;
+        // A hidden name needs no mask.
+        let shown = |cover: &Cover| {
+            cover.kind != CoverKind::Mask || !whiteouts.hides(workspace, &cover.path)
+        };
         covers.extend(found.into_iter().filter(shown));
-        Ok(Found { guard, covers, veil, hidden })
+        Ok(StartScan { guard, covers, whiteouts, hidden })
     }
 
-    /// `look` says where the grants lie: it is asked while init makes its namespaces, and nothing
-    /// runs if it refuses. `command` and `sha256` are what the note of a session says. `announce`
-    /// is called when it is known what a copy hides.
-    #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
+    /// `look` returns the locations of the grants. It is called while init makes its namespaces,
+    /// and nothing runs if it refuses. `announce` is called when the hidden names of a copy are
+    /// known.
     pub fn start<'f>(
         &mut self,
-        fence: &Fence,
-        look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
-        payload: Payload<'_>,
-        mask: &SignalMask,
-        terminal: Option<&CStr>,
-        bundle: Option<&OwnedFd>,
-        pid_max: Option<u32>,
-        admit: impl FnOnce(Pid) -> Result<(), Errno>,
-        attend: Attend<'_>,
-        command: &[CString],
-        sha256: &str,
+        launch: Launch<'_>,
+        ca_bundle: Option<&OwnedFd>,
+        look: impl FnOnce() -> Result<Option<FileGrants<'f>>, SandboxError>,
         announce: impl Fn(&Whiteouts),
-    ) -> Result<Started, SandboxError> {
+    ) -> Result<SandboxStart, SandboxError> {
+        let Launch { terminal, limits, .. } = launch;
         let FullTier { plan, namespaces, requested, session, run, .. } = &*self;
-        let blueprint = Blueprint {
+        let blueprint = RootBlueprint {
             plan,
             namespaces,
             requested,
             session: session.as_ref(),
             terminal,
-            bundle,
-            pid_max,
+            ca_bundle,
+            pid_max: limits.and_then(Limits::pid_max),
             gid: rustix::process::getegid().as_raw(),
         };
         let mut kept = (None, Whiteouts::default());
@@ -165,47 +158,47 @@ impl<'p> FullTier<'p> {
         let init = Cell::new(None);
         let admit = |pid| {
             init.set(Some(pid));
-            admit(pid)
+            limits.map_or(Ok(()), |limits| limits.admit(pid)).map_err(|error| error.errno())
         };
         let (mut look, mut files) = (Some(look), None);
-        let meanwhile = |tell: Tell<'_>| {
+        let meanwhile = |tell: SendMessage<'_>| {
             if let Some(look) = look.take() {
                 let found =
                     files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
-                InitMessage::placing(&grant_location::spell(requested, &found.placed))
-                    .for_each(|word| tell(&word));
+                InitMessage::grant_locations(&grant_location::encode(requested, &found.placed))
+                    .for_each(|message| tell(&message));
                 tell(&InitMessage::All);
             }
             let Some(files) = &files else {
                 return Err(SandboxError::Usage("the plan has no files"));
             };
-            // What watched before was for names that are elsewhere by now.
+            // The guard of an earlier round watched names that have moved since.
             kept = (None, Whiteouts::default());
-            let Found { guard, covers, veil, hidden } = self.look_through(files)?;
-            if let Some(session) = session {
-                // What the copy is, before anything can be changed in it.
+            let StartScan { guard, covers, whiteouts, hidden } = self.scan_grants(files)?;
+            if let (Some(session), Some(run)) = (session, run) {
+                // Describes the copy before anything can change in it.
                 let directories = guard
                     .as_ref()
                     .map(|guard| guard.numbered(session.workspace()))
                     .unwrap_or_default();
-                session.note(command, &hidden, &directories, plan, sha256)?;
+                session.note(run.argv, &hidden, &directories, plan, run.plan_sha256)?;
                 if guard.is_some() {
-                    announce(&veil);
+                    announce(&whiteouts);
                 }
-                InitMessage::hiding(veil.names()).iter().for_each(&mut *tell);
+                InitMessage::hiding(whiteouts.names()).iter().for_each(&mut *tell);
                 tell(&InitMessage::All);
             }
-            // From the last word on the command runs.
+            // After the last message the command runs.
             if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
-                mark = Mark::set(&plan.sessions, run.id, run.plan, guard, init)?;
+                mark = Mark::set(&plan.sessions, run.session_id, run.plan_bytes, guard, init)?;
             }
             covers.into_iter().for_each(|cover| tell(&InitMessage::Cover(cover)));
             tell(&InitMessage::All);
-            kept = (guard, veil);
+            kept = (guard, whiteouts);
             Ok(())
         };
-        let started = init::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
-        (self.guard, self.veil) = kept;
+        let started = init::start(&blueprint, launch, admit, meanwhile);
+        (self.guard, self.whiteouts) = kept;
         self.mark = mark;
         started
     }
@@ -216,22 +209,22 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
     plan.workspace.as_ref().map(|workspace| &workspace.path)
 }
 
-/// The command `covers`: what would be laid over names that are there now, and the symlinks in git
-/// directories, which nothing is laid over.
+/// The verb `covers`: the covers of names that exist now, and the symlinks in git directories,
+/// which get no cover.
 pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     let (mut covers, mut guard) = (Vec::new(), None);
-    let fence = Fence::prepare(plan, &[], Vec::new())?;
-    let mut preflight = Preflight::prepare(plan, &fence, None)?;
+    let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
+    let mut preflight = Preflight::prepare(plan, &restrictions, None)?;
     if let (Some(namespaces), Some(requested), Some(files), None) =
         (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
     {
-        let enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
-        let (by_path, masked) = enclosure.by_path(&files)?;
+        let full_tier = FullTier::prepare(plan, namespaces, requested, None)?;
+        let (by_path, masked) = full_tier.by_path(&files)?;
         let (armed, found) =
-            arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
+            start_guard(requested, &files, &by_path, &masked, copied(plan), full_tier.quarantine)?;
         guard = armed;
-        let callable = callable(&files, by_path.iter().chain(&found))?;
-        covers = [by_path, within_reach([found, callable].concat())?].concat();
+        let service_sockets = service_sockets(&files, by_path.iter().chain(&found))?;
+        covers = [by_path, shorten_paths([found, service_sockets].concat())?].concat();
     }
     let mut out = String::from("{\"covers\":");
     writer::list(&mut out, &covers, |out, cover| {
@@ -256,35 +249,34 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     Ok(out)
 }
 
-/// What a look through the grants gives.
+/// The result of the search through the grants.
 #[derive(Default)]
-struct Found {
+struct StartScan {
     guard: Option<Guard>,
     covers: Vec<Cover>,
-    veil: Whiteouts,
-    /// What the command was not to see in its copy.
+    whiteouts: Whiteouts,
+    /// Names that the command must not see in its copy.
     hidden: Vec<AbsPath>,
 }
 
-/// Where names that were taken away are kept for review.
-pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
+/// Where quarantined names are kept for review.
+pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
     Text::from_bytes(path)
         .and_then(AbsPath::new)
         .map_err(|_| SandboxError::Usage("the sessions directory is no path"))
 }
 
-/// Looks through the grants for names that are denied or protected, says what covers them, and
-/// stays to watch.
-fn arm(
+/// Searches the grants for denied and protected names, returns their covers, and starts the guard.
+fn start_guard(
     requested: &plan::Files,
-    files: &Files<'_>,
+    files: &FileGrants<'_>,
     covers: &[Cover],
     masked: &[Cover],
     workspace: Option<&AbsPath>,
-    taken: AbsPath,
+    quarantine: AbsPath,
 ) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
-    // Whatever is made in a copy stays there until a person applies it, who is then asked.
+    // New names in a copy stay there until a person applies them, and that person is asked.
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied =
         files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
@@ -293,15 +285,15 @@ fn arm(
     let mut names = names_of(requested, protect, flagged)?;
     let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
-    // Closed and own places that do not exist yet.
+    // Closed and own paths that do not exist yet.
     for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(Rule::Deny, path.as_bytes());
+        names.add_path(NameRule::Deny, path.as_bytes());
     }
     for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
-        names.add_path(Rule::Protect, path.as_bytes());
+        names.add_path(NameRule::Protect, path.as_bytes());
     }
     for cover in masked {
-        names.add_path(Rule::Deny, cover.path.as_bytes());
+        names.add_path(NameRule::Deny, cover.path.as_bytes());
     }
     names.settle()?;
     if names.is_empty() {
@@ -312,20 +304,19 @@ fn arm(
         .filter(|cover| cover.kind != CoverKind::Pin)
         .map(|cover| cover.path.clone())
         .collect();
-    // Other sockets that are found are covered.
+    // Other sockets that the search finds are covered.
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
-    // What can only be read has nothing to protect; it is looked through only where a deny may lie
-    // in it.
-    let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
+    // A read-only grant has nothing to protect. It is searched only if a deny may match in it.
+    let written = |placed: &GrantLocation<'_>| files.writing(&placed.real).next().is_some();
     let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
     let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
     let denied: Vec<_> = requested.deny.iter().map(fixed_part).chain(below).chain(closed).collect();
-    let concerned = |placed: &&Placed<'_>| {
+    let concerned = |placed: &&GrantLocation<'_>| {
         written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real))
     };
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
-    let trees: Vec<Tree> = directories
-        .map(|placed| Tree {
+    let trees: Vec<GrantedTree> = directories
+        .map(|placed| GrantedTree {
             path: placed.real.clone(),
             writable: written(placed) && !copied(&placed.real),
             watched: written(placed),
@@ -334,13 +325,13 @@ fn arm(
     home_links::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
     names.settle()?;
     let closed = files.closed_with_other_names(requested);
-    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
+    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, quarantine)?;
     Ok((Some(guard), found))
 }
 
-/// What covers sockets of services that no grant names, besides what is covered already.
-fn callable<'c>(
-    files: &Files<'_>,
+/// Covers for the sockets of services that no grant names and that are not covered yet.
+fn service_sockets<'c>(
+    files: &FileGrants<'_>,
     covers: impl Iterator<Item = &'c Cover>,
 ) -> Result<Vec<Cover>, SandboxError> {
     let granted = files.sockets();
@@ -354,9 +345,9 @@ fn callable<'c>(
         .map_err(SandboxError::Services)
 }
 
-/// What lies deeper than a path reaches is closed with the last directory on the way that one leads
-/// to.
-fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
+/// A path that is longer than the kernel takes is covered by its last directory that is short
+/// enough.
+fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     let (mut covers, deep): (Vec<_>, Vec<_>) =
         covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
     for cover in deep {
@@ -368,7 +359,7 @@ fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
             continue;
         }
         let stat = rustix::fs::lstat(above.as_c_str());
-        let stat = stat.map_err(|source| FilesError::Locate { path: above.clone(), source })?;
+        let stat = stat.map_err(|source| GrantError::Locate { path: above.clone(), source })?;
         covers.retain(|other| other.path != above);
         let identity = Identity::from(&stat);
         covers.push(Cover { path: above, identity, directory: true, kind: CoverKind::Mask });
@@ -376,8 +367,8 @@ fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     Ok(covers)
 }
 
-/// In a directory that the command writes to as the host does.
-fn is_live(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+/// Does the path lie in a directory that the command and the host write to?
+fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files.writing(path).any(|placed| placed.directory && *path != placed.real)
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
@@ -387,8 +378,8 @@ pub fn names_of(
     requested: &plan::Files,
     protect: &[plan::Protected],
     flagged: &[Text],
-) -> Result<Names, NamesError> {
-    let mut names = Names::new(&requested.deny, protect, &requested.opened, flagged)?;
+) -> Result<NamePatterns, NamePatternsError> {
+    let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
     names.packages.clone_from(&requested.packages);
     for group in &requested.deny_names {
         names.deny(group)?;
@@ -396,8 +387,8 @@ pub fn names_of(
     Ok(names)
 }
 
-/// In a directory that the command sees as the host does.
-fn is_replaceable(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+/// Does the path lie in a directory that the command sees as the host does?
+fn is_replaceable(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files
         .placed
         .iter()
@@ -405,20 +396,21 @@ fn is_replaceable(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
-/// Which names are hidden in a copy: in its root and in every directory that has such a name, or is
-/// to have one by its exact path; in a small workspace everywhere.
-fn weave(
+/// Chooses the names that a copy hides: in its root, in every directory that has such a name, and
+/// in every directory where an exact path expects one. In a small workspace they are hidden in
+/// every directory.
+fn choose_whiteouts(
     requested: &plan::Files,
-    files: &Files<'_>,
+    files: &FileGrants<'_>,
     masked: &[AbsPath],
     workspace: &AbsPath,
     guard: Option<&mut Guard>,
 ) -> Result<Whiteouts, SandboxError> {
-    let mut veil = Whiteouts::default();
+    let mut whiteouts = Whiteouts::default();
     let opened = mount::open_host(&workspace.as_c_str());
     let opened =
         opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
-    // What is mounted on the copy shows what it shows.
+    // A whiteout has no effect below another mount.
     let others =
         || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
     let free =
@@ -451,11 +443,11 @@ fn weave(
         dirs.extend(whiteouts::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
     }
     for (dir, name) in denied {
-        veil.hide(opened.as_fd(), &dir, [name]);
+        whiteouts.hide(opened.as_fd(), &dir, [name]);
     }
-    let Some(guard) = guard else { return Ok(veil) };
+    let Some(guard) = guard else { return Ok(whiteouts) };
     let in_root = guard.names().denied_in(workspace.as_bytes()).len().max(1);
-    let all = guard.directories(workspace, MOST_HIDDEN / in_root);
+    let all = guard.directories(workspace, MAX_WHITEOUTS / in_root);
     let everywhere = all.is_some();
     dirs.extend(all.into_iter().flatten());
     for dir in dirs {
@@ -470,24 +462,24 @@ fn weave(
                 .is_ok_and(|path| free(&path))
         };
         let names = guard.names().denied_in(&path);
-        veil.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
+        whiteouts.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
     }
-    veil.everywhere = everywhere;
-    Ok(veil)
+    whiteouts.everywhere = everywhere;
+    Ok(whiteouts)
 }
 
-/// The directories of a pattern before its first wildcard. A floating one has none.
+/// The directories of a pattern before its first wildcard. A floating pattern has none.
 fn fixed_part(pattern: &Text) -> &[u8] {
     let (fixed, _) = bytes::split(pattern.as_bytes(), b'*');
     &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))]
 }
 
-/// The same of the beginning of a pattern, which goes on below it.
+/// The same for the beginning of a pattern that goes on below it.
 fn fixed_tree(beginning: &Text) -> &[u8] {
     if beginning.as_bytes().contains(&b'*') { fixed_part(beginning) } else { beginning.as_bytes() }
 }
 
-/// By the fixed part of a pattern; without one it may lie anywhere.
+/// By the fixed part of a pattern. Without one the pattern may match anywhere.
 fn may_lie_in(fixed: &[u8], tree: &AbsPath) -> bool {
     let (short, long) = if fixed.len() < tree.as_bytes().len() {
         (fixed, tree.as_bytes())
@@ -504,7 +496,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pattern_concerns_a_tree_if_their_fixed_parts_lie_in_one_another() {
+    fn a_pattern_may_match_in_a_tree_if_one_fixed_part_contains_the_other() {
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
         for (pattern, tree, expected) in [
             ("**/.env", "/opt", true),

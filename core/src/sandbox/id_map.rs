@@ -1,9 +1,8 @@
-//! The numbers of users and groups inside a container, and what they are outside. Written by the
-//! supervisor, once, before anything runs in there.
+//! The user and group ids inside a container, and their ids outside. The supervisor writes the maps
+//! once, before any process runs inside.
 //!
-//! Root writes any range. Another user may map nothing but himself, and only by giving up
-//! setgroups(2); more than that is done for him by newuidmap and newgidmap, within the ranges that
-//! /etc/subuid and /etc/subgid give him.
+//! Root writes any range. Another user may map only its own id, and only without setgroups(2). The
+//! programs newuidmap and newgidmap map more, within the ranges of /etc/subuid and /etc/subgid.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
@@ -17,7 +16,7 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Container, IdRange};
 
 #[derive(Debug, thiserror::Error)]
-pub enum IdentityError {
+pub enum IdMapError {
     #[error("the {kind} of the container can not be written: {}", crate::kernel::errno_names::errno_text(*.source))]
     Write { kind: &'static str, source: Errno },
     #[error("{program} can not be started: {}", crate::kernel::errno_names::errno_text(*.source))]
@@ -26,26 +25,26 @@ pub enum IdentityError {
     Mapper { program: AbsPath, status: i32 },
 }
 
-impl IdentityError {
+impl IdMapError {
     pub fn hint(&self) -> &'static str {
         match self {
-            IdentityError::Write { .. } => {
+            IdMapError::Write { .. } => {
                 "`paddock doctor` shows whether user namespaces can be had here"
             }
-            IdentityError::Start { .. } | IdentityError::Mapper { .. } => {
+            IdMapError::Start { .. } | IdMapError::Mapper { .. } => {
                 "check your lines in /etc/subuid and /etc/subgid, and that newuidmap and newgidmap may change ids"
             }
         }
     }
 }
 
-/// Gives the namespace of `init` its users and groups. `mask`: the signals as our caller had them.
+/// Writes the maps of the namespace of `init`. `mask`: the signals as the caller had them.
 pub fn map(
     init: Pid,
     container: &Container,
     caller: u32,
     mask: &SignalMask,
-) -> Result<(), IdentityError> {
+) -> Result<(), IdMapError> {
     if let Some(mappers) = &container.mappers {
         run_mapper(&mappers.uid, init, &container.uid_map, mask)?;
         return run_mapper(&mappers.gid, init, &container.gid_map, mask);
@@ -65,8 +64,8 @@ fn lines(map: &[IdRange]) -> String {
     text
 }
 
-fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdentityError> {
-    let failed = |source| IdentityError::Write { kind, source };
+fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdMapError> {
+    let failed = |source| IdMapError::Write { kind, source };
     let path = format!("/proc/{}/{kind}", init.as_raw_nonzero());
     let file =
         rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
@@ -83,15 +82,15 @@ fn run_mapper(
     init: Pid,
     map: &[IdRange],
     mask: &SignalMask,
-) -> Result<(), IdentityError> {
-    let failed = |source| IdentityError::Start { program: program.clone(), source };
+) -> Result<(), IdMapError> {
+    let failed = |source| IdMapError::Start { program: program.clone(), source };
     let numbers = map.iter().flat_map(|range| [range.inside, range.outside, range.count]);
     let words = [init.as_raw_nonzero().get().unsigned_abs()].into_iter().chain(numbers);
     let argv = [Ok(program.as_c_str().into_owned())]
         .into_iter()
         .chain(words.map(|word| CString::new(word.to_string())));
     let argv = ExecStrings::new(argv.collect::<Result<_, _>>().map_err(|_| failed(Errno::INVAL))?);
-    // It needs nothing of our environment, and is set-user-id.
+    // The program needs no environment, and is set-user-id.
     let environment = ExecStrings::new(Vec::new());
     let path: &CStr = &program.as_c_str();
     let mut failure = None;
@@ -113,7 +112,7 @@ fn run_mapper(
         (Some(errno), _) => Err(failed(errno)),
         (None, Some(0)) => Ok(()),
         (None, status) => {
-            Err(IdentityError::Mapper { program: program.clone(), status: status.unwrap_or(-1) })
+            Err(IdMapError::Mapper { program: program.clone(), status: status.unwrap_or(-1) })
         }
     }
 }
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_is_written_as_the_kernel_reads_it() {
+    fn a_map_has_the_format_of_the_kernel() {
         let map = [
             IdRange { inside: 0, outside: 100_000, count: 5 },
             IdRange { inside: 5, outside: 1000, count: 1 },

@@ -1,9 +1,8 @@
-//! The sandbox's own processes: init, the first process of new namespaces, and the command behind
-//! it.
+//! Init, the first process of new namespaces, and the command under it.
 //!
-//! Init builds the root, starts the command, and from then on only buries the dead. It is the
-//! kernel's handle on all of them: when it ends, whatever ended it, nothing in its namespace lives
-//! on. It ends with the command, and with the supervisor.
+//! Init builds the root, starts the command, and from then on only reaps processes. When init ends
+//! for any reason, the kernel ends every process in its namespace. Init ends with the command, and
+//! with the supervisor.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -16,24 +15,26 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use super::capabilities::Privileges;
-use super::container::JailError;
-use super::enter::{self, Fence, FenceError};
+use super::container::ContainerError;
+use super::enter::{self, EnterError, Restrictions};
 use super::error::SandboxError;
 use super::init_channel::{self, InitMessage};
-use super::root::{self, Blueprint, RootError, Stage};
+use super::root::{self, RootBlueprint, RootError, StageDir};
 use super::{cover_mount, cpu_affinity, overlay};
-use crate::files::cover::{Cover, CoverKind, Placed};
+use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::host_sockets::{self, SocketFile};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
+use crate::limits::Limits;
 use crate::network::namespace::{self, InsideError};
 use crate::network::supervisor::socket_processes::Callers;
 
-/// What init is born into, and what it makes itself, while the supervisor goes on.
-const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
-const OWN: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+/// The namespaces that init is cloned into, and those that it makes itself while the supervisor
+/// goes on.
+const INIT_CLONE_FLAGS: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
+const INIT_UNSHARE_FLAGS: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespacesError {
@@ -56,7 +57,7 @@ impl NamespacesError {
     }
 }
 
-/// A failure inside init, which can only tell of it.
+/// A failure inside init, which init can only report.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
     #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
@@ -64,20 +65,20 @@ pub enum InitError {
     #[error(transparent)]
     Root(#[from] RootError),
     #[error(transparent)]
-    Jail(JailError),
+    Container(ContainerError),
     #[error(transparent)]
     Network(#[from] InsideError),
     #[error(transparent)]
-    Fence(#[from] FenceError),
+    Enter(#[from] EnterError),
 }
 
 impl InitError {
     fn hint(&self) -> &'static str {
         match self {
             InitError::Root(error) => error.hint(),
-            InitError::Jail(error) => error.hint(),
+            InitError::Container(error) => error.hint(),
             InitError::Network(error) => error.hint(),
-            InitError::Fence(error) => error.step.hint(),
+            InitError::Enter(error) => error.step.hint(),
             InitError::Step { .. } => {
                 "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces"
             }
@@ -85,75 +86,87 @@ impl InitError {
     }
 }
 
-/// The running sandbox, seen from outside.
+/// The running sandbox, as the supervisor sees it.
 pub struct Sandbox {
     pub init: Pid,
     pub channel: OwnedFd,
-    /// The command, by a descriptor that can not come to mean another process.
+    /// A pidfd of the command: it can not come to mean another process.
     pub command: OwnedFd,
-    /// A /proc that shows the processes of the sandbox and no other.
+    /// A /proc that shows only the processes of the sandbox.
     pub proc: OwnedFd,
-    /// Where calls of the command arrive that we answer.
+    /// The listener of intercepted calls.
     pub listener: Option<Listener>,
-    /// Of its network, for the relay.
+    /// Sockets of the sandbox's network, for the relay.
     pub sockets: Vec<OwnedFd>,
-    /// File systems in memory that are its own.
+    /// The sandbox's own file systems in memory.
     pub volatile: Vec<OwnedFd>,
-    inside: Inside,
+    namespaces: SandboxNamespaces,
 }
 
-/// What the supervisor has to see of a furnished root.
+/// The parts of a finished root that the supervisor needs.
 pub struct RootReady {
     pub proc: OwnedFd,
     pub volatile: Vec<OwnedFd>,
 }
 
-/// Says a word to init. Whether it was heard is asked when all is said.
-pub type Tell<'a> = &'a mut dyn FnMut(&InitMessage);
+/// Sends a message to init. Errors are checked after the last one.
+pub type SendMessage<'a> = &'a mut dyn FnMut(&InitMessage);
 
-pub enum Started {
+pub enum SandboxStart {
     Running(Sandbox),
-    /// What the payload returned.
+    /// The errno that the payload returned.
     NotExecuted(i32),
 }
 
-/// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no
+/// Runs inside the sandbox: it becomes the command, or returns an errno (or 0, if it was no
 /// command).
 pub type Payload<'a> = &'a dyn Fn() -> i32;
 
-/// Answers for the program that is about to be started, by somebody who can not tell us more before
-/// it is: until he can.
-pub type Attend<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
+/// Answers calls of the first program, until the descriptor is readable. The process that starts
+/// the program can not report anything before these calls are answered.
+pub type AnswerCalls<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
 
-/// What init makes of its namespaces.
-pub trait Furnish {
-    /// Namespaces (CLONE_NEW*) beside those that every sandbox has.
-    fn kinds(&self) -> i32 {
+/// The inputs that every start of a sandbox takes.
+pub struct Launch<'a> {
+    pub restrictions: &'a Restrictions,
+    pub payload: Payload<'a>,
+    /// The signals that the command gets back.
+    pub mask: &'a SignalMask,
+    pub terminal: Option<&'a CStr>,
+    /// None: the payload is no command, and needs no limits.
+    pub limits: Option<&'a Limits>,
+    pub answer_calls: AnswerCalls<'a>,
+}
+
+/// Builds the root inside the namespaces of init.
+pub trait RootBuilder {
+    /// Namespaces (CLONE_NEW*) besides those that every sandbox has.
+    fn extra_namespaces(&self) -> i32 {
         0
     }
 
-    /// Who we are in here, unless the supervisor says so when it admits us.
-    fn introduce(&self) -> Result<(), InitError> {
+    /// Maps the users, unless the supervisor does it when it admits init.
+    fn map_users(&self) -> Result<(), InitError> {
         Ok(())
     }
 
     fn hostname(&self) -> &[u8];
 
     /// Leaves this process in the new root.
-    fn furnish(
+    fn build_root(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError>;
 
-    /// What the supervisor may take longest to find out, and comes last: what is covered in there.
-    fn finish(&self, _channel: &OwnedFd) -> Result<(), InitError> {
+    /// Covers names. This comes last, because the supervisor may take longest to find them.
+    fn cover_names(&self, _channel: &OwnedFd) -> Result<(), InitError> {
         Ok(())
     }
 }
 
-impl Furnish for Blueprint<'_> {
-    fn introduce(&self) -> Result<(), InitError> {
+impl RootBuilder for RootBlueprint<'_> {
+    fn map_users(&self) -> Result<(), InitError> {
         let what = "the user can not be mapped into the namespace";
         map_identity(self.plan.user.uid, self.gid).map_err(|errno| InitError::Step { what, errno })
     }
@@ -162,16 +175,16 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(
+    fn build_root(
         &self,
         channel: &OwnedFd,
         ruleset: Option<BorrowedFd<'_>>,
     ) -> Result<RootReady, InitError> {
         if let Some(network) = &self.plan.network {
-            // None of them stays here: where nobody listens, connections are refused.
+            // Init keeps none of them: without a listener connections are refused.
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
-            for some in sockets.chunks(init_channel::DESCRIPTORS) {
+            for some in sockets.chunks(init_channel::MAX_MESSAGE_FDS) {
                 let told = init_channel::send(channel, &InitMessage::Network, some);
                 told.map_err(|errno| InitError::Step {
                     what: "the sockets can not be handed out",
@@ -182,33 +195,33 @@ impl Furnish for Blueprint<'_> {
         Ok(root::build(self, ruleset, channel)?)
     }
 
-    fn finish(&self, channel: &OwnedFd) -> Result<(), InitError> {
+    fn cover_names(&self, channel: &OwnedFd) -> Result<(), InitError> {
         Ok(root::cover(self, channel)?)
     }
 }
 
-/// Starts init and, behind it, the command. `admit` is called with init's number before it makes
-/// anything. `meanwhile` is what has to be done before the command starts, and not before init
-/// does; it tells init what that waits for, and is asked again if that moved. Done one after the
-/// other, the two would be more than a quarter of a launch more. `attend` answers calls of the
-/// command until the descriptor can be read.
+/// Starts init and, under it, the command. `admit` is called with the pid of init before init makes
+/// anything. `meanwhile` runs while init makes its namespaces, and has to be done before the
+/// command starts. It sends init what init waits for, and is called again if that has moved. One
+/// after the other, the two would make a launch a quarter longer. `launch.answer_calls` answers
+/// calls of the command until the descriptor is readable.
 pub fn start(
-    interior: &dyn Furnish,
-    fence: &Fence,
-    payload: Payload<'_>,
-    mask: &SignalMask,
+    root_builder: &dyn RootBuilder,
+    launch: Launch<'_>,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), SandboxError>,
-    attend: Attend<'_>,
-) -> Result<Started, SandboxError> {
+    mut meanwhile: impl FnMut(SendMessage<'_>) -> Result<(), SandboxError>,
+) -> Result<SandboxStart, SandboxError> {
+    let Launch { restrictions, payload, mask, answer_calls, .. } = launch;
     let (ours, theirs) = socket_pair::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
-    let init = sys::fork_into(BIRTH, || {
+    let init = sys::fork_into(INIT_CLONE_FLAGS, || {
         supervisors_end = None;
-        inits_end.take().map_or(125, |channel| init(interior, fence, payload, mask, channel))
+        inits_end
+            .take()
+            .map_or(125, |channel| init(root_builder, restrictions, payload, mask, channel))
     })
     .map_err(NamespacesError::Enter)?;
-    let aside = cpu_affinity::send_aside(init);
+    let aside = cpu_affinity::start_on_other_cpu(init);
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
     let admitted = aside
@@ -216,19 +229,19 @@ pub fn start(
         .and_then(|()| init_channel::send(&channel, &InitMessage::Started, &[]));
     let mut told = admitted;
     let done = match told {
-        Ok(()) => meanwhile(&mut |word| {
-            told = told.and_then(|()| init_channel::send(&channel, word, &[]))
+        Ok(()) => meanwhile(&mut |message| {
+            told = told.and_then(|()| init_channel::send(&channel, message, &[]))
         }),
         Err(_) => Ok(()),
     };
     let told = done.map(|()| told);
-    let mut handed = Handed::default();
-    let mut heard = match told {
-        Ok(Ok(())) => hear(&channel, attend, &mut handed),
+    let mut fds = HandedFds::default();
+    let mut received = match told {
+        Ok(Ok(())) => receive_start(&channel, answer_calls, &mut fds),
         unsaid => {
-            bury(init);
-            // If it was init that went first, it has said why.
-            return Err(match (unsaid, hear(&channel, &mut |_, _| Ok(()), &mut handed)) {
+            kill_and_reap(init);
+            // If init ended first, it has sent the reason.
+            return Err(match (unsaid, receive_start(&channel, &mut |_, _| Ok(()), &mut fds)) {
                 (Ok(_), Ok(Some((InitMessage::Refused { error, hint }, _)))) => {
                     NamespacesError::Refused { error, hint }.into()
                 }
@@ -237,34 +250,44 @@ pub fn start(
             });
         }
     };
-    while let Ok(Some((InitMessage::Moved, _))) = heard {
+    while let Ok(Some((InitMessage::Moved, _))) = received {
         let mut told = Ok(());
-        if let Err(refusal) = meanwhile(&mut |word| {
-            told = told.and_then(|()| init_channel::send(&channel, word, &[]))
+        if let Err(refusal) = meanwhile(&mut |message| {
+            told = told.and_then(|()| init_channel::send(&channel, message, &[]))
         }) {
-            bury(init);
+            kill_and_reap(init);
             return Err(refusal);
         }
-        heard = told.and_then(|()| hear(&channel, attend, &mut handed));
+        received = told.and_then(|()| receive_start(&channel, answer_calls, &mut fds));
     }
-    let refused = match heard {
+    let refused = match received {
         Ok(Some((InitMessage::Started, descriptors))) => {
             let mut descriptors = descriptors.into_iter();
             let mut next = || descriptors.next();
             let known = (next(), next(), next(), next(), next());
             if let (Some(command), Some(user), Some(mount), Some(network), Some(proc)) = known {
-                let Handed { listener, sockets, overlaid } = handed;
-                let (inside, volatile) =
-                    (Inside { init, user, mount, network, overlaid }, descriptors.collect());
-                let sandbox =
-                    Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
-                return Ok(Started::Running(sandbox));
+                let HandedFds { listener, sockets, overlay } = fds;
+                let (namespaces, volatile) = (
+                    SandboxNamespaces { init, user, mount, network, overlay },
+                    descriptors.collect(),
+                );
+                let sandbox = Sandbox {
+                    init,
+                    channel,
+                    command,
+                    proc,
+                    listener,
+                    sockets,
+                    volatile,
+                    namespaces,
+                };
+                return Ok(SandboxStart::Running(sandbox));
             }
             NamespacesError::Channel(Errno::PROTO)
         }
         Ok(Some((InitMessage::NotExecuted(errno), _))) => {
-            bury(init);
-            return Ok(Started::NotExecuted(errno));
+            kill_and_reap(init);
+            return Ok(SandboxStart::NotExecuted(errno));
         }
         Ok(Some((InitMessage::Refused { error, hint }, _))) => {
             NamespacesError::Refused { error, hint }
@@ -272,62 +295,67 @@ pub fn start(
         Ok(Some(_) | None) => NamespacesError::Lost,
         Err(errno) => NamespacesError::Channel(errno),
     };
-    bury(init);
+    kill_and_reap(init);
     Err(refused.into())
 }
 
-/// What the supervisor is given before the command starts.
+/// The descriptors that the supervisor gets before the command starts.
 #[derive(Default)]
-pub struct Handed {
+pub struct HandedFds {
     pub listener: Option<Listener>,
     pub sockets: Vec<OwnedFd>,
-    pub overlaid: Option<Overlaid>,
+    pub overlay: Option<OverlayFds>,
 }
 
-/// What became of the start.
-pub fn hear(
+/// Receives messages until the start has succeeded or failed.
+pub fn receive_start(
     channel: &OwnedFd,
-    attend: Attend<'_>,
-    handed: &mut Handed,
+    answer_calls: AnswerCalls<'_>,
+    fds: &mut HandedFds,
 ) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
-                attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
+                answer_calls(fds.listener.insert(Listener::new(fd)), channel.as_fd())?;
             }
-            Some((InitMessage::Network, sockets)) => handed.sockets.extend(sockets),
+            Some((InitMessage::Network, sockets)) => fds.sockets.extend(sockets),
             Some((InitMessage::Copied, descriptors)) => {
-                let [view, veil] =
+                let [view, whiteouts] =
                     <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
-                handed.overlaid = Some(Overlaid { view, veil });
+                fds.overlay = Some(OverlayFds { view, whiteouts });
             }
-            heard => return Ok(heard),
+            received => return Ok(received),
         }
     }
 }
 
-/// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we
-/// have to bury first: so all are waited for.
-pub fn bury(init: Pid) {
+/// Kills init and everything under it; the kernel returns only after that. Traced processes have to
+/// be reaped first, so all children are waited for.
+pub fn kill_and_reap(init: Pid) {
     let _ = rustix::process::kill_process(init, Signal::KILL);
     sys::trace::wait_until_ended(init);
 }
 
 impl Sandbox {
-    pub fn inside(&self) -> &Inside {
-        &self.inside
+    pub fn namespaces(&self) -> &SandboxNamespaces {
+        &self.namespaces
     }
 
-    /// After its end: what its mounts still hang on, to be let go of by who can not wait until they
-    /// are taken apart.
+    /// After its end: the descriptors that keep its mounts. To close them takes long, so the caller
+    /// passes them to `init_channel::abandon`.
     pub fn mounts(self) -> impl Iterator<Item = OwnedFd> {
-        let Sandbox { proc, volatile, inside: Inside { user, mount, network, .. }, .. } = self;
+        let Sandbox {
+            proc,
+            volatile,
+            namespaces: SandboxNamespaces { user, mount, network, .. },
+            ..
+        } = self;
         [mount, user, network, proc].into_iter().chain(volatile)
     }
 }
 
-/// The number on this side of a process that is known by its descriptor, as long as it lives.
+/// The pid on this side of the process of a pidfd, as long as it lives.
 pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     let facts =
         std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
@@ -335,35 +363,35 @@ pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
     Pid::from_raw(number.trim().parse().ok()?)
 }
 
-/// The way into the mounts of a running sandbox, for its owner.
-pub struct Inside {
+/// The namespaces of a running sandbox, for the supervisor to enter.
+pub struct SandboxNamespaces {
     init: Pid,
     user: OwnedFd,
     mount: OwnedFd,
     network: OwnedFd,
-    overlaid: Option<Overlaid>,
+    overlay: Option<OverlayFds>,
 }
 
-/// A copy, from outside.
-pub struct Overlaid {
-    /// Its root, as the command sees it, with all that is mounted in it.
+/// The descriptors of a copy-on-write overlay.
+pub struct OverlayFds {
+    /// Its root, as the command sees it, with all mounts in it.
     pub view: OwnedFd,
-    /// Of whiteouts, between the copy and what it is one of.
-    pub veil: OwnedFd,
+    /// The layer of whiteouts, between the copy and the workspace.
+    pub whiteouts: OwnedFd,
 }
 
-impl Inside {
-    pub fn overlaid(&self) -> Option<&Overlaid> {
-        self.overlaid.as_ref()
+impl SandboxNamespaces {
+    pub fn overlay(&self) -> Option<&OverlayFds> {
+        self.overlay.as_ref()
     }
 
-    /// Covers names in the running sandbox. Each result stands for its cover.
+    /// Covers names in the running sandbox. There is one result for each cover.
     pub fn cover(
         &self,
         covers: &[Cover],
         copied: impl Fn(&Cover) -> bool,
-    ) -> Result<Vec<Result<Placed, Errno>>, Errno> {
-        let strangers = self.strangers(covers)?;
+    ) -> Result<Vec<Result<CoverResult, Errno>>, Errno> {
+        let foreign_sockets = self.foreign_sockets(covers)?;
         let mut results = vec![Err(Errno::CANCELED); covers.len()];
         let mut entered = Ok(());
         let child = sys::spawn_sharing_memory(|| {
@@ -372,8 +400,8 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        if cover.kind == CoverKind::Stranger
-                            && !strangers.iter().any(|(other, _)| *other == cover)
+                        if cover.kind == CoverKind::ForeignSocket
+                            && !foreign_sockets.iter().any(|(other, _)| *other == cover)
                         {
                             *result = Err(Errno::NOENT);
                             continue;
@@ -394,12 +422,12 @@ impl Inside {
         entered.map(|()| results)
     }
 
-    /// Of those that are covered if they are strangers, the sockets that are: not made in there, if
-    /// that has a network of its own; else, in the hands of nobody there.
-    fn strangers<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
-        // Held open, no number of theirs becomes another's: who answers before and after it is told
-        // who is there, was there.
-        let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::Stranger);
+    /// The foreign sockets among the covers. If the sandbox has its own network, a socket is
+    /// foreign if it was not made there. Else it is foreign if no process inside holds it.
+    fn foreign_sockets<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
+        // The open descriptors keep the inode numbers from being reused. A socket that answers
+        // before and after the lookup is the one that was looked up.
+        let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::ForeignSocket);
         let answers = |socket: &OwnedFd| !host_sockets::is_silent(socket.as_fd());
         let mut suspects: Vec<(&Cover, OwnedFd)> =
             suspects.filter_map(|cover| Some((cover, look(cover).filter(answers)?))).collect();
@@ -440,12 +468,12 @@ impl Inside {
         )
     }
 
-    /// The namespace that its networks belong to.
+    /// The user namespace that owns its network.
     pub fn user(&self) -> &OwnedFd {
         &self.user
     }
 
-    /// Are these the namespaces of a process, which is told by its directory in /proc?
+    /// Are these the namespaces of a process? `process`: its directory in /proc.
     pub fn holds(&self, process: BorrowedFd<'_>) -> bool {
         let same = |name: &CStr, known: &OwnedFd| {
             let found = rustix::fs::statat(process, name, AtFlags::empty())?;
@@ -467,7 +495,7 @@ impl Inside {
     }
 }
 
-/// What lies where a cover should, if it still does.
+/// The object at the path of a cover, if it is still the same one.
 fn look(cover: &Cover) -> Option<OwnedFd> {
     let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
     let found =
@@ -476,24 +504,26 @@ fn look(cover: &Cover) -> Option<OwnedFd> {
     (Identity::from(&stat) == cover.identity).then_some(found)
 }
 
-/// What namespaces give on this machine.
-pub struct Usable {
+/// Which namespaces and mounts work on this machine.
+pub struct NamespaceSupport {
     /// Err: the step that failed.
     pub namespaces: Result<(), (&'static str, Errno)>,
     pub overlay: Result<(), Errno>,
 }
 
-/// Makes the namespaces and the kinds of mounts that a run needs, and lets them go again.
-pub fn try_out() -> Usable {
+/// Tries the namespaces and the kinds of mounts that a run needs.
+pub fn try_out() -> NamespaceSupport {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let mut usable =
-        Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
-    let child = sys::spawn_into(BIRTH | OWN, || {
+    let mut usable = NamespaceSupport {
+        namespaces: Err(("namespaces", Errno::NOSYS)),
+        overlay: Err(Errno::NOSYS),
+    };
+    let child = sys::spawn_into(INIT_CLONE_FLAGS | INIT_UNSHARE_FLAGS, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
             let stage =
                 mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
-            let root = Stage::find()
+            let root = StageDir::find()
                 .and_then(|on| on.put(&stage))
                 .map_err(|error| ("mount", error.errno()))?;
             mount::new_fs(c"proc", &[], mount::PLAIN).map_err(|errno| ("proc", errno))?;
@@ -512,72 +542,72 @@ pub fn try_out() -> Usable {
     usable
 }
 
-/// The life of init. What it returns is seen by nobody but a debugger: its words count.
+/// Runs as init. Only its messages count, not its exit status.
 fn init(
-    interior: &dyn Furnish,
-    fence: &Fence,
+    root_builder: &dyn RootBuilder,
+    restrictions: &Restrictions,
     payload: Payload<'_>,
     mask: &SignalMask,
     channel: OwnedFd,
 ) -> i32 {
-    match set_up(interior, fence, payload, mask, &channel) {
-        Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
+    match set_up(root_builder, restrictions, payload, mask, &channel) {
+        Ok(Ok(command)) => sys::go_on_alone(reap_until_command_ends, command, channel),
         Ok(Err(errno)) => {
             let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125
         }
         Err(error) => {
-            let word =
+            let message =
                 InitMessage::Refused { error: error.to_string(), hint: error.hint().to_owned() };
-            let _ = init_channel::send(&channel, &word, &[]);
+            let _ = init_channel::send(&channel, &message, &[]);
             125
         }
     }
 }
 
-/// From a fork in new namespaces to the running command, or to the reason why it could not be
-/// executed.
+/// From a fork in new namespaces to the running command, or to the errno of its exec.
 fn set_up(
-    interior: &dyn Furnish,
-    fence: &Fence,
+    root_builder: &dyn RootBuilder,
+    restrictions: &Restrictions,
     payload: Payload<'_>,
     mask: &SignalMask,
     channel: &OwnedFd,
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
-    let kinds = (OWN | interior.kinds()) as u64;
-    sys::numeric_syscall(libc::SYS_unshare, [kinds, 0, 0, 0])
+    let extra_namespaces = (INIT_UNSHARE_FLAGS | root_builder.extra_namespaces()) as u64;
+    sys::numeric_syscall(libc::SYS_unshare, [extra_namespaces, 0, 0, 0])
         .map_err(step("no namespaces can be made"))?;
-    interior.introduce()?;
+    root_builder.map_users()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())
     };
     let user = namespace("user").map_err(step("the user namespace can not be opened"))?;
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
-    // The supervisor puts us under limits first.
+    // The supervisor puts init under limits first.
     init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
-    let RootReady { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
-    if !interior.hostname().is_empty() {
-        rustix::system::sethostname(interior.hostname())
+    let RootReady { proc, volatile } = root_builder.build_root(channel, restrictions.ruleset())?;
+    if !root_builder.hostname().is_empty() {
+        rustix::system::sethostname(root_builder.hostname())
             .map_err(step("the host name can not be set"))?;
     }
-    // The command runs with our user: nothing but this keeps it from tracing us.
+    // The command has the same user: only this keeps it from tracing init.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(step("init can not be kept from being traced"))?;
 
-    fence.bound()?;
-    interior.finish(channel)?;
-    let mut fence_failure = None;
+    restrictions.bound()?;
+    root_builder.cover_names(channel)?;
+    let mut enter_failure = None;
     let mut exec_failure = None;
-    // Until it is executed the command has our channel, to say who answers for it.
+    // Until its exec the command has init's channel, to send the listener.
     let become_command = || {
-        enter::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())))
+        enter::become_command(None, Some(mask))
+            .and_then(|()| restrictions.enter(Some(channel.as_fd())))
     };
-    let child = if fence.listens() {
-        // The supervisor has to see what it asks for, and must not see us: so its memory is a copy,
-        // and it leaves there what went wrong.
+    let child = if restrictions.listens() {
+        // The supervisor has to read the memory of the command, but not that of init. So the
+        // command gets a copy of the memory, and reports its failure in a shared number.
         let failure = sys::shared_number().map_err(step("no process can be started"))?;
         let child = sys::fork_into(libc::CLONE_VFORK, || {
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
@@ -589,20 +619,20 @@ fn set_up(
             125
         });
         let failed = failure.load(Ordering::SeqCst);
-        fence_failure = FenceError::of_code(failed);
-        exec_failure = (failed != 0 && fence_failure.is_none()).then_some(failed as i32);
+        enter_failure = EnterError::of_code(failed);
+        exec_failure = (failed != 0 && enter_failure.is_none()).then_some(failed as i32);
         child
     } else {
         sys::spawn_sharing_memory(|| {
             match become_command() {
                 Ok(()) => exec_failure = Some(payload()),
-                Err(error) => fence_failure = Some(error),
+                Err(error) => enter_failure = Some(error),
             }
             125
         })
     };
     let child = child.map_err(step("no process can be started"))?;
-    if let Some(error) = fence_failure {
+    if let Some(error) = enter_failure {
         return Err(error.into());
     }
     if let Some(errno) = exec_failure {
@@ -621,8 +651,8 @@ fn set_up(
     Ok(Ok(child))
 }
 
-/// Dies with the supervisor. It may have died before we asked for that: then its end of the channel
-/// is closed.
+/// Makes this process die with the supervisor. If the supervisor has died before, its end of the
+/// channel is closed.
 pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut hung_up = [PollFd::new(channel, PollFlags::empty())];
@@ -630,7 +660,7 @@ pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
     if hung_up[0].revents().contains(PollFlags::HUP) { Err(Errno::SRCH) } else { Ok(()) }
 }
 
-/// The one user keeps the one number; files keep their owner, and exec drops every capability.
+/// The user keeps its id. Files keep their owner, and exec drops every capability.
 fn map_identity(uid: u32, gid: u32) -> Result<(), Errno> {
     write_once("setgroups", "deny")?;
     write_once("uid_map", &format!("{uid} {uid} 1"))?;
@@ -644,24 +674,24 @@ fn write_once(name: &str, text: &str) -> Result<(), Errno> {
     rustix::io::write(&file, text.as_bytes()).map(drop)
 }
 
-/// Buries whoever ends, until the command does. Returning ends the namespace.
-fn mourn(command: Pid, channel: OwnedFd) -> i32 {
+/// Reaps processes until the command ends. The return ends the namespace.
+fn reap_until_command_ends(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
-    // Whatever gets hold of us gains nothing by it. Should it fail, we are no more than we were.
+    // A process that takes init over gains nothing. If this fails, init has no more than before.
     let _ = Privileges::NONE.shed();
     loop {
         let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {
             Ok(Some(ended)) => ended,
             Ok(None) | Err(Errno::INTR) => continue,
-            // the command is our child until it ends, so there is always one to wait for
+            // the command is a child until it ends, so there is always one to wait for
             Err(_) => return 125,
         };
         if pid != command {
             continue;
         }
-        let Some(word) = InitMessage::of_status(status) else { continue };
-        let last = !matches!(word, InitMessage::Stopped(_));
-        if init_channel::send(&channel, &word, &[]).is_err() || last {
+        let Some(message) = InitMessage::of_status(status) else { continue };
+        let last = !matches!(message, InitMessage::Stopped(_));
+        if init_channel::send(&channel, &message, &[]).is_err() || last {
             return 0;
         }
     }

@@ -1,4 +1,4 @@
-//! What init and its supervisor tell each other: one datagram each, some with descriptors.
+//! Messages between init and the supervisor: one datagram each, some with descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -16,41 +16,39 @@ use crate::files::cover::{Cover, CoverKind};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-/// Longer texts are cut: a path and what is wrong with it.
-const LONGEST: usize = 6 * 1024;
-/// At most so many descriptors come with a word.
-pub const DESCRIPTORS: usize = 8;
+/// Longer texts are cut. This is enough for a path and its error.
+const MAX_MESSAGE_BYTES: usize = 6 * 1024;
+/// At most so many descriptors come with a message.
+pub const MAX_MESSAGE_FDS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitMessage {
-    /// Nothing was started, and why.
+    /// Nothing was started, with the reason.
     Refused {
         error: String,
         hint: String,
     },
-    /// The fence stood, but the command was not executed: an errno.
+    /// The sandbox was complete, but the command was not executed: an errno.
     NotExecuted(i32),
     /// From the supervisor: init may begin. From init: the command runs.
     Started,
-    /// The command is about to be executed, and calls that the supervisor answers arrive at the
-    /// descriptor.
+    /// The command is about to be executed. The descriptor is the listener of its calls.
     Listening,
-    /// Sockets of the command's network, for the relay. As many of these words as they take.
+    /// Sockets of the command's network, for the relay. There are as many of these messages as
+    /// needed.
     Network,
-    /// A copy as the command sees it, and the layer that hides names in it.
+    /// The root of a copy as the command sees it, and its layer of whiteouts.
     Copied,
-    /// From the supervisor: a part of where the grants lie
+    /// From the supervisor: a part of the locations of grants
     /// ([`crate::sandbox::landlock::grant_location`]).
-    Placed(Vec<u8>),
-    /// From the supervisor: names that a copy does not show, relative to it, with a NUL between
-    /// two.
+    GrantLocations(Vec<u8>),
+    /// From the supervisor: names that a copy hides, relative to it, with a NUL between two.
     Hide(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
-    /// From the supervisor: there is no more of what it told last.
+    /// From the supervisor: the last list is complete.
     All,
-    /// From init: something is not where it was to be covered any more. The supervisor looks, and
-    /// tells, again.
+    /// From init: an object to cover has moved. The supervisor searches and sends again.
     Moved,
     /// The command was stopped by a signal.
     Stopped(i32),
@@ -59,7 +57,7 @@ pub enum InitMessage {
 }
 
 impl InitMessage {
-    /// What became of the command; None for what is no news.
+    /// The message for a status of the command. None: the status is no news.
     pub fn of_status(status: WaitStatus) -> Option<InitMessage> {
         match (status.exit_status(), status.terminating_signal(), status.stopping_signal()) {
             (Some(code), _, _) => Some(InitMessage::Exited(code)),
@@ -69,12 +67,12 @@ impl InitMessage {
         }
     }
 
-    /// As few words as it takes.
+    /// In as few messages as possible.
     pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<InitMessage> {
         let mut words: Vec<Vec<u8>> = Vec::new();
         for name in names {
             match words.last_mut() {
-                Some(word) if word.len() + 1 + name.len() < LONGEST => {
+                Some(word) if word.len() + 1 + name.len() < MAX_MESSAGE_BYTES => {
                     word.push(0);
                     word.extend(name);
                 }
@@ -85,15 +83,17 @@ impl InitMessage {
     }
 
     /// As few words as it takes.
-    pub fn placing(bytes: &[u8]) -> impl Iterator<Item = InitMessage> {
-        bytes.chunks(LONGEST - 1).map(|part| InitMessage::Placed(part.to_vec()))
+    pub fn grant_locations(bytes: &[u8]) -> impl Iterator<Item = InitMessage> {
+        bytes.chunks(MAX_MESSAGE_BYTES - 1).map(|part| InitMessage::GrantLocations(part.to_vec()))
     }
 
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
             InitMessage::Refused { error, hint } => {
-                let cut = |text: &str| text.as_bytes()[..text.len().min(LONGEST / 2 - 8)].to_vec();
+                let cut = |text: &str| {
+                    text.as_bytes()[..text.len().min(MAX_MESSAGE_BYTES / 2 - 8)].to_vec()
+                };
                 [b"R".to_vec(), cut(error), vec![0], cut(hint)].concat()
             }
             InitMessage::NotExecuted(errno) => number(b'N', *errno),
@@ -104,7 +104,7 @@ impl InitMessage {
             InitMessage::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
-                    CoverKind::Stranger => b'S',
+                    CoverKind::ForeignSocket => b'S',
                     CoverKind::Lock => b'L',
                     CoverKind::Pin => b'P',
                 };
@@ -112,7 +112,7 @@ impl InitMessage {
                     (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
-            InitMessage::Placed(part) => [b"P", &part[..]].concat(),
+            InitMessage::GrantLocations(part) => [b"P", &part[..]].concat(),
             InitMessage::Hide(names) => [b"H", &names[..]].concat(),
             InitMessage::All => number(b'A', 0),
             InitMessage::Moved => number(b'M', 0),
@@ -131,7 +131,7 @@ impl InitMessage {
             return Some(InitMessage::Refused { error: texts.next()?, hint: texts.next()? });
         }
         if *tag == b'P' {
-            return Some(InitMessage::Placed(rest.to_vec()));
+            return Some(InitMessage::GrantLocations(rest.to_vec()));
         }
         if *tag == b'H' {
             return Some(InitMessage::Hide(rest.to_vec()));
@@ -162,7 +162,7 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     let (inode, path) = rest.split_first_chunk()?;
     let kind = match kind {
         b'M' => CoverKind::Mask,
-        b'S' => CoverKind::Stranger,
+        b'S' => CoverKind::ForeignSocket,
         b'L' => CoverKind::Lock,
         b'P' => CoverKind::Pin,
         _ => return None,
@@ -172,9 +172,9 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     Some(Cover { path, identity, directory: *directory != 0, kind })
 }
 
-/// Closes descriptors without waiting for what their end takes: they go into a socket that only
-/// itself holds, and the kernel's collector of such sockets is the one to wait. Where that fails,
-/// we are.
+/// Closes descriptors without waiting for the teardown. They are sent into a socket that only holds
+/// itself, and the kernel's garbage collector of such sockets waits. If that fails, this process
+/// waits.
 pub fn abandon(descriptors: Vec<OwnedFd>) {
     if descriptors.is_empty() {
         return;
@@ -185,7 +185,7 @@ pub fn abandon(descriptors: Vec<OwnedFd>) {
     else {
         return;
     };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let going: Vec<BorrowedFd<'_>> =
         descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
@@ -203,26 +203,26 @@ pub fn send(
     word: &InitMessage,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
     let bytes = word.bytes();
-    if bytes.len() > LONGEST {
+    if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(Errno::NAMETOOLONG); // no call takes a path of this length either
     }
     rustix::net::sendmsg(channel, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
         .map(drop)
 }
 
-/// None: init is gone. Errno::AGAIN: it has nothing to say (only without `wait`).
+/// None: init has ended. Errno::AGAIN: no message waits (only without `wait`).
 pub fn receive(
     channel: impl AsFd,
     wait: bool,
 ) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
-    let mut bytes = [0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut bytes = [0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags =
         RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
@@ -233,8 +233,8 @@ pub fn receive(
             &mut control,
             flags,
         ) {
-            // The other side went without reading all. That is said once; what it said itself comes
-            // after.
+            // The other side ended before it read everything. The kernel reports that once, then
+            // delivers its own messages.
             Err(Errno::INTR | Errno::CONNRESET) => {}
             received => break received?,
         }
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn names_to_hide_come_together_as_far_as_a_word_reaches() {
+    fn hidden_names_share_messages_up_to_the_limit() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let names: Vec<Vec<u8>> =
             (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
@@ -284,23 +284,23 @@ mod tests {
     }
 
     #[test]
-    fn places_come_in_parts_of_the_longest_word() {
+    fn grant_locations_are_split_at_the_message_limit() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
-        let bytes: Vec<u8> = (0..3 * LONGEST).map(|number| number as u8).collect();
+        let bytes: Vec<u8> = (0..3 * MAX_MESSAGE_BYTES).map(|number| number as u8).collect();
         let mut heard = Vec::new();
-        for word in InitMessage::placing(&bytes) {
+        for word in InitMessage::grant_locations(&bytes) {
             send(&theirs, &word, &[]).unwrap();
-            let Some((InitMessage::Placed(part), _)) = receive(&ours, true).unwrap() else {
+            let Some((InitMessage::GrantLocations(part), _)) = receive(&ours, true).unwrap() else {
                 panic!("another word")
             };
             heard.extend(part);
         }
         assert_eq!(heard, bytes);
-        assert_eq!(InitMessage::placing(&[]).count(), 0);
+        assert_eq!(InitMessage::grant_locations(&[]).count(), 0);
     }
 
     #[test]
-    fn every_word_arrives_as_it_was_said() {
+    fn every_message_arrives_as_it_was_sent() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let words = [
             InitMessage::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
@@ -312,7 +312,7 @@ mod tests {
             InitMessage::Cover(cover(CoverKind::Mask, false)),
             InitMessage::Cover(cover(CoverKind::Lock, true)),
             InitMessage::Cover(cover(CoverKind::Pin, true)),
-            InitMessage::Placed(b"\x00\xff/usr".to_vec()),
+            InitMessage::GrantLocations(b"\x00\xff/usr".to_vec()),
             InitMessage::All,
             InitMessage::Moved,
             InitMessage::Stopped(19),
@@ -324,7 +324,8 @@ mod tests {
             assert_eq!(receive(&ours, true).unwrap().unwrap().0, *word);
         }
         let path = AbsPath::new(
-            Text::from_bytes([b'/'].into_iter().chain([b'x'; LONGEST]).collect()).unwrap(),
+            Text::from_bytes([b'/'].into_iter().chain([b'x'; MAX_MESSAGE_BYTES]).collect())
+                .unwrap(),
         )
         .unwrap();
         let long = InitMessage::Cover(Cover { path, ..cover(CoverKind::Mask, false) });

@@ -1,11 +1,10 @@
-//! The keeper: between the supervisor and a command that has no init of its own, where the
-//! command's execs are answered for.
+//! The landlock init: a process between the supervisor and the command, if the supervisor answers
+//! the command's execs and there is no namespace.
 //!
-//! The supervisor's end has to be the end of everything, also when it is killed: without it no
-//! program can be started any more. Nothing in the kernel ends the descendants of a process with
-//! it, so a process that does nothing else waits for that: it starts the command, adopts what that
-//! leaves behind, tells the supervisor how it ends, and kills all of them when there is nobody left
-//! to tell.
+//! The end of the supervisor has to be the end of everything, also when it is killed: without it no
+//! program can start any more. The kernel does not end the descendants of a process with it, so
+//! this process does. It starts the command, adopts orphans, and reports the end of the command to
+//! the supervisor. It kills all of them when the supervisor has ended.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -15,34 +14,34 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::command::Command;
-use super::enter::FenceError;
+use super::enter::EnterError;
 use super::init_channel::{self, InitMessage};
 use crate::kernel::sys;
 use crate::limits::descendants::end_descendants;
 
-/// The life of a keeper, in the process that became one. What goes wrong before the command runs is
-/// left in `failure`: a filter may refuse every other way to say it.
-pub fn keep(
-    become_command: &dyn Fn(Pid) -> Result<(), FenceError>,
+/// Runs as the landlock init. A failure before the command runs is stored in `failure`: a filter
+/// may refuse every other way to report it.
+pub fn run(
+    become_command: &dyn Fn(Pid) -> Result<(), EnterError>,
     command: &Command,
     channel: OwnedFd,
     failure: &AtomicI64,
 ) -> i32 {
     match start(become_command, command, &channel, failure) {
-        Ok(command) => sys::go_on_alone(mourn, command, channel),
+        Ok(command) => sys::go_on_alone(supervise_command, command, channel),
         Err(_) => 125,
     }
 }
 
 fn start(
-    become_command: &dyn Fn(Pid) -> Result<(), FenceError>,
+    become_command: &dyn Fn(Pid) -> Result<(), EnterError>,
     command: &Command,
     channel: &OwnedFd,
     failure: &AtomicI64,
 ) -> Result<Pid, Errno> {
     let own = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(own))?;
-    // Signals are held: this one only wakes us.
+    // Signals are blocked: this one only wakes this process.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
     let child = sys::fork_into(libc::CLONE_VFORK, || {
         let code = match become_command(own) {
@@ -61,11 +60,11 @@ fn start(
     Ok(child)
 }
 
-/// Until the command ends, or the supervisor does.
-fn mourn(command: Pid, channel: OwnedFd) -> i32 {
+/// Runs until the command or the supervisor ends.
+fn supervise_command(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
     loop {
-        if is_alone(&channel) {
+        if has_lost_supervisor(&channel) {
             end_descendants();
             return 125;
         }
@@ -75,9 +74,9 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
             if pid != command {
                 continue;
             }
-            let Some(word) = InitMessage::of_status(status) else { continue };
-            let last = !matches!(word, InitMessage::Stopped(_));
-            if init_channel::send(&channel, &word, &[]).is_ok() && last {
+            let Some(message) = InitMessage::of_status(status) else { continue };
+            let last = !matches!(message, InitMessage::Stopped(_));
+            if init_channel::send(&channel, &message, &[]).is_ok() && last {
                 return 0;
             }
         }
@@ -85,7 +84,7 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
     }
 }
 
-fn is_alone(channel: &OwnedFd) -> bool {
+fn has_lost_supervisor(channel: &OwnedFd) -> bool {
     let mut other = [PollFd::new(channel, PollFlags::empty())];
     let polled = rustix::event::poll(&mut other, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     polled.is_ok() && other[0].revents().contains(PollFlags::HUP)

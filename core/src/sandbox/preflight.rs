@@ -1,12 +1,12 @@
-//! What became of the plan on this machine: what lies where, and what the fence holds. Nothing is
-//! changed by it.
+//! What the plan becomes on this machine: the locations of grants, and what the restrictions
+//! enforce. It changes nothing.
 
 use std::fmt::Write as _;
 
-use super::container::Jail;
-use super::enter::Fence;
+use super::container::ContainerSandbox;
+use super::enter::Restrictions;
 use super::error::SandboxError;
-use super::landlock::{self, Files};
+use super::landlock::{self, FileGrants};
 use crate::journal::Journal;
 use crate::journal::event::Enforcement;
 use crate::network::supervisor::prepare::Outside;
@@ -14,21 +14,21 @@ use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Grant, Level, Plan};
 
 pub struct Preflight<'p> {
-    pub files: Option<Files<'p>>,
-    fence: &'p Fence,
+    pub files: Option<FileGrants<'p>>,
+    restrictions: &'p Restrictions,
 }
 
 impl<'p> Preflight<'p> {
-    /// Adds the rules to the fence, and its filters where they wait for what lies where. `journal`:
-    /// the one that is open already.
+    /// Adds the rules to the restrictions, and compiles the filters if they depend on the granted
+    /// paths. `journal` is the open journal.
     pub fn prepare(
         plan: &'p Plan,
-        fence: &'p Fence,
+        restrictions: &'p Restrictions,
         journal: Option<&Journal>,
     ) -> Result<Preflight<'p>, SandboxError> {
-        let files = Files::prepare(plan, fence.ruleset(), journal)?;
-        fence.complete(plan, &files.as_ref().map_or_else(Vec::new, Files::sockets))?;
-        Ok(Preflight { files, fence })
+        let files = FileGrants::prepare(plan, restrictions.ruleset(), journal)?;
+        restrictions.complete(plan, &files.as_ref().map_or_else(Vec::new, FileGrants::sockets))?;
+        Ok(Preflight { files, restrictions })
     }
 
     pub fn requested(&self, plan: &Plan) -> Enforcement {
@@ -46,12 +46,12 @@ impl<'p> Preflight<'p> {
         }
     }
 
-    /// Rights and scopes are all or nothing: a kernel that lacks one the plan handles was refused.
+    /// Rights and scopes are all or nothing: a kernel without one of them was refused.
     pub fn actual(&self, plan: &Plan) -> Enforcement {
         Enforcement {
-            landlock_abi: self.fence.actual_abi,
+            landlock_abi: self.restrictions.actual_abi,
             paths: self.files.as_ref().map_or(0, |files| files.actual_paths),
-            blocked: self.fence.filter().map_or(0, |filter| filter.blocked),
+            blocked: self.restrictions.filter().map_or(0, |filter| filter.blocked),
             ..self.requested(plan)
         }
     }
@@ -59,7 +59,7 @@ impl<'p> Preflight<'p> {
     fn requested_blocked(&self, plan: &Plan) -> usize {
         match &plan.seccomp {
             Some(plan::Seccomp { default: plan::Default::Allow, syscalls, .. }) => syscalls.len(),
-            _ => self.fence.filter().map_or(0, |filter| filter.blocked),
+            _ => self.restrictions.filter().map_or(0, |filter| filter.blocked),
         }
     }
 
@@ -71,16 +71,18 @@ impl<'p> Preflight<'p> {
         self.files.iter().flat_map(|files| &files.unenforced)
     }
 
-    /// Whether this very run keeps its command from writing what the plan does not grant. Anything
-    /// that the plan asks for and this machine lacks makes the answer no: a missing right
-    /// (truncate) or filter can be enough to write outside.
+    /// Does this run keep its command from writing outside of its grants? If this machine lacks any
+    /// part of the plan, the answer is no: a missing right (truncate) or filter can be enough to
+    /// write outside.
     pub fn confines_writes(&self, plan: &Plan) -> bool {
         let mounts = plan.namespaces.is_some() && plan.files.is_some();
         let whole = plan.notices.iter().all(|notice| notice.level != Level::Unenforced);
-        (mounts || self.fence.ruleset().is_some()) && whole && self.unenforced().next().is_none()
+        (mounts || self.restrictions.ruleset().is_some())
+            && whole
+            && self.unenforced().next().is_none()
     }
 
-    /// JSON for programs: names that are not UTF-8 come back as Python writes them.
+    /// As JSON for programs. Names that are not UTF-8 have the form that Python uses.
     pub fn report(&self) -> String {
         let mut out = String::with_capacity(1024);
         let (rules, skipped, removed, carved) = match &self.files {
@@ -115,7 +117,7 @@ impl<'p> Preflight<'p> {
             );
             out.push('}');
         });
-        let (blocked, absent) = match self.fence.filter() {
+        let (blocked, absent) = match self.restrictions.filter() {
             Some(filter) => (filter.blocked, filter.absent.as_slice()),
             None => (0, &[][..]),
         };
@@ -139,13 +141,13 @@ fn grant_fields(out: &mut String, grant: &Grant) {
     writer::string(out, grant.source().as_bytes(), Invalid::Surrogate);
 }
 
-/// The command `preflight`: everything short of running.
+/// The verb `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
-    landlock::check_journal_way(plan)?;
-    let fence = Fence::prepare(plan, &[], Vec::new())?;
-    let mut preflight = Preflight::prepare(plan, &fence, None)?;
+    landlock::check_journal_path(plan)?;
+    let restrictions = Restrictions::prepare(plan, &[], Vec::new())?;
+    let mut preflight = Preflight::prepare(plan, &restrictions, None)?;
     if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
-        Jail::prepare(plan, namespaces, container)?;
+        ContainerSandbox::prepare(plan, namespaces, container)?;
     }
     Outside::prepare(plan.network.as_ref(), plan.tier, None)?;
     if let Some(journal) = &plan.journal

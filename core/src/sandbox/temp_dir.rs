@@ -1,9 +1,8 @@
-//! The session's private temporary directory: made, locked, granted, and removed at the end with
-//! all that is in it.
+//! The private temporary directory of a run: made, locked, granted, and removed at the end with its
+//! content.
 //!
-//! Removal works by descriptor and never follows a symlink. What the command left may be nested
-//! deeper than there are descriptors: a directory below a certain depth is first moved up to the
-//! top.
+//! Removal works by descriptor and never follows a symlink. The content may be nested deeper than
+//! there are descriptors: a directory below a certain depth is first moved up to the top.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -16,7 +15,7 @@ use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
 const MAX_DEPTH: usize = 32;
-/// Rounds over the top directory; each one empties everything that earlier rounds moved there.
+/// Rounds over the top directory. Each one removes what earlier rounds moved there.
 const MAX_ROUNDS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,19 +26,19 @@ pub enum TempError {
     Remove { path: CString, source: Errno },
 }
 
-pub struct Temp {
+pub struct TempDir {
     parent: OwnedFd,
     name: CString,
     path: CString,
-    /// Holds the lock that tells others that this directory is in use.
+    /// Holds the lock that marks this directory as in use.
     dir: OwnedFd,
 }
 
-const LIST: OFlags =
+const LIST_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Temp {
-    pub fn make(parent_path: &AbsPath, uid: u32, session: &str) -> Result<Temp, TempError> {
+impl TempDir {
+    pub fn make(parent_path: &AbsPath, uid: u32, session: &str) -> Result<TempDir, TempError> {
         let failed = |source| TempError::Make { parent: parent_path.clone(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent =
@@ -56,10 +55,10 @@ impl Temp {
         let made = rustix::fs::mkdirat(&parent, name.as_c_str(), Mode::RWXU);
         rustix::process::umask(umask);
         made.map_err(failed)?;
-        let dir =
-            rustix::fs::openat(&parent, name.as_c_str(), LIST, Mode::empty()).map_err(failed)?;
+        let dir = rustix::fs::openat(&parent, name.as_c_str(), LIST_FLAGS, Mode::empty())
+            .map_err(failed)?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
-        Ok(Temp { parent, name, path, dir })
+        Ok(TempDir { parent, name, path, dir })
     }
 
     pub fn path(&self) -> &CStr {
@@ -76,7 +75,7 @@ impl Temp {
     }
 
     fn empty_and_remove(&self) -> Result<(), Errno> {
-        // Nothing in it is the usual case.
+        // It is usually empty.
         let mut last =
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
                 Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -84,7 +83,7 @@ impl Temp {
             };
         let mut moved = 0;
         for _ in 0..MAX_ROUNDS {
-            // The command may have taken its owner's rights away.
+            // The command may have removed its owner's rights.
             make_accessible(&self.dir)?;
             empty(self.dir.as_fd(), self.dir.as_fd(), 0, &mut moved)?;
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
@@ -96,15 +95,16 @@ impl Temp {
     }
 }
 
-/// Removes what is in `dir`; what lies too deep is moved to `top` for another round.
+/// Removes the content of `dir`. Directories that are too deep are moved to `top` for another
+/// round.
 fn empty(
     top: BorrowedFd<'_>,
     dir: BorrowedFd<'_>,
     depth: usize,
     moved: &mut usize,
 ) -> Result<(), Errno> {
-    // A description of its own: listing moves its position.
-    let listed = rustix::fs::openat(dir, c".", LIST, Mode::empty())?;
+    // A new file description: listing moves its position.
+    let listed = rustix::fs::openat(dir, c".", LIST_FLAGS, Mode::empty())?;
     let mut buffer = Vec::with_capacity(8 * 1024);
     let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
@@ -128,7 +128,7 @@ fn empty(
         }
         make_accessible(resolved_path::open_entry(dir, name)?)?;
         if depth < MAX_DEPTH {
-            let below = rustix::fs::openat(dir, name, LIST, Mode::empty())?;
+            let below = rustix::fs::openat(dir, name, LIST_FLAGS, Mode::empty())?;
             empty(top, below.as_fd(), depth + 1, moved)?;
             ignore_missing(rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR))?;
         } else {
@@ -144,7 +144,7 @@ fn is_directory(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// chmod through the descriptor: by name it would follow a symlink put there meanwhile.
+/// chmod through the descriptor: by name it would follow a symlink.
 fn make_accessible(dir: impl AsFd) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&dir)?;
     if stat.st_mode & 0o700 == 0o700 || FileType::from_raw_mode(stat.st_mode) != FileType::Directory

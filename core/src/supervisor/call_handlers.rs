@@ -1,5 +1,5 @@
-//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs,
-//! renames in a copy, the pin for sockets; the observer only looks.
+//! Intercepted system calls, and the handler of each: the gate for execs, the rename handler for
+//! renames in a copy, supervised connect for sockets. The observer only reads.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use rustix::io::Errno;
 
 use super::event_loop::Due;
 use super::observer::{self, Observer};
-use super::rename_handler::{self, Renames};
+use super::rename_handler::{self, RenameHandler};
 use crate::approve::open_questions::{self, OpenQuestions};
-use crate::gate::{self, Gate};
+use crate::gate::{self, ExecGate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
 
-/// So long calls are answered before everything else gets its turn: a path of many links takes long
-/// to follow.
-const CALLS_TURN: Duration = Duration::from_millis(2);
+/// The supervisor answers calls for at most this time before it serves its other tasks. A path of
+/// many links takes long to follow.
+const CALLS_TURN_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// The calls of a plan that wait for our answer, besides those of sockets.
+/// The calls that the supervisor answers for a plan, besides those on sockets.
 pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
     calls.extend(plan.workspace.iter().flat_map(|_| rename_handler::CALLS));
@@ -31,52 +31,56 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
     calls
 }
 
-/// Who has to do with calls from the first program on.
+/// The handlers that serve calls from the first program on.
 pub struct CallHandlers {
-    pub gate: Option<Gate>,
-    /// Where people are asked: about execs by the gate, about hosts by whoever hears the relay.
-    pub desk: OpenQuestions,
+    pub gate: Option<ExecGate>,
+    /// Questions to a person: about execs from the gate, about hosts from the relay.
+    pub questions: OpenQuestions,
     pub observer: Option<Observer>,
-    pub pin: Option<SupervisedConnect>,
-    /// Somebody will answer for renaming, who is not there yet; and calls for him.
-    renames_come: bool,
-    early: Vec<Call>,
+    pub supervised_connect: Option<SupervisedConnect>,
+    /// The rename handler exists only after the start. Until then renames are kept here.
+    awaits_renames: bool,
+    early_renames: Vec<Call>,
 }
 
 impl CallHandlers {
     pub fn new(
         plan: &Plan,
-        gate: Option<Gate>,
-        desk: OpenQuestions,
+        gate: Option<ExecGate>,
+        questions: OpenQuestions,
         observer: Option<Observer>,
-        pin: Option<SupervisedConnect>,
+        supervised_connect: Option<SupervisedConnect>,
     ) -> CallHandlers {
         CallHandlers {
             gate,
-            desk,
+            questions,
             observer,
-            pin,
-            renames_come: plan.workspace.is_some(),
-            early: Vec::new(),
+            supervised_connect,
+            awaits_renames: plan.workspace.is_some(),
+            early_renames: Vec::new(),
         }
     }
 
-    /// Answers for the first program, which starts while somebody else waits for that. Until
-    /// `other` has something to say.
-    pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// Answers calls of the first program, until `other` is readable. Another process waits for
+    /// that program to start.
+    pub fn answer_until_readable(
+        &mut self,
+        listener: &Listener,
+        other: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
         let children = sys::child_descriptor()?;
         loop {
             let deadline = self
                 .gate
                 .as_ref()
-                .and_then(Gate::deadline)
+                .and_then(ExecGate::deadline)
                 .into_iter()
-                .chain(self.desk.deadline())
+                .chain(self.questions.deadline())
                 .min();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
             let waited_for =
-                [Some(other), Some(listener.fd()), Some(children.as_fd()), self.desk.fd()];
+                [Some(other), Some(listener.fd()), Some(children.as_fd()), self.questions.fd()];
             let mut ready: Vec<PollFd<'_>> = waited_for
                 .into_iter()
                 .flatten()
@@ -98,29 +102,31 @@ impl CallHandlers {
     }
 
     fn turn(&mut self, listener: &Listener) {
-        self.desk.turn(listener);
+        self.questions.turn(listener);
         if let Some(gate) = &mut self.gate {
-            gate.turn(listener, &mut self.desk);
+            gate.turn(listener, &mut self.questions);
         }
     }
 
-    fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut Renames<'_>>) {
+    fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut RenameHandler<'_>>) {
         let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
         let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
-            _ if self.pin.is_some() && SupervisedConnect::knows(&call) => {
-                if let Some(pin) = &mut self.pin {
-                    pin.take(listener, call);
+            _ if self.supervised_connect.is_some() && SupervisedConnect::knows(&call) => {
+                if let Some(supervised_connect) = &mut self.supervised_connect {
+                    supervised_connect.take(listener, call);
                 }
             }
-            (Some(gate), _) if executes => gate.take(listener, call, &mut self.desk),
-            _ if is_change => self.desk.take_change(listener, call),
-            (_, Some(renames)) if Renames::knows(&call) => renames.take(listener, call),
-            (_, None) if self.renames_come && Renames::knows(&call) => self.early.push(call),
-            // Whoever only looks lets everything go on.
+            (Some(gate), _) if executes => gate.take(listener, call, &mut self.questions),
+            _ if is_change => self.questions.take_change(listener, call),
+            (_, Some(renames)) if RenameHandler::knows(&call) => renames.take(listener, call),
+            (_, None) if self.awaits_renames && RenameHandler::knows(&call) => {
+                self.early_renames.push(call)
+            }
+            // With the observer alone every call continues.
             _ if seen.is_some() => listener.answer(&call, Answer::Continue),
-            // The filter passes on only what somebody knows an answer to.
+            // The filter sends only calls that have a handler.
             _ => listener.answer(&call, Answer::Fail(Errno::ACCESS)),
         }
         if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
@@ -129,27 +135,27 @@ impl CallHandlers {
     }
 }
 
-/// System calls that wait for our answer, and who knows it.
+/// The listener, and the handlers of its calls.
 pub struct Calls<'a> {
     listener: Listener,
-    pub attendants: CallHandlers,
-    pub renames: Option<Renames<'a>>,
-    /// Nobody is left who could call.
-    over: bool,
+    pub handlers: CallHandlers,
+    pub renames: Option<RenameHandler<'a>>,
+    /// No process is left that could make a call.
+    is_over: bool,
 }
 
 impl<'a> Calls<'a> {
     pub fn new(
         listener: Listener,
-        attendants: CallHandlers,
-        renames: Option<Renames<'a>>,
+        handlers: CallHandlers,
+        renames: Option<RenameHandler<'a>>,
     ) -> Calls<'a> {
-        if let Some(gate) = &attendants.gate {
+        if let Some(gate) = &handlers.gate {
             gate.settle();
         }
-        let attendants = CallHandlers { renames_come: false, ..attendants };
-        let mut calls = Calls { listener, attendants, renames, over: false };
-        for call in std::mem::take(&mut calls.attendants.early) {
+        let handlers = CallHandlers { awaits_renames: false, ..handlers };
+        let mut calls = Calls { listener, handlers, renames, is_over: false };
+        for call in std::mem::take(&mut calls.handlers.early_renames) {
             match &mut calls.renames {
                 Some(renames) => renames.take(&calls.listener, call),
                 None => calls.listener.answer(&call, Answer::Continue),
@@ -168,20 +174,30 @@ impl<'a> Calls<'a> {
     }
 
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 5] {
-        let listener = (!self.over).then(|| self.listener.fd());
-        let CallHandlers { desk, observer, pin, .. } = &self.attendants;
-        let (observer, pin) = (
+        let listener = (!self.is_over).then(|| self.listener.fd());
+        let CallHandlers { questions, observer, supervised_connect, .. } = &self.handlers;
+        let (observer, supervised_connect) = (
             observer.as_ref().and_then(Observer::fd),
-            pin.as_ref().and_then(SupervisedConnect::fd),
+            supervised_connect.as_ref().and_then(SupervisedConnect::fd),
         );
-        [listener, self.renames.as_ref().and_then(Renames::fd), desk.fd(), observer, pin]
+        [
+            listener,
+            self.renames.as_ref().and_then(RenameHandler::fd),
+            questions.fd(),
+            observer,
+            supervised_connect,
+        ]
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let gate = self.attendants.gate.as_ref().and_then(Gate::deadline);
-        let observer = self.attendants.observer.as_ref().and_then(Observer::deadline);
-        let pin = self.attendants.pin.as_ref().and_then(SupervisedConnect::deadline);
-        [gate, observer, pin, self.attendants.desk.deadline()].into_iter().flatten().min()
+        let gate = self.handlers.gate.as_ref().and_then(ExecGate::deadline);
+        let observer = self.handlers.observer.as_ref().and_then(Observer::deadline);
+        let supervised_connect =
+            self.handlers.supervised_connect.as_ref().and_then(SupervisedConnect::deadline);
+        [gate, observer, supervised_connect, self.handlers.questions.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub fn turn(&mut self, due: Due) -> Result<(), Errno> {
@@ -190,31 +206,30 @@ impl<'a> Calls<'a> {
             if let Some(renames) = &mut self.renames {
                 renames.turn(&self.listener);
             }
-            if let Some(observer) = &mut self.attendants.observer {
+            if let Some(observer) = &mut self.handlers.observer {
                 observer.turn();
             }
-            if let Some(pin) = &mut self.attendants.pin {
-                pin.turn(&self.listener);
+            if let Some(supervised_connect) = &mut self.handlers.supervised_connect {
+                supervised_connect.turn(&self.listener);
             }
         }
         let mut seen = due == Due::Calls;
-        while started.elapsed() < CALLS_TURN {
-            self.attendants.turn(&self.listener);
+        while started.elapsed() < CALLS_TURN_TIMEOUT {
+            self.handlers.turn(&self.listener);
             if due == Due::Traced {
                 break;
             }
             match self.listener.next(std::mem::take(&mut seen))? {
                 Next::Call(call) => {
-                    self.attendants.take(&self.listener, call, self.renames.as_mut());
-                    // What comes next is its exec stop, most likely, and that is heard of
-                    // elsewhere.
-                    if self.attendants.gate.as_ref().is_some_and(Gate::only_traces) {
+                    self.handlers.take(&self.listener, call, self.renames.as_mut());
+                    // The next event is most likely the exec stop, which arrives as SIGCHLD.
+                    if self.handlers.gate.as_ref().is_some_and(ExecGate::only_traces) {
                         break;
                     }
                 }
                 Next::Nothing => break,
                 Next::Over => {
-                    self.over = true;
+                    self.is_over = true;
                     break;
                 }
             }

@@ -1,11 +1,10 @@
 //! Does the last scans that earlier runs left: see `files/unfinished_scans.rs`.
 //!
-//! A marked tree that is not at its path (unmounted, renamed) can not be scanned, and is not taken
-//! for one that was removed: the mark stays for it, each start says so, and the first start that
-//! finds the tree again scans it. Meanwhile commands run.
+//! A marked tree that is not at its path (unmounted, renamed) can not be scanned. It does not count
+//! as removed: its mark stays, each start says so, and the first start that finds the tree again
+//! scans it. Meanwhile commands run.
 //!
-//! A start that finishes a scan holds a lock on the directory of the marks: of two starts the
-//! second waits.
+//! A start that finishes a scan holds a lock on the directory of the marks. A second start waits.
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -17,10 +16,11 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use super::tasks;
-use crate::files::guard::{Away, Guard, GuardError, GuardEvent};
-use crate::files::patterns::NamesError;
+use crate::files::guard::{Guard, GuardError, GuardEvent, MissingTree};
+use crate::files::patterns::NamePatternsError;
 use crate::files::unfinished_scans::{
-    Note, Process, SUPERVISOR, UnfinishedError, VERSION, directory, open_dir, started_at, write_all,
+    MARK_VERSION, MarkFile, ProcessStart, SUPERVISOR_KEY, UnfinishedError, directory, open_dir,
+    started_at, write_all,
 };
 use crate::journal::Journal;
 use crate::journal::event::Event;
@@ -29,12 +29,13 @@ use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};
 use crate::sandbox::{full_tier, landlock};
 
-/// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
-const SIZE_LIMIT: u64 = 256 << 20;
-/// The kernel kills what a dead supervisor leaves. It takes milliseconds, on a busy machine more.
-const END_LIMIT: Duration = Duration::from_secs(5);
-/// A start takes no longer between making a mark and giving it its name.
-const FRESH: Duration = Duration::from_secs(60);
+/// A plan has at most 16 MiB. The saved state of a guard grows with the locked names.
+const MAX_MARK_BYTES: u64 = 256 << 20;
+/// The kernel kills the processes of a dead supervisor. This takes milliseconds, on a busy machine
+/// more.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// A start takes at most this time from the creation of a mark to its final name.
+const MARK_CREATION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Finishes the last scans of runs that are over. `say` gets a line for each name and each run.
 /// Returns how many runs there were.
@@ -115,12 +116,12 @@ fn open_mark(dir: &OwnedFd, name: &CString) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-/// A run that lives holds the lock of its mark. A supervisor that was killed holds it until the
-/// kernel has taken it down: this waits for that.
+/// A living run holds the lock of its mark. A killed supervisor holds it until the kernel has ended
+/// it: this waits for that.
 fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
-    let until = Instant::now() + END_LIMIT;
+    let until = Instant::now() + END_TIMEOUT;
     loop {
-        // Before the lock is tried: one that ends in between has let go of it.
+        // Read before the lock is tried: a supervisor that ends in between has released it.
         let ending = supervisor_of(mark)?.filter(|(_, process)| process.is_ending);
         match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
@@ -134,13 +135,14 @@ fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// The process that made a mark, if it is still there.
-fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, Process)>, Errno> {
+/// The process that made a mark, if it still exists.
+fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, ProcessStart)>, Errno> {
     let mut beginning = [0; 128];
     let length = rustix::io::pread(mark, &mut beginning, 0)?;
     let text = String::from_utf8_lossy(&beginning[..length]);
-    let noted =
-        text.split_once(SUPERVISOR).and_then(|(_, rest)| rest.split_once(']')?.0.split_once(','));
+    let noted = text
+        .split_once(SUPERVISOR_KEY)
+        .and_then(|(_, rest)| rest.split_once(']')?.0.split_once(','));
     let Some((Ok(pid), Ok(started))) =
         noted.map(|(pid, started)| (pid.parse::<u32>(), started.parse::<u64>()))
     else {
@@ -150,11 +152,12 @@ fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, Process)>, Errno> {
     Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).zip(process))
 }
 
-/// Not yet a mark, and its maker was killed: no command was started.
+/// Was its maker killed before the mark was complete? Then no command was started.
 fn is_abandoned(fresh: &OwnedFd) -> Result<bool, Errno> {
     let made = rustix::fs::fstat(fresh)?.st_mtime;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Ok(made.saturating_add_unsigned(FRESH.as_secs()) < now.as_secs() as i64 && is_over(fresh)?)
+    Ok(made.saturating_add_unsigned(MARK_CREATION_TIMEOUT.as_secs()) < now.as_secs() as i64
+        && is_over(fresh)?)
 }
 
 /// False: some tree is not at its path now, and the mark stays for it.
@@ -173,35 +176,37 @@ fn finish(
     let own = stat.st_uid == uid && stat.st_mode & 0o077 == 0;
     if !own
         || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile
-        || stat.st_size as u64 > SIZE_LIMIT
+        || stat.st_size as u64 > MAX_MARK_BYTES
     {
         return Err(damaged());
     }
     let content = read_all(mark, stat.st_size as usize).map_err(read)?;
     let end = content.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
-    let note: Note = reader::from_slice(&content[..end]).map_err(|_| damaged())?;
+    let note: MarkFile = reader::from_slice(&content[..end]).map_err(|_| damaged())?;
     let plan = Plan::parse(&content[end + 1..], uid).map_err(|_: PlanError| damaged())?;
-    let (VERSION, Some(requested)) = (note.version, &plan.files) else { return Err(damaged()) };
+    let (MARK_VERSION, Some(requested)) = (note.version, &plan.files) else {
+        return Err(damaged());
+    };
     let scan = |source| UnfinishedError::Scan { session: session.clone(), source };
     if note.waiting.is_none() {
         wait_for_end(note.init);
     }
 
-    // What is told belongs to the run that is finished. Names are taken away even if its journal
-    // takes nothing any more.
+    // The events belong to the finished run. Names are quarantined even if its journal can not be
+    // written.
     let journal = plan.journal.as_ref().and_then(|requested| {
-        let opened = landlock::check_journal_way(&plan).map_err(|error| error.to_string());
+        let opened = landlock::check_journal_path(&plan).map_err(|error| error.to_string());
         let opened = opened.and_then(|()| {
             Journal::open(requested, uid, session.clone()).map_err(|e| e.to_string())
         });
         opened.inspect_err(|error| say(error)).ok()
     });
-    let known = |error: NamesError| scan(GuardError::Walk(error.into()));
+    let known = |error: NamePatternsError| scan(GuardError::Walk(error.into()));
     let names =
         full_tier::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
-    let taken = full_tier::taken_dir(&plan, &session).map_err(|_| damaged())?;
+    let quarantine = full_tier::quarantine_dir(&plan, &session).map_err(|_| damaged())?;
     let (mut guard, away) =
-        Guard::recall(names, &note.memory, note.waiting.as_deref(), taken).map_err(scan)?;
+        Guard::restore(names, &note.memory, note.waiting.as_deref(), quarantine).map_err(scan)?;
     let (mut count, mut left) = (0, None);
     let append = |event: &Event<'_>, say: &mut dyn FnMut(&str)| {
         if let Some(Err(error)) = journal.as_ref().map(|journal| journal.append(event)) {
@@ -209,12 +214,12 @@ fn finish(
         }
     };
     let finished = guard.finish(&mut |event| {
-        let (line, told) = tasks::telling(&event);
+        let (line, told) = tasks::line_and_event(&event);
         line.iter().for_each(|line| say(line));
         append(&told, say);
         match event {
             GuardEvent::Failed { path, source } => left = Some((path, source)),
-            GuardEvent::Taken { .. } | GuardEvent::Removed { .. } => count += 1,
+            GuardEvent::Quarantined { .. } | GuardEvent::Removed { .. } => count += 1,
             GuardEvent::Masked { .. } => {}
         }
     });
@@ -227,7 +232,7 @@ fn finish(
             let failed = |source| UnfinishedError::Write { path: path.to_owned(), source };
             rewrite(dir, &session, &content, note.waiting.is_some(), &away).map_err(failed)?;
         }
-        let shown = |away: &Away| {
+        let shown = |away: &MissingTree| {
             let why =
                 if away.is_replaced { "something else has its name" } else { "it is not there" };
             format!("{} ({why})", away.path)
@@ -247,13 +252,13 @@ fn finish(
     Ok(true)
 }
 
-/// What was scanned is not scanned again: names that its owner makes there from now on are his.
+/// A scanned tree is not scanned again: names that appear there from now on are the user's own.
 fn rewrite(
     dir: &OwnedFd,
     session: &str,
     content: &[u8],
     again: bool,
-    away: &[Away],
+    away: &[MissingTree],
 ) -> Result<(), Errno> {
     let fresh = format!(".{session}");
     let flags =
@@ -269,8 +274,8 @@ fn rewrite(
     })
 }
 
-/// The same mark, with other numbers in front: `{"waiting":[0,2],` and the rest as it was.
-fn rewritten(content: &[u8], again: bool, away: &[Away]) -> [Vec<u8>; 2] {
+/// The same mark with other numbers in front: `{"waiting":[0,2],`, then the rest unchanged.
+fn rewritten(content: &[u8], again: bool, away: &[MissingTree]) -> [Vec<u8>; 2] {
     let numbers: Vec<String> = away.iter().map(|away| away.number.to_string()).collect();
     let rest = match content.iter().position(|byte| *byte == b']').filter(|_| again) {
         Some(end) => end + 2,
@@ -292,18 +297,19 @@ fn read_all(file: &OwnedFd, size: usize) -> Result<Vec<u8>, Errno> {
     Ok(content)
 }
 
-/// The sandbox ends with its supervisor, and init is the last of it to end. By the time this
-/// returns none of it runs: its number may belong to another process by now, which is not in a
-/// namespace of its own, or is waited for in vain.
+/// The sandbox ends with its supervisor, and init ends last. When this returns, none of it runs.
+/// The pid of init may already belong to another process: that one is not in its own namespace, or
+/// the wait for it times out.
 fn wait_for_end(init: i32) {
-    let namespace = |who: &str| rustix::fs::readlink(format!("/proc/{who}/ns/pid"), Vec::new());
+    let namespace = |pid: &str| rustix::fs::readlink(format!("/proc/{pid}/ns/pid"), Vec::new());
     let Some(pid) = Pid::from_raw(init) else { return };
     let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
-    if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other)
+    if let (Ok(own), Ok(other)) = (namespace("self"), namespace(&init.to_string()))
+        && own == other
     {
         return;
     }
-    wait_for(&process, END_LIMIT);
+    wait_for(&process, END_TIMEOUT);
 }
 
 fn wait_for(process: &OwnedFd, limit: Duration) {
@@ -312,7 +318,7 @@ fn wait_for(process: &OwnedFd, limit: Duration) {
     let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit)));
 }
 
-/// The command `finish`: what was done, for people.
+/// The verb `finish`: prints what was done.
 pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
     let mut lines = Vec::new();
     let finished = finish_all(sessions, uid, &mut |line| lines.push(line.to_owned()))?;
@@ -334,15 +340,17 @@ pub fn sessions(path: &[u8]) -> Option<AbsPath> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::Scene;
+    use crate::files::test_tree::TestTree;
 
     #[test]
-    fn a_supervisor_that_ends_is_waited_for_and_one_that_lives_is_not() {
-        let scene = Scene::new();
+    fn only_an_ending_supervisor_is_waited_for() {
+        let scene = TestTree::new();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let started = started_at(child.id()).unwrap().started;
-        let note =
-            format!("{{\"version\":{VERSION}{SUPERVISOR}{},{started}],\"init\":1", child.id());
+        let note = format!(
+            "{{\"version\":{MARK_VERSION}{SUPERVISOR_KEY}{},{started}],\"init\":1",
+            child.id()
+        );
         std::fs::write(scene.path("mark"), note).unwrap();
         let open = || OwnedFd::from(std::fs::File::open(scene.path("mark")).unwrap());
         let (mark, held) = (open(), open());
@@ -354,7 +362,7 @@ mod tests {
             "from the signal on, and as long as it is there"
         );
         let waiting = std::thread::spawn(move || is_over(&mark));
-        // Only now, as if the kernel had come to its files.
+        // The lock is released only now, as if the kernel were late.
         std::thread::yield_now();
         drop(held);
         assert_eq!(waiting.join().unwrap(), Ok(true));

@@ -1,10 +1,10 @@
-//! Seeing what the fence refuses. The kernel tells nobody whom it has refused a file, so every call
-//! with a path comes by here on its way (kernel/seccomp_notify.rs), and each distinct one is told
-//! to the Python half, which judges it with the reasoning behind `paddock why`.
+//! Observes file accesses that the sandbox refuses. The kernel does not report refused accesses. So
+//! every call with a path passes through here (`kernel/seccomp_notify.rs`), and each distinct one
+//! is sent to the Python observer, which judges it with the rules of `paddock why`.
 //!
-//! This only looks. Every call goes on, whatever is thought of it, and no safety rests on anything
-//! here: what was read of a caller may be changed by others before the kernel reads it. Nothing
-//! here waits, and what is remembered has its limits, which are told when they are met.
+//! This only reads. Every call continues, and no safety rests on this file: other processes may
+//! change what was read before the kernel reads it. Nothing here blocks. The stored data is
+//! bounded, and a reached bound is reported.
 
 #[cfg(test)]
 mod tests;
@@ -35,18 +35,17 @@ use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, Tier};
 
-/// Different acts that are looked at; of later ones it is only told how many there were.
-const MOST_SEEN: usize = 16 * 1024;
-/// Of what waits to be judged.
-const ROOM: usize = 8 << 20;
-/// Of a message.
-const LONGEST: usize = 64 * 1024;
-/// Who has more to say gets another turn.
-const MOST_HEARD: usize = 64;
-/// A socket that is full is tried again after so long.
-const PAUSE: Duration = Duration::from_millis(5);
-/// At the end the rest is judged for so long.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// At most this many different acts are sent. Later ones are only counted.
+const MAX_ACTS: usize = 16 * 1024;
+/// Bytes of messages that wait to be sent.
+const MAX_UNSENT_BYTES: usize = 8 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// More messages wait until the next turn.
+const MAX_MESSAGES_PER_TURN: usize = 64;
+/// A full socket is tried again after this time.
+const RESEND_INTERVAL: Duration = Duration::from_millis(5);
+/// At the end of the run the observer gets this long for the rest.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum ObserveError {
@@ -57,124 +56,124 @@ pub enum ObserveError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Act {
+enum FileAct {
     Read,
     Write,
-    /// Both.
+    /// Reads and writes.
     Update,
     Exec,
     Make,
     Remove,
-    /// By a rename: what has the name is removed, else it is made.
+    /// By a rename: an existing name is removed, a missing one is made.
     Replace,
     Change,
 }
 
-impl Act {
+impl FileAct {
     fn name(self) -> &'static str {
         match self {
-            Act::Read => "read",
-            Act::Write => "write",
-            Act::Update => "update",
-            Act::Exec => "exec",
-            Act::Make => "make",
-            Act::Remove => "remove",
-            Act::Replace => "replace",
-            Act::Change => "change",
+            FileAct::Read => "read",
+            FileAct::Write => "write",
+            FileAct::Update => "update",
+            FileAct::Exec => "exec",
+            FileAct::Make => "make",
+            FileAct::Remove => "remove",
+            FileAct::Replace => "replace",
+            FileAct::Change => "change",
         }
     }
 }
 
-/// Where a call has its path: which argument, and which is the directory that it begins in.
-struct Named {
-    act: Act,
+/// Which argument of a call is its path, and which is the directory that the path begins in.
+struct PathArgument {
+    act: FileAct,
     dir: Option<usize>,
     path: usize,
 }
 
-const fn at(act: Act, dir: usize, path: usize) -> Named {
-    Named { act, dir: Some(dir), path }
+const fn at(act: FileAct, dir: usize, path: usize) -> PathArgument {
+    PathArgument { act, dir: Some(dir), path }
 }
 
-const fn here(act: Act, path: usize) -> Named {
-    Named { act, dir: None, path }
+const fn here(act: FileAct, path: usize) -> PathArgument {
+    PathArgument { act, dir: None, path }
 }
 
-/// The flags of an opening say what it is for.
+/// Where the flags of an open call are.
 enum Flags {
     None,
     Argument(usize),
-    /// In memory, at this argument.
+    /// In memory that this argument points to.
     Behind(usize),
 }
 
-struct Shape {
+struct CallShape {
     call: &'static str,
     flags: Flags,
-    names: &'static [Named],
+    names: &'static [PathArgument],
 }
 
-const fn shape(call: &'static str, names: &'static [Named]) -> Shape {
-    Shape { call, flags: Flags::None, names }
+const fn shape(call: &'static str, names: &'static [PathArgument]) -> CallShape {
+    CallShape { call, flags: Flags::None, names }
 }
 
-/// What Landlock or a mount may refuse.
-const SHAPES: &[Shape] = &[
-    Shape { call: "open", flags: Flags::Argument(1), names: &[here(Act::Read, 0)] },
-    Shape { call: "openat", flags: Flags::Argument(2), names: &[at(Act::Read, 0, 1)] },
-    Shape { call: "openat2", flags: Flags::Behind(2), names: &[at(Act::Read, 0, 1)] },
-    shape("creat", &[here(Act::Write, 0)]),
-    shape("truncate", &[here(Act::Write, 0)]),
-    shape("mkdir", &[here(Act::Make, 0)]),
-    shape("mkdirat", &[at(Act::Make, 0, 1)]),
-    shape("mknod", &[here(Act::Make, 0)]),
-    shape("mknodat", &[at(Act::Make, 0, 1)]),
-    shape("symlink", &[here(Act::Make, 1)]),
-    shape("symlinkat", &[at(Act::Make, 1, 2)]),
-    shape("link", &[here(Act::Make, 1)]),
-    shape("linkat", &[at(Act::Make, 2, 3)]),
-    shape("unlink", &[here(Act::Remove, 0)]),
-    shape("unlinkat", &[at(Act::Remove, 0, 1)]),
-    shape("rmdir", &[here(Act::Remove, 0)]),
-    shape("rename", &[here(Act::Remove, 0), here(Act::Replace, 1)]),
-    shape("renameat", &[at(Act::Remove, 0, 1), at(Act::Replace, 2, 3)]),
-    shape("renameat2", &[at(Act::Remove, 0, 1), at(Act::Replace, 2, 3)]),
-    shape("execve", &[here(Act::Exec, 0)]),
-    shape("execveat", &[at(Act::Exec, 0, 1)]),
+/// Calls that Landlock or a mount may refuse.
+const JUDGED_CALLS: &[CallShape] = &[
+    CallShape { call: "open", flags: Flags::Argument(1), names: &[here(FileAct::Read, 0)] },
+    CallShape { call: "openat", flags: Flags::Argument(2), names: &[at(FileAct::Read, 0, 1)] },
+    CallShape { call: "openat2", flags: Flags::Behind(2), names: &[at(FileAct::Read, 0, 1)] },
+    shape("creat", &[here(FileAct::Write, 0)]),
+    shape("truncate", &[here(FileAct::Write, 0)]),
+    shape("mkdir", &[here(FileAct::Make, 0)]),
+    shape("mkdirat", &[at(FileAct::Make, 0, 1)]),
+    shape("mknod", &[here(FileAct::Make, 0)]),
+    shape("mknodat", &[at(FileAct::Make, 0, 1)]),
+    shape("symlink", &[here(FileAct::Make, 1)]),
+    shape("symlinkat", &[at(FileAct::Make, 1, 2)]),
+    shape("link", &[here(FileAct::Make, 1)]),
+    shape("linkat", &[at(FileAct::Make, 2, 3)]),
+    shape("unlink", &[here(FileAct::Remove, 0)]),
+    shape("unlinkat", &[at(FileAct::Remove, 0, 1)]),
+    shape("rmdir", &[here(FileAct::Remove, 0)]),
+    shape("rename", &[here(FileAct::Remove, 0), here(FileAct::Replace, 1)]),
+    shape("renameat", &[at(FileAct::Remove, 0, 1), at(FileAct::Replace, 2, 3)]),
+    shape("renameat2", &[at(FileAct::Remove, 0, 1), at(FileAct::Replace, 2, 3)]),
+    shape("execve", &[here(FileAct::Exec, 0)]),
+    shape("execveat", &[at(FileAct::Exec, 0, 1)]),
 ];
 
-/// What only a mount may refuse: Landlock does not judge it.
-const CHANGES: &[Shape] = &[
-    shape("chmod", &[here(Act::Change, 0)]),
-    shape("fchmodat", &[at(Act::Change, 0, 1)]),
-    shape("fchmodat2", &[at(Act::Change, 0, 1)]),
-    shape("chown", &[here(Act::Change, 0)]),
-    shape("lchown", &[here(Act::Change, 0)]),
-    shape("fchownat", &[at(Act::Change, 0, 1)]),
-    shape("utime", &[here(Act::Change, 0)]),
-    shape("utimes", &[here(Act::Change, 0)]),
-    shape("futimesat", &[at(Act::Change, 0, 1)]),
-    shape("utimensat", &[at(Act::Change, 0, 1)]),
-    shape("setxattr", &[here(Act::Change, 0)]),
-    shape("lsetxattr", &[here(Act::Change, 0)]),
-    shape("setxattrat", &[at(Act::Change, 0, 1)]),
-    shape("removexattr", &[here(Act::Change, 0)]),
-    shape("lremovexattr", &[here(Act::Change, 0)]),
-    shape("removexattrat", &[at(Act::Change, 0, 1)]),
+/// Calls that only a mount may refuse: Landlock does not judge them.
+const MOUNT_JUDGED_CALLS: &[CallShape] = &[
+    shape("chmod", &[here(FileAct::Change, 0)]),
+    shape("fchmodat", &[at(FileAct::Change, 0, 1)]),
+    shape("fchmodat2", &[at(FileAct::Change, 0, 1)]),
+    shape("chown", &[here(FileAct::Change, 0)]),
+    shape("lchown", &[here(FileAct::Change, 0)]),
+    shape("fchownat", &[at(FileAct::Change, 0, 1)]),
+    shape("utime", &[here(FileAct::Change, 0)]),
+    shape("utimes", &[here(FileAct::Change, 0)]),
+    shape("futimesat", &[at(FileAct::Change, 0, 1)]),
+    shape("utimensat", &[at(FileAct::Change, 0, 1)]),
+    shape("setxattr", &[here(FileAct::Change, 0)]),
+    shape("lsetxattr", &[here(FileAct::Change, 0)]),
+    shape("setxattrat", &[at(FileAct::Change, 0, 1)]),
+    shape("removexattr", &[here(FileAct::Change, 0)]),
+    shape("lremovexattr", &[here(FileAct::Change, 0)]),
+    shape("removexattrat", &[at(FileAct::Change, 0, 1)]),
 ];
 
-fn shapes(tier: Tier) -> impl Iterator<Item = &'static Shape> {
-    SHAPES.iter().chain(if tier == Tier::Full { CHANGES } else { &[] })
+fn shapes(tier: Tier) -> impl Iterator<Item = &'static CallShape> {
+    JUDGED_CALLS.iter().chain(if tier == Tier::Full { MOUNT_JUDGED_CALLS } else { &[] })
 }
 
-/// The calls that have to come by.
+/// The calls that the filter has to send.
 pub fn calls(tier: Tier) -> impl Iterator<Item = &'static str> {
     shapes(tier).map(|shape| shape.call)
 }
 
-/// One act, on its way to be judged.
+/// One act that is sent to the Python observer.
 pub struct Observed {
-    act: Act,
+    act: FileAct,
     create: bool,
     path: Vec<u8>,
     program: Vec<u8>,
@@ -182,17 +181,17 @@ pub struct Observed {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Message {
+enum ObserverMessage {
     Refused(Refused),
-    /// At the end: so many acts.
+    /// At the end: the number of acts that were judged.
     Judged(u64),
 }
 
 pub struct Observer {
-    /// None: it is gone.
+    /// None: the observer has ended.
     line: Option<OwnedFd>,
-    shapes: Vec<(u32, &'static Shape)>,
-    /// What is granted beside the plan: the private temporary directory.
+    shapes: Vec<(u32, &'static CallShape)>,
+    /// A grant that the plan does not have: the private temporary directory.
     granted: Option<Vec<u8>>,
     hasher: RandomState,
     seen: HashSet<u64>,
@@ -202,12 +201,12 @@ pub struct Observer {
     sent: u64,
     judged: u64,
     refused: Vec<Refused>,
-    /// Calls that were not looked at, because there were too many others before them.
+    /// Calls that were only counted, because there were too many others before.
     passed_over: u64,
 }
 
 impl Observer {
-    /// None: nobody wants to know. `plan_fd`: the plan as it was given to us.
+    /// None: the plan does not ask for an observer. `plan_fd`: the descriptor of the plan.
     pub fn start(plan: &Plan, plan_fd: &OwnedFd) -> Result<Option<Observer>, ObserveError> {
         if !plan.observe {
             return Ok(None);
@@ -217,7 +216,7 @@ impl Observer {
     }
 
     fn new(line: OwnedFd, tier: Tier) -> Observer {
-        let number = |shape: &'static Shape| {
+        let number = |shape: &'static CallShape| {
             Some((syscalls::find(shape.call)?.number(Arch::NATIVE)?, shape))
         };
         let mut shapes: Vec<_> = shapes(tier).filter_map(number).collect();
@@ -242,23 +241,26 @@ impl Observer {
         self.granted = Some(path.to_vec());
     }
 
-    /// Readable when something was judged.
+    /// Readable when a judgement has arrived.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.line.as_ref().map(|line| line.as_fd())
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        (self.line.is_some() && !self.unsent.is_empty()).then(|| Instant::now() + PAUSE)
+        (self.line.is_some() && !self.unsent.is_empty()).then(|| Instant::now() + RESEND_INTERVAL)
     }
 
-    /// What a call is about to do, as far as it is new. To be read before the call is answered.
+    /// The new acts of a call. Called before the call is answered.
     pub fn look(&mut self, listener: &Listener, call: &Call) -> [Option<Observed>; 2] {
         let Ok(index) =
             self.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
         else {
             return [None, None];
         };
-        if self.line.is_none() || self.seen.len() >= MOST_SEEN || self.unsent_bytes >= ROOM {
+        if self.line.is_none()
+            || self.seen.len() >= MAX_ACTS
+            || self.unsent_bytes >= MAX_UNSENT_BYTES
+        {
             self.passed_over += 1;
             return [None, None];
         }
@@ -266,7 +268,7 @@ impl Observer {
         let mut names = shape.names.iter();
         let mut next = || names.next().and_then(|named| self.look_at(call, shape, named));
         let seen = [next(), next()];
-        // Until now it may have been another's.
+        // Until this check the pid may have belonged to another process.
         if seen.iter().any(Option::is_some) && !listener.still_waits(call) {
             [None, None]
         } else {
@@ -274,13 +276,18 @@ impl Observer {
         }
     }
 
-    fn look_at(&mut self, call: &Call, shape: &Shape, named: &Named) -> Option<Observed> {
+    fn look_at(
+        &mut self,
+        call: &Call,
+        shape: &CallShape,
+        named: &PathArgument,
+    ) -> Option<Observed> {
         self.memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);
         let address = call.arguments[named.path];
         self.memory.string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path).ok()?;
         if path.is_empty() {
-            return None; // by a descriptor, which was judged when it was made
+            return None; // the descriptor was judged when it was opened
         }
         let flags = match shape.flags {
             Flags::None => None,
@@ -302,7 +309,7 @@ impl Observer {
         (!known).then_some(Observed { act, create, path, program })
     }
 
-    /// Tells of it. The call has been answered by now.
+    /// Sends the acts. The call was answered before.
     pub fn note(&mut self, seen: [Option<Observed>; 2]) {
         for observed in seen.into_iter().flatten() {
             let Observed { act, create, path, program } = &observed;
@@ -310,7 +317,7 @@ impl Observer {
                 continue;
             }
             let message = observed.message();
-            if message.len() > LONGEST {
+            if message.len() > MAX_MESSAGE_BYTES {
                 self.passed_over += 1;
                 continue;
             }
@@ -351,27 +358,27 @@ impl Observer {
 
     pub fn turn(&mut self) {
         self.flush();
-        for _ in 0..MOST_HEARD {
+        for _ in 0..MAX_MESSAGES_PER_TURN {
             if !self.hear() {
                 return;
             }
         }
     }
 
-    /// False: there is nothing more to hear for now.
+    /// False: no further message waits.
     fn hear(&mut self) -> bool {
         let Some(line) = &self.line else { return false };
-        let mut buffer = vec![0; LONGEST];
+        let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         match rustix::net::recv(line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
-            Ok((_, length)) if (1..=LONGEST).contains(&length) => {
+            Ok((_, length)) if (1..=MAX_MESSAGE_BYTES).contains(&length) => {
                 match reader::from_slice(&buffer[..length]) {
-                    Ok(Message::Refused(refused)) => {
+                    Ok(ObserverMessage::Refused(refused)) => {
                         self.refused.push(refused);
                         true
                     }
-                    Ok(Message::Judged(count)) => {
+                    Ok(ObserverMessage::Judged(count)) => {
                         self.judged = count;
                         true
                     }
@@ -392,9 +399,10 @@ impl Observer {
         std::mem::take(&mut self.refused)
     }
 
-    /// Everything has ended: the rest is sent and judged. What was missed, if something was.
+    /// Every process has ended. Sends the rest and waits for its judgement. Returns a text about
+    /// missed acts, if there are any.
     pub fn finish(&mut self) -> Option<String> {
-        let deadline = Instant::now() + LAST_WORDS;
+        let deadline = Instant::now() + FINISH_TIMEOUT;
         let mut told_all = false;
         while let Some(line) = &self.line {
             if self.unsent.is_empty() && !told_all {
@@ -418,7 +426,7 @@ impl Observer {
             ),
             0 => None,
             more => Some(format!(
-                "--observe: {more} more calls were not looked at: {MOST_SEEN} different ones are"
+                "--observe: {more} more calls were not looked at: {MAX_ACTS} different ones are"
             )),
         }
     }
@@ -439,20 +447,20 @@ impl Observed {
     }
 }
 
-/// What an opening is for, and whether it may make a file. None: it opens nothing.
-fn act_of(flags: i32) -> Option<(Act, bool)> {
+/// The act of an open call, and whether it may create a file. None: the call opens nothing.
+fn act_of(flags: i32) -> Option<(FileAct, bool)> {
     if flags & libc::O_PATH != 0 {
         return None;
     }
     let act = match flags & libc::O_ACCMODE {
-        libc::O_RDONLY if flags & libc::O_TRUNC == 0 => Act::Read,
-        libc::O_RDONLY | libc::O_WRONLY => Act::Write,
-        _ => Act::Update,
+        libc::O_RDONLY if flags & libc::O_TRUNC == 0 => FileAct::Read,
+        libc::O_RDONLY | libc::O_WRONLY => FileAct::Write,
+        _ => FileAct::Update,
     };
     Some((act, flags & libc::O_CREAT != 0))
 }
 
-/// The path of the directory that a relative one begins in. None: it has none.
+/// The path of the directory that a relative path begins in. None: it has no path.
 fn start_of(thread: u32, dir: i32) -> Option<Vec<u8>> {
     let link = if dir == libc::AT_FDCWD {
         format!("/proc/{thread}/cwd")
@@ -467,8 +475,8 @@ fn is_within(path: &[u8], tree: &[u8]) -> bool {
     path.strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// The Python half, at the other end of a socket. It is nobody's child: whatever counts or ends the
-/// processes of the run leaves it alone. It ends when the socket does.
+/// Starts the Python observer at the other end of a socket. It is reparented, so the limits and the
+/// end of the run leave it alone. It ends when the socket does.
 fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let script = own.with_file_name(python_helper::SCRIPT);
@@ -503,7 +511,8 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     if ended.exit_status() == Some(0) { Ok(ours) } else { Err(failed(Errno::AGAIN)) }
 }
 
-/// The child's part. It stays in our directory, because the plan's paths were looked at from there.
+/// Runs in the child. It keeps the working directory, because the plan's relative paths begin
+/// there.
 fn alone(null: &OwnedFd, kept: [&OwnedFd; 2]) -> Result<(), Errno> {
     rustix::process::setsid()?;
     child_fds::keep_only(null, &kept)

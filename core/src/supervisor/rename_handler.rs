@@ -1,16 +1,16 @@
-//! Renaming directories in a copy-on-write workspace.
+//! Renames directories in a copy-on-write workspace.
 //!
-//! The overlay refuses to rename a directory that the workspace has (EXDEV): it would have to
-//! remember where it came from. So rename(2) and its like come to us in such a run. All but
-//! directories of the overlay go on to the kernel at once. A directory is moved by a child of ours
-//! (`files/workspace/move_tree.rs`), which stands in the sandbox's mounts behind the same rules and
-//! limits as the command, so that it can do nothing the command could not do by itself; only one at
-//! a time, while we go on waiting for everything else.
+//! The overlay refuses to rename a directory of the workspace (EXDEV), because it would have to
+//! store its origin. So rename(2) and its relatives are intercepted in such a run. All but
+//! directories of the overlay continue in the kernel at once. A child moves a directory
+//! (`files/workspace/move_tree.rs`). The child enters the sandbox's mounts and takes on the
+//! restrictions and limits of the command, so it can do nothing that the command could not do. One
+//! directory moves at a time, and the supervisor serves its other tasks meanwhile.
 //!
-//! No safety rests on what is read of a caller: a path that changes meanwhile, a link that is
-//! swapped or a number that is given to another process lead to nothing but another directory that
-//! the caller could have renamed as well. One that has put itself behind more rules of its own
-//! (Landlock, namespaces) gets the kernel's own answer, because our child would not be behind them.
+//! No safety rests on data that is read from the caller. A path that changes, a link that is
+//! swapped or a reused pid lead only to another directory that the caller could rename as well. A
+//! caller with further restrictions of its own (Landlock, namespaces) gets the kernel's answer,
+//! because the child would not have these restrictions.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -22,63 +22,63 @@ use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use crate::files::workspace::move_tree::{self, Name};
+use crate::files::workspace::move_tree::{self, NameInDir};
 use crate::kernel::calling_process::{Caller, in_proc, mount_of, open_in, open_start};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys;
 use crate::limits::Limits;
 use crate::plan::wire::bytes::AbsPath;
-use crate::sandbox::enter::Fence;
-use crate::sandbox::init::Inside;
+use crate::sandbox::enter::Restrictions;
+use crate::sandbox::init::SandboxNamespaces;
 
-/// landlock_restrict_self(2) only tells us that somebody puts himself behind more rules.
+/// landlock_restrict_self(2) is listed only to notice further restrictions.
 pub const CALLS: [&str; 4] = ["rename", "renameat", "renameat2", "landlock_restrict_self"];
 
-/// More callers than this at once get the kernel's own answer.
-const MOST_WAITING: usize = 4096;
-/// What is being moved when the run ends may be finished for so long.
-const LAST_MOVE: Duration = Duration::from_secs(5);
+/// If more calls wait, further ones get the kernel's own answer.
+const MAX_PENDING_RENAMES: usize = 4096;
+/// At the end of the run the last move may take this long.
+const LAST_MOVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
+const FOLLOW_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_DIR_FLAGS: OFlags = FOLLOW_FLAGS.union(OFlags::DIRECTORY);
 
-pub struct Renames<'a> {
+pub struct RenameHandler<'a> {
     workspace: AbsPath,
-    inside: &'a Inside,
-    fence: &'a Fence,
+    namespaces: &'a SandboxNamespaces,
+    restrictions: &'a Restrictions,
     limits: &'a Limits,
     waiting: VecDeque<Call>,
     mover: Option<Mover>,
-    /// Somebody is behind more rules than our child would be.
+    /// A process has more restrictions than the child would have.
     fenced_further: bool,
 }
 
-/// The child that moves a directory, and answers.
+/// The child that moves a directory and answers the call.
 struct Mover {
     pid: Pid,
     handle: OwnedFd,
     call: Call,
 }
 
-/// What a call asks for.
+/// The arguments of a rename.
 struct RenameCall {
     old: (i32, u64),
     new: (i32, u64),
     flags: RenameFlags,
 }
 
-impl<'a> Renames<'a> {
+impl<'a> RenameHandler<'a> {
     pub fn new(
         workspace: &AbsPath,
-        inside: &'a Inside,
-        fence: &'a Fence,
+        namespaces: &'a SandboxNamespaces,
+        restrictions: &'a Restrictions,
         limits: &'a Limits,
-    ) -> Renames<'a> {
+    ) -> RenameHandler<'a> {
         let (waiting, mover) = (VecDeque::new(), None);
-        Renames {
+        RenameHandler {
             workspace: workspace.clone(),
-            inside,
-            fence,
+            namespaces,
+            restrictions,
             limits,
             waiting,
             mover,
@@ -103,7 +103,7 @@ impl<'a> Renames<'a> {
             return listener.answer(&call, Answer::Continue);
         };
         if self.fenced_further
-            || self.waiting.len() >= MOST_WAITING
+            || self.waiting.len() >= MAX_PENDING_RENAMES
             || !may_be_directory(&call, &asked)
         {
             return listener.answer(&call, Answer::Continue);
@@ -112,7 +112,7 @@ impl<'a> Renames<'a> {
         self.turn(listener);
     }
 
-    /// Sends the next one on its way, once the last has come to its end.
+    /// Starts the next move when the last one has ended.
     pub fn turn(&mut self, listener: &Listener) {
         if !self.is_free(listener) {
             return;
@@ -131,25 +131,29 @@ impl<'a> Renames<'a> {
             Ok(None) | Err(Errno::INTR) => return false,
             Ok(Some(_)) | Err(_) => {}
         }
-        // It has answered, unless something killed it.
+        // The child has answered, unless it was killed. Then this answer takes effect.
         listener.answer(&mover.call, Answer::Fail(Errno::IO));
         self.mover = None;
         true
     }
 
-    /// None: this is not for us.
+    /// None: the kernel answers the call.
     fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
         let asked = RenameCall::of(&call)?;
         let caller = Caller::of(call.thread).ok()?;
-        let process = caller.own("", PATH_DIR).ok()?;
-        if self.fenced_further || !self.inside.holds(process.as_fd()) {
+        let process = caller.own("", PATH_DIR_FLAGS).ok()?;
+        if self.fenced_further || !self.namespaces.holds(process.as_fd()) {
             return None;
         }
         let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
-        // Locks, masks and pins are mounts of their own, and so is everything that is not the copy.
-        let workspace =
-            open_in(caller.root(), self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)
-                .ok()?;
+        // Locks, masks and pins are separate mounts, and so is everything outside of the copy.
+        let workspace = open_in(
+            caller.root(),
+            self.workspace.as_bytes(),
+            PATH_DIR_FLAGS,
+            ResolveFlags::NO_SYMLINKS,
+        )
+        .ok()?;
         let mount = mount_of(&workspace, c"").ok()?;
         let at = [mount_of(&old.dir, c""), mount_of(&new.dir, c""), mount_of(&old.dir, &old.name)];
         if at != [Ok(mount); 3] || !old.is_directory() || !listener.still_waits(&call) {
@@ -174,21 +178,21 @@ impl<'a> Renames<'a> {
         }
     }
 
-    /// In the child: in the sandbox's mounts, so that its mount points can not be moved or
-    /// replaced, and behind the same rules.
+    /// In the child: enters the sandbox's mounts, so that its mount points can not be moved or
+    /// replaced, and takes on the same restrictions.
     fn become_like_the_command(&self, supervisor: Pid) -> Result<(), Errno> {
         self.limits.admit_self().map_err(|error| error.errno())?;
-        self.inside.enter()?;
-        self.fence.confine().map_err(|error| error.errno)?;
-        // Entering took this away, if it was set before. The supervisor may have died since.
+        self.namespaces.enter()?;
+        self.restrictions.confine().map_err(|error| error.errno)?;
+        // Entering cleared the death signal. The supervisor may have died since.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if rustix::process::getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH) }
     }
 
-    /// Everything has ended; what is half moved is moved.
+    /// Every process has ended. A move that has begun is completed.
     pub fn finish(self) {
         let Some(mover) = self.mover else { return };
-        let deadline = Instant::now() + LAST_MOVE;
+        let deadline = Instant::now() + LAST_MOVE_TIMEOUT;
         loop {
             let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
             let mut ended = [PollFd::new(&mover.handle, PollFlags::IN)];
@@ -206,7 +210,7 @@ fn end(child: Pid) {
 }
 
 impl RenameCall {
-    /// None: it is no renaming.
+    /// None: the call is no rename.
     fn of(call: &Call) -> Option<RenameCall> {
         let [a, b, c, d, e, _] = call.arguments;
         match i64::from(call.number) {
@@ -230,8 +234,8 @@ impl RenameCall {
     }
 }
 
-/// A first look, for every file that is renamed: it may be wrong for what is no directory, and
-/// costs a few system calls.
+/// A quick check for every rename. It may be wrong for objects that are no directory, and costs a
+/// few system calls.
 fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
     let look =
         || {
@@ -239,29 +243,29 @@ fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
             let path = call.path(address)?;
             let (start, scope) = if path.starts_with(b"/") {
                 (
-                    rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR, Mode::empty())?,
+                    rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR_FLAGS, Mode::empty())?,
                     ResolveFlags::IN_ROOT,
                 )
             } else {
                 (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
             };
-            match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
+            match open_in(&start, &path, FOLLOW_FLAGS | OFlags::NOFOLLOW, scope) {
                 Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode)
                     == FileType::Directory),
-                Err(Errno::XDEV) => Ok(true), // it leads up, and is resolved with more care
+                Err(Errno::XDEV) => Ok(true), // the path leads up; `resolve` decides
                 Err(errno) => Err(errno),
             }
         };
     look() == Ok(true)
 }
 
-/// The directory that holds a name, by the caller's own root. None: the kernel has its own answer
-/// to such a path.
-fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
+/// The directory that holds a name, resolved below the caller's root. None: the kernel has its own
+/// answer to such a path.
+fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<NameInDir> {
     let path = call.path(address).ok()?;
     let (above, name) = split(&path)?;
-    let dir = caller.open(dir, above, PATH_DIR).ok()?;
-    Some(Name { dir, name: CString::new(name).ok()? })
+    let dir = caller.open(dir, above, PATH_DIR_FLAGS).ok()?;
+    Some(NameInDir { dir, name: CString::new(name).ok()? })
 }
 
 /// The directory part and the last name of a path. None where the kernel would not rename: the
@@ -282,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_split_as_the_kernel_does() {
+    fn a_path_is_split_as_the_kernel_splits_it() {
         for (path, expected) in [
             (&b"a"[..], Some((&b"."[..], &b"a"[..]))),
             (b"a/", Some((b".", b"a"))),

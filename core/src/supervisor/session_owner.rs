@@ -1,7 +1,7 @@
-//! Who holds a session: a program outside, for which the attendant starts commands
-//! (commands/exec_server/mod.rs). By one socket it is told what was refused to them, and the end of
-//! that socket is the end of the run. The attendant hears of its end as well, but a command can
-//! stop the attendant.
+//! The socket to the session owner: a program outside for which the exec server starts commands
+//! (`commands/exec_server/mod.rs`). The supervisor reports refusals on it. When the socket closes,
+//! the run ends. The exec server also sees the end of its own socket, but a command can stop the
+//! exec server.
 
 use std::fmt::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,51 +13,52 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::journal::event::Event;
 use crate::kernel::proc_text;
 
-/// For the attendant, which ends by itself unless somebody keeps it from that.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for the exec server to end by itself.
+const EXEC_SERVER_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct SessionOwner {
-    line: OwnedFd,
+    socket: OwnedFd,
     gone: Option<Instant>,
 }
 
 impl SessionOwner {
-    pub fn new(line: OwnedFd) -> SessionOwner {
-        SessionOwner { line, gone: None }
+    pub fn new(socket: OwnedFd) -> SessionOwner {
+        SessionOwner { socket, gone: None }
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.gone.is_none().then(|| self.line.as_fd())
+        self.gone.is_none().then(|| self.socket.as_fd())
     }
 
-    /// When the run has to be over.
+    /// The time by which the run has to end.
     pub fn deadline(&self) -> Option<Instant> {
-        self.gone.map(|at| at + PATIENCE)
+        self.gone.map(|at| at + EXEC_SERVER_TIMEOUT)
     }
 
-    /// What was refused, as the journal has it, and to which child of the attendant. Who does not
-    /// listen learns it from the journal.
-    pub fn tell(&self, event: &Event<'_>, warden: Option<u32>) {
+    /// Sends a refusal, as the journal has it, with the pid of the command reaper that it concerns.
+    /// If the owner does not read, the journal still has the refusal.
+    pub fn tell(&self, event: &Event<'_>, reaper: Option<u32>) {
         let mut message = format!("{{{},\"warden\":", event.body());
-        let _ = match warden {
-            Some(warden) => write!(message, "{warden}}}"),
+        let _ = match reaper {
+            Some(reaper) => write!(message, "{reaper}}}"),
             None => write!(message, "null}}"),
         };
         self.say(message.as_bytes());
     }
 
-    /// Said once, before the command starts: whether the fence of this run keeps it from writing
-    /// outside.
+    /// Sent once, before the command starts: whether the sandbox keeps the command from writing
+    /// outside of its grants.
     pub fn tell_confinement(&self, writes: bool) {
         self.say(format!("{{\"event\":\"confinement\",\"writes\":{writes}}}").as_bytes());
     }
 
-    /// The number of its last question whether all was told: it waits for the answer.
-    pub fn hear(&mut self) -> Option<u64> {
+    /// The number of the owner's last question whether all events were sent. The owner waits for
+    /// the answer.
+    pub fn receive(&mut self) -> Option<u64> {
         let mut asked = None;
         let mut word = [0; 16];
         while self.gone.is_none() {
-            match rustix::net::recv(&self.line, &mut word, RecvFlags::DONTWAIT) {
+            match rustix::net::recv(&self.socket, &mut word, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.gone = Some(Instant::now()),
                 Ok((_, length)) => {
                     asked = proc_text::number(&word[..length.min(word.len())]).or(asked)
@@ -75,7 +76,7 @@ impl SessionOwner {
     }
 
     fn say(&self, message: &[u8]) {
-        let _ = rustix::net::send(&self.line, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = rustix::net::send(&self.socket, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 }
 
@@ -91,38 +92,42 @@ mod tests {
     }
 
     #[test]
-    fn the_last_question_is_answered_and_nonsense_is_none() {
+    fn the_last_question_is_answered_and_invalid_ones_are_dropped() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut holder = SessionOwner::new(ours);
-        assert_eq!(holder.hear(), None);
+        let mut session_owner = SessionOwner::new(ours);
+        assert_eq!(session_owner.receive(), None);
         for word in [&b"1"[..], b"2", b"two"] {
             rustix::net::send(&theirs, word, SendFlags::empty()).unwrap();
         }
-        assert_eq!(holder.hear(), Some(2));
-        holder.answer(2);
+        assert_eq!(session_owner.receive(), Some(2));
+        session_owner.answer(2);
         assert_eq!(heard(&theirs), "{\"event\":\"told\",\"question\":2}");
-        assert!(holder.fd().is_some() && holder.deadline().is_none());
+        assert!(session_owner.fd().is_some() && session_owner.deadline().is_none());
     }
 
     #[test]
-    fn what_is_refused_is_told_with_whom_it_was_refused_to() {
+    fn a_refusal_is_sent_with_its_command_reaper() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let holder = SessionOwner::new(ours);
-        for warden in [Some(7), None] {
-            holder.tell(&Event::Refused { error: "x" }, warden);
+        let session_owner = SessionOwner::new(ours);
+        for reaper in [Some(7), None] {
+            session_owner.tell(&Event::Refused { error: "x" }, reaper);
             let told: serde_json::Value = serde_json::from_str(&heard(&theirs)).unwrap();
-            assert_eq!(told["warden"], serde_json::json!(warden), "{told}");
+            assert_eq!(told["warden"], serde_json::json!(reaper), "{told}");
         }
     }
 
     #[test]
-    fn its_end_is_the_end_of_the_run_a_moment_later() {
+    fn the_run_ends_soon_after_the_session_owner() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut holder = SessionOwner::new(ours);
+        let mut session_owner = SessionOwner::new(ours);
         drop(theirs);
-        assert_eq!(holder.hear(), None);
-        assert!(holder.fd().is_none(), "it would be ready for ever");
-        assert!(holder.deadline().is_some_and(|deadline| deadline <= Instant::now() + PATIENCE));
-        holder.tell(&Event::Refused { error: "x" }, None); // to nobody
+        assert_eq!(session_owner.receive(), None);
+        assert!(session_owner.fd().is_none(), "it would be ready for ever");
+        assert!(
+            session_owner
+                .deadline()
+                .is_some_and(|deadline| deadline <= Instant::now() + EXEC_SERVER_TIMEOUT)
+        );
+        session_owner.tell(&Event::Refused { error: "x" }, None); // the socket is closed
     }
 }

@@ -1,8 +1,8 @@
-//! Waiting awake, for an instant: where the next event is as good as there, being woken on a
-//! processor that sleeps takes longer than all that is done then.
+//! A busy-wait for an event that is about to arrive. To be woken on a sleeping processor takes
+//! longer than all the work that follows.
 //!
-//! Only while there is a processor for everybody who wants one. Who stays awake looks busy, and the
-//! others would be put where somebody else is; what it saved us would cost them more.
+//! It is used only while a processor is idle. A busy process makes the scheduler move others to
+//! processors that are in use, which costs them more than it saves here.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -13,38 +13,38 @@ use rustix::io::Errno;
 use crate::kernel::proc_text;
 
 /// Somewhat longer than the kernel takes from a permitted exec to its end.
-const LENGTH: Duration = Duration::from_micros(200);
-/// For how many vigils a look at who wants a processor is believed, where there was room and where
-/// there was none.
-const ROOM_BELIEVED: u32 = 16;
-const CROWD_BELIEVED: u32 = 4;
+const SPIN_TIMEOUT: Duration = Duration::from_micros(200);
+/// After so many waits the load is read again, if a processor was idle and if none was.
+const WAITS_PER_IDLE_CHECK: u32 = 16;
+const WAITS_PER_BUSY_CHECK: u32 = 4;
 
 #[derive(Default)]
-pub struct Vigil {
+pub struct SpinWait {
     machine: Option<Machine>,
-    has_room: bool,
-    /// So many times no look is needed.
-    believed: u32,
+    has_idle_cpu: bool,
+    /// Waits until the load is read again.
+    waits_until_check: u32,
 }
 
-impl Vigil {
-    /// False: nothing came, and it is time to sleep.
-    pub fn keep(&mut self, mut came: impl FnMut() -> Result<bool, Errno>) -> Result<bool, Errno> {
-        if self.believed == 0 {
-            self.has_room = self.machine.get_or_insert_with(Machine::find).has_room();
-            self.believed = if self.has_room { ROOM_BELIEVED } else { CROWD_BELIEVED };
+impl SpinWait {
+    /// False: no event came in time.
+    pub fn wait(&mut self, mut came: impl FnMut() -> Result<bool, Errno>) -> Result<bool, Errno> {
+        if self.waits_until_check == 0 {
+            self.has_idle_cpu = self.machine.get_or_insert_with(Machine::find).has_idle_cpu();
+            self.waits_until_check =
+                if self.has_idle_cpu { WAITS_PER_IDLE_CHECK } else { WAITS_PER_BUSY_CHECK };
         }
-        self.believed -= 1;
-        if !self.has_room {
+        self.waits_until_check -= 1;
+        if !self.has_idle_cpu {
             return Ok(false);
         }
-        let end = Instant::now() + LENGTH;
+        let end = Instant::now() + SPIN_TIMEOUT;
         while !came()? {
             if Instant::now() >= end {
-                self.believed = 0;
+                self.waits_until_check = 0;
                 return Ok(false);
             }
-            // He may have been put behind us.
+            // The awaited process may be queued on this processor.
             rustix::thread::sched_yield();
         }
         Ok(true)
@@ -52,7 +52,7 @@ impl Vigil {
 }
 
 struct Machine {
-    /// None: nobody can say, and there is never room.
+    /// None: the load is not known, and no processor counts as idle.
     loadavg: Option<OwnedFd>,
     processors: u64,
 }
@@ -71,8 +71,8 @@ impl Machine {
         }
     }
 
-    /// For all who run now, us among them.
-    fn has_room(&self) -> bool {
+    /// Is there a processor for every process that runs now, this one included?
+    fn has_idle_cpu(&self) -> bool {
         let mut buffer = [0; 64];
         let read =
             self.loadavg.as_ref().and_then(|file| rustix::io::pread(file, &mut buffer, 0).ok());
@@ -87,40 +87,40 @@ mod tests {
 
     const ROOM: u64 = u64::MAX;
 
-    fn vigil(processors: u64) -> Vigil {
-        Vigil { machine: Some(Machine { processors, ..Machine::find() }), ..Vigil::default() }
+    fn spin_wait(processors: u64) -> SpinWait {
+        SpinWait { machine: Some(Machine { processors, ..Machine::find() }), ..SpinWait::default() }
     }
 
     #[test]
-    fn nobody_has_room_who_can_not_ask() {
-        assert!(Machine { processors: ROOM, ..Machine::find() }.has_room());
-        assert!(!Machine { processors: ROOM, loadavg: None }.has_room());
+    fn without_a_known_load_no_cpu_is_idle() {
+        assert!(Machine { processors: ROOM, ..Machine::find() }.has_idle_cpu());
+        assert!(!Machine { processors: ROOM, loadavg: None }.has_idle_cpu());
     }
 
     #[test]
-    fn it_ends_with_what_it_waits_for() {
+    fn the_wait_ends_with_its_event() {
         // On a busy machine another process may have the processor for longer than the wait lasts.
         let ends_at_the_third = || {
             let mut asked = 0;
-            let kept = vigil(ROOM).keep(|| {
+            let kept = spin_wait(ROOM).wait(|| {
                 asked += 1;
                 Ok(asked == 3)
             });
             kept == Ok(true) && asked == 3
         };
         assert!((0..1000).any(|_| ends_at_the_third()));
-        assert_eq!(vigil(ROOM).keep(|| Err(Errno::BADF)), Err(Errno::BADF));
+        assert_eq!(spin_wait(ROOM).wait(|| Err(Errno::BADF)), Err(Errno::BADF));
     }
 
     #[test]
-    fn it_ends_when_nothing_comes() {
-        let mut vigil = vigil(ROOM);
-        assert_eq!(vigil.keep(|| Ok(false)), Ok(false));
-        assert_eq!(vigil.believed, 0, "in vain: the next one looks again");
+    fn the_wait_ends_at_its_timeout() {
+        let mut spin_wait = spin_wait(ROOM);
+        assert_eq!(spin_wait.wait(|| Ok(false)), Ok(false));
+        assert_eq!(spin_wait.waits_until_check, 0, "in vain: the next one looks again");
     }
 
     #[test]
-    fn none_is_kept_where_somebody_waits_for_a_processor() {
-        assert_eq!(vigil(0).keep(|| unreachable!("nobody is asked")), Ok(false));
+    fn there_is_no_wait_while_a_process_waits_for_a_cpu() {
+        assert_eq!(spin_wait(0).wait(|| unreachable!("nobody is asked")), Ok(false));
     }
 }

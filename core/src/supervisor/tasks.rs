@@ -1,5 +1,5 @@
-//! What the supervisor does beside waiting: it guards names, watches limits, answers calls and
-//! hears the relay, and remembers what it has to tell.
+//! What the supervisor serves besides waiting: it guards names, watches limits, answers calls,
+//! reads the relay's decisions, and reports events.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -8,13 +8,13 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::call_handlers::Calls;
-use super::event_loop::{CHORES, Due, Tasks};
+use super::event_loop::{Due, TASK_FDS, Tasks};
 use super::observer::Observer;
 use super::session_owner::SessionOwner;
-use crate::files::cover::{Cover, CoverKind, Placed};
+use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
 use crate::files::workspace::whiteouts::{self, Whiteouts};
-use crate::gate::Gate;
+use crate::gate::ExecGate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::limits::ExceededLimit;
@@ -25,86 +25,86 @@ use crate::kernel::stderr::{self, Live};
 use crate::limits::watchdog::Watch;
 use crate::network::supervisor::relay_process::{Heard, RelayProcess};
 use crate::plan::wire::bytes::AbsPath;
-use crate::sandbox::init::{Inside, Overlaid};
+use crate::sandbox::init::{OverlayFds, SandboxNamespaces};
 
-/// More lines than this about names that were taken away say nothing new.
-const MOST_LINES: usize = 20;
-/// Of names that were changed, and are executed outside later.
-const MOST_SHOWN: usize = 5;
+/// At most this many lines about quarantined names are printed.
+const MAX_LINES: usize = 20;
+/// At most this many changed names that are executed outside later are printed.
+const MAX_CHANGED_SHOWN: usize = 5;
 
 #[derive(Clone, Copy)]
-pub struct Copied<'a> {
+pub struct CopiedWorkspace<'a> {
     pub workspace: &'a AbsPath,
-    pub veil: &'a Whiteouts,
+    pub whiteouts: &'a Whiteouts,
 }
 
-/// How the duties of a run ended.
-pub struct Finished {
+/// The result of all tasks at the end of a run.
+pub struct TasksEnd {
     pub exceeded: Option<ExceededLimit>,
     /// See [`Guard::disband`].
     pub watches: Option<OwnedFd>,
-    /// The guard did its work to the end, and so did the last scan. Otherwise the run fails,
-    /// whatever the command's own exit code is: names that it planted may be left.
+    /// The guard and its last scan were complete. Otherwise the run fails, whatever the command's
+    /// exit code is: names that the command planted may be left.
     pub is_closed: bool,
-    /// The last scan was complete, or none was due.
+    /// The last scan was complete, or none was needed.
     pub is_scanned: bool,
 }
 
 pub struct SupervisorTasks<'a> {
     pub guard: Option<Guard>,
-    /// The sandbox's mounts, and what is a copy in them, with what it hides.
-    pub inside: Option<(&'a Inside, Option<Copied<'a>>)>,
+    /// The sandbox's namespaces and, if the workspace is a copy, that copy with its whiteouts.
+    pub namespaces: Option<(&'a SandboxNamespaces, Option<CopiedWorkspace<'a>>)>,
     pub limits: Option<Watch<'a>>,
     pub calls: Option<Calls<'a>>,
-    /// Of a network that is filtered.
-    pub outlet: Option<RelayProcess<'a>>,
+    /// None: the network is not filtered.
+    pub relay: Option<RelayProcess<'a>>,
     pub journal: Option<&'a Journal>,
-    pub holder: Option<SessionOwner>,
+    pub session_owner: Option<SessionOwner>,
     pub exceeded: Option<ExceededLimit>,
     failure: Option<GuardError>,
-    /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and
-    /// the command can see to that.
+    /// Lines that are printed at the end. A terminal or pipe that takes no more would block the
+    /// supervisor, and the command can cause that.
     lines: Vec<(&'static str, String)>,
     live: Live,
-    said_last: Option<(u32, String)>,
+    last_denial: Option<(u32, String)>,
     quiet: bool,
 }
 
 impl<'a> SupervisorTasks<'a> {
     pub fn new(
         guard: Option<Guard>,
-        inside: Option<(&'a Inside, Option<Copied<'a>>)>,
+        namespaces: Option<(&'a SandboxNamespaces, Option<CopiedWorkspace<'a>>)>,
         limits: Option<Watch<'a>>,
         calls: Option<Calls<'a>>,
-        outlet: Option<RelayProcess<'a>>,
+        relay: Option<RelayProcess<'a>>,
         journal: Option<&'a Journal>,
         quiet: bool,
     ) -> SupervisorTasks<'a> {
         SupervisorTasks {
             guard,
-            inside,
+            namespaces,
             limits,
             calls,
-            outlet,
+            relay,
             journal,
-            holder: None,
+            session_owner: None,
             exceeded: None,
             failure: None,
             lines: Vec::new(),
             live: Live::new(),
-            said_last: None,
+            last_denial: None,
             quiet,
         }
     }
 
-    /// When everything has ended: the last scan looks through the trees once more, and nothing can
-    /// interfere.
-    pub fn finish(mut self) -> Finished {
-        self.hear_last_words();
-        self.tell_decided();
-        let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
+    /// Called when every process has ended. The last scan goes through the trees once more, and no
+    /// process can interfere.
+    pub fn finish(mut self) -> TasksEnd {
+        self.finish_relay();
+        self.report_execs();
+        let observer = self.calls.as_mut().and_then(|calls| calls.handlers.observer.as_mut());
         let missed = observer.and_then(Observer::finish);
-        self.tell_refused();
+        self.report_refused_files();
         if let Some(missed) = missed {
             self.complain(
                 &missed,
@@ -120,7 +120,7 @@ impl<'a> SupervisorTasks<'a> {
             self.say_all();
         }
         if let Some(mut guard) = guard {
-            let finished = guard.finish(&mut |event| self.tell(event));
+            let finished = guard.finish(&mut |event| self.report_name(event));
             self.say_all();
             is_scanned = finished.is_ok();
             is_closed = is_scanned && self.failure.is_none();
@@ -138,27 +138,27 @@ impl<'a> SupervisorTasks<'a> {
                 self.append(&[Event::ScanUnfinished { error: &text }]);
             }
             self.say_all();
-            self.tell_changed(&guard.changed(), guard.unlisted());
+            self.report_changed(&guard.changed(), guard.unlisted());
             watches = Some(guard.disband());
         }
-        Finished { exceeded: self.exceeded, watches, is_closed, is_scanned }
+        TasksEnd { exceeded: self.exceeded, watches, is_closed, is_scanned }
     }
 
-    /// Of the relay, which is to go.
-    fn hear_last_words(&mut self) {
-        self.tell_unproxied();
-        if let Some(mut outlet) = self.outlet.take() {
-            outlet.finish(|told, denial| self.tell_network(told, denial, None));
+    /// Ends the relay, and reports its last decisions.
+    fn finish_relay(&mut self) {
+        self.report_unproxied();
+        if let Some(mut relay) = self.relay.take() {
+            relay.finish(|told, denial| self.report_connection(told, denial, None));
         }
     }
 
-    /// What was written as it should be, and runs outside of the fence: a person looks first.
-    /// `unlisted`: so many more there are, and whether they changed is not known.
-    fn tell_changed(&self, paths: &[AbsPath], unlisted: usize) {
+    /// Reports changed files that are executed outside of the sandbox, because a person should
+    /// check them first. `unlisted` is the number of further files whose change is not known.
+    fn report_changed(&self, paths: &[AbsPath], unlisted: usize) {
         if let Some(journal) = self.journal {
             let events: Vec<_> =
                 paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
-            // Some at a time: other runs write to the same journal.
+            // In chunks: other runs write to the same journal.
             let failed =
                 events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
             if let Some(error) = failed {
@@ -177,8 +177,9 @@ impl<'a> SupervisorTasks<'a> {
         if paths.is_empty() {
             return;
         }
-        let shown: Vec<String> = paths.iter().take(MOST_SHOWN).map(AbsPath::to_string).collect();
-        let more = match paths.len().saturating_sub(MOST_SHOWN) {
+        let shown: Vec<String> =
+            paths.iter().take(MAX_CHANGED_SHOWN).map(AbsPath::to_string).collect();
+        let more = match paths.len().saturating_sub(MAX_CHANGED_SHOWN) {
             0 => String::new(),
             more => format!(" and {more} more: `paddock audit query --kind name` lists them all"),
         };
@@ -189,48 +190,48 @@ impl<'a> SupervisorTasks<'a> {
         stderr::say("paddock", &text);
     }
 
-    /// What the gate has decided: to the journal, and what was refused to people at once, as far as
-    /// they can take it.
-    fn tell_decided(&mut self) {
-        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut())
-        else {
+    /// Writes the gate's decisions to the journal. Prints denials at once, unless stderr blocks.
+    fn report_execs(&mut self) {
+        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.handlers.gate.as_mut()) else {
             return;
         };
         for decided in gate.decided() {
             self.append(&[Event::Exec(&decided)]);
             let Some(line) = decided.refusal() else { continue };
-            self.tell_holder(&Event::Exec(&decided), decided.branch);
+            self.tell_session_owner(&Event::Exec(&decided), decided.branch);
             if !self.quiet {
-                self.say_now(decided.process.pid, line);
+                self.say_once(decided.process.pid, line);
             }
         }
     }
 
-    /// Who was connected to the proxy, and what a program tried to reach itself, where only the
-    /// proxy does.
-    fn tell_unproxied(&mut self) {
-        let pin = self.calls.as_mut().and_then(|calls| calls.attendants.pin.as_mut());
-        let (refused, arrivals) =
-            pin.map(|pin| (pin.refused(), pin.arrivals())).unwrap_or_default();
-        if let Some(outlet) = &mut self.outlet {
-            outlet.expect(arrivals);
+    /// Tells the relay which processes were connected to the proxy. Reports connections that
+    /// programs tried without it.
+    fn report_unproxied(&mut self) {
+        let supervised_connect =
+            self.calls.as_mut().and_then(|calls| calls.handlers.supervised_connect.as_mut());
+        let (refused, arrivals) = supervised_connect
+            .map(|supervised_connect| (supervised_connect.refused(), supervised_connect.arrivals()))
+            .unwrap_or_default();
+        if let Some(relay) = &mut self.relay {
+            relay.expect(arrivals);
         }
         for told in refused {
-            let denial = self.outlet.as_mut().and_then(|outlet| outlet.denial(&told));
-            self.tell_network(&told, denial, None);
+            let denial = self.relay.as_mut().and_then(|relay| relay.denial(&told));
+            self.report_connection(&told, denial, None);
         }
     }
 
-    /// What the relay has decided, or that there is none any more.
-    fn tell_heard(&mut self) {
-        let Some(mut outlet) = self.outlet.take() else { return };
-        for heard in outlet.turn(self.calls.as_mut().map(|calls| &mut calls.attendants.desk)) {
+    /// Reports the relay's decisions, or that the relay has ended.
+    fn report_relay(&mut self) {
+        let Some(mut relay) = self.relay.take() else { return };
+        for heard in relay.turn(self.calls.as_mut().map(|calls| &mut calls.handlers.questions)) {
             match heard {
                 Heard::Decisions(told) => {
                     self.append(&told.iter().map(Event::Network).collect::<Vec<_>>());
                     for told in told.iter().filter(|told| told.is_denial()) {
-                        let (denial, branch) = (outlet.denial(told), outlet.branch_of(told));
-                        self.tell_denied(told, denial, branch);
+                        let (denial, branch) = (relay.denial(told), relay.branch_of(told));
+                        self.report_denial(told, denial, branch);
                     }
                 }
                 Heard::Mute(reason) => {
@@ -248,10 +249,10 @@ impl<'a> SupervisorTasks<'a> {
                 }
             }
         }
-        self.outlet = Some(outlet);
+        self.relay = Some(relay);
     }
 
-    fn tell_network(
+    fn report_connection(
         &mut self,
         told: &NetworkDecision,
         denial: Option<String>,
@@ -259,12 +260,17 @@ impl<'a> SupervisorTasks<'a> {
     ) {
         self.append(&[Event::Network(told)]);
         if told.is_denial() {
-            self.tell_denied(told, denial, branch);
+            self.report_denial(told, denial, branch);
         }
     }
 
-    fn tell_denied(&mut self, told: &NetworkDecision, denial: Option<String>, branch: Option<u32>) {
-        self.tell_holder(&Event::Network(told), branch);
+    fn report_denial(
+        &mut self,
+        told: &NetworkDecision,
+        denial: Option<String>,
+        branch: Option<u32>,
+    ) {
+        self.tell_session_owner(&Event::Network(told), branch);
         if let Some(line) = denial.filter(|_| !self.quiet) {
             self.say_at_once(&line);
         }
@@ -278,32 +284,32 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    fn tell_holder(&self, event: &Event<'_>, branch: Option<u32>) {
-        if let Some(holder) = &self.holder {
-            holder.tell(event, branch);
+    fn tell_session_owner(&self, event: &Event<'_>, branch: Option<u32>) {
+        if let Some(session_owner) = &self.session_owner {
+            session_owner.tell(event, branch);
         }
     }
 
-    /// What the fence has refused, as far as it was observed.
-    fn tell_refused(&mut self) {
-        let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
+    /// Reports the refused file accesses that the observer has seen.
+    fn report_refused_files(&mut self) {
+        let observer = self.calls.as_mut().and_then(|calls| calls.handlers.observer.as_mut());
         for refused in observer.map(Observer::refused).unwrap_or_default() {
             self.append(&[Event::FileRefused(&refused)]);
-            self.tell_holder(&Event::FileRefused(&refused), None);
+            self.tell_session_owner(&Event::FileRefused(&refused), None);
             if !self.quiet {
                 self.say(&refused.line());
             }
         }
     }
 
-    /// Once: who looks for a program in several places is refused in each.
-    fn say_now(&mut self, pid: u32, line: String) {
+    /// Prints a line once: a program that is searched in several directories is denied in each.
+    fn say_once(&mut self, pid: u32, line: String) {
         let said = (pid, line);
-        if self.said_last.as_ref() == Some(&said) {
+        if self.last_denial.as_ref() == Some(&said) {
             return;
         }
         self.say_at_once(&said.1);
-        self.said_last = Some(said);
+        self.last_denial = Some(said);
     }
 
     fn say_at_once(&mut self, line: &str) {
@@ -312,16 +318,16 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    fn tell(&mut self, event: GuardEvent) {
-        let (line, event) = telling(&event);
+    fn report_name(&mut self, event: GuardEvent) {
+        let (line, event) = line_and_event(&event);
         line.iter().for_each(|line| self.say(line));
         self.append(&[event]);
     }
 
     fn say(&mut self, line: &str) {
         match self.lines.len() {
-            ..MOST_LINES => self.lines.push(("paddock", line.to_owned())),
-            MOST_LINES => self
+            ..MAX_LINES => self.lines.push(("paddock", line.to_owned())),
+            MAX_LINES => self
                 .lines
                 .push(("paddock", "there is more: `paddock audit show` has it all".to_owned())),
             _ => {}
@@ -334,18 +340,18 @@ impl<'a> SupervisorTasks<'a> {
         }
     }
 
-    /// Something of ours went wrong, which is said once.
+    /// Notes an error of Paddock itself, once.
     fn complain(&mut self, what: &str, hint: &str) {
-        if !self.lines.iter().any(|(_, line)| line == what) && self.lines.len() < 2 * MOST_LINES {
+        if !self.lines.iter().any(|(_, line)| line == what) && self.lines.len() < 2 * MAX_LINES {
             self.lines.extend([("paddock", what.to_owned()), ("hint", hint.to_owned())]);
         }
     }
 }
 
-/// What became of a name: the line for people, if they are told at once, and the event.
-pub fn telling(event: &GuardEvent) -> (Option<String>, Event<'_>) {
+/// The line that is printed for a guard event, if any, and the journal event.
+pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     match event {
-        GuardEvent::Taken { path, kept, whole } => (
+        GuardEvent::Quarantined { path, kept, whole } => (
             Some(format!("took away {path}, made during the run: it is kept in {kept}")),
             Event::NameTaken { path: path.as_bytes(), kept: kept.as_bytes(), whole: *whole },
         ),
@@ -363,74 +369,75 @@ pub fn telling(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     }
 }
 
-/// Puts covers into the running sandbox. One whose object is gone, or covered already, is no loss.
-fn put(
-    inside: &Inside,
-    copied: Option<Copied<'_>>,
+/// Places covers in the running sandbox. It is no error if the object is gone or covered already.
+fn place_covers(
+    namespaces: &SandboxNamespaces,
+    copied: Option<CopiedWorkspace<'_>>,
     covers: &[Cover],
-) -> Result<Vec<Placed>, Errno> {
-    // What the host has there does not show; if the command has made such a name, it is its own.
+) -> Result<Vec<CoverResult>, Errno> {
+    // The copy does not show the host's object at a hidden name. An object there is the command's
+    // own.
     let hidden = |cover: &Cover| {
-        copied.is_some_and(|copied| copied.veil.hides(copied.workspace, &cover.path))
+        copied.is_some_and(|copied| copied.whiteouts.hides(copied.workspace, &cover.path))
     };
     let in_copy =
         |cover: &Cover| copied.is_some_and(|copied| cover.path.is_within(copied.workspace));
     let bare: Vec<Cover> = covers.iter().filter(|cover| !hidden(cover)).cloned().collect();
-    if let (Some(copied), Some(overlaid)) = (copied, inside.overlaid()) {
+    if let (Some(copied), Some(overlay)) = (copied, namespaces.overlay()) {
         let masks = bare.iter().filter(|cover| cover.kind == CoverKind::Mask);
-        copied.hide_from_now_on(overlaid, masks.map(|cover| &cover.path))?;
+        copied.hide_later_names(overlay, masks.map(|cover| &cover.path))?;
     }
-    let mut results = inside.cover(&bare, in_copy)?.into_iter();
+    let mut results = namespaces.cover(&bare, in_copy)?.into_iter();
     covers
         .iter()
         .map(|cover| match if hidden(cover) { None } else { results.next() } {
-            None => Ok(Placed::Needless),
-            Some(Err(Errno::NOENT)) => Ok(Placed::Absent),
-            Some(Err(Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Unknown),
+            None => Ok(CoverResult::Needless),
+            Some(Err(Errno::NOENT)) => Ok(CoverResult::Absent),
+            Some(Err(Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(CoverResult::Unknown),
             Some(placed) => placed,
         })
         .collect()
 }
 
-impl Copied<'_> {
-    /// A cover lies on what the copy has found there. What it finds there later is hidden by its
-    /// path.
-    fn hide_from_now_on<'p>(
+impl CopiedWorkspace<'_> {
+    /// A cover lies on the object that the copy has found. A whiteout hides what the copy finds at
+    /// this path later.
+    fn hide_later_names<'p>(
         &self,
-        overlaid: &Overlaid,
+        overlay: &OverlayFds,
         paths: impl Iterator<Item = &'p AbsPath>,
     ) -> Result<(), Errno> {
-        let mut veil = Whiteouts::default();
-        // If the host has moved it as a whole, there are only the covers.
+        let mut whiteouts = Whiteouts::default();
+        // If the host has moved the whole workspace, the covers are enough.
         let workspace = match mount::open_host(&self.workspace.as_c_str()) {
             Ok(workspace) => workspace,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error),
         };
         for (dir, name) in paths.filter_map(|path| whiteouts::split(self.workspace, path)) {
-            veil.hide(workspace.as_fd(), dir, [name.to_vec()]);
+            whiteouts.hide(workspace.as_fd(), dir, [name.to_vec()]);
         }
-        veil.lay(workspace.as_fd(), overlaid.veil.as_fd())
+        whiteouts.lay(workspace.as_fd(), overlay.whiteouts.as_fd())
     }
 }
 
 impl Tasks for SupervisorTasks<'_> {
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let [listener, renames, gate, observer, pin] =
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; TASK_FDS] {
+        let [listener, renames, gate, observer, supervised_connect] =
             self.calls.as_ref().map_or([None; 5], Calls::descriptors);
-        let outlet = self.outlet.as_ref().and_then(RelayProcess::fd);
-        let other = self.outlet.as_ref().and_then(RelayProcess::other_fd);
-        let holder = self.holder.as_ref().and_then(SessionOwner::fd);
+        let relay = self.relay.as_ref().and_then(RelayProcess::fd);
+        let other = self.relay.as_ref().and_then(RelayProcess::other_fd);
+        let session_owner = self.session_owner.as_ref().and_then(SessionOwner::fd);
         [
             self.guard.as_ref().map(Guard::fd),
             listener,
             renames,
             gate,
             observer,
-            pin,
-            outlet,
+            supervised_connect,
+            relay,
             other,
-            holder,
+            session_owner,
         ]
     }
 
@@ -438,16 +445,16 @@ impl Tasks for SupervisorTasks<'_> {
         let limits = self.limits.as_ref().and_then(Watch::next_check);
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
         let calls = self.calls.as_ref().and_then(Calls::deadline);
-        let outlet = self.outlet.as_ref().and_then(RelayProcess::deadline);
-        let holder = self.holder.as_ref().and_then(SessionOwner::deadline);
-        [limits, guard, calls, outlet, holder].into_iter().flatten().min()
+        let relay = self.relay.as_ref().and_then(RelayProcess::deadline);
+        let session_owner = self.session_owner.as_ref().and_then(SessionOwner::deadline);
+        [limits, guard, calls, relay, session_owner].into_iter().flatten().min()
     }
 
     fn turn(&mut self, due: Due) -> ControlFlow<()> {
         let question =
-            self.holder.as_mut().filter(|_| due == Due::All).and_then(SessionOwner::hear);
+            self.session_owner.as_mut().filter(|_| due == Due::All).and_then(SessionOwner::receive);
         if self
-            .holder
+            .session_owner
             .as_ref()
             .and_then(SessionOwner::deadline)
             .is_some_and(|deadline| Instant::now() >= deadline)
@@ -460,21 +467,24 @@ impl Tasks for SupervisorTasks<'_> {
             self.complain(&error, "this is a bug of paddock, or of the kernel");
             return ControlFlow::Break(());
         }
-        self.tell_decided();
-        self.tell_refused();
-        self.tell_unproxied();
+        self.report_execs();
+        self.report_refused_files();
+        self.report_unproxied();
         if due < Due::All {
             return ControlFlow::Continue(());
         }
-        self.tell_heard();
-        if let (Some(holder), Some(question)) = (&self.holder, question) {
-            holder.answer(question);
+        self.report_relay();
+        if let (Some(session_owner), Some(question)) = (&self.session_owner, question) {
+            session_owner.answer(question);
         }
-        if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
+        if let (Some(mut guard), Some((namespaces, copied))) = (self.guard.take(), self.namespaces)
+        {
             let turned = guard
-                .turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
+                .turn(&mut |covers| place_covers(namespaces, copied, covers), &mut |event| {
+                    self.report_name(event)
+                });
             self.guard = Some(guard);
-            // A guard that can not do its work is no guard.
+            // Without a working guard the run ends.
             if let Err(error) = turned {
                 self.failure = Some(error);
                 return ControlFlow::Break(());
@@ -493,32 +503,32 @@ impl Tasks for SupervisorTasks<'_> {
     fn look(&mut self) -> bool {
         self.calls.as_ref().is_some_and(Calls::are_due)
             || self.guard.as_ref().is_some_and(Guard::is_due)
-            || self.outlet.as_ref().is_some_and(RelayProcess::is_due)
+            || self.relay.as_ref().is_some_and(RelayProcess::is_due)
             || self.limits.as_mut().is_some_and(|watch| watch.check().is_some())
     }
 
     fn is_tracing(&self) -> bool {
         self.calls
             .as_ref()
-            .and_then(|calls| calls.attendants.gate.as_ref())
-            .is_some_and(Gate::is_tracing)
+            .and_then(|calls| calls.handlers.gate.as_ref())
+            .is_some_and(ExecGate::is_tracing)
     }
 
-    fn is_held(&self) -> bool {
-        self.holder.is_some()
+    fn has_session_owner(&self) -> bool {
+        self.session_owner.is_some()
     }
 
     fn is_asking(&self) -> bool {
-        self.calls.as_ref().is_some_and(|calls| calls.attendants.desk.is_asking())
+        self.calls.as_ref().is_some_and(|calls| calls.handlers.questions.is_asking())
     }
 
-    fn dismiss(&mut self) {
+    fn dismiss_helpers(&mut self) {
         if let Some(calls) = &mut self.calls {
-            calls.attendants.desk.dismiss_companion();
+            calls.handlers.questions.dismiss_companion();
         }
-        // Among the descendants that are killed next it is one.
-        if self.outlet.as_ref().is_some_and(RelayProcess::is_at_door) {
-            self.hear_last_words();
+        // In the landlock tier the relay is one of the descendants that are killed next.
+        if self.relay.as_ref().is_some_and(RelayProcess::is_at_door) {
+            self.finish_relay();
         }
     }
 }

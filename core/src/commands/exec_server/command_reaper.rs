@@ -1,10 +1,12 @@
-//! The warden of one command: starts it and tells how it ended.
+//! The command reaper: one process for each command. It starts the command and reports how the
+//! command ended.
 //!
-//! Orphans become the warden's children, so whatever descends from the command descends from it,
-//! and it stays until nobody does: who holds the line knows by the kernel's word who speaks on it,
-//! and finds them all below (executors/process_tree.py). It says, one message each:
-//! `{"warden":PID}`; `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`;
-//! `{"exited":CODE,…}` or `{"killed":SIGNAL,…}`. The end of the line is its end.
+//! Orphans become children of the reaper, so every descendant of the command is a descendant of the
+//! reaper. The reaper stays until none is left. The session owner learns from the kernel which
+//! process is at the other end of the socket, and finds all descendants below it
+//! (`executors/process_tree.py`). The reaper sends, one message each: `{"warden":PID}`;
+//! `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`; `{"exited":CODE,…}` or
+//! `{"killed":SIGNAL,…}`. When the socket closes, the reaper ends.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -21,69 +23,75 @@ use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions, WaitStatus};
 use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
-use super::Request;
+use super::LaunchRequest;
 use crate::kernel::sys;
 use crate::plan::wire::bytes::Text;
 use crate::sandbox::command::Command;
 
-/// How a warden ends that leaves nobody behind; and one that may.
-pub const ALL_GONE: i32 = 0;
-const SOME_LEFT: i32 = 1;
+/// The exit status of a reaper that leaves no process behind, and of one that may.
+pub const ALL_ENDED: i32 = 0;
+const SOME_MAY_RUN: i32 = 1;
 
-struct Failure {
+struct StartFailure {
     step: &'static str,
     errno: Errno,
 }
 
-pub fn refuse(line: &OwnedFd, step: &'static str, errno: Errno) -> i32 {
-    say(line, &format!("{{\"errno\":{},\"failed\":\"{step}\"}}", errno.raw_os_error()), None);
-    SOME_LEFT
+pub fn refuse(socket: &OwnedFd, step: &'static str, errno: Errno) -> i32 {
+    send(socket, &format!("{{\"errno\":{},\"failed\":\"{step}\"}}", errno.raw_os_error()), None);
+    SOME_MAY_RUN
 }
 
-/// The life of a warden.
-pub fn look_after(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> i32 {
-    // From here on an end without a word is a command's work: it can kill us before we could say
-    // that it runs.
+/// Runs as the reaper of one command.
+pub fn run(request: &LaunchRequest, standard: Vec<OwnedFd>, socket: &OwnedFd) -> i32 {
+    // From here on the command can end this process without a message: it can kill the reaper
+    // before the reaper reports that the command runs.
     let own = rustix::process::getpid().as_raw_nonzero();
-    say(line, &format!("{{\"warden\":{own}}}"), None);
-    // The attendant's own line is not for its copies.
+    send(socket, &format!("{{\"warden\":{own}}}"), None);
+    // The reaper must not keep the exec server's own socket.
     let started = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .and_then(|null| rustix::stdio::dup2_stdin(&null))
         .and_then(|()| rustix::process::set_child_subreaper(Some(rustix::process::getpid())))
-        .map_err(|errno| Failure { step: "warden", errno })
-        .and_then(|()| start(request, standard, line));
+        .map_err(|errno| StartFailure { step: "warden", errno })
+        .and_then(|()| start(request, standard, socket));
     match started {
-        Ok(command) => attend_to(command, line),
-        Err(Failure { step, errno }) => refuse(line, step, errno),
+        Ok(command) => report_end(command, socket),
+        Err(StartFailure { step, errno }) => refuse(socket, step, errno),
     }
 }
 
-fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pid, Failure> {
-    let at = |step| move |errno| Failure { step, errno };
+fn start(
+    request: &LaunchRequest,
+    standard: Vec<OwnedFd>,
+    socket: &OwnedFd,
+) -> Result<Pid, StartFailure> {
+    let at = |step| move |errno| StartFailure { step, errno };
     let (terminal, standard) = match request.terminal {
-        // In the sandbox, so that it is of the sandbox's own /dev/pts.
+        // Opened in the sandbox, so that the terminal belongs to the sandbox's own /dev/pts.
         Some(size) if standard.is_empty() => {
             let (ours, theirs) = open_terminal(size).map_err(at("terminal"))?;
             let copy = || {
-                theirs.try_clone().map_err(|_| Failure { step: "terminal", errno: Errno::MFILE })
+                theirs
+                    .try_clone()
+                    .map_err(|_| StartFailure { step: "terminal", errno: Errno::MFILE })
             };
             (Some(ours), vec![copy()?, copy()?, theirs])
         }
         _ => (None, standard),
     };
     let [stdin, stdout, stderr] = &standard[..] else {
-        return Err(Failure { step: "request", errno: Errno::BADF });
+        return Err(StartFailure { step: "request", errno: Errno::BADF });
     };
     let strings = |texts: &[Text]| {
         texts.iter().map(|text| text.as_c_str().into_owned()).collect::<Vec<CString>>()
     };
     let command = Command::new(strings(&request.argv), environment(strings(&request.environment)));
     let cwd = request.cwd.as_ref().map(|cwd| cwd.as_c_str().into_owned());
-    // Closed by the exec. Waiting for that in the kernel, as vfork does, would be for ever where a
-    // person is asked.
+    // The exec closes this pipe. A wait in the kernel, as vfork does, would not end while a person
+    // is asked.
     let (heard, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(at("warden"))?;
     let child = sys::fork(|| {
-        let entered = || -> Result<(), Failure> {
+        let entered = || -> Result<(), StartFailure> {
             rustix::process::setsid().map_err(at("warden"))?;
             if request.terminal.is_some() {
                 rustix::process::ioctl_tiocsctty(stdin).map_err(at("terminal"))?;
@@ -94,17 +102,17 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
             rustix::stdio::dup2_stdin(stdin).map_err(at("warden"))?;
             rustix::stdio::dup2_stdout(stdout).map_err(at("warden"))?;
             rustix::stdio::dup2_stderr(stderr).map_err(at("warden"))?;
-            // Who answers for its exec has to see what it asks for. Others may look too from here
-            // on, and find nothing that is not its own.
+            // The supervisor has to read this process's memory for its exec. From here on others
+            // may read it too, and find only data of the command.
             sys::close_all_but(&told);
             rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
                 .map_err(at("warden"))?;
             sys::reset_signal(libc::SIGPIPE);
             sys::reset_signal(libc::SIGXFSZ);
             sys::release_every_signal();
-            Err(Failure { step: "exec", errno: command.exec() })
+            Err(StartFailure { step: "exec", errno: command.exec() })
         };
-        if let Err(Failure { step, errno }) = entered() {
+        if let Err(StartFailure { step, errno }) = entered() {
             let _ = rustix::io::write(&told, format!("{} {step}", errno.raw_os_error()).as_bytes());
         }
         125
@@ -114,19 +122,19 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
     drop(standard);
     let mut word = [0; 32];
     let failed = loop {
-        let mut ready = [PollFd::new(&heard, PollFlags::IN), PollFd::new(line, PollFlags::IN)];
+        let mut ready = [PollFd::new(&heard, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
         match rustix::event::poll(&mut ready, None) {
-            // Nobody wants it any more, before it was anything.
+            // The session owner has closed the socket before the command started.
             Ok(_) if !ready[1].revents().is_empty() => {
                 let _ = rustix::process::kill_process(child, Signal::KILL);
-                return Err(Failure { step: "ended", errno: Errno::INTR });
+                return Err(StartFailure { step: "ended", errno: Errno::INTR });
             }
             Ok(_) => {}
             Err(_) => continue,
         }
         match rustix::io::read(&heard, &mut word) {
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(Failure { step: "warden", errno }),
+            Err(errno) => return Err(StartFailure { step: "warden", errno }),
             Ok(length) => break parse(&word[..length]),
         }
     };
@@ -135,8 +143,8 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
         return Err(failure);
     }
     let pid = child.as_raw_nonzero();
-    say(
-        line,
+    send(
+        socket,
         &format!("{{\"started\":{pid}}}"),
         terminal.as_ref().map(|terminal| terminal.as_fd()),
     );
@@ -152,12 +160,12 @@ fn environment(given: Vec<CString>) -> Vec<CString> {
     own.chain(given).collect()
 }
 
-/// None: nothing failed.
-fn parse(word: &[u8]) -> Option<Failure> {
+/// None: no failure was reported.
+fn parse(word: &[u8]) -> Option<StartFailure> {
     let (errno, step) = std::str::from_utf8(word).ok()?.split_once(' ')?;
     let steps = ["exec", "cwd", "terminal", "warden"];
     let step = steps.into_iter().find(|known| *known == step)?;
-    Some(Failure { step, errno: Errno::from_raw_os_error(errno.parse().ok()?) })
+    Some(StartFailure { step, errno: Errno::from_raw_os_error(errno.parse().ok()?) })
 }
 
 fn open_terminal((rows, columns): (u16, u16)) -> Result<(OwnedFd, OwnedFd), Errno> {
@@ -172,42 +180,42 @@ fn open_terminal((rows, columns): (u16, u16)) -> Result<(OwnedFd, OwnedFd), Errn
     Ok((ours, theirs))
 }
 
-/// Until nothing is left of it, or nobody wants to know.
-fn attend_to(command: Pid, line: &OwnedFd) -> i32 {
-    let Ok(children) = sys::child_descriptor() else { return SOME_LEFT };
+/// Runs until no descendant of the command is left, or the socket is closed.
+fn report_end(command: Pid, socket: &OwnedFd) -> i32 {
+    let Ok(children) = sys::child_descriptor() else { return SOME_MAY_RUN };
     loop {
         sys::children_heard();
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid == command => tell_end(line, status),
+                Ok(Some((pid, status))) if pid == command => tell_end(socket, status),
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => break,
-                Err(_) => return ALL_GONE, // ECHILD
+                Err(_) => return ALL_ENDED, // ECHILD
             }
         }
-        let mut ready = [PollFd::new(line, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
+        let mut ready = [PollFd::new(socket, PollFlags::IN), PollFd::new(&children, PollFlags::IN)];
         if rustix::event::poll(&mut ready, None).is_ok() && !ready[0].revents().is_empty() {
-            return SOME_LEFT;
+            return SOME_MAY_RUN;
         }
     }
 }
 
-fn tell_end(line: &OwnedFd, status: WaitStatus) {
+fn tell_end(socket: &OwnedFd, status: WaitStatus) {
     let used = sys::used_by_children();
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("\"exited\":{code}"),
         (None, Some(signal)) => format!("\"killed\":{signal}"),
         (None, None) => return,
     };
-    say(
-        line,
+    send(
+        socket,
         &format!("{{\"cpu_us\":{},{how},\"max_rss_kib\":{}}}", used.cpu_us, used.max_rss_kib),
         None,
     );
 }
 
-/// Whoever does not listen any more learns nothing.
-pub fn say(line: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
+/// A closed socket is no error.
+pub fn send(socket: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let given: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
@@ -215,7 +223,7 @@ pub fn say(line: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
         control.push(SendAncillaryMessage::ScmRights(&given));
     }
     let _ = rustix::net::sendmsg(
-        line,
+        socket,
         &[IoSlice::new(word.as_bytes())],
         &mut control,
         SendFlags::NOSIGNAL,

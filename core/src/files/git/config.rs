@@ -1,21 +1,21 @@
-//! Whether a git configuration is harmless: it says nothing but what `git init`, `clone`, `commit`
-//! and `branch` write.
+//! Whether a git configuration is harmless: it has only keys that `git init`, `clone`, `commit` and
+//! `branch` write.
 //!
-//! Git has hundreds of keys, and a good part of them names programs to run (protected-paths G2,
-//! G10, G14). So the list is of what may be said; a key that is not on it, an include, and a line
-//! that this parser does not understand are all harmful. The grammar is that of git's config.c.
+//! Git has hundreds of keys, and many of them name programs to run (protected-paths G2, G10, G14).
+//! So the list has the harmless keys. A key that is not on it, an include, and a line that this
+//! parser does not understand are all harmful. The grammar is that of git's config.c.
 
-/// What is left to read.
-struct Reader<'a> {
+/// The text that is not read yet.
+struct ConfigReader<'a> {
     rest: &'a [u8],
 }
 
-/// Not understood.
+/// The configuration can not be parsed.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedConfig;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Section {
+pub struct ConfigSection {
     pub name: Vec<u8>,
     subsection: Option<Vec<u8>>,
 }
@@ -26,11 +26,11 @@ pub fn is_harmless(config: &[u8]) -> bool {
     outcome.is_ok() && harmless
 }
 
-/// Told of a section, a key in it and the value.
-pub type KeyVisitor<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
+/// Called with a section, a key in it, and the value.
+pub type KeyVisitor<'t> = dyn FnMut(&ConfigSection, &[u8], Option<&[u8]>) + 't;
 
-pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), Malformed> {
-    let mut reader = Reader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
+pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), MalformedConfig> {
+    let mut reader = ConfigReader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
     let mut section = None;
     while let Some(byte) = reader.next() {
         match byte {
@@ -39,19 +39,19 @@ pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), Malformed> {
             b'[' => section = Some(reader.section()?),
             byte if byte.is_ascii_alphabetic() => {
                 let (key, value) = reader.variable(byte)?;
-                told(section.as_ref().ok_or(Malformed)?, &key, value.as_deref());
+                told(section.as_ref().ok_or(MalformedConfig)?, &key, value.as_deref());
             }
-            _ => return Err(Malformed),
+            _ => return Err(MalformedConfig),
         }
     }
     Ok(())
 }
 
-impl Reader<'_> {
+impl ConfigReader<'_> {
     fn next(&mut self) -> Option<u8> {
         let (first, rest) = self.rest.split_first()?;
         self.rest = rest;
-        // A carriage return counts only on its own.
+        // A carriage return before a newline is skipped.
         if *first == b'\r' && rest.first() == Some(&b'\n') {
             self.rest = &rest[1..];
             return Some(b'\n');
@@ -60,57 +60,57 @@ impl Reader<'_> {
     }
 
     /// After `[`.
-    fn section(&mut self) -> Result<Section, Malformed> {
+    fn section(&mut self) -> Result<ConfigSection, MalformedConfig> {
         let mut name = Vec::new();
         loop {
-            match self.next().ok_or(Malformed)? {
+            match self.next().ok_or(MalformedConfig)? {
                 b']' => break,
                 b' ' | b'\t' => return self.subsection(name),
                 byte if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') => {
                     name.push(byte.to_ascii_lowercase());
                 }
-                _ => return Err(Malformed),
+                _ => return Err(MalformedConfig),
             }
         }
-        // The old way to write a subsection.
+        // The old syntax of a subsection.
         match name.iter().position(|byte| *byte == b'.') {
             Some(dot) => {
                 let subsection = name.split_off(dot + 1);
                 name.pop();
-                Ok(Section { name, subsection: Some(subsection) })
+                Ok(ConfigSection { name, subsection: Some(subsection) })
             }
-            None => Ok(Section { name, subsection: None }),
+            None => Ok(ConfigSection { name, subsection: None }),
         }
     }
 
     /// `"…"]`, after the space.
-    fn subsection(&mut self, name: Vec<u8>) -> Result<Section, Malformed> {
+    fn subsection(&mut self, name: Vec<u8>) -> Result<ConfigSection, MalformedConfig> {
         while matches!(self.rest.first(), Some(b' ' | b'\t')) {
             self.next();
         }
         if self.next() != Some(b'"') {
-            return Err(Malformed);
+            return Err(MalformedConfig);
         }
         let mut subsection = Vec::new();
         loop {
-            match self.next().ok_or(Malformed)? {
+            match self.next().ok_or(MalformedConfig)? {
                 b'"' => break,
-                b'\n' | 0 => return Err(Malformed),
-                b'\\' => match self.next().ok_or(Malformed)? {
-                    b'\n' | 0 => return Err(Malformed),
+                b'\n' | 0 => return Err(MalformedConfig),
+                b'\\' => match self.next().ok_or(MalformedConfig)? {
+                    b'\n' | 0 => return Err(MalformedConfig),
                     byte => subsection.push(byte),
                 },
                 byte => subsection.push(byte),
             }
         }
         if self.next() != Some(b']') {
-            return Err(Malformed);
+            return Err(MalformedConfig);
         }
-        Ok(Section { name, subsection: Some(subsection) })
+        Ok(ConfigSection { name, subsection: Some(subsection) })
     }
 
     /// A key, and the value if there is one.
-    fn variable(&mut self, first: u8) -> Result<(Vec<u8>, Option<Vec<u8>>), Malformed> {
+    fn variable(&mut self, first: u8) -> Result<(Vec<u8>, Option<Vec<u8>>), MalformedConfig> {
         let mut key = vec![first.to_ascii_lowercase()];
         let mut after = loop {
             match self.next() {
@@ -126,18 +126,18 @@ impl Reader<'_> {
         match after {
             None | Some(b'\n') => Ok((key, None)),
             Some(b'=') => Ok((key, Some(self.value()?))),
-            Some(_) => Err(Malformed),
+            Some(_) => Err(MalformedConfig),
         }
     }
 
-    fn value(&mut self) -> Result<Vec<u8>, Malformed> {
+    fn value(&mut self) -> Result<Vec<u8>, MalformedConfig> {
         let mut value = Vec::new();
         let (mut quoted, mut comment) = (false, false);
         // Spaces count only between other letters.
         let mut kept = 0;
         loop {
             let byte = match self.next() {
-                None | Some(b'\n') if quoted => return Err(Malformed),
+                None | Some(b'\n') if quoted => return Err(MalformedConfig),
                 None | Some(b'\n') => break,
                 Some(byte) => byte,
             };
@@ -145,7 +145,7 @@ impl Reader<'_> {
                 continue;
             }
             match byte {
-                0 => return Err(Malformed),
+                0 => return Err(MalformedConfig),
                 b' ' | b'\t' | b'\r' | 0x0b | 0x0c if !quoted => {
                     if kept > 0 {
                         value.push(byte);
@@ -158,17 +158,17 @@ impl Reader<'_> {
                 }
                 b'"' => {
                     quoted = !quoted;
-                    // What was quoted is kept to its last space.
+                    // Quoted text keeps its last spaces.
                     kept = value.len();
                     continue;
                 }
-                b'\\' => match self.next().ok_or(Malformed)? {
+                b'\\' => match self.next().ok_or(MalformedConfig)? {
                     b'\n' => continue,
                     b't' => value.push(b'\t'),
                     b'b' => value.push(0x08),
                     b'n' => value.push(b'\n'),
                     byte @ (b'\\' | b'"') => value.push(byte),
-                    _ => return Err(Malformed),
+                    _ => return Err(MalformedConfig),
                 },
                 byte => value.push(byte),
             }
@@ -179,13 +179,13 @@ impl Reader<'_> {
     }
 }
 
-/// May this be said? `value` is None for a key alone, which means true.
-pub fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
+/// Is this setting harmless? `value` is None for a key alone, which means true.
+pub fn allowed(section: &ConfigSection, key: &[u8], value: Option<&[u8]>) -> bool {
     let text = value.unwrap_or(b"true");
     match (section.name.as_slice(), section.subsection.as_deref(), key) {
         (b"core", None, b"repositoryformatversion") => matches!(text, b"0" | b"1"),
-        // True makes the directory a repository without a work tree: git init and clone say so only
-        // in bare ones.
+        // True makes the directory a bare repository. git init and clone write it only in bare
+        // ones.
         (b"core", None, b"bare") => text.eq_ignore_ascii_case(b"false"),
         (
             b"core",
@@ -230,7 +230,7 @@ fn is_line(text: &[u8]) -> bool {
     !text.iter().any(u8::is_ascii_control)
 }
 
-/// A word: no option, no address, no path above.
+/// A plain word: no option, no URL, no path upwards.
 fn is_plain(text: &[u8]) -> bool {
     let letter = |byte: &u8| {
         byte.is_ascii_alphanumeric()
@@ -249,7 +249,7 @@ fn is_refspec(text: &[u8]) -> bool {
     text.starts_with(b"refs/") && text.iter().all(letter)
 }
 
-/// An address on a network: no program (`ext::`), no option, no place on this machine.
+/// A network URL: no program (`ext::`), no option, no local path.
 fn is_remote_url(url: &[u8]) -> bool {
     if !is_line(url)
         || url.contains(&b' ')
@@ -281,18 +281,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_git_itself_writes_is_harmless() {
+    fn settings_that_git_writes_are_harmless() {
         for config in [
             "",
             "\u{feff}# nothing\n",
-            "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n",
+            "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\
+             \tlogallrefupdates = true\n",
             "[core]\r\n\tignorecase = true\r\n\tprecomposeunicode\r\n",
-            "[remote \"origin\"]\n\turl = https://github.com/a/b.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
+            "[remote \"origin\"]\n\turl = https://github.com/a/b.git\n\
+             \tfetch = +refs/heads/*:refs/remotes/origin/*\n\
              [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\trebase = true\n",
-            "[remote \"o\"] url = git@github.com:a/b.git ; comment\n[remote \"p\"]url=ssh://git@host:22/x\n",
+            "[remote \"o\"] url = git@github.com:a/b.git ; comment\n\
+             [remote \"p\"]url=ssh://git@host:22/x\n",
             "[branch \"we\\\\ird \\\"]\"]\n remote = .\n",
-            "[user]\n\tname = Ada \"L.\" Lovelace\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n",
-            "[submodule \"x\"]\n\turl = https://example.org/x\n\tactive = true\n[submodule]\n\tactive = .\n",
+            "[user]\n\tname = Ada \"L.\" Lovelace\n\temail = ada@example.org\n[init]\n\
+             \tdefaultBranch = main\n",
+            "[submodule \"x\"]\n\turl = https://example.org/x\n\tactive = true\n[submodule]\n\
+             \tactive = .\n",
             "[core]\n\tfilemode = tr\\\nue\n",
         ] {
             assert!(is_harmless(config.as_bytes()), "{config}");
@@ -300,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_or_redirects_is_harmful() {
+    fn settings_that_run_or_redirect_are_harmful() {
         for config in [
             "[core]\n\tfsmonitor = evil\n",
             "[CORE]\n\tFsMonitor = evil\n",
@@ -340,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_harmful() {
+    fn unknown_syntax_is_harmful() {
         for config in [
             "key = value\n",
             "[core\n",
@@ -361,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn values_come_out_as_git_reads_them() {
+    fn values_are_parsed_as_git_parses_them() {
         let read = |config: &str| {
             let mut values = Vec::new();
             each(config.as_bytes(), &mut |section, key, value| {
@@ -387,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_read_to_an_end() {
+    fn any_bytes_are_parsed_without_a_loop() {
         let mut dice = 3_u64;
         let letters = b"[]core\"\\=# \n\t\r;.abc\0\xff-";
         for _ in 0..20_000 {

@@ -6,21 +6,21 @@ use std::sync::OnceLock;
 
 use super::Role;
 
-const TEXT: &str = include_str!("../../../../src/paddock/policy/git.tsv");
+const GIT_TABLE_TSV: &str = include_str!("../../../../src/paddock/policy/git.tsv");
 
 /// One part of a git directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct GitPart {
     /// Relative to the git directory; `*` stands for one name.
     pub path: &'static str,
-    /// What its content can be, if that can be harmless.
+    /// The role of its content, if some content is harmless.
     pub role: Option<Role>,
     held: &'static str,
 }
 
-/// What the value of a configuration key is.
+/// The kind of value of a configuration key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key {
+pub enum ConfigKeyKind {
     Include,
     Path,
     WorkTree,
@@ -30,28 +30,28 @@ pub enum Key {
 }
 
 #[derive(Debug, Default)]
-pub struct Table {
-    pub parts: Vec<Part>,
-    /// The last names of the parts that are checked in the end.
+pub struct GitTable {
+    pub parts: Vec<GitPart>,
+    /// The last names of the parts that the last scan checks.
     pub checked: Vec<Box<CStr>>,
-    /// Where a git directory holds further ones.
+    /// Where a git directory contains other ones.
     pub layouts: Vec<&'static str>,
-    /// What goes on with the name of a branch.
+    /// Parts that end with the name of a branch.
     pub branches: Vec<&'static str>,
-    /// In the order of their names.
-    keys: Vec<(&'static str, Key)>,
+    /// Sorted by name.
+    keys: Vec<(&'static str, ConfigKeyKind)>,
 }
 
-pub fn table() -> &'static Table {
-    static TABLE: OnceLock<Table> = OnceLock::new();
+pub fn table() -> &'static GitTable {
+    static TABLE: OnceLock<GitTable> = OnceLock::new();
     TABLE.get_or_init(|| {
-        let mut table = Table::default();
-        for line in TEXT.lines().filter(|line| !line.starts_with('#')) {
+        let mut table = GitTable::default();
+        for line in GIT_TABLE_TSV.lines().filter(|line| !line.starts_with('#')) {
             let mut columns = line.split('\t');
             let mut column = || columns.next().unwrap_or_default();
             let (kind, name, role, held) = (column(), column(), column(), column());
             match kind {
-                "part" => table.parts.push(Part { path: name, role: role_of(role), held }),
+                "part" => table.parts.push(GitPart { path: name, role: role_of(role), held }),
                 "layout" => table.layouts.push(name),
                 "branch" => table.branches.push(name),
                 _ => table.keys.push((name, key_of(role))),
@@ -66,7 +66,7 @@ pub fn table() -> &'static Table {
     })
 }
 
-/// The roles of which some content is harmless.
+/// The roles with harmless content.
 fn role_of(name: &str) -> Option<Role> {
     match name {
         "config" => Some(Role::Config),
@@ -80,28 +80,28 @@ fn role_of(name: &str) -> Option<Role> {
     }
 }
 
-fn key_of(name: &str) -> Key {
+fn key_of(name: &str) -> ConfigKeyKind {
     match name {
-        "include" => Key::Include,
-        "path" => Key::Path,
-        "worktree" => Key::WorkTree,
-        "alias" => Key::Alias,
-        "none" => Key::None,
-        _ => Key::Program,
+        "include" => ConfigKeyKind::Include,
+        "path" => ConfigKeyKind::Path,
+        "worktree" => ConfigKeyKind::WorkTree,
+        "alias" => ConfigKeyKind::Alias,
+        "none" => ConfigKeyKind::None,
+        _ => ConfigKeyKind::Program,
     }
 }
 
-impl Table {
-    /// A key that the table does not have may name a program.
-    pub fn key(&self, section: &[u8], key: &[u8]) -> Key {
+impl GitTable {
+    /// A key that is not in the table may name a program.
+    pub fn key(&self, section: &[u8], key: &[u8]) -> ConfigKeyKind {
         let find =
             |name: &[u8]| self.keys.binary_search_by(|(known, _)| known.as_bytes().cmp(name)).ok();
         let found =
             find(&[section, b".", key].concat()).or_else(|| find(&[section, b".*"].concat()));
-        found.map_or(Key::Program, |at| self.keys[at].1)
+        found.map_or(ConfigKeyKind::Program, |at| self.keys[at].1)
     }
 
-    /// What is read-only in a git directory and in those that it holds, as patterns without a
+    /// The read-only parts of a git directory and of those inside it, as patterns without a
     /// beginning.
     pub fn protected(&self) -> impl Iterator<Item = String> {
         let own = self
@@ -116,7 +116,7 @@ impl Table {
         own.chain(held)
     }
 
-    /// Is it a part of git's own, and not a work tree that lies in a git directory?
+    /// Is it a part of git's own, and not a work tree inside a git directory?
     pub fn has_part(&self, name: &[u8]) -> bool {
         self.parts.iter().any(|part| part.path.as_bytes() == name)
     }
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_understood_and_in_order() {
-        for line in TEXT.lines().filter(|line| !line.starts_with('#')) {
+    fn every_row_is_parsed_and_sorted() {
+        for line in GIT_TABLE_TSV.lines().filter(|line| !line.starts_with('#')) {
             let columns: Vec<&str> = line.split('\t').collect();
             let [kind, _, role, held] = columns[..] else { panic!("{line}: four columns") };
             match kind {
@@ -137,18 +137,20 @@ mod tests {
                 }
                 "layout" => assert!(["module", "entry"].contains(&role), "{line}"),
                 "branch" => {}
-                "key" => assert!(key_of(role) != Key::Program || role == "program", "{line}"),
+                "key" => {
+                    assert!(key_of(role) != ConfigKeyKind::Program || role == "program", "{line}")
+                }
                 _ => panic!("{line}: what kind is that?"),
             }
         }
         assert!(table().keys.is_sorted_by_key(|(name, _)| *name), "keys are looked up by halves");
-        assert_eq!(table().key(b"core", b"hookspath"), Key::Path);
-        assert_eq!(table().key(b"alias", b"x"), Key::Alias);
-        assert_eq!(table().key(b"unheard", b"of"), Key::Program);
+        assert_eq!(table().key(b"core", b"hookspath"), ConfigKeyKind::Path);
+        assert_eq!(table().key(b"alias", b"x"), ConfigKeyKind::Alias);
+        assert_eq!(table().key(b"unheard", b"of"), ConfigKeyKind::Program);
     }
 
     #[test]
-    fn what_runs_is_locked_in_every_git_directory() {
+    fn parts_that_run_are_locked_in_every_git_directory() {
         let protected: Vec<String> = table().protected().collect();
         for name in [
             "config",
@@ -165,7 +167,7 @@ mod tests {
     #[test]
     fn no_key_that_runs_a_program_is_harmless_in_a_new_configuration() {
         for (name, key) in &table().keys {
-            if *key == Key::None {
+            if *key == ConfigKeyKind::None {
                 continue;
             }
             let (section, key) = name.split_once('.').unwrap();

@@ -1,27 +1,27 @@
 //! The paths in a git index.
 //!
-//! `git checkout .` and `git restore .` write each entry that misses in the work tree, and do not
-//! check its path: an entry `.git/hooks/post-checkout` becomes a hook, and runs at once. So an
-//! index that a command leaves is read to its end. The format is that of git's
+//! `git checkout .` and `git restore .` write each entry that is missing in the work tree, and do
+//! not check its path. An entry `.git/hooks/post-checkout` becomes a hook, and runs at once. So the
+//! guard reads an index that a command leaves to its end. The format is that of git's
 //! Documentation/gitformat-index, versions 2 to 4.
 
-const HEADER: usize = 12;
+const HEADER_BYTES: usize = 12;
 /// Times, device, inode, mode, owner and size, before the object's hash.
-const FIXED: usize = 40;
-const MODE: usize = 24;
+const STAT_BYTES: usize = 40;
+const MODE_OFFSET: usize = 24;
 const SPARSE_DIRECTORY: u32 = 0o040_000;
-const EXTENDED: u16 = 0x4000;
-const NAME_LENGTH: u16 = 0x0fff;
+const EXTENDED_FLAG: u16 = 0x4000;
+const NAME_LENGTH_MASK: u16 = 0x0fff;
 /// SHA-1 and SHA-256. The index does not say which; the configuration does.
-const HASHES: [usize; 2] = [20, 32];
+const HASH_BYTES: [usize; 2] = [20, 32];
 
-/// Does git find nothing in it but paths of the work tree? One that no format fits is not harmless.
+/// Does the index have only paths of the work tree? An index of an unknown format is not harmless.
 pub fn is_harmless(index: &[u8]) -> bool {
-    let mut read = HASHES.iter().filter_map(|hash| has_plain_paths(index, *hash)).peekable();
+    let mut read = HASH_BYTES.iter().filter_map(|hash| has_plain_paths(index, *hash)).peekable();
     read.peek().is_some() && read.all(|plain| plain)
 }
 
-/// None: the index is not of this format.
+/// None: the index does not have this format.
 fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
     let body = index.get(..index.len().checked_sub(hash)?)?;
     if body.get(..4)? != b"DIRC" {
@@ -29,16 +29,18 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
     }
     let version = number(body, 4)?;
     let count = number(body, 8)?;
-    let mut at = HEADER;
+    let mut at = HEADER_BYTES;
     let mut path = Vec::new();
     let mut plain = true;
     for _ in 0..count {
         let entry = body.get(at..)?;
-        let mode = number(entry, MODE)?;
-        let flags = u16::from_be_bytes(entry.get(FIXED + hash..FIXED + hash + 2)?.try_into().ok()?);
-        let extended = flags & EXTENDED != 0;
-        let begin = FIXED + hash + if extended { 4 } else { 2 };
-        let length = usize::from(flags & NAME_LENGTH);
+        let mode = number(entry, MODE_OFFSET)?;
+        let flags = u16::from_be_bytes(
+            entry.get(STAT_BYTES + hash..STAT_BYTES + hash + 2)?.try_into().ok()?,
+        );
+        let extended = flags & EXTENDED_FLAG != 0;
+        let begin = STAT_BYTES + hash + if extended { 4 } else { 2 };
+        let length = usize::from(flags & NAME_LENGTH_MASK);
         let (name, end) = match version {
             2 | 3 => {
                 let name = terminated(entry.get(begin..)?)?;
@@ -58,8 +60,8 @@ fn has_plain_paths(index: &[u8], hash: usize) -> Option<bool> {
             path.clear();
         }
         path.extend_from_slice(name);
-        // Git cuts a name by its length, where that is written. No entry is without a name.
-        if path.is_empty() || (path.len() != length && length != usize::from(NAME_LENGTH)) {
+        // Git cuts a name at its length field, if it is set. Every entry has a name.
+        if path.is_empty() || (path.len() != length && length != usize::from(NAME_LENGTH_MASK)) {
             return None;
         }
         plain &= is_plain(&path, mode == SPARSE_DIRECTORY);
@@ -77,7 +79,7 @@ fn terminated(bytes: &[u8]) -> Option<&[u8]> {
     Some(&bytes[..bytes.iter().position(|byte| *byte == 0)?])
 }
 
-/// How many letters of the path before are left out, and where the rest of the name begins.
+/// The number of letters that are dropped from the previous path, and the start of the rest.
 fn prefix(entry: &[u8], begin: usize) -> Option<(usize, usize)> {
     let mut at = begin;
     let mut byte = *entry.get(at)?;
@@ -101,7 +103,7 @@ fn has_extension(mut rest: &[u8], name: &[u8]) -> bool {
     false
 }
 
-/// As `verify_path` of git's read-cache.c has it, on every file system.
+/// As `verify_path` in git's read-cache.c, for every file system.
 fn is_plain(path: &[u8], directory: bool) -> bool {
     let path = if directory { path.strip_suffix(b"/").unwrap_or(path) } else { path };
     path.split(|byte| *byte == b'/').all(|name| {
@@ -116,9 +118,9 @@ mod tests {
     use super::*;
 
     fn entry(version: u32, path: &str, hash: usize) -> Vec<u8> {
-        let mut entry = vec![0; FIXED];
+        let mut entry = vec![0; STAT_BYTES];
         entry.extend(vec![7; hash]);
-        entry[MODE..MODE + 4].copy_from_slice(&0o100_644_u32.to_be_bytes());
+        entry[MODE_OFFSET..MODE_OFFSET + 4].copy_from_slice(&0o100_644_u32.to_be_bytes());
         entry.extend(u16::try_from(path.len()).unwrap().to_be_bytes());
         if version == 4 {
             entry.push(0);
@@ -144,7 +146,7 @@ mod tests {
     #[test]
     fn paths_of_the_work_tree_are_harmless() {
         for version in [2, 3, 4] {
-            for hash in HASHES {
+            for hash in HASH_BYTES {
                 for path in ["a", "a/b.c", "src/.gitignore", "..a", ".github/x", "a/git"] {
                     assert!(
                         is_harmless(&index(version, path, hash, b"")),
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn other_paths_are_not() {
         for version in [2, 3, 4] {
-            for hash in HASHES {
+            for hash in HASH_BYTES {
                 for path in [
                     ".git/hooks/x",
                     "a/.GIT/config",
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_git_would_read_otherwise_is_not_harmless() {
+    fn an_index_of_another_format_is_not_harmless() {
         let whole = index(2, "a", 20, b"");
         for end in 0..whole.len() - 1 {
             assert!(!is_harmless(&whole[..end]), "{end}");
@@ -188,7 +190,7 @@ mod tests {
         assert!(is_harmless(&index(2, "a", 20, b"TREE\0\0\0\0")));
         assert!(!is_harmless(&index(5, "a", 20, b"")));
         let mut cut = index(2, "a.git", 20, b"");
-        cut[HEADER + FIXED + 21] = 1;
+        cut[HEADER_BYTES + STAT_BYTES + 21] = 1;
         assert!(!is_harmless(&cut), "git reads another name");
     }
 }

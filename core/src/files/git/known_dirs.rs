@@ -1,32 +1,32 @@
-//! Which directories are git's, and where in one a path lies.
+//! Which directories are git directories, and the location of a path in one.
 //!
-//! A directory is git's by its name, `.git`, or by its parts: then it is known by its path, from
-//! the first survey of a run on. Such a directory is pinned with all above it, so the command can
-//! not move it. If it is moved outside, the guard meets it at its new path and adds that. One that
-//! appears later is taken away.
+//! A directory is git's by its name, `.git`, or by its parts. In the second case it is known by its
+//! path, from the first scan of a run on. Such a directory is pinned with all directories above it,
+//! so the command can not move it. If the host moves it, the guard finds it at its new path and
+//! adds that. A new one is quarantined.
 
 use crate::files::patterns::case_fold;
 
 use super::{Role, git_table};
 
-/// Directories that are git's by their parts, by whole path.
+/// Directories that are git's by their parts, by absolute path.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct KnownGitDirs {
     dirs: Vec<Vec<u8>>,
 }
 
-/// What the git directory is for that a path lies in.
+/// The kind of git directory that contains a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Of {
+enum GitDirKind {
     Repository,
-    /// A linked work tree.
+    /// The entry of a linked work tree.
     Entry,
     Submodule,
 }
 
 /// A path in a git directory.
-struct Inside<'p> {
-    of: Of,
+struct GitLocation<'p> {
+    of: GitDirKind,
     names: Vec<&'p [u8]>,
 }
 
@@ -39,8 +39,8 @@ pub fn is_git_name(name: &[u8], folding: bool) -> bool {
     folded == b".git"
 }
 
-impl Known {
-    /// False: it was known.
+impl KnownGitDirs {
+    /// False: it was already known.
     pub fn add(&mut self, path: &[u8]) -> bool {
         let new = !self.dirs.iter().any(|dir| dir == path);
         if new {
@@ -60,7 +60,7 @@ impl Known {
     }
 
     /// The innermost git directory that a path is or lies in, by the length of its path. Exceptions
-    /// rest on the answer, so no name in other letters is taken for `.git`: patterns do that only
+    /// depend on the answer, so only the exact letters `.git` count here. Patterns ignore case
     /// where the file system does.
     fn around(&self, path: &[u8]) -> Option<usize> {
         let ends = path
@@ -72,8 +72,8 @@ impl Known {
         ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], false))
     }
 
-    /// Does git write to what lies in this directory? A work tree may lie in a git directory of
-    /// another name, and is none of it.
+    /// Does git write into this directory? A work tree may be inside a git directory of another
+    /// name, and is not part of it.
     pub fn holds(&self, dir: &[u8], folding: bool) -> bool {
         let named = dir.split(|byte| *byte == b'/').any(|name| is_git_name(name, folding));
         named
@@ -87,11 +87,11 @@ impl Known {
             })
     }
 
-    fn inside<'p>(&self, path: &'p [u8]) -> Option<Inside<'p>> {
+    fn inside<'p>(&self, path: &'p [u8]) -> Option<GitLocation<'p>> {
         let end = self.around(path)?;
         let (of, names) = in_layout(&path[end..]);
-        let own_entry = of == Of::Repository && self.is_entry(&path[..end]);
-        Some(Inside { of: if own_entry { Of::Entry } else { of }, names })
+        let own_entry = of == GitDirKind::Repository && self.is_entry(&path[..end]);
+        Some(GitLocation { of: if own_entry { GitDirKind::Entry } else { of }, names })
     }
 
     /// `GIT-DIRECTORY/worktrees/NAME`.
@@ -100,17 +100,17 @@ impl Known {
         last(worktrees) == b"worktrees" && self.is_git(parent(worktrees), false)
     }
 
-    /// The role that a path has, if it is one that can be harmless.
+    /// The role of a path, if its content can be harmless.
     pub fn role(&self, path: &[u8]) -> Option<Role> {
-        let Inside { of, names } = self.inside(path)?;
+        let GitLocation { of, names } = self.inside(path)?;
         if names.is_empty() {
             return Some(Role::GitFile);
         }
-        let fits = |part: &&git_table::Part| {
+        let fits = |part: &&git_table::GitPart| {
             let pattern: Vec<&str> = part.path.split('/').collect();
             let from = names.len().checked_sub(pattern.len());
-            // How many names a submodule's own name has can not be told.
-            from.is_some_and(|from| from == 0 || of == Of::Submodule)
+            // The number of components in a submodule's name is not known.
+            from.is_some_and(|from| from == 0 || of == GitDirKind::Submodule)
                 && pattern
                     .iter()
                     .rev()
@@ -122,28 +122,29 @@ impl Known {
         let in_entry =
             pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
         let stands = match of {
-            // A linked work tree has an index and an unfinished rebase of its own.
+            // A linked work tree has its own index and its own unfinished rebase.
             _ if matches!(role, Role::Index | Role::Number) => true,
-            Of::Entry => in_entry,
-            Of::Repository | Of::Submodule => !pointer,
+            GitDirKind::Entry => in_entry,
+            GitDirKind::Repository | GitDirKind::Submodule => !pointer,
         };
         stands.then_some(role)
     }
 
     /// Is this the name of a branch, or a directory of such names, in the repository of a
-    /// submodule? It may be called like a part of a git directory. No name of a branch begins with
-    /// a dot (git-check-ref-format), so no further repository that is called `.git` is one; one
-    /// that git knows by its parts is a git directory of its own.
+    /// submodule? It may look like a part of a git directory. A branch name does not begin with a
+    /// dot (git-check-ref-format), so a nested `.git` is no branch. A nested repository that is
+    /// known by its parts is a git directory of its own.
     pub fn is_branch(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let (of, names) = in_layout(&path[end..]);
-        // The first name is that of the submodule, if its repository is not known by itself.
-        let first = usize::from(of == Of::Submodule);
+        // The first component is the submodule's, if its repository is not known by itself.
+        let first = usize::from(of == GitDirKind::Submodule);
         git_table::table().branches.iter().any(|branch| {
             let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
             let mut windows = names.windows(beginning.len()).enumerate().skip(first);
-            let at = windows
-                .find(|(at, window)| *window == beginning && (of == Of::Submodule || *at == 0));
+            let at = windows.find(|(at, window)| {
+                *window == beginning && (of == GitDirKind::Submodule || *at == 0)
+            });
             let rest = at.map(|(at, window)| &names[at + window.len()..]);
             rest.is_some_and(|rest| {
                 !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b"."))
@@ -151,33 +152,33 @@ impl Known {
         })
     }
 
-    /// Is this where `git worktree add` makes the entry of a work tree? The repository is one that
-    /// git would find from outside: none that lies in another one's git directory, but for those
-    /// that were there before.
+    /// Is this the path where `git worktree add` makes the entry of a work tree? The repository
+    /// must be one that git would find from outside: not inside another git directory, unless it
+    /// was there before.
     pub fn is_place_of_entry(&self, path: &[u8]) -> bool {
         let git = parent(parent(path));
         self.is_entry(path)
             && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
     }
 
-    /// Do the patterns for the git directory above hold this one's parts too?
+    /// Do the patterns of the outer git directory also match this one's parts?
     pub fn is_covered(&self, path: &[u8]) -> bool {
         let Some(end) = self.around(parent(path)) else { return false };
         let part = [&path[end..], b"/config"].concat();
-        in_layout(&part).0 != Of::Repository && !self.is_branch(path)
+        in_layout(&part).0 != GitDirKind::Repository && !self.is_branch(path)
     }
 }
 
-/// What a path in a git directory belongs to, and the names from there on; of a submodule's, with
-/// the name of the submodule.
-fn in_layout(inside: &[u8]) -> (Of, Vec<&[u8]>) {
+/// The kind of git directory that a path belongs to, and the components from there on. For a
+/// submodule they include its name.
+fn in_layout(inside: &[u8]) -> (GitDirKind, Vec<&[u8]>) {
     let names: Vec<&[u8]> =
         inside.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
     let (of, skipped) = match names[..] {
-        [b"worktrees", _, b"modules", _, _, ..] => (Of::Submodule, 3),
-        [b"modules", _, _, ..] => (Of::Submodule, 1),
-        [b"worktrees", _, _, ..] => (Of::Entry, 2),
-        _ => (Of::Repository, 0),
+        [b"worktrees", _, b"modules", _, _, ..] => (GitDirKind::Submodule, 3),
+        [b"modules", _, _, ..] => (GitDirKind::Submodule, 1),
+        [b"worktrees", _, _, ..] => (GitDirKind::Entry, 2),
+        _ => (GitDirKind::Repository, 0),
     };
     (of, names[skipped..].to_vec())
 }
@@ -194,8 +195,8 @@ pub fn last(path: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    fn known() -> Known {
-        let mut known = Known::default();
+    fn known() -> KnownGitDirs {
+        let mut known = KnownGitDirs::default();
         for dir in [
             "/w/.bare",
             "/w/.bare/worktrees/old",
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_are_told_by_the_place_in_the_git_directory() {
+    fn the_path_in_the_git_directory_gives_the_role() {
         for (path, expected) in [
             ("a/.git", Some(Role::GitFile)),
             (".git/config", Some(Role::Config)),
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_of_a_submodule_may_be_called_like_a_part_of_git() {
+    fn a_branch_of_a_submodule_may_have_the_name_of_a_git_part() {
         for (path, expected) in [
             ("/w/.git/modules/m/refs/heads/config", true),
             ("/w/.git/modules/a/b/refs/tags/hooks/x", true),
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_git_writes_is_told_from_a_work_tree_in_a_git_directory() {
+    fn a_work_tree_in_a_git_directory_is_not_part_of_it() {
         for (dir, expected) in [
             ("/w/.bare", true),
             ("/w/.bare/worktrees/n/logs", true),
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_believed_in_a_repository_that_git_would_find() {
+    fn an_entry_counts_only_in_a_repository_that_git_finds() {
         for (path, expected) in [
             ("/w/.git/worktrees/n", true),
             ("/w/.bare/worktrees/n", true),
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_cover_what_lies_where_git_puts_it() {
+    fn patterns_match_nested_git_directories() {
         assert!(known().is_covered(b"/w/.bare/worktrees/old"));
         assert!(known().is_covered(b"/w/.git/modules/m"));
         assert!(!known().is_covered(b"/w/.git/modules/m/refs/heads/inner"));

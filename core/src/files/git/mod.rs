@@ -1,11 +1,11 @@
-//! One model of what git reads, follows and executes, and what of it may appear while a command
-//! runs.
+//! One model of what git reads, follows and executes, and which parts of it may appear while a
+//! command runs.
 //!
-//! `files/git/git_table.rs` says which parts of a git directory count, `files/git/known_dirs.rs`
-//! which directories are git's, `files/git/config.rs` and `files/git/trusted_paths.rs` what a
-//! configuration says. `git init`, `clone` and `worktree add` create names that are protected,
-//! because git trusts them. With what these commands themselves write into them they are harmless
-//! and stay; with anything else they do not. Content that was judged once is judged again whenever
+//! `files/git/git_table.rs` lists the parts of a git directory that count.
+//! `files/git/known_dirs.rs` knows the git directories. `files/git/config.rs` and
+//! `files/git/trusted_paths.rs` read configurations. `git init`, `clone` and `worktree add` create
+//! protected names, because git trusts them. With the content that these commands write they are
+//! harmless and stay. With any other content they do not. The guard judges content again whenever
 //! it is written.
 
 mod config;
@@ -21,20 +21,20 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::patterns::Names;
+use super::patterns::NamePatterns;
 use super::tree_roots::TreeRoots;
 use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
-pub use known_dirs::{Known, is_git_name};
-pub use trusted_paths::{Obeyed, Unread};
+pub use known_dirs::{KnownGitDirs, is_git_name};
+pub use trusted_paths::{TrustedPaths, UnreadableGitFile};
 
-/// No configuration that git writes by itself is longer.
-const LONGEST: usize = 64 * 1024;
-/// Bytes of an index; that of a million files has half of it.
-const MAX_INDEX: usize = 256 * 1024 * 1024;
+/// Git itself writes no longer configuration.
+const MAX_NEW_CONFIG_BYTES: usize = 64 * 1024;
+/// Bytes of an index. A million files need half of it.
+const MAX_INDEX_BYTES: usize = 256 * 1024 * 1024;
 
 /// What a protected name means to git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +43,12 @@ pub enum Role {
     /// A directory of samples.
     Hooks,
     Hook,
-    /// Of a linked work tree.
+    /// In the entry of a linked work tree.
     CommonDir,
     GitDir,
     /// `.git`, where it is a file.
     GitFile,
-    /// The list of files that git has checked out.
+    /// The index.
     Index,
     /// A count that git's prompt script hands to the shell.
     Number,
@@ -56,30 +56,30 @@ pub enum Role {
 
 impl Role {
     fn max_bytes(self) -> usize {
-        if self == Role::Index { MAX_INDEX } else { LONGEST }
+        if self == Role::Index { MAX_INDEX_BYTES } else { MAX_NEW_CONFIG_BYTES }
     }
 }
 
-/// What git leaves behind and obeys: the content is judged when nothing runs any more.
+/// Names that git leaves behind and trusts. Their content is judged when no process runs any more.
 pub fn checked() -> impl Iterator<Item = &'static CStr> {
     git_table::table().checked.iter().map(|name| &**name)
 }
 
-/// What is read-only in every git directory, as patterns without a beginning.
+/// The read-only parts of every git directory, as patterns without a beginning.
 pub fn protected() -> impl Iterator<Item = Text> {
     git_table::table().protected().filter_map(|name| Text::from_bytes(name.into_bytes()).ok())
 }
 
-/// The names whose presence makes a directory one of git's.
-pub const MAKING: [&CStr; 4] = [c"HEAD", c"objects", c"refs", c"commondir"];
+/// Names that make a directory a git directory.
+pub const GIT_DIR_NAMES: [&CStr; 4] = [c"HEAD", c"objects", c"refs", c"commondir"];
 
-/// Which of these names a directory has. Only what is not there is missing.
+/// Which of these names a directory has. Every error but ENOENT is returned.
 pub fn parts_in(dir: BorrowedFd<'_>) -> Result<GitParts, Errno> {
     let mut parts = GitParts::default();
-    for name in MAKING {
+    for name in GIT_DIR_NAMES {
         match rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
             Ok(_) => parts.see(name.to_bytes(), false),
-            Err(Errno::NOENT) if name == MAKING[0] => break,
+            Err(Errno::NOENT) if name == GIT_DIR_NAMES[0] => break,
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
@@ -88,11 +88,11 @@ pub fn parts_in(dir: BorrowedFd<'_>) -> Result<GitParts, Errno> {
 }
 
 /// The directories above a path that are git's by their parts.
-pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, Unread> {
+pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let mut found = Vec::new();
     let mut above = known_dirs::parent(path.as_bytes());
     while !above.is_empty() {
-        let failed = |source| Unread { path: above.to_vec(), source };
+        let failed = |source| UnreadableGitFile { path: above.to_vec(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(above, flags, Mode::empty()).map_err(failed)?;
         if parts_in(dir.as_fd()).map_err(failed)?.make_a_repository() {
@@ -103,14 +103,14 @@ pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, Unread> {
     Ok(found)
 }
 
-/// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree,
-/// which has no objects.
-pub fn is_git_own(known: &Known, dir: &Dir<'_>, parts: GitParts) -> bool {
+/// Is it a git directory itself, whose parts are judged one by one, or the entry of a linked work
+/// tree, which has no objects?
+pub fn is_git_own(known: &KnownGitDirs, dir: &Dir<'_>, parts: GitParts) -> bool {
     let path = whole_path(dir);
     known.is_git(&path, dir.folding) || (known.is_entry(&path) && !parts.objects)
 }
 
-/// The path of a directory from the root.
+/// The absolute path of a directory.
 pub fn whole_path(dir: &Dir<'_>) -> Vec<u8> {
     let root = dir.tree.path.as_bytes();
     match dir.path {
@@ -119,34 +119,34 @@ pub fn whole_path(dir: &Dir<'_>) -> Vec<u8> {
     }
 }
 
-/// What a name's content was found to be.
+/// The judgement of a name's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judgement {
     Harmless,
-    /// The object that is.
+    /// The harmful object.
     Harmful(Identity),
-    /// What had the name is gone. Git renames and removes its lock files while we look; what has
-    /// the name now makes an event.
+    /// The object is gone. Git renames and removes its lock files meanwhile. A new object at the
+    /// name makes an event.
     Gone,
-    /// It can not be looked at.
+    /// It can not be read.
     Unknown(Errno),
 }
 
-/// What a judgement of a name rests on.
+/// The inputs of a judgement.
 pub struct GitView<'a> {
-    pub ground: &'a TreeRoots,
+    pub roots: &'a TreeRoots,
     /// Directories that are closed as a whole.
     pub shut: &'a [Object],
-    /// Nothing runs any more: all that git writes one after another is there.
+    /// No process runs any more: git has written all its files.
     pub finishing: bool,
 }
 
-/// Judges what has the name now. Only a plain file under one name is ever harmless: another name
-/// could be written unseen.
+/// Judges the object that has the name now. Only a plain file with one hard link is ever harmless:
+/// another name could be written unseen.
 pub fn judge(
     role: Role,
     sight: &GitView<'_>,
-    names: &mut Names,
+    names: &mut NamePatterns,
     dir: &Dir<'_>,
     name: &CStr,
     buffer: &mut Vec<u8>,
@@ -165,8 +165,8 @@ pub fn judge(
         }
         (_, FileType::RegularFile) => match read(object.as_fd(), role.max_bytes(), buffer) {
             Ok(0) => return Judgement::Gone,
-            // Nothing can write an index or a count by another name: both are judged when nothing
-            // runs any more.
+            // An index and a count are judged when no process runs any more, so no other name can
+            // be written.
             Ok(links) if links == 1 || matches!(role, Role::Index | Role::Number) => {
                 content_is_harmless(role, sight, names, dir, buffer)
             }
@@ -180,12 +180,12 @@ pub fn judge(
 fn content_is_harmless(
     role: Role,
     sight: &GitView<'_>,
-    names: &mut Names,
+    names: &mut NamePatterns,
     dir: &Dir<'_>,
     content: &[u8],
 ) -> bool {
     match role {
-        // Not written yet.
+        // The file is still empty.
         _ if content.is_empty() => true,
         Role::Config => config::is_harmless(content),
         Role::CommonDir => line(content) == Some(b"../.."),
@@ -197,10 +197,10 @@ fn content_is_harmless(
     }
 }
 
-/// The answer to `paddock-core git-state`: may a file with this path in a git directory be taken
-/// over from a copy?
+/// The answer of `paddock-core git-state`: may a file with this path in a git directory be applied
+/// from a copy?
 pub fn may_be_applied(path: &[u8], content: &[u8]) -> bool {
-    match Known::default().role(&[b"/.git/", path].concat()) {
+    match KnownGitDirs::default().role(&[b"/.git/", path].concat()) {
         Some(Role::Index) => content.is_empty() || index::is_harmless(content),
         Some(Role::Number) => {
             line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit))
@@ -215,12 +215,12 @@ fn line(content: &[u8]) -> Option<&[u8]> {
     (!line.iter().any(u8::is_ascii_control)).then_some(line)
 }
 
-/// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no
-/// link is on the way: what git reads there is judged as well. A submodule's leads elsewhere, and
-/// is for the user to make.
+/// `gitdir: …/worktrees/NAME` in a git directory, if that is a directory in the trees without a
+/// link on the way: its parts are judged as well. A submodule's file leads elsewhere, and only the
+/// user may make it.
 fn leads_to_worktree(
     sight: &GitView<'_>,
-    names: &mut Names,
+    names: &mut NamePatterns,
     dir: &Dir<'_>,
     content: &[u8],
 ) -> bool {
@@ -234,22 +234,22 @@ fn leads_to_worktree(
     let Some(path) = whole(path).filter(|path| is_searched(sight, names, path)) else {
         return false;
     };
-    // By the entry the next run knows where the work tree is. `git worktree move` writes it last.
+    // The next run finds the work tree by this entry. `git worktree move` writes it last.
     let top = whole_path(dir);
     let agrees =
         || matches!(trusted_paths::linked_by(path.as_bytes()), Ok(Some(linked)) if linked == top);
     if sight.finishing && !agrees() {
         return false;
     }
-    if !means_nothing_new(sight.ground, names, path.as_bytes(), &top) {
+    if !means_nothing_new(sight.roots, names, path.as_bytes(), &top) {
         return false;
     }
-    // The kernel takes ".." from where a link has led. Without links on the way it comes to where
-    // the letters say.
+    // The kernel resolves ".." after links. Without links on the way the path means what its text
+    // says.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
-    match (met.and_then(identity), sight.ground.look(&path).and_then(identity)) {
+    match (met.and_then(identity), sight.roots.look(&path).and_then(identity)) {
         (Ok(met), Ok(spelled)) => met == spelled,
         _ => false,
     }
@@ -259,26 +259,30 @@ fn whole(path: Vec<u8>) -> Option<AbsPath> {
     Text::from_bytes(path).and_then(AbsPath::new).ok()
 }
 
-/// Is all that git obeys in a work tree at `top` protected there, or out of the command's reach?
-/// Relative values of the configuration mean other files there than in the work trees that were
-/// known at the start.
-fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
+/// Is every path that git trusts in a work tree at `top` protected there, or out of the command's
+/// reach? Relative values of the configuration mean other files there than in the known work trees.
+fn means_nothing_new(
+    roots: &TreeRoots,
+    names: &mut NamePatterns,
+    entry: &[u8],
+    top: &[u8],
+) -> bool {
     let repository = known_dirs::parent(known_dirs::parent(entry));
-    let Ok(obeyed) = trusted_paths::by_all(repository, entry, top) else { return false };
-    obeyed.paths.into_iter().all(|path| {
+    let Ok(trusted) = trusted_paths::by_all(repository, entry, top) else { return false };
+    trusted.paths.into_iter().all(|path| {
         let Some(path) = whole(path) else { return false };
-        match ground.place_of(&path) {
+        match roots.place_of(&path) {
             Some((tree, below)) if tree.writable => names.protects(tree.path.as_bytes(), below),
             _ => true,
         }
     })
 }
 
-/// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what
-/// is denied, what can not be listed, and what other means hold.
-fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool {
-    let GitView { ground, shut, .. } = *sight;
-    let Some((tree, below)) = ground.place_of(entry) else { return false };
+/// Do walks reach the entry of a work tree, and protect the files that git reads there? They skip
+/// denied directories, directories that can not be listed, and left-out paths.
+fn is_searched(sight: &GitView<'_>, names: &mut NamePatterns, entry: &AbsPath) -> bool {
+    let GitView { roots, shut, .. } = *sight;
+    let Some((tree, below)) = roots.place_of(entry) else { return false };
     let root = tree.path.as_bytes();
     let commondir = [below, b"/commondir"].concat();
     if !tree.writable || !tree.watched || tree.leaves_out(below) || names.may_deny(root, below) {
@@ -297,14 +301,17 @@ fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool 
     names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
 }
 
-/// What a `.git` file makes git obey in the work tree that it lies in, wherever the repository
-/// thinks that this is.
-pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
+/// The paths that a `.git` file makes git trust in its work tree, whatever the repository's own
+/// record of the work tree is.
+pub fn trusted_paths_of_git_file(
+    dir: &Dir<'_>,
+    name: &CStr,
+) -> Result<TrustedPaths, UnreadableGitFile> {
     let top = whole_path(dir);
     let Some(line) = trusted_paths::first_line([&top[..], b"/", name.to_bytes()].concat())? else {
-        return Ok(Obeyed::default());
+        return Ok(TrustedPaths::default());
     };
-    let Some(target) = line.strip_prefix(b"gitdir: ") else { return Ok(Obeyed::default()) };
+    let Some(target) = line.strip_prefix(b"gitdir: ") else { return Ok(TrustedPaths::default()) };
     let git_dir = trusted_paths::resolved(&top, target);
     let common = trusted_paths::first_line([&git_dir[..], b"/commondir"].concat())?;
     let common =
@@ -312,8 +319,11 @@ pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     trusted_paths::by_all(&common, &git_dir, &top)
 }
 
-/// What the configuration at a name makes git obey.
-pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
+/// The paths that the configuration at a name makes git trust.
+pub fn trusted_paths_of_config(
+    dir: &Dir<'_>,
+    name: &CStr,
+) -> Result<TrustedPaths, UnreadableGitFile> {
     let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
     let object = open_beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
@@ -322,18 +332,18 @@ pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
         Ok((object, link))
     });
     let read = object.and_then(|(object, link)| match link {
-        // Git follows it, wherever it leads.
+        // Git follows the symlink.
         true => trusted_paths::read_file(&file, &mut content),
-        false => read(object.as_fd(), trusted_paths::LONGEST, &mut content).map(drop),
+        false => read(object.as_fd(), trusted_paths::MAX_CONFIG_BYTES, &mut content).map(drop),
     });
     match read {
         Ok(()) => trusted_paths::by(&file, &content, None),
-        Err(Errno::NOENT) => Ok(Obeyed::default()),
-        Err(source) => Err(Unread { path: file, source }),
+        Err(Errno::NOENT) => Ok(TrustedPaths::default()),
+        Err(source) => Err(UnreadableGitFile { path: file, source }),
     }
 }
 
-/// Reads a plain file that was opened for looking, and tells how many names it has after that.
+/// Reads a plain file that is open with O_PATH, and returns its number of hard links afterwards.
 fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     let mut link = [0; 32];
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -348,7 +358,7 @@ fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Resu
         if length > longest {
             return Err(Errno::FBIG);
         }
-        buffer.try_reserve(LONGEST + 1).map_err(|_| Errno::NOMEM)?;
+        buffer.try_reserve(MAX_NEW_CONFIG_BYTES + 1).map_err(|_| Errno::NOMEM)?;
         if rustix::io::pread(file, spare_capacity(buffer), length as u64)? == 0 {
             break;
         }

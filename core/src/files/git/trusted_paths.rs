@@ -1,10 +1,10 @@
-//! What the configuration of a repository in the workspace makes git obey: hooks, attributes,
-//! includes, programs.
+//! The paths that the configuration of a repository in the workspace makes git trust: hooks,
+//! attributes, includes, programs.
 //!
-//! The plan knows what the workspace's own repository names. Others lie below it, with values that
-//! are meant from their own work trees. Files that a configuration includes are read as well,
-//! whatever the condition. Every file that the words of a value spell counts; a value that git
-//! itself writes names nothing.
+//! The plan knows those of the workspace's own repository. Other repositories lie below it, with
+//! values that are relative to their own work trees. Included files are read as well, whatever the
+//! condition is. Every file that the words of a value name counts. A value that git itself writes
+//! names nothing.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd as _;
@@ -14,46 +14,46 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::config;
-use super::git_table::{self, Key};
+use super::git_table::{self, ConfigKeyKind};
 use super::known_dirs::{last, parent};
 
 /// No command in a configuration has more words that matter.
-const MOST_WORDS: usize = 64;
-/// That one configuration includes, and those include.
-const MOST_FILES: usize = 100;
-/// Git has no limit; nobody writes a longer one.
-pub const LONGEST: usize = 1024 * 1024;
+const MAX_COMMAND_WORDS: usize = 64;
+/// Files that one configuration includes, directly and indirectly.
+const MAX_INCLUDED_FILES: usize = 100;
+/// Git has no limit. No usual configuration is longer.
+pub const MAX_CONFIG_BYTES: usize = 1024 * 1024;
 
-/// A file of git's that can not be read: what it makes git obey is not known.
+/// A git file that can not be read: the paths that it makes git trust are not known.
 #[derive(Debug)]
-pub struct Unread {
+pub struct UnreadableGitFile {
     pub path: Vec<u8>,
     pub source: Errno,
 }
 
-/// One line of a configuration that says more than git itself writes.
-struct Said {
+/// One line of a configuration that git itself would not write.
+struct ConfigLine {
     file: Vec<u8>,
-    key: Key,
+    key: ConfigKeyKind,
     value: Vec<u8>,
 }
 
-/// What a configuration makes git obey, as whole paths.
+/// The absolute paths that a configuration makes git trust.
 #[derive(Debug, Default)]
-pub struct Obeyed {
+pub struct TrustedPaths {
     pub paths: Vec<Vec<u8>>,
-    /// The directories that relative values are meant from. In another place the same values mean
-    /// other files.
+    /// The directories that relative values are resolved from. From another directory the same
+    /// values mean other files.
     pub bases: Vec<Vec<u8>>,
 }
 
-impl Obeyed {
-    pub fn extend(&mut self, other: Obeyed) {
+impl TrustedPaths {
+    pub fn extend(&mut self, other: TrustedPaths) {
         self.paths.extend(other.paths);
         self.bases.extend(other.bases);
     }
 
-    /// Adds what one value means from a directory.
+    /// Adds the paths of one value, resolved from a directory.
     fn add(&mut self, base: &[u8], value: &[u8], paths: Vec<Vec<u8>>) {
         let is_spelled = |path: &Vec<u8>| value.windows(path.len()).any(|part| part == path);
         if !paths.iter().all(is_spelled) {
@@ -63,130 +63,142 @@ impl Obeyed {
     }
 }
 
-/// `file` is the configuration itself, `top` the work tree that its values are meant from; without
-/// one, every work tree that the repository has.
-pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unread> {
+/// `file` is the configuration itself. `top` is the work tree that its values are resolved from;
+/// without it, every work tree of the repository.
+pub fn by(
+    file: &[u8],
+    content: &[u8],
+    top: Option<&[u8]>,
+) -> Result<TrustedPaths, UnreadableGitFile> {
     let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
-    let mut said = Vec::new();
+    let mut lines = Vec::new();
     let mut files = vec![file.to_vec()];
-    note(file, content, &mut said);
-    let (mut obeyed, mut next) = (Obeyed::default(), 0);
-    // What is noted grows while files are read that it names.
-    while next < said.len() {
-        let Said { file: own, key, value } = &said[next];
+    note(file, content, &mut lines);
+    let (mut trusted, mut next) = (TrustedPaths::default(), 0);
+    // The list grows while included files are read.
+    while next < lines.len() {
+        let ConfigLine { file: own, key, value } = &lines[next];
         next += 1;
-        if *key != Key::Include {
+        if *key != ConfigKeyKind::Include {
             continue;
         }
         let value = at_home(value, &home);
         let included = resolved(parent(own), &value);
-        obeyed.add(parent(own), &value, vec![included.clone()]);
+        trusted.add(parent(own), &value, vec![included.clone()]);
         if files.contains(&included) {
             continue;
         }
         let mut content = Vec::new();
         match read_file(&included, &mut content) {
-            Ok(()) if files.len() < MOST_FILES => note(&included, &content, &mut said),
-            Ok(()) => return Err(Unread { path: included, source: Errno::MFILE }),
-            // Nothing is there, or nothing that git reads.
+            Ok(()) if files.len() < MAX_INCLUDED_FILES => note(&included, &content, &mut lines),
+            Ok(()) => return Err(UnreadableGitFile { path: included, source: Errno::MFILE }),
+            // The file does not exist, or git does not read it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
-            Err(source) => return Err(Unread { path: included, source }),
+            Err(source) => return Err(UnreadableGitFile { path: included, source }),
         }
         files.push(included);
     }
-    if said.is_empty() {
-        return Ok(obeyed);
+    if lines.is_empty() {
+        return Ok(trusted);
     }
     let own = parent(file);
     let tops = match top {
         Some(top) => vec![top.to_vec()],
-        // Git takes the last work tree that is said for the repository's own, and what is linked to
-        // it as it is.
+        // Git uses the last configured work tree for the repository itself, and linked work trees
+        // as they are.
         None => {
-            let said = said.iter().filter(|said| said.key == Key::WorkTree);
-            said.map(|said| resolved(own, &said.value)).chain(tops_of(own)?).collect()
+            let lines = lines.iter().filter(|lines| lines.key == ConfigKeyKind::WorkTree);
+            lines.map(|lines| resolved(own, &lines.value)).chain(tops_of(own)?).collect()
         }
     };
-    for Said { key, value, .. } in &said {
+    for ConfigLine { key, value, .. } in &lines {
         let value = at_home(value, &home);
         for top in &tops {
             let paths = match key {
-                Key::Include | Key::WorkTree | Key::None => Vec::new(),
-                Key::Path => vec![resolved(top, &value)],
-                Key::Alias if !value.starts_with(b"!") => Vec::new(),
-                Key::Alias | Key::Program => spelled(top, &value)?,
+                ConfigKeyKind::Include | ConfigKeyKind::WorkTree | ConfigKeyKind::None => {
+                    Vec::new()
+                }
+                ConfigKeyKind::Path => vec![resolved(top, &value)],
+                ConfigKeyKind::Alias if !value.starts_with(b"!") => Vec::new(),
+                ConfigKeyKind::Alias | ConfigKeyKind::Program => spelled(top, &value)?,
             };
-            obeyed.add(top, &value, paths);
+            trusted.add(top, &value, paths);
         }
     }
-    if obeyed.bases.iter().any(|base| tops.contains(base)) {
-        // Where the work trees are is said from here.
-        obeyed.bases.push(own.to_vec());
+    if trusted.bases.iter().any(|base| tops.contains(base)) {
+        // The paths of work trees are relative to this directory.
+        trusted.bases.push(own.to_vec());
     }
-    Ok(obeyed)
+    Ok(trusted)
 }
 
-/// What the configurations of a repository and of one of its work trees make git obey in a work
-/// tree at `top`.
-pub fn by_all(common: &[u8], git_dir: &[u8], top: &[u8]) -> Result<Obeyed, Unread> {
-    let mut obeyed = Obeyed::default();
+/// The paths that the configurations of a repository and of one of its work trees make git trust in
+/// a work tree at `top`.
+pub fn by_all(
+    common: &[u8],
+    git_dir: &[u8],
+    top: &[u8],
+) -> Result<TrustedPaths, UnreadableGitFile> {
+    let mut trusted = TrustedPaths::default();
     for file in [[common, b"/config"].concat(), [git_dir, b"/config.worktree"].concat()] {
         let mut content = Vec::new();
         match read_file(&file, &mut content) {
-            Ok(()) => obeyed.extend(by(&file, &content, Some(top))?),
+            Ok(()) => trusted.extend(by(&file, &content, Some(top))?),
             Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
-            Err(source) => return Err(Unread { path: file, source }),
+            Err(source) => return Err(UnreadableGitFile { path: file, source }),
         }
     }
-    Ok(obeyed)
+    Ok(trusted)
 }
 
-/// The first line of a file; None, if git reads none there.
-pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, Unread> {
+/// The first line of a file. None: git reads no such file there.
+pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let mut content = Vec::new();
     match read_file(&path, &mut content) {
         Ok(()) => {
             Ok(Some(content.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec()))
         }
         Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
-        Err(source) => Err(Unread { path, source }),
+        Err(source) => Err(UnreadableGitFile { path, source }),
     }
 }
 
-/// Git stops at a mistake, and may have obeyed what comes before it.
-fn note(file: &[u8], content: &[u8], said: &mut Vec<Said>) {
+/// Git stops at a syntax error, and may have used the lines before it.
+fn note(file: &[u8], content: &[u8], lines: &mut Vec<ConfigLine>) {
     let _ = config::each(content, &mut |section, key, value| {
         if let (false, Some(value)) = (config::allowed(section, key, value), value) {
             let key = git_table::table().key(&section.name, key);
-            said.push(Said { file: file.to_vec(), key, value: value.to_vec() });
+            lines.push(ConfigLine { file: file.to_vec(), key, value: value.to_vec() });
         }
     });
 }
 
-/// Through links, as git reads it.
+/// Follows links, as git does.
 pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
-        FileType::RegularFile => super::read_open(file.as_fd(), LONGEST, content).map(drop),
+        FileType::RegularFile => {
+            super::read_open(file.as_fd(), MAX_CONFIG_BYTES, content).map(drop)
+        }
         FileType::Directory => Err(Errno::ISDIR),
         _ => Err(Errno::INVAL),
     }
 }
 
-/// The work trees that a git directory is for: its own, and those that are linked to it; of a
-/// linked one's entry, that one.
-fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+/// The work trees of a git directory: its own, and the linked ones. For the entry of a linked work
+/// tree, that one.
+fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     if last(parent(git)) == b"worktrees" {
         return Ok(vec![linked_by(git)?.unwrap_or_else(|| git.to_vec())]);
     }
     let mut tops = vec![if last(git) == b".git" { parent(git).to_vec() } else { git.to_vec() }];
     let entries = [git, b"/worktrees"].concat();
-    let failed = |source| Unread { path: entries.clone(), source };
+    let failed = |source| UnreadableGitFile { path: entries.clone(), source };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let listed = match rustix::fs::open(&entries[..], flags, Mode::empty()) {
         Ok(dir) => rustix::fs::Dir::new(dir).map_err(failed)?,
-        // Git takes it for no directory of entries either.
+        // Git does not use it as a directory of entries either.
         Err(Errno::NOENT | Errno::NOTDIR) => return Ok(tops),
         Err(source) => return Err(failed(source)),
     };
@@ -199,26 +211,26 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     Ok(tops)
 }
 
-/// `gitdir` in the entry of a linked work tree is where its `.git` lies.
-pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
+/// `gitdir` in the entry of a linked work tree is the path of its `.git`.
+pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, UnreadableGitFile> {
     let written = first_line([entry, b"/gitdir"].concat())?;
     Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }
 
-/// The files that the words of a command spell: by a path, also where nothing lies yet, or by a
-/// name in a directory among them.
-fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+/// The files that the words of a command name: by a path, also a missing one, or by a name in a
+/// directory of the list.
+fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, UnreadableGitFile> {
     let letter =
         |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
     let mut words: Vec<&[u8]> =
         command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
-    words.truncate(MOST_WORDS);
-    // Of a command in a command (sh -c) too.
+    words.truncate(MAX_COMMAND_WORDS);
+    // Also for a command inside a command (sh -c).
     let mut with_blanks = words_with_blanks(command);
     with_blanks
         .extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
-    words.extend(with_blanks.iter().map(Vec::as_slice).take(MOST_WORDS));
-    // `$(git rev-parse --show-toplevel)/tools/watch`: what comes before the slash may be the work
+    words.extend(with_blanks.iter().map(Vec::as_slice).take(MAX_COMMAND_WORDS));
+    // `$(git rev-parse --show-toplevel)/tools/watch`: the text before the slash may be the work
     // tree.
     let expands = command.iter().any(|byte| b"$`".contains(byte));
     let below = |word: &[u8]| {
@@ -248,7 +260,7 @@ fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     Ok(found)
 }
 
-/// With the home directory where a shell would put it.
+/// Inserts the home directory as a shell does.
 fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(command.len());
     let mut rest = command;
@@ -272,8 +284,8 @@ fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The words of a shell that hold blanks, by quotes or backslashes; others are found without
-/// knowing of those.
+/// The shell words that contain blanks, by quotes or backslashes. Other words are found without
+/// parsing quotes.
 fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
     let (mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None);
     let mut letters = command.iter().copied();
@@ -291,16 +303,16 @@ fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-fn is(path: &[u8], file_type: FileType) -> Result<bool, Unread> {
+fn is(path: &[u8], file_type: FileType) -> Result<bool, UnreadableGitFile> {
     match rustix::fs::lstat(path) {
         Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == file_type),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
-        // A word need not be a path at all.
+        // A word need not be a path.
         Err(Errno::NAMETOOLONG) if is_too_long(path) => Ok(false),
-        // What lies in a directory that is shut, or behind a link that leads nowhere, may be opened
-        // again: it counts as a file.
+        // A path in a shut directory, or behind a link that leads nowhere, may become readable
+        // again. It counts as a file.
         Err(Errno::ACCESS | Errno::LOOP) => Ok(file_type == FileType::RegularFile),
-        Err(source) => Err(Unread { path: path.to_vec(), source }),
+        Err(source) => Err(UnreadableGitFile { path: path.to_vec(), source }),
     }
 }
 
@@ -309,7 +321,7 @@ fn is_too_long(path: &[u8]) -> bool {
     path.len() >= 4096 || path.split(|byte| *byte == b'/').any(|name| name.len() > 255)
 }
 
-/// By the letters alone.
+/// Resolved by text, without following links.
 pub fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     let base = if written.starts_with(b"/") { &b""[..] } else { base };
@@ -327,7 +339,7 @@ pub fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn obeyed(config: &str) -> Vec<String> {
+    fn trusted(config: &str) -> Vec<String> {
         by(b"/w/n/.git/config", config.as_bytes(), None)
             .unwrap()
             .paths
@@ -337,31 +349,32 @@ mod tests {
     }
 
     #[test]
-    fn values_are_meant_from_the_work_tree() {
-        assert_eq!(obeyed("[core]\nhooksPath = tools/hooks\n"), ["/w/n/tools/hooks"]);
+    fn values_are_resolved_from_the_work_tree() {
+        assert_eq!(trusted("[core]\nhooksPath = tools/hooks\n"), ["/w/n/tools/hooks"]);
         assert_eq!(
-            obeyed("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
+            trusted("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
             ["/w/n/.gitconfig", "/srv/hooks"]
         );
-        assert_eq!(obeyed("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h", "/w/n/h"]);
+        assert_eq!(trusted("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h", "/w/n/h"]);
         assert!(
-            obeyed("[filter \"x\"]\nclean = sh tools/clean %f\n")
+            trusted("[filter \"x\"]\nclean = sh tools/clean %f\n")
                 .contains(&"/w/n/tools/clean".to_owned())
         );
         assert!(
-            obeyed("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
+            trusted("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
                 .contains(&"/w/n/tools/watch".to_owned())
         );
     }
 
     #[test]
-    fn relative_values_rest_on_the_directory_that_they_are_meant_from() {
+    fn relative_values_store_their_base_directory() {
         for (config, expected) in [
             ("[core]\nhooksPath = ../hooks\n", &["/w/n", "/w/n/.git"][..]),
             ("[core]\nfsmonitor = sh tools/watch\n", &["/w/n", "/w/n/.git"]),
             ("[include]\npath = ../../x\n", &["/w/n/.git"]),
             (
-                "[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\npath = /srv/x\n",
+                "[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\n\
+                 path = /srv/x\n",
                 &[],
             ),
         ] {
@@ -376,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_a_shell() {
+    fn words_are_split_as_a_shell_does() {
         for written in [
             r#""\"my tools/clean\" %f""#,
             r"'my tools/clean' %f",
@@ -384,7 +397,7 @@ mod tests {
             r#"sh -c 'cat | \"my tools/clean\"'"#,
         ] {
             let config = format!("[filter \"x\"]\nclean = {written}\n");
-            assert!(obeyed(&config).contains(&"/w/n/my tools/clean".to_owned()), "{written}");
+            assert!(trusted(&config).contains(&"/w/n/my tools/clean".to_owned()), "{written}");
         }
         for (written, read) in [
             (&b"$HOME/w/x -a"[..], &b"/h/w/x -a"[..]),
@@ -397,11 +410,11 @@ mod tests {
     }
 
     #[test]
-    fn what_git_writes_by_itself_names_nothing() {
+    fn settings_that_git_writes_name_no_path() {
         assert!(
-            obeyed("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n")
+            trusted("[core]\nbare = false\n[remote \"o\"]\nurl = https://example.org/a/b\n")
                 .is_empty()
         );
-        assert!(obeyed("[core\nhooksPath = x\n").is_empty());
+        assert!(trusted("[core\nhooksPath = x\n").is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! Names that a command may write and that are executed outside later: which of them a run has
-//! changed.
+//! Flagged names: the command may write them, and they are executed outside later. This lists those
+//! that a run has changed.
 
 use rustix::event::Timespec;
 use rustix::fs::{FileType, OFlags, Stat};
@@ -9,47 +9,46 @@ use crate::files::tree_roots::TreeRoots;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
-/// The tree, and the path there.
-type Place = (usize, Vec<u8>);
+/// The tree, and the path in it.
+type FlaggedPath = (usize, Vec<u8>);
 
-/// Those that were there at the start, in order, each with the file that it was. A symlink counts
-/// with the file that it leads to.
+/// The names of the start, in order, each with its file. A symlink counts with its target.
 #[derive(Default)]
-pub struct Flagged(Vec<(Place, Files)>);
+pub struct FlaggedNames(Vec<(FlaggedPath, FlaggedFiles)>);
 
-/// The name itself and, where that is a symlink, what it leads to: None if that is not there.
-type Files = (Identity, Option<Identity>);
+/// The name itself and, for a symlink, its target. None: the target does not exist.
+type FlaggedFiles = (Identity, Option<Identity>);
 
-impl Flagged {
-    pub fn new(ground: &TreeRoots, places: &[Place]) -> Flagged {
-        // One that is gone again, or out of reach, is new if it is there at the end.
-        let known = |place: &Place| Some((place.clone(), files(&look(ground, place).ok()?)));
+impl FlaggedNames {
+    pub fn new(roots: &TreeRoots, places: &[FlaggedPath]) -> FlaggedNames {
+        // A name that is gone or not reachable counts as new if it exists at the end.
+        let known = |place: &FlaggedPath| Some((place.clone(), files(&look(roots, place).ok()?)));
         let mut all: Vec<_> = places.iter().filter_map(known).collect();
         all.sort_unstable();
-        Flagged(all)
+        FlaggedNames(all)
     }
 
-    /// Those that were there at the start come first, then those that lie higher: decoys push none
-    /// of them out of sight. A name counts when its file is another one than at the start, which a
-    /// directory that was moved brings along, or when its time of change, which no command can set,
-    /// is later. The same holds for the file that a symlink leads to.
-    pub fn changed(&self, ground: &TreeRoots, now: &[Place], since: Timespec) -> Vec<AbsPath> {
+    /// Names of the start come first, then names nearer the root: decoys push none of them out of
+    /// the list. A name counts as changed if its file is another one than at the start (a moved
+    /// directory brings its own), or if its ctime, which no command can set, is later. The same
+    /// holds for the target of a symlink.
+    pub fn changed(&self, roots: &TreeRoots, now: &[FlaggedPath], since: Timespec) -> Vec<AbsPath> {
         let since = (since.tv_sec, since.tv_nsec);
         let mut changed = Vec::new();
         for place in now {
             let known =
                 self.0.binary_search_by(|(other, _)| other.cmp(place)).ok().map(|at| self.0[at].1);
             let is_later = |stat: &Stat| (stat.st_ctime, stat.st_ctime_nsec as i64) >= since;
-            let is_changed = match look(ground, place) {
+            let is_changed = match look(roots, place) {
                 Ok(looked) => {
                     known != Some(files(&looked))
                         || is_later(&looked.0)
                         || looked.1.as_ref().is_some_and(is_later)
                 }
                 Err(Errno::NOENT) => false,
-                Err(_) => true, // it can not be told
+                Err(_) => true, // not known
             };
-            if let Some(path) = ground.trees[place.0].absolute(&place.1).ok().filter(|_| is_changed)
+            if let Some(path) = roots.trees[place.0].absolute(&place.1).ok().filter(|_| is_changed)
             {
                 let depth = path.as_bytes().iter().filter(|byte| **byte == b'/').count();
                 changed.push((known.is_none(), depth, path));
@@ -61,13 +60,13 @@ impl Flagged {
     }
 }
 
-fn files((own, target): &(Stat, Option<Stat>)) -> Files {
+fn files((own, target): &(Stat, Option<Stat>)) -> FlaggedFiles {
     (Identity::from(own), target.as_ref().map(Identity::from))
 }
 
-/// The name itself and, where that is a symlink, what it leads to outside of the fence.
-fn look(ground: &TreeRoots, (tree, path): &Place) -> Result<(Stat, Option<Stat>), Errno> {
-    let tree = &ground.trees[*tree];
+/// The name itself and, for a symlink, its target outside of the sandbox.
+fn look(roots: &TreeRoots, (tree, path): &FlaggedPath) -> Result<(Stat, Option<Stat>), Errno> {
+    let tree = &roots.trees[*tree];
     let own = tree.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(rustix::fs::fstat)?;
     if FileType::from_raw_mode(own.st_mode) != FileType::Symlink {
         return Ok((own, None));
@@ -79,7 +78,7 @@ fn look(ground: &TreeRoots, (tree, path): &Place) -> Result<(Stat, Option<Stat>)
             Ok((own, None))
         }
         Ok(target) => Ok((own, Some(target))),
-        // Nothing that the caller could execute.
+        // The caller could not execute it.
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok((own, None)),
         Err(error) => Err(error),
     }

@@ -1,8 +1,8 @@
-//! Sockets that appear, and whether somebody can be reached by them.
+//! Sockets that appear, and whether a process answers there.
 //!
-//! A socket has its name before anybody answers there (bind(2) makes the file first). So one that
-//! is silent is looked at again for a while; one that stays silent stays so for good, because no
-//! file that is there is ever bound.
+//! A socket has its name before a process listens there (bind(2) makes the file first). So a silent
+//! socket is checked again for a while. After that it stays silent: an existing file is never
+//! bound.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::kernel::resolved_path::Identity;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
-const MOST: usize = 1000;
+const MAX_SILENT_SOCKETS: usize = 1000;
 
 #[derive(Debug)]
-struct One {
-    /// The tree, and the path there.
+struct SilentSocket {
+    /// The tree, and the path in it.
     place: (usize, Vec<u8>),
     identity: Identity,
     next: Instant,
@@ -30,18 +30,18 @@ struct One {
 }
 
 #[derive(Debug, Default)]
-pub struct Silent(Vec<One>);
+pub struct SilentSockets(Vec<SilentSocket>);
 
-impl Silent {
+impl SilentSockets {
     /// False: there are too many.
     pub fn remember(&mut self, place: (usize, Vec<u8>), identity: Identity) -> bool {
         if self.0.iter().any(|one| one.identity == identity && one.place == place) {
             return true;
         }
-        if self.0.len() == MOST {
+        if self.0.len() == MAX_SILENT_SOCKETS {
             return false;
         }
-        self.0.push(One {
+        self.0.push(SilentSocket {
             place,
             identity,
             next: Instant::now() + FIRST_PAUSE,
@@ -55,10 +55,10 @@ impl Silent {
         Some(next.saturating_duration_since(Instant::now()))
     }
 
-    /// True: somebody answers now, and is to be covered.
+    /// True: a process answers now, and the socket has to be covered.
     pub fn look_again(
         &mut self,
-        ground: &TreeRoots,
+        roots: &TreeRoots,
         covers: &mut Vec<Cover>,
     ) -> Result<bool, WalkError> {
         if self.next_look() != Some(Duration::ZERO) {
@@ -71,7 +71,7 @@ impl Silent {
                 kept.push(one);
                 continue;
             }
-            let (tree, path) = (&ground.trees[one.place.0], &one.place.1);
+            let (tree, path) = (&roots.trees[one.place.0], &one.place.1);
             let found = tree
                 .open(path, OFlags::PATH)
                 .and_then(|socket| Ok((rustix::fs::fstat(&socket)?, socket)));
@@ -79,12 +79,16 @@ impl Silent {
                 Ok((stat, socket)) if Identity::from(&stat) == one.identity => {
                     let silent = host_sockets::is_silent(socket.as_fd());
                     if !silent {
-                        covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Stranger)?);
+                        covers.push(scan::cover(
+                            tree.absolute(path)?,
+                            &stat,
+                            CoverKind::ForeignSocket,
+                        )?);
                     }
                     silent
                 }
                 Ok(_) | Err(Errno::NOENT) => false,
-                // The command has shut or replaced a directory on the way, and can put it back.
+                // The command has shut or replaced a directory on the path, and can undo that.
                 Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) => {
                     one.pause = one.pause.min(LAST_PAUSE / 2);
                     true
@@ -107,44 +111,47 @@ impl Silent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::files::test_tree::Scene;
-    use crate::files::tree_roots::Tree;
+    use crate::files::test_tree::TestTree;
+    use crate::files::tree_roots::GrantedTree;
     use crate::plan::wire::bytes::Text;
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn who_is_silent_is_looked_at_for_a_while_and_covered_as_soon_as_he_answers() {
-        let scene = Scene::new();
+    fn a_silent_socket_is_checked_again_and_covered_when_it_answers() {
+        let scene = TestTree::new();
         drop(UnixListener::bind(scene.path("dead")).unwrap());
         let _listener = UnixListener::bind(scene.path("awake")).unwrap();
         let path = Text::from_bytes(scene.0.as_os_str().as_encoded_bytes().to_vec())
             .and_then(crate::plan::wire::bytes::AbsPath::new);
-        let tree = Tree { path: path.unwrap(), writable: true, watched: true };
-        let ground = TreeRoots::open(&[tree], &[]).unwrap();
-        let (mut silent, mut covers) = (Silent::default(), Vec::new());
+        let tree = GrantedTree { path: path.unwrap(), writable: true, watched: true };
+        let roots = TreeRoots::open(&[tree], &[]).unwrap();
+        let (mut silent, mut covers) = (SilentSockets::default(), Vec::new());
         for name in ["dead", "awake", "awake"] {
             let stat = rustix::fs::lstat(scene.path(name)).unwrap();
             assert!(silent.remember((0, name.into()), Identity::from(&stat)));
         }
         assert_eq!(silent.0.len(), 2);
-        while !silent.look_again(&ground, &mut covers).unwrap() {
+        while !silent.look_again(&roots, &mut covers).unwrap() {
             std::thread::sleep(silent.next_look().unwrap());
         }
         let found: Vec<_> =
             covers.iter().map(|cover| (cover.path.to_string(), cover.kind)).collect();
-        assert_eq!(found, [(scene.path("awake").display().to_string(), CoverKind::Stranger)]);
+        assert_eq!(found, [(scene.path("awake").display().to_string(), CoverKind::ForeignSocket)]);
         assert_eq!(silent.0.len(), 1);
         silent.0[0].pause = LAST_PAUSE;
         silent.0[0].next = Instant::now();
-        assert!(!silent.look_again(&ground, &mut covers).unwrap());
+        assert!(!silent.look_again(&roots, &mut covers).unwrap());
         assert!(silent.0.is_empty());
     }
 
     #[test]
-    fn more_than_can_be_remembered_are_not_forgotten_in_silence() {
-        let mut silent = Silent::default();
+    fn too_many_silent_sockets_are_reported() {
+        let mut silent = SilentSockets::default();
         let identity = Identity::from((1, 1));
-        assert!((0..MOST).all(|number| silent.remember((0, number.to_string().into()), identity)));
+        assert!(
+            (0..MAX_SILENT_SOCKETS)
+                .all(|number| silent.remember((0, number.to_string().into()), identity))
+        );
         assert!(!silent.remember((0, b"one more".to_vec()), identity));
     }
 }

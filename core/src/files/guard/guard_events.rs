@@ -1,5 +1,5 @@
-//! The events of the watched directories: read, and judged in an order that leaves no denied name
-//! waiting.
+//! Reads the events of watched directories, and judges them in an order that lets no denied name
+//! wait.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString};
@@ -12,44 +12,44 @@ use rustix::fs::inotify::{self, ReadFlags, Reader};
 use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 
-use super::handle_name::Visit;
-use super::overlay_view::Place;
+use super::handle_name::NameHandler;
+use super::overlay_view::WatchedDir;
 use super::{Guard, GuardError};
-use crate::files::walk::{self, Below, Dir, GitParts, LONGEST_WAIT, Visitor as _, WalkError};
+use crate::files::walk::{self, Below, Dir, GitParts, MAX_NAME_DELAY, Visitor as _, WalkError};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 
-const BUFFER: usize = 32 * 1024;
-/// Events that wait here. The kernel keeps the rest, and says when it can not.
-const MOST_NOTED: usize = 32 * 1024;
-const MOST_NEAR: usize = 16;
+const EVENT_BUFFER_BYTES: usize = 32 * 1024;
+/// Events that wait here. The kernel queues the rest, and reports an overflow.
+const MAX_PENDING_EVENTS: usize = 32 * 1024;
+const MAX_OPEN_DIRS: usize = 16;
 const APPEARED: ReadFlags = ReadFlags::CREATE.union(ReadFlags::MOVED_TO);
 
-/// Events that wait to be judged, with their names one after the other, each with its NUL.
+/// Events that wait to be judged, with their names in one buffer, each with its NUL.
 #[derive(Default)]
-pub(super) struct Noted {
-    pub events: Vec<Noticed>,
+pub(super) struct PendingEvents {
+    pub events: Vec<PendingEvent>,
     names: Vec<u8>,
-    /// How many of them were judged.
+    /// The number of judged events.
     judged: usize,
-    /// When they were read: each time stands for those up to a number.
+    /// When they were read. Each time is for the events up to a number.
     read: VecDeque<(usize, Instant)>,
 }
 
-pub(super) struct Noticed {
+pub(super) struct PendingEvent {
     pub watch: i32,
     pub what: ReadFlags,
     name: Range<usize>,
-    /// It was judged before its turn.
+    /// It was judged out of order.
     done: bool,
 }
 
-impl Noted {
+impl PendingEvents {
     pub fn is_empty(&self) -> bool {
         self.judged == self.events.len()
     }
 
-    /// When the oldest of those that wait was read.
+    /// When the oldest pending event was read.
     fn since(&self) -> Option<Instant> {
         self.read.front().map(|(_, since)| *since)
     }
@@ -68,67 +68,67 @@ impl Noted {
     }
 }
 
-/// A directory whose events are being judged.
-pub(super) struct Near {
+/// An open directory whose events are being judged.
+pub(super) struct OpenDir {
     number: u32,
     fd: OwnedFd,
     path: Vec<u8>,
 }
 
 impl Guard {
-    /// Takes the events that the kernel has. False: there were none.
+    /// Reads the kernel's events. False: there were none.
     pub(super) fn read(&mut self) -> Result<bool, GuardError> {
-        self.near.clear();
-        if self.noted.is_empty() {
-            self.noted.clear();
+        self.open_dirs.clear();
+        if self.pending.is_empty() {
+            self.pending.clear();
         }
-        let before = self.noted.events.len();
-        while self.noted.events.len() < MOST_NOTED && self.note()? {}
-        let read = &self.noted.events[before..];
+        let before = self.pending.events.len();
+        while self.pending.events.len() < MAX_PENDING_EVENTS && self.note()? {}
+        let read = &self.pending.events[before..];
         let any = !read.is_empty();
         self.quiet &= read.iter().all(|event| event.what.contains(ReadFlags::IGNORED));
         if read.iter().any(|event| event.what.contains(ReadFlags::QUEUE_OVERFLOW)) {
             self.make_up_for_lost()?;
         } else if any {
-            self.noted.read.push_back((self.noted.events.len(), Instant::now()));
+            self.pending.read.push_back((self.pending.events.len(), Instant::now()));
         }
         Ok(any)
     }
 
-    /// Events were lost: all is looked through instead of judging those that are left.
+    /// Events were lost: everything is scanned, and the remaining events are dropped.
     fn make_up_for_lost(&mut self) -> Result<(), GuardError> {
-        self.post.lost = true;
+        self.state.lost = true;
         self.note_ends();
         if let Some(view) = &mut self.view {
             view.is_astray = true;
         }
-        if self.post.finishing { Ok(()) } else { self.patrol(true) }
+        if self.state.finishing { Ok(()) } else { self.patrol(true) }
     }
 
-    /// Judges no event that waits any more. What went away counts all the same: what is found at
-    /// its name is new.
+    /// Drops the pending events. Names that went away still count: a new object at such a name is
+    /// new.
     pub(super) fn note_ends(&mut self) {
-        for at in self.noted.judged..self.noted.events.len() {
-            let Noticed { watch, what, .. } = self.noted.events[at];
+        for at in self.pending.judged..self.pending.events.len() {
+            let PendingEvent { watch, what, .. } = self.pending.events[at];
             let node =
-                self.post.nodes.of_watch(watch).and_then(|number| self.post.nodes.get(number));
+                self.state.nodes.of_watch(watch).and_then(|number| self.state.nodes.get(number));
             if what.contains(ReadFlags::IGNORED) {
-                self.post.ended(watch);
-            } else if let (Some(node), Some(name)) = (node, self.noted.name(at))
+                self.state.ended(watch);
+            } else if let (Some(node), Some(name)) = (node, self.pending.name(at))
                 && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM)
             {
                 let parent = node.identity;
-                self.post.gone(parent, name.to_bytes());
+                self.state.gone(parent, name.to_bytes());
             }
         }
-        self.noted.clear();
+        self.pending.clear();
     }
 
-    /// Takes one buffer of events. False: there were none.
+    /// Reads one buffer of events. False: there were none.
     fn note(&mut self) -> Result<bool, GuardError> {
-        self.buffer.resize(BUFFER, MaybeUninit::uninit());
+        self.buffer.resize(EVENT_BUFFER_BYTES, MaybeUninit::uninit());
         let mut reader = Reader::new(&self.inotify, &mut self.buffer);
-        let Noted { events, names, .. } = &mut self.noted;
+        let PendingEvents { events, names, .. } = &mut self.pending;
         let before = events.len();
         while events.len() == before || !reader.is_buffer_empty() {
             let event = match reader.next() {
@@ -143,58 +143,64 @@ impl Guard {
             let start = names.len();
             names.extend_from_slice(name);
             let name = start..names.len();
-            events.push(Noticed { watch: event.wd(), what: event.events(), name, done: false });
+            events.push(PendingEvent {
+                watch: event.wd(),
+                what: event.events(),
+                name,
+                done: false,
+            });
         }
         Ok(true)
     }
 
-    /// Judges the events of names that are denied, and opens nothing for others.
+    /// Judges the events of denied names, and opens nothing for others.
     pub(super) fn judge_denied(&mut self) -> Result<(), GuardError> {
-        let new = self.noted.read.iter().rev().nth(1).map_or(self.noted.judged, |(end, _)| *end);
-        for at in new.max(self.noted.judged)..self.noted.events.len() {
-            let Noticed { watch, what, .. } = self.noted.events[at];
+        let new =
+            self.pending.read.iter().rev().nth(1).map_or(self.pending.judged, |(end, _)| *end);
+        for at in new.max(self.pending.judged)..self.pending.events.len() {
+            let PendingEvent { watch, what, .. } = self.pending.events[at];
             let node = self
-                .post
+                .state
                 .nodes
                 .of_watch(watch)
-                .and_then(|number| Some((number, self.post.nodes.get(number)?)));
+                .and_then(|number| Some((number, self.state.nodes.get(number)?)));
             let Some((number, node)) =
                 node.filter(|(_, node)| !node.file && what.intersects(APPEARED))
             else {
                 continue;
             };
             let (state, folding) = (node.state, node.folding);
-            let Some(name) = self.noted.name(at) else { continue };
+            let Some(name) = self.pending.name(at) else { continue };
             if self.names.look(state, name.to_bytes(), folding).deny.is_some() {
                 let name = name.to_owned();
-                self.noted.events[at].done = true;
+                self.pending.events[at].done = true;
                 self.judge(number, what, &name)?;
             }
         }
         Ok(())
     }
 
-    /// Judges events in their order, until it is time to look for new ones.
+    /// Judges events in order, until it is time to read new ones.
     pub(super) fn judge_waiting(&mut self, until: Instant) -> Result<(), GuardError> {
-        while !self.noted.is_empty() {
-            let Some(since) = self.noted.since() else { break };
-            self.walker.deadline = Some(since + LONGEST_WAIT);
-            if since.elapsed() > LONGEST_WAIT {
+        while !self.pending.is_empty() {
+            let Some(since) = self.pending.since() else { break };
+            self.walker.deadline = Some(since + MAX_NAME_DELAY);
+            if since.elapsed() > MAX_NAME_DELAY {
                 return Err(WalkError::Behind.into());
             }
-            let at = self.noted.judged;
-            let Noticed { watch, what, done, .. } = self.noted.events[at];
-            self.noted.judged += 1;
-            if self.noted.read.front().is_some_and(|(end, _)| *end <= self.noted.judged) {
-                self.noted.read.pop_front();
+            let at = self.pending.judged;
+            let PendingEvent { watch, what, done, .. } = self.pending.events[at];
+            self.pending.judged += 1;
+            if self.pending.read.front().is_some_and(|(end, _)| *end <= self.pending.judged) {
+                self.pending.read.pop_front();
             }
             if what.contains(ReadFlags::IGNORED) {
-                self.post.ended(watch);
-            } else if !done && let Some(number) = self.post.nodes.of_watch(watch) {
-                let name = self.noted.name(at).map(CStr::to_owned);
-                match self.post.nodes.get(number) {
+                self.state.ended(watch);
+            } else if !done && let Some(number) = self.state.nodes.of_watch(watch) {
+                let name = self.pending.name(at).map(CStr::to_owned);
+                match self.state.nodes.get(number) {
                     Some(node) if node.file => {
-                        let (above, name) = self.post.nodes.place(node);
+                        let (above, name) = self.state.nodes.place(node);
                         if let Ok(name) = CString::new(name) {
                             self.look_at(above, &name)?;
                         }
@@ -215,7 +221,7 @@ impl Guard {
 
     /// Judges a name in a watched directory.
     fn judge(&mut self, number: u32, what: ReadFlags, name: &CStr) -> Result<(), GuardError> {
-        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
+        let Some(node) = self.state.nodes.get(number) else { return Ok(()) };
         if let Some(view) = self.view.as_mut().filter(|view| view.tree == node.tree)
             && what.contains(ReadFlags::ISDIR)
             && what.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO)
@@ -224,7 +230,7 @@ impl Guard {
         }
         if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
             let parent = node.identity;
-            self.post.gone(parent, name.to_bytes());
+            self.state.gone(parent, name.to_bytes());
             return Ok(());
         }
         if !what.contains(ReadFlags::ISDIR)
@@ -236,49 +242,49 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// A socket, a symlink in a git directory, or another name of a file that is closed. Asked of
-    /// every new file: the directory is opened once for all that come together.
+    /// Is it a socket, a symlink in a git directory, or another name of a closed file? Asked for
+    /// every new file: the directory is opened once for all events that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
-        let tree = self.post.nodes.get(number).map(|node| node.tree);
-        let Some(is_copy) = tree.map(|tree| self.ground.trees[tree].is_copy()) else {
+        let tree = self.state.nodes.get(number).map(|node| node.tree);
+        let Some(is_copy) = tree.map(|tree| self.roots.trees[tree].is_copy()) else {
             return Ok(false);
         };
-        if is_copy && !self.post.closes_files() {
+        if is_copy && !self.state.closes_files() {
             return Ok(false);
         }
-        // Where it can not be told, it is looked at.
-        let Ok(Some(near)) =
-            self.approach(number).map(|found| found.then(|| self.near.last()).flatten())
+        // If the kind is not known, the name is handled.
+        let Ok(Some(open_dirs)) =
+            self.approach(number).map(|found| found.then(|| self.open_dirs.last()).flatten())
         else {
             return Ok(true);
         };
-        let stat = match rustix::fs::statat(&near.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match rustix::fs::statat(&open_dirs.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => stat,
             Err(Errno::NOENT) => return Ok(false),
             Err(_) => return Ok(true),
         };
         Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => self.post.closed(Identity::from(&stat)).is_some(),
+            FileType::RegularFile => self.state.closed(Identity::from(&stat)).is_some(),
             _ if is_copy => false,
             FileType::Socket => true,
-            // Whether it is in one is found out when it is looked at.
+            // `handle_name` finds out whether it is in a git directory.
             FileType::Symlink => self.names.guards_git,
             _ => false,
         })
     }
 
-    /// Opens a watched directory, from the one above it if that is near: it is the last one near
-    /// then. False: it is not there any more.
+    /// Opens a watched directory, from its parent if that is open. It becomes the last open one.
+    /// False: it does not exist any more.
     fn approach(&mut self, number: u32) -> Result<bool, Errno> {
-        if let Some(at) = self.near.iter().position(|near| near.number == number) {
-            let near = self.near.remove(at);
-            self.near.push(near);
+        if let Some(at) = self.open_dirs.iter().position(|open_dirs| open_dirs.number == number) {
+            let open_dirs = self.open_dirs.remove(at);
+            self.open_dirs.push(open_dirs);
             return Ok(true);
         }
-        let Some(node) = self.post.nodes.get(number) else { return Ok(false) };
-        let tree = &self.ground.trees[node.tree];
+        let Some(node) = self.state.nodes.get(number) else { return Ok(false) };
+        let tree = &self.roots.trees[node.tree];
         let mut path = Vec::new();
-        let opened = match self.near.iter().find(|near| near.number == node.above) {
+        let opened = match self.open_dirs.iter().find(|open_dirs| open_dirs.number == node.above) {
             Some(above) => {
                 path.try_reserve(above.path.len() + 1 + node.name.len())
                     .map_err(|_| Errno::NOMEM)?;
@@ -289,12 +295,12 @@ impl Guard {
                 path.extend_from_slice(&node.name);
                 open_beneath::open(&above.fd, &node.name, OFlags::PATH | OFlags::DIRECTORY)
             }
-            None if !self.post.nodes.path(number, &mut path) => return Ok(false),
+            None if !self.state.nodes.path(number, &mut path) => return Ok(false),
             None => tree.open(&path, OFlags::PATH | OFlags::DIRECTORY),
         };
         let opened = match opened {
-            // Something happens in a directory that was shut, or lies in one.
-            Err(Errno::ACCESS) => self.post.open_shut(tree, &path),
+            // An event comes from a directory that was shut, or is inside one.
+            Err(Errno::ACCESS) => self.state.open_shut(tree, &path),
             opened => opened,
         };
         let fd = match opened.and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
@@ -302,16 +308,16 @@ impl Guard {
             Ok(_) | Err(Errno::NOENT) => return Ok(false),
             Err(error) => return Err(error),
         };
-        if self.near.len() == MOST_NEAR {
-            self.near.remove(0);
+        if self.open_dirs.len() == MAX_OPEN_DIRS {
+            self.open_dirs.remove(0);
         }
-        self.near.push(Near { number, fd, path });
+        self.open_dirs.push(OpenDir { number, fd, path });
         Ok(true)
     }
 
-    /// Nearly every new file is one of those.
+    /// Is the name without meaning? Nearly every new file is.
     fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
-        let Some(node) = self.post.nodes.get(number) else { return true };
+        let Some(node) = self.state.nodes.get(number) else { return true };
         let (state, folding, below) = (node.state, node.folding, node.below);
         let mut part = GitParts::default();
         part.see(name, folding);
@@ -322,42 +328,42 @@ impl Guard {
             && !self.names.is_git(name, folding)
     }
 
-    /// Looks at a name in a watched directory, and at what lies below it.
+    /// Handles a name in a watched directory, and everything below it.
     fn look_at(&mut self, number: u32, name: &CStr) -> Result<(), GuardError> {
         let found = self.approach(number);
-        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
+        let Some(node) = self.state.nodes.get(number) else { return Ok(()) };
         let (tree_index, identity) = (node.tree, node.identity);
         let (watch, state, below, folding) = (node.watch, node.state, node.below, node.folding);
-        let tree = &self.ground.trees[tree_index];
-        let near = match found {
-            Ok(true) => self.near.pop(),
+        let tree = &self.roots.trees[tree_index];
+        let open_dirs = match found {
+            Ok(true) => self.open_dirs.pop(),
             // The copy may still show it.
             Ok(false) if !tree.writable => None,
-            // It is not there any more. If it was renamed inside the trees, an event says so and it
-            // will be watched anew.
+            // It does not exist any more. If it was renamed inside the trees, an event reports that
+            // and it is watched again.
             Ok(false) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
-                self.post.unwatched(watch);
+                self.state.unwatched(watch);
                 None
             }
-            // A directory on the way was shut by another user, for the command too, or is none now:
-            // later, then.
+            // Another user has shut a directory on the path, for the command too, or it is no
+            // directory now. The guard tries again later.
             Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                self.post.blind = true;
+                self.state.blind = true;
                 None
             }
             Err(source) => {
                 let mut path = Vec::new();
-                self.post.nodes.path(number, &mut path);
+                self.state.nodes.path(number, &mut path);
                 return Err(WalkError::List { path: walk::shown(tree, &path), source }.into());
             }
         };
-        if let Some(near) = &near {
+        if let Some(open_dirs) = &open_dirs {
             let dir = Dir {
                 tree,
                 tree_index,
-                fd: near.fd.as_fd(),
-                path: &near.path,
+                fd: open_dirs.fd.as_fd(),
+                path: &open_dirs.path,
                 identity,
                 state,
                 below,
@@ -365,44 +371,47 @@ impl Guard {
                 numbers_agree: false,
                 node: number,
             };
-            self.post.direct = true;
-            let mut visit =
-                Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
-            if let Some(stat) = visit.stat(&dir, name)? {
+            self.state.direct = true;
+            let mut handler = NameHandler {
+                inotify: self.inotify.as_fd(),
+                roots: &self.roots,
+                state: &mut self.state,
+            };
+            if let Some(stat) = handler.stat(&dir, name)? {
                 let file_type = FileType::from_raw_mode(stat.st_mode);
                 self.walker.entry(
                     &mut self.names,
-                    &self.ground,
+                    &self.roots,
                     &dir,
                     name,
                     file_type,
-                    &mut visit,
+                    &mut handler,
                 )?;
             }
             let mut part = GitParts::default();
             part.see(name.to_bytes(), folding);
             if part != GitParts::default() {
-                visit.check_trap(&self.names.git, &dir)?;
+                handler.check_trap(&self.names.git, &dir)?;
             }
         }
         if let Some(view) = self.view.as_mut().filter(|view| view.tree == tree_index) {
             let mut path = Vec::new();
-            let known = match &near {
-                Some(near) => Some(&near.path),
-                None => self.post.nodes.path(number, &mut path).then_some(&path),
+            let known = match &open_dirs {
+                Some(open_dirs) => Some(&open_dirs.path),
+                None => self.state.nodes.path(number, &mut path).then_some(&path),
             };
             if let Some(path) = known {
-                let place = Place { path, state, below, folding };
+                let place = WatchedDir { path, state, below, folding };
                 view.look_at(
                     &mut self.walker,
                     &mut self.names,
                     place,
                     name,
-                    &mut self.post.covers,
+                    &mut self.state.covers,
                 )?;
             }
         }
-        self.near.extend(near);
+        self.open_dirs.extend(open_dirs);
         Ok(())
     }
 }

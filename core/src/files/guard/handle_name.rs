@@ -1,4 +1,4 @@
-//! What is done with a name that appeared.
+//! Handles a name that appeared.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -8,27 +8,27 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::files::cover::CoverKind;
-use crate::files::git::{self, GitView, Judgement, Known, Role};
-use crate::files::patterns::{Look, Names, StemId};
+use crate::files::git::{self, GitView, Judgement, KnownGitDirs, Role};
+use crate::files::patterns::{NameMatch, NamePatterns, PrefixId};
 use crate::files::quarantine::RemovalResult;
-use crate::files::scan::{self, Through};
+use crate::files::scan::{self, GitLink};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 
-use super::post::Post;
+use super::guard_state::GuardState;
 use super::watches::UNWATCHED;
-use super::{DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, appear, watch};
+use super::{DISAPPEAR, GuardError, GuardEvent, MAX_QUARANTINED, WRITTEN, appear, watch};
 
-pub struct Visit<'g> {
+pub struct NameHandler<'g> {
     pub inotify: BorrowedFd<'g>,
-    pub ground: &'g TreeRoots,
-    pub post: &'g mut Post,
+    pub roots: &'g TreeRoots,
+    pub state: &'g mut GuardState,
 }
 
-impl Visit<'_> {
+impl NameHandler<'_> {
     /// `known`: it was covered at the start.
     fn cover(
         &mut self,
@@ -38,43 +38,43 @@ impl Visit<'_> {
         kind: CoverKind,
         known: bool,
     ) -> Result<(), WalkError> {
-        // With the mount on it. In a copy it was hidden by its path.
+        // It still has its mount. In a copy its path is hidden.
         let known = dir.tree.writable && known;
-        let moved_along = known && !self.post.direct && !self.post.again;
-        if self.post.finishing || moved_along {
+        let moved_along = known && !self.state.direct && !self.state.again;
+        if self.state.finishing || moved_along {
             return Ok(());
         }
         let path = dir.absolute(name)?;
-        walk::keep(&mut self.post.kept, path.as_bytes())?;
-        self.post.covers.push(scan::cover(path, stat, kind)?);
+        walk::keep(&mut self.state.kept, path.as_bytes())?;
+        self.state.covers.push(scan::cover(path, stat, kind)?);
         Ok(())
     }
 
     fn pin(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         path: &[u8],
-        rule: Option<StemId>,
+        rule: Option<PrefixId>,
     ) -> Result<(), WalkError> {
-        let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else {
+        let Some(rule) = rule.filter(|_| dir.tree.writable && !self.state.finishing) else {
             return Ok(());
         };
         for path in scan::pins(names, dir.tree, path, rule, dir.folding)? {
-            walk::keep(&mut self.post.kept, &path)?;
+            walk::keep(&mut self.state.kept, &path)?;
             match scan::pin(dir.tree, &path) {
-                // What came in its place makes an event; the patrol finds where it is now.
-                Err(WalkError::Moved { .. }) => self.post.blind = true,
-                pinned => self.post.covers.extend(pinned?),
+                // An object in its place makes an event. The patrol finds where it is now.
+                Err(WalkError::Moved { .. }) => self.state.blind = true,
+                pinned => self.state.covers.extend(pinned?),
             }
         }
         Ok(())
     }
 
-    /// A socket is the command's own, or a way out. Who made it is told inside. In a copy it is
-    /// reached by nobody.
+    /// A socket is the command's own, or leads outside. This is decided inside the sandbox. In a
+    /// copy no process outside reaches it.
     fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
-        if dir.tree.is_copy() || self.post.finishing {
+        if dir.tree.is_copy() || self.state.finishing {
             return Ok(());
         }
         let socket = match open_beneath::look(dir.fd, name) {
@@ -83,28 +83,28 @@ impl Visit<'_> {
             Err(source) => return Err(dir.unseen(name, source)),
         };
         if !host_sockets::is_silent(socket.as_fd()) {
-            return self.cover(dir, name, stat, CoverKind::Stranger, false);
+            return self.cover(dir, name, stat, CoverKind::ForeignSocket, false);
         }
         let place = (dir.tree_index, dir.join(name)?);
-        if !self.post.silent.remember(place, Identity::from(stat)) {
-            self.post.blind = true;
+        if !self.state.silent.remember(place, Identity::from(stat)) {
+            self.state.blind = true;
         }
         Ok(())
     }
 
-    /// A symlink at a denied name: what it leads to now is closed too.
+    /// A symlink at a denied name: its current target is closed too.
     fn mask_target(&mut self, dir: &Dir<'_>, name: &[u8]) -> Result<(), WalkError> {
-        if self.post.finishing {
+        if self.state.finishing {
             return Ok(());
         }
         let Some(followed) = symlink::leads_to(&dir.absolute(name)?)? else { return Ok(()) };
-        match self.ground.look(&followed.end).and_then(|end| Ok((rustix::fs::fstat(&end)?, end))) {
+        match self.roots.look(&followed.end).and_then(|end| Ok((rustix::fs::fstat(&end)?, end))) {
             Ok((stat, end)) => {
                 let failed = |source| WalkError::Look { path: followed.end.clone(), source };
-                self.post
+                self.state
                     .close(self.inotify, end.as_fd(), &stat, CoverKind::Mask)
                     .map_err(failed)?;
-                self.post.covers.push(scan::cover(followed.end, &stat, CoverKind::Mask)?);
+                self.state.covers.push(scan::cover(followed.end, &stat, CoverKind::Mask)?);
             }
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(source) => return Err(WalkError::Look { path: followed.end, source }),
@@ -112,7 +112,7 @@ impl Visit<'_> {
         Ok(())
     }
 
-    /// Remembers a file that is covered now, so that it is covered under other names too.
+    /// Notes a covered file, so that its other names are covered too.
     fn close(
         &mut self,
         dir: &Dir<'_>,
@@ -125,7 +125,7 @@ impl Visit<'_> {
                 let same = rustix::fs::fstat(&object)
                     .is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
                 let closed =
-                    same.then(|| self.post.close(self.inotify, object.as_fd(), stat, kind));
+                    same.then(|| self.state.close(self.inotify, object.as_fd(), stat, kind));
                 closed.transpose().map(|_| ()).map_err(|source| dir.unseen(name, source))
             }
             Err(Errno::NOENT) => Ok(()),
@@ -140,30 +140,30 @@ impl Visit<'_> {
         judged: Option<Identity>,
     ) -> Result<(), GuardError> {
         let path = dir.absolute(name.to_bytes())?;
-        let Post { store, covered, .. } = &mut *self.post;
+        let GuardState { store, covered, .. } = &mut *self.state;
         match store.take(dir.fd, name, judged, &|object| object.is_among(covered)) {
-            Ok(RemovalResult::Taken { kept, whole }) => {
-                self.post.taken += 1;
-                self.post.events.push(GuardEvent::Taken { path, kept, whole });
-                // In the end there is nobody left to stop.
-                if self.post.taken > MAX_TAKEN && !self.post.finishing {
+            Ok(RemovalResult::Quarantined { kept, whole }) => {
+                self.state.taken += 1;
+                self.state.events.push(GuardEvent::Quarantined { path, kept, whole });
+                // At the end no process is left to stop.
+                if self.state.taken > MAX_QUARANTINED && !self.state.finishing {
                     Err(GuardError::TooManyTaken)
                 } else {
                     Ok(())
                 }
             }
             Ok(RemovalResult::Removed(source)) => {
-                self.post.events.push(GuardEvent::Removed { path, source });
+                self.state.events.push(GuardEvent::Removed { path, source });
                 Ok(())
             }
             Ok(RemovalResult::Left) => Ok(()),
             Err(source) => {
-                if !self.post.failed.contains(&path) && self.post.failed.len() < MAX_TAKEN {
-                    self.post.failed.push(path.clone());
-                    self.post.events.push(GuardEvent::Failed { path: path.clone(), source });
+                if !self.state.failed.contains(&path) && self.state.failed.len() < MAX_QUARANTINED {
+                    self.state.failed.push(path.clone());
+                    self.state.events.push(GuardEvent::Failed { path: path.clone(), source });
                 }
-                // During the run the scan at the end tries again.
-                if self.post.finishing {
+                // During the run: the last scan tries again.
+                if self.state.finishing {
                     self.failed(WalkError::Left { path, source })
                 } else {
                     Ok(())
@@ -172,9 +172,15 @@ impl Visit<'_> {
         }
     }
 
-    /// Is this a new symlink in a git directory? Git makes none that stays, and writes to most
-    /// names there without a look at what they are.
-    fn is_planted(&self, names: &Names, dir: &Dir<'_>, entry: &Entry<'_>, object: Object) -> bool {
+    /// Is this a new symlink in a git directory? Git leaves none, and writes to most names there
+    /// without checking their type.
+    fn is_planted(
+        &self,
+        names: &NamePatterns,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+        object: Object,
+    ) -> bool {
         if entry.file_type != FileType::Symlink || !dir.is_in_git(names) {
             return false;
         }
@@ -183,24 +189,24 @@ impl Visit<'_> {
             // gone, or no link any more
             Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL),
         };
-        // By this one `git init` finds out whether there are symlinks.
+        // `git init` makes this one to test for symlinks.
         if said == b"testing" {
             return false;
         }
-        let one = Through { dir: dir.identity, name: entry.name.to_bytes().into(), object, said };
-        self.post.through.binary_search(&one).is_err()
+        let one = GitLink { dir: dir.identity, name: entry.name.to_bytes().into(), object, said };
+        self.state.through.binary_search(&one).is_err()
     }
 
-    /// A protected name that is new.
+    /// Handles a new protected name.
     fn judge_new(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
         stat: &Stat,
     ) -> Result<Option<Below>, GuardError> {
         let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        // An exception is inside, or can be: what is in it is judged piece by piece.
+        // It contains an exception, or may: its entries are judged one by one.
         if directory && entry.look.opened_below {
             return Ok(Some(Below::Carved));
         }
@@ -209,14 +215,14 @@ impl Visit<'_> {
             self.take(dir, entry.name, None)?;
             return Ok(None);
         };
-        // Watched first, then read: what is written after the reading makes an event.
-        let watched = (role != Role::Hooks && !self.post.finishing)
+        // Watched first, then read: a later write makes an event.
+        let watched = (role != Role::Hooks && !self.state.finishing)
             .then(|| self.watch_content(dir, entry.name));
-        let mut content = std::mem::take(&mut self.post.content);
-        let sight =
-            GitView { ground: self.ground, shut: &self.post.shut, finishing: self.post.finishing };
-        let judgement = git::judge(role, &sight, names, dir, entry.name, &mut content);
-        self.post.content = content;
+        let mut content = std::mem::take(&mut self.state.content);
+        let git_view =
+            GitView { roots: self.roots, shut: &self.state.shut, finishing: self.state.finishing };
+        let judgement = git::judge(role, &git_view, names, dir, entry.name, &mut content);
+        self.state.content = content;
         let judged = match judgement {
             Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
             Judgement::Gone => return Ok(None),
@@ -228,20 +234,20 @@ impl Visit<'_> {
         };
         if let Some(Some(watch)) = watched {
             let _ = inotify::remove_watch(self.inotify, watch);
-            self.post.nodes.remove(watch);
+            self.state.nodes.remove(watch);
         }
         self.take(dir, entry.name, Some(judged))?;
         Ok(None)
     }
 
-    /// The file itself, and not its directory: it may be written under another name.
+    /// Watches the file itself, not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
         let opened = open_beneath::look(dir.fd, name.to_bytes())
             .and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
         let (stat, file) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                self.post.blind |= error != Errno::NOENT;
+                self.state.blind |= error != Errno::NOENT;
                 return None;
             }
         };
@@ -250,21 +256,21 @@ impl Visit<'_> {
         }
         match watch(self.inotify, file.as_fd(), WRITTEN) {
             Ok(watch) => {
-                self.post.nodes.put_file(watch, dir, name.to_bytes(), Identity::from(&stat));
+                self.state.nodes.put_file(watch, dir, name.to_bytes(), Identity::from(&stat));
                 Some(watch)
             }
             Err(_) => {
-                self.post.blind = true;
+                self.state.blind = true;
                 None
             }
         }
     }
 
-    /// Looks whether a directory has become a repository, which git finds when it is started there
+    /// Checks whether a directory has become a repository, which git finds when it is started there
     /// (protected-paths G10, G11).
-    pub fn check_trap(&mut self, known: &Known, dir: &Dir<'_>) -> Result<(), GuardError> {
+    pub fn check_trap(&mut self, known: &KnownGitDirs, dir: &Dir<'_>) -> Result<(), GuardError> {
         let mut parts = GitParts::default();
-        for name in git::MAKING {
+        for name in git::GIT_DIR_NAMES {
             if self.stat(dir, name)?.is_some() {
                 parts.see(name.to_bytes(), dir.folding);
             }
@@ -272,15 +278,16 @@ impl Visit<'_> {
         self.take_trap(known, dir, parts)
     }
 
-    /// What git left behind and obeys. During the run git rewrites it all the time.
+    /// Checks the state that git left behind and trusts. During the run git rewrites it all the
+    /// time.
     fn check_state(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         parts: GitParts,
     ) -> Result<(), GuardError> {
         let has_state = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
-        if !self.post.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
+        if !self.state.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
             return Ok(());
         }
         for name in git::checked() {
@@ -291,12 +298,12 @@ impl Visit<'_> {
             let Some(role @ (Role::Index | Role::Number)) = names.git.role(path.as_bytes()) else {
                 continue;
             };
-            let mut content = std::mem::take(&mut self.post.content);
-            let sight = GitView { ground: self.ground, shut: &self.post.shut, finishing: true };
-            let judgement = git::judge(role, &sight, names, dir, name, &mut content);
+            let mut content = std::mem::take(&mut self.state.content);
+            let git_view = GitView { roots: self.roots, shut: &self.state.shut, finishing: true };
+            let judgement = git::judge(role, &git_view, names, dir, name, &mut content);
             content.truncate(0);
             content.shrink_to(64 * 1024);
-            self.post.content = content;
+            self.state.content = content;
             match judgement {
                 Judgement::Harmless | Judgement::Gone => {}
                 Judgement::Unknown(source) => self.failed(dir.unseen(name.to_bytes(), source))?,
@@ -306,10 +313,15 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn take_trap(&mut self, git: &Known, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+    fn take_trap(
+        &mut self,
+        git: &KnownGitDirs,
+        dir: &Dir<'_>,
+        parts: GitParts,
+    ) -> Result<(), GuardError> {
         let trap = parts.make_a_repository() && !git::is_git_own(git, dir, parts);
-        let known = || self.post.was_bare(dir);
-        if !self.post.guards_git
+        let known = || self.state.was_bare(dir);
+        if !self.state.guards_git
             || !trap
             || known()
             || !dir.tree.writable
@@ -321,43 +333,43 @@ impl Visit<'_> {
     }
 }
 
-impl Visitor for Visit<'_> {
+impl Visitor for NameHandler<'_> {
     type Error = GuardError;
 
-    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
-        self.post.direct = false;
-        if self.post.was_bare(dir) {
+    fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+        self.state.direct = false;
+        if self.state.was_bare(dir) {
             let path = git::whole_path(dir);
-            // What lies in a `.git` is held by that name, wherever it is.
+            // A `.git` directory is held by its name, at any path.
             if !names.git.is_git(&path, false) && !names.git.is_covered(&path) {
-                self.post.moved.push(path);
+                self.state.moved.push(path);
             }
         }
         if dir.tree.is_read_only() && !names.leads_to_denied(dir.state) {
             return Ok(None);
         }
-        if self.post.finishing {
+        if self.state.finishing {
             return Ok(Some(UNWATCHED));
         }
         let disappear =
-            if self.post.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
+            if self.state.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
         match watch(self.inotify, dir.fd, appear(dir.tree) | disappear) {
-            Ok(watch) => Ok(Some(self.post.nodes.put_dir(watch, dir))),
-            // It is listed all the same, and again and again from now on.
+            Ok(watch) => Ok(Some(self.state.nodes.put_dir(watch, dir))),
+            // It is listed anyway, and again and again from now on.
             Err(Errno::ACCESS | Errno::NOSPC | Errno::NOENT | Errno::NOTDIR) => {
-                self.post.blind = true;
+                self.state.blind = true;
                 Ok(Some(UNWATCHED))
             }
             Err(source) => Err(GuardError::Watch { path: walk::shown(dir.tree, dir.path), source }),
         }
     }
 
-    /// The root of a tree was there at the start.
+    /// The root of a tree existed at the start.
     fn root(
         &mut self,
         _tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, GuardError> {
         Ok(match verdict {
             NameDecision::Deny(_) => None,
@@ -368,7 +380,7 @@ impl Visitor for Visit<'_> {
 
     fn found(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, GuardError> {
@@ -379,7 +391,7 @@ impl Visitor for Visit<'_> {
             Err(Errno::NOENT) => return Ok(None),
             Err(source) => return self.failed(dir.unseen(name, source)).map(|()| None),
         };
-        let was_covered = object.is_among(&self.post.covered);
+        let was_covered = object.is_among(&self.state.covered);
         match entry.verdict {
             NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
@@ -389,16 +401,16 @@ impl Visitor for Visit<'_> {
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
                 }
-                let there_before = object.is_among(&self.post.masked)
-                    || self.post.is_held(dir.identity, name, object);
+                let there_before = object.is_among(&self.state.masked)
+                    || self.state.is_held(dir.identity, name, object);
                 if there_before || !dir.tree.writable {
                     return Ok(None);
                 }
                 match walk::verdict_without_denial(names, dir, name, file_type, entry.look) {
                     // The command may have written into it before it was closed.
-                    NameDecision::Free => Ok(self.post.finishing.then_some(dir.below)),
+                    NameDecision::Free => Ok(self.state.finishing.then_some(dir.below)),
                     verdict
-                        if self.post.finishing || matches!(verdict, NameDecision::Protect(_)) =>
+                        if self.state.finishing || matches!(verdict, NameDecision::Protect(_)) =>
                     {
                         let Entry { name, inode, look, .. } = *entry;
                         self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
@@ -406,17 +418,19 @@ impl Visitor for Visit<'_> {
                     _ => Ok(None),
                 }
             }
-            NameDecision::Protect(_) | NameDecision::Way | NameDecision::Link(_)
-                if self.post.is_held(dir.identity, name, object) =>
+            NameDecision::Protect(_) | NameDecision::OnPath | NameDecision::Link(_)
+                if self.state.is_held(dir.identity, name, object) =>
             {
                 self.cover(dir, name, &stat, CoverKind::Lock, was_covered)?;
                 self.close(dir, name, &stat, CoverKind::Lock)?;
                 Ok(Some(Below::Locked))
             }
-            // It came here together with the directory it is in.
-            NameDecision::Protect(_) | NameDecision::Way if was_covered => Ok(Some(Below::Locked)),
+            // It moved here together with its directory.
+            NameDecision::Protect(_) | NameDecision::OnPath if was_covered => {
+                Ok(Some(Below::Locked))
+            }
             NameDecision::Protect(_) => self.judge_new(names, dir, entry, &stat),
-            NameDecision::Way if dir.tree.writable && entry.look.way_to_protected => {
+            NameDecision::OnPath if dir.tree.writable && entry.look.way_to_protected => {
                 self.take(dir, entry.name, None)?;
                 Ok(None)
             }
@@ -424,7 +438,7 @@ impl Visitor for Visit<'_> {
                 self.question(dir, name, &stat)?;
                 Ok(None)
             }
-            NameDecision::Way | NameDecision::Through | NameDecision::Link(_)
+            NameDecision::OnPath | NameDecision::Through | NameDecision::Link(_)
                 if dir.tree.writable
                     && dir.below == Below::Plain
                     && self.is_planted(names, dir, entry, object) =>
@@ -432,7 +446,7 @@ impl Visitor for Visit<'_> {
                 self.take(dir, entry.name, Some(object.identity))?;
                 Ok(None)
             }
-            NameDecision::Way
+            NameDecision::OnPath
             | NameDecision::Through
             | NameDecision::Link(_)
             | NameDecision::Socket
@@ -442,8 +456,8 @@ impl Visitor for Visit<'_> {
 
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, GuardError> {
         let stat = match dir.stat(name) {
-            // The command took the right to search the directory away since it was opened.
-            Err(Errno::ACCESS) => match self.post.give_rights(dir.fd) {
+            // The command has removed the right to search the directory since it was opened.
+            Err(Errno::ACCESS) => match self.state.give_rights(dir.fd) {
                 Ok(_) => dir.stat(name),
                 Err(error) => Err(error),
             },
@@ -457,41 +471,41 @@ impl Visitor for Visit<'_> {
     }
 
     fn wants_files(&self, below: Below) -> bool {
-        self.post.closes_files() && below != Below::Masked && !self.post.finishing
+        self.state.closes_files() && below != Below::Masked && !self.state.finishing
     }
 
     /// Another name of a file that is closed.
     fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), GuardError> {
-        if dir.numbers_agree && entry.inode != 0 && !self.post.closes_inode(entry.inode) {
+        if dir.numbers_agree && entry.inode != 0 && !self.state.closes_inode(entry.inode) {
             return Ok(());
         }
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
-        let Some(kind) = self.post.closed(Identity::from(&stat)) else { return Ok(()) };
-        // What is locked as a whole, or only read, needs no lock of its own.
+        let Some(kind) = self.state.closed(Identity::from(&stat)) else { return Ok(()) };
+        // A tree that is locked as a whole or read-only needs no further lock.
         if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
             let known = Object::at(dir.fd, entry.name)
-                .is_ok_and(|object| object.is_among(&self.post.covered));
+                .is_ok_and(|object| object.is_among(&self.state.covered));
             self.cover(dir, entry.name.to_bytes(), &stat, kind, known)?;
         }
         Ok(())
     }
 
-    /// A list for people: what is too much for it is counted, and never stops the scan.
+    /// A list for people. Names that do not fit are counted, and never stop the scan.
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
-        if !self.post.finishing {
+        if !self.state.finishing {
             return;
         }
         match dir.join(name.to_bytes()) {
-            Ok(path) if walk::lists(&mut self.post.kept, &path) => {
-                self.post.flagged.push((dir.tree_index, path))
+            Ok(path) if walk::lists(&mut self.state.kept, &path) => {
+                self.state.flagged.push((dir.tree_index, path))
             }
-            _ => self.post.unlisted += 1,
+            _ => self.state.unlisted += 1,
         }
     }
 
     fn leave(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         parts: GitParts,
     ) -> Result<(), GuardError> {
@@ -499,14 +513,14 @@ impl Visitor for Visit<'_> {
         checked.and(self.take_trap(&names.git, dir, parts))
     }
 
-    /// A directory that the command has shut, or another user. In the end it gets its rights back.
-    /// Before, it does if names in it can be opened all the same, or if it is the root; else
-    /// nothing gets in before its owner gives himself the right to search it, and that is an event
-    /// of the directory above.
+    /// A directory that the command or another user has shut. At the end it gets its rights back.
+    /// Before, it gets them if names in it can still be opened, or if it is the root. Otherwise
+    /// nothing gets in until its owner restores the right to search it, and that is an event of the
+    /// directory above.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.post.is_shut(object.as_fd()).map_err(failed)? {
+        if self.state.is_shut(object.as_fd()).map_err(failed)? {
             return Ok(false);
         }
         let can_be_searched = match walk::searchable(object) {
@@ -514,55 +528,55 @@ impl Visitor for Visit<'_> {
             Err(Errno::ACCESS) => false,
             Err(source) => return self.failed(failed(source)).map(|()| false),
         };
-        if self.post.finishing || can_be_searched || path.is_empty() {
-            if self.post.give_rights(object.as_fd()).map_err(failed)? {
+        if self.state.finishing || can_be_searched || path.is_empty() {
+            if self.state.give_rights(object.as_fd()).map_err(failed)? {
                 return Ok(true);
             }
-            if self.post.finishing {
-                // It appeared closed to the command too, as it is to this process: the command put
-                // nothing there.
-                if !can_be_searched && self.post.nodes.never_had(Identity::from(&stat)) {
+            if self.state.finishing {
+                // It was already closed for the command when it appeared: the command put nothing
+                // there.
+                if !can_be_searched && self.state.nodes.never_had(Identity::from(&stat)) {
                     return Ok(false);
                 }
                 return self.failed(failed(Errno::ACCESS)).map(|()| false);
             }
-            // Another user's: closed as a whole, as it would have been at the start.
-            self.post.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
-            self.post.shut.push(Object::at(object, c"").map_err(failed)?);
+            // It belongs to another user: closed as a whole, as at the start.
+            self.state.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+            self.state.shut.push(Object::at(object, c"").map_err(failed)?);
             return Ok(false);
         }
         let above = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
         let watched = tree.open(above, OFlags::PATH | OFlags::DIRECTORY).and_then(|dir| {
             watch(self.inotify, dir.as_fd(), WatchFlags::ATTRIB | WatchFlags::MASK_ADD)
         });
-        self.post.blind |= watched.is_err();
+        self.state.blind |= watched.is_err();
         Ok(false)
     }
 
-    /// In the end only a signal stops the walk, and what concerns no single path.
+    /// At the end only a signal stops the walk, and an error that concerns no single path.
     fn goes_on(&mut self, error: GuardError) -> Result<(), GuardError> {
         match error {
             GuardError::Walk(error @ (WalkError::Interrupted | WalkError::Behind)) => {
                 Err(error.into())
             }
             GuardError::Walk(error) => self.failed(error),
-            GuardError::Watch { path, source } if self.post.finishing => {
+            GuardError::Watch { path, source } if self.state.finishing => {
                 self.failed(WalkError::Look { path, source })
             }
             error => Err(error),
         }
     }
 
-    /// In the end the rest is looked through all the same, and the first error is told.
+    /// At the end the rest is scanned anyway, and the first error is reported.
     fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
         match error {
-            // An event tells where it is now.
-            WalkError::Moved { .. } if !self.post.finishing => {
-                self.post.blind = true;
+            // An event reports its new path.
+            WalkError::Moved { .. } if !self.state.finishing => {
+                self.state.blind = true;
                 Ok(())
             }
-            error if self.post.finishing => {
-                self.post.unfinished.get_or_insert(error);
+            error if self.state.finishing => {
+                self.state.unfinished.get_or_insert(error);
                 Ok(())
             }
             error => Err(error.into()),

@@ -1,19 +1,19 @@
-//! Names that appear while a command runs.
+//! The guard of names that appear while a command runs.
 //!
 //! Every directory of the trees is watched (inotify) before it is listed, so a name is either
-//! listed or makes an event. A denied name that appears is masked again, inside; a protected one
-//! that was absent is taken away, unless it is one of git's own with harmless content. The kernel
-//! tells names, not objects: each one is looked up again, by descriptor, below a directory that is
-//! compared with the one watched, and what is found then is what is judged. Whoever changes names
-//! faster than they are judged gains time, and the scan at the end, when nothing runs any more,
-//! judges what he leaves.
+//! listed or makes an event. A denied name that appears is masked inside. A protected name that was
+//! absent is quarantined, unless it is one of git's own with harmless content. The kernel reports
+//! names, not objects. So the guard looks up each name again, by descriptor, below a directory that
+//! is compared with the watched one, and judges the object that it finds. A command that changes
+//! names faster than the guard gains only time: the last scan, when no process runs any more,
+//! judges what it leaves.
 
 mod flagged_names;
 mod foreign_sockets;
 mod guard_events;
+mod guard_state;
 mod handle_name;
 mod overlay_view;
-mod post;
 mod saved_state;
 #[cfg(test)]
 mod tests;
@@ -29,34 +29,34 @@ use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use super::cover::{Cover, CoverKind, Placed};
-use super::patterns::Names;
+use super::cover::{Cover, CoverKind, CoverResult};
+use super::patterns::NamePatterns;
 use super::quarantine::Quarantine;
 use super::scan;
-use super::tree_roots::{OpenTree, Tree, TreeRoots};
+use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
 use super::walk::{Below, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
 
-use flagged_names::Flagged;
-use guard_events::{Near, Noted};
-use handle_name::Visit;
-use overlay_view::View;
-use post::Post;
-pub use saved_state::{Away, Memory};
-use watches::{NO_NODE, Nodes};
+use flagged_names::FlaggedNames;
+use guard_events::{OpenDir, PendingEvents};
+use guard_state::GuardState;
+use handle_name::NameHandler;
+use overlay_view::OverlayView;
+pub use saved_state::{MissingTree, SavedState};
+use watches::{NO_NODE, Watches};
 
-/// Whoever makes more protected names than this is not at work.
-const MAX_TAKEN: usize = 1000;
-/// Directories that can not be watched are looked through this often.
-const PATROL: Duration = Duration::from_secs(1);
-/// One turn takes no longer, so that the supervisor gets to its signals.
-const TURN: Duration = Duration::from_millis(50);
-/// So long other events are judged, before it is looked whether a denied name has appeared.
-const SLICE: Duration = Duration::from_millis(2);
-/// Rounds of the last scan, while it finds something.
-const LAST_ROUNDS: usize = 4;
+/// A command that makes more protected names than this is ended.
+const MAX_QUARANTINED: usize = 1000;
+/// Directories that can not be watched are scanned this often.
+const PATROL_INTERVAL: Duration = Duration::from_secs(1);
+/// One turn takes at most this long, so that the supervisor can serve signals.
+const TURN_TIMEOUT: Duration = Duration::from_millis(50);
+/// Other events are judged for at most this long before the guard checks for new denied names.
+const EVENT_SLICE_TIMEOUT: Duration = Duration::from_millis(2);
+/// Rounds of the last scan, as long as it finds something.
+const MAX_LAST_SCAN_ROUNDS: usize = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum GuardError {
@@ -70,7 +70,7 @@ pub enum GuardError {
     Read(#[source] Errno),
     #[error("a name that appeared can not be covered inside the sandbox: {0}")]
     Cover(#[source] Errno),
-    #[error("the command made more than {MAX_TAKEN} protected names")]
+    #[error("the command made more than {MAX_QUARANTINED} protected names")]
     TooManyTaken,
     #[error(
         "the last scan did not finish, and names that the command planted may be left in the workspace: {0}"
@@ -95,50 +95,50 @@ impl GuardError {
     }
 }
 
-/// What became of a name.
+/// What the guard has done with a name.
 #[derive(Debug, PartialEq, Eq)]
 pub enum GuardEvent {
-    /// Protected, absent at the start, and taken away; not whole, if it was too much to copy.
-    Taken { path: AbsPath, kept: AbsPath, whole: bool },
-    /// Denied or protected, replaced or new, and covered again inside, so long after it could be
-    /// seen.
+    /// Protected, absent at the start, and quarantined. Not whole if it was too large to copy.
+    Quarantined { path: AbsPath, kept: AbsPath, whole: bool },
+    /// Denied or protected, replaced or new, and covered again inside. `window`: how long it could
+    /// be seen.
     Masked { path: AbsPath, window: Duration },
-    /// The same, but it could not be kept: it is gone.
+    /// Removed for good, because it could not be kept.
     Removed { path: AbsPath, source: Errno },
-    /// Should have been taken away.
+    /// It could not be quarantined.
     Failed { path: AbsPath, source: Errno },
 }
 
-/// Puts covers inside the sandbox, and says what became of each.
-pub type PutCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<Placed>, Errno> + 'a;
+/// Places covers inside the sandbox, and returns the result of each.
+pub type PlaceCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<CoverResult>, Errno> + 'a;
 
 pub struct Guard {
     inotify: OwnedFd,
-    names: Names,
-    ground: TreeRoots,
+    names: NamePatterns,
+    roots: TreeRoots,
     walker: Walker,
-    post: Post,
-    view: Option<View>,
+    state: GuardState,
+    view: Option<OverlayView>,
     buffer: Vec<MaybeUninit<u8>>,
-    noted: Noted,
-    /// Directories that were opened for the events that are being judged, the last one last: so a
-    /// deep one is not opened from its root for each event.
-    near: Vec<Near>,
-    /// Nothing has happened yet that the last scan would have to look at.
+    pending: PendingEvents,
+    /// Directories that are open for the events that are being judged, the last one last. So a deep
+    /// directory is not opened from its root for each event.
+    open_dirs: Vec<OpenDir>,
+    /// Nothing has happened yet that the last scan has to check.
     quiet: bool,
     last_patrol: Instant,
-    /// By the clock that files are stamped with.
+    /// By the clock of file timestamps.
     since: Timespec,
-    flagged: Flagged,
+    flagged: FlaggedNames,
 }
 
 impl Guard {
-    /// Watches and lists the trees. What is found is to be covered before the command starts. What
-    /// lies in `left_out` is held by other means, and so are the files `closed`, under one of their
-    /// names; names that are taken away go to `taken`, which is made when it is needed.
+    /// Watches and lists the trees. The returned covers have to be placed before the command
+    /// starts. Paths in `left_out` are held by other means. So are the files `closed`, under one of
+    /// their names. Quarantined names go to `taken`, which is made when it is needed.
     pub fn arm(
-        mut names: Names,
-        trees: &[Tree],
+        mut names: NamePatterns,
+        trees: &[GrantedTree],
         left_out: &[AbsPath],
         closed: &[Identity],
         taken: AbsPath,
@@ -147,19 +147,19 @@ impl Guard {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(GuardError::Init)?;
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
-        let ground = TreeRoots::open(trees, &left_out)?;
+        let roots = TreeRoots::open(trees, &left_out)?;
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::is_asked_to_end);
-        let mut nodes = Nodes::default();
-        let mut survey =
-            scan::survey(&mut names, &ground, &mut walker, closed, &mut |names,
-                                                                         dir|
+        let mut nodes = Watches::default();
+        let mut scan_trees =
+            scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut |names,
+                                                                            dir|
              -> Result<
                 u32,
                 GuardError,
             > {
-                // In what is only read, names that are denied by their path are held, and the
-                // directories on the way are few.
+                // In read-only trees the guard holds names that are denied by path. The directories
+                // above them are few.
                 let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
                 if !is_watched || dir.below == Below::Masked {
                     return Ok(NO_NODE);
@@ -169,19 +169,19 @@ impl Guard {
                     Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
                 }
             })?;
-        let covers = std::mem::take(&mut survey.covers);
-        let flagged = Flagged::new(&ground, &survey.flagged);
-        let post = Post::new(nodes, Quarantine::new(taken), names.guards_git, survey);
+        let covers = std::mem::take(&mut scan_trees.covers);
+        let flagged = FlaggedNames::new(&roots, &scan_trees.flagged);
+        let state = GuardState::new(nodes, Quarantine::new(taken), names.guards_git, scan_trees);
         let mut guard = Guard {
             inotify,
             names,
-            ground,
+            roots,
             walker,
-            post,
+            state,
             view: None,
             buffer: Vec::new(),
-            noted: Noted::default(),
-            near: Vec::new(),
+            pending: PendingEvents::default(),
+            open_dirs: Vec::new(),
             quiet: true,
             last_patrol: Instant::now(),
             since,
@@ -193,54 +193,55 @@ impl Guard {
         Ok((guard, covers))
     }
 
-    /// A tree is a copy: what the command sees of it, and what of that is its own. From then on
-    /// that is looked at too.
+    /// Makes a tree a copy: `seen` is what the command sees, `own` what it has written. From then
+    /// on the guard checks both.
     pub fn show(&mut self, tree: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<(), GuardError> {
-        self.view = View::of(&self.ground, tree, seen, own)?;
+        self.view = OverlayView::of(&self.roots, tree, seen, own)?;
         Ok(())
     }
 
-    pub fn names(&mut self) -> &mut Names {
+    pub fn names(&mut self) -> &mut NamePatterns {
         &mut self.names
     }
 
-    /// The watched directories of a tree, relative to it, if there are no more than so many.
+    /// The watched directories of a tree, relative to it, if there are at most `most`.
     pub fn directories(&self, tree: &AbsPath, most: usize) -> Option<Vec<Vec<u8>>> {
-        let index = self.ground.trees.iter().position(|rooted| rooted.path == *tree)?;
-        let numbers: Vec<u32> = self.post.nodes.directories(index).take(most + 1).collect();
+        let index = self.roots.trees.iter().position(|rooted| rooted.path == *tree)?;
+        let numbers: Vec<u32> = self.state.nodes.directories(index).take(most + 1).collect();
         let path = |number: u32| {
             let mut path = Vec::new();
-            self.post.nodes.path(number, &mut path).then_some(path)
+            self.state.nodes.path(number, &mut path).then_some(path)
         };
         (numbers.len() <= most).then(|| numbers.into_iter().filter_map(path).collect())
     }
 
-    /// The watched directories of a tree but its root, relative to it, each with its number.
+    /// The watched directories of a tree without its root, relative to it, each with its inode
+    /// number.
     pub fn numbered(&self, tree: &AbsPath) -> Vec<(Vec<u8>, u64)> {
-        let Some(index) = self.ground.trees.iter().position(|rooted| rooted.path == *tree) else {
+        let Some(index) = self.roots.trees.iter().position(|rooted| rooted.path == *tree) else {
             return Vec::new();
         };
         let one = |number: u32| {
             let mut path = Vec::new();
-            let known = self.post.nodes.path(number, &mut path) && !path.is_empty();
-            known.then_some((path, self.post.nodes.get(number)?.identity.inode()))
+            let known = self.state.nodes.path(number, &mut path) && !path.is_empty();
+            known.then_some((path, self.state.nodes.get(number)?.identity.inode()))
         };
-        self.post.nodes.directories(index).filter_map(one).collect()
+        self.state.nodes.directories(index).filter_map(one).collect()
     }
 
-    /// The symlinks in git directories that were found at the start, and what they say.
+    /// The symlinks in git directories that were found at the start, and their targets.
     pub fn links_in_git(&self) -> Result<Vec<(AbsPath, &[u8])>, GuardError> {
         let mut found = Vec::new();
-        if self.post.through.is_empty() {
+        if self.state.through.is_empty() {
             return Ok(found);
         }
-        for (index, rooted) in self.ground.trees.iter().enumerate() {
-            for number in self.post.nodes.directories(index) {
-                let Some(node) = self.post.nodes.get(number) else { continue };
+        for (index, rooted) in self.roots.trees.iter().enumerate() {
+            for number in self.state.nodes.directories(index) {
+                let Some(node) = self.state.nodes.get(number) else { continue };
                 let mut dir = Vec::new();
-                let links = self.post.through.iter().filter(|link| link.dir == node.identity);
+                let links = self.state.through.iter().filter(|link| link.dir == node.identity);
                 for link in links {
-                    if self.post.nodes.path(number, &mut dir) {
+                    if self.state.nodes.path(number, &mut dir) {
                         let path = if dir.is_empty() {
                             link.name.to_vec()
                         } else {
@@ -259,14 +260,15 @@ impl Guard {
         self.inotify.as_fd()
     }
 
-    /// When the next turn is due even if nothing is readable.
+    /// When the next turn is due without an event.
     pub fn timeout(&self) -> Option<Duration> {
-        if !self.noted.is_empty() {
+        if !self.pending.is_empty() {
             return Some(Duration::ZERO);
         }
-        let patrol = self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()));
-        let view = self.view.as_ref().and_then(View::next_look);
-        patrol.into_iter().chain(view).chain(self.post.silent.next_look()).min()
+        let patrol =
+            self.state.blind.then(|| PATROL_INTERVAL.saturating_sub(self.last_patrol.elapsed()));
+        let view = self.view.as_ref().and_then(OverlayView::next_look);
+        patrol.into_iter().chain(view).chain(self.state.silent.next_look()).min()
     }
 
     pub fn is_due(&self) -> bool {
@@ -275,10 +277,10 @@ impl Guard {
         !readable[0].revents().is_empty() || self.timeout() == Some(Duration::ZERO)
     }
 
-    /// Judges what has appeared since. After an error the last scan looks at everything.
+    /// Judges new names. After an error the last scan checks everything.
     pub fn turn(
         &mut self,
-        put_covers: &mut PutCovers<'_>,
+        put_covers: &mut PlaceCovers<'_>,
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
         let turned = self.judge_all(put_covers, on_event);
@@ -288,41 +290,42 @@ impl Guard {
 
     fn judge_all(
         &mut self,
-        put_covers: &mut PutCovers<'_>,
+        put_covers: &mut PlaceCovers<'_>,
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
         let started = Instant::now();
-        // What waits has waited since we were woken; what comes later came after the last read.
+        // Pending names have waited since the supervisor woke up. Later ones came after the last
+        // read.
         let mut available = started;
         loop {
             let reading = Instant::now();
-            // Denied names come first, whatever else waits.
+            // Denied names come first.
             let any = self.read()?;
             if any {
                 self.judge_denied()?;
                 self.deliver(available, put_covers, on_event)?;
             }
-            self.judge_waiting(reading + SLICE)?;
+            self.judge_waiting(reading + EVENT_SLICE_TIMEOUT)?;
             if self.follow_moved()? {
                 self.patrol(true)?;
                 self.give_up_stale();
             }
             self.deliver(available, put_covers, on_event)?;
             available = reading;
-            if (!any && self.noted.is_empty()) || started.elapsed() > TURN {
+            if (!any && self.pending.is_empty()) || started.elapsed() > TURN_TIMEOUT {
                 break;
             }
         }
-        self.near.clear();
-        if self.post.silent.look_again(&self.ground, &mut self.post.covers)? {
+        self.open_dirs.clear();
+        if self.state.silent.look_again(&self.roots, &mut self.state.covers)? {
             self.deliver(Instant::now(), put_covers, on_event)?;
         }
-        if self.post.blind && self.last_patrol.elapsed() >= PATROL {
+        if self.state.blind && self.last_patrol.elapsed() >= PATROL_INTERVAL {
             let since = self.last_patrol;
             self.patrol(false)?;
             self.deliver(since, put_covers, on_event)?;
         }
-        if self.view.as_ref().and_then(View::next_look) == Some(Duration::ZERO) {
+        if self.view.as_ref().and_then(OverlayView::next_look) == Some(Duration::ZERO) {
             let since = Instant::now();
             self.look_around()?;
             self.deliver(since, put_covers, on_event)?;
@@ -330,21 +333,21 @@ impl Guard {
         Ok(())
     }
 
-    /// The last scan. Nothing may run inside any more. A signal that comes from now on and asks
-    /// this process to end stops the scan. Ok: all of the trees was looked through; otherwise the
-    /// error is [`GuardError::Unfinished`].
+    /// The last scan. No process may run inside any more. From now on a signal that asks this
+    /// process to end stops the scan. Ok: all trees were scanned. Otherwise the error is
+    /// [`GuardError::Unfinished`].
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
         sys::forget_signals();
         self.walker.is_interrupted = Some(sys::is_asked_to_end);
         self.walker.deadline = None;
         let finished = self.scan_last(on_event);
-        // What was found before an error is told too.
-        self.post.events.drain(..).for_each(on_event);
+        // Events from before an error are reported too.
+        self.state.events.drain(..).for_each(on_event);
         finished.map_err(|error| GuardError::Unfinished(Box::new(error)))
     }
 
     fn scan_last(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
-        self.post.finishing = true;
+        self.state.finishing = true;
         loop {
             let any = self.read()?;
             self.note_ends();
@@ -352,117 +355,119 @@ impl Guard {
                 break;
             }
         }
-        if self.quiet && !self.post.blind {
+        if self.quiet && !self.state.blind {
             return Ok(());
         }
         let mut moved = false;
-        for _ in 0..LAST_ROUNDS {
-            self.post.flagged.clear();
-            self.post.unlisted = 0;
-            self.post.kept = 0;
-            self.post.unfinished = None;
-            let before = self.post.taken;
+        for _ in 0..MAX_LAST_SCAN_ROUNDS {
+            self.state.flagged.clear();
+            self.state.unlisted = 0;
+            self.state.kept = 0;
+            self.state.unfinished = None;
+            let before = self.state.taken;
             self.patrol(true)?;
-            self.post.events.drain(..).for_each(&mut *on_event);
+            self.state.events.drain(..).for_each(&mut *on_event);
             moved = self.follow_moved()?;
-            if self.post.taken == before && !moved {
+            if self.state.taken == before && !moved {
                 break;
             }
         }
         if moved {
-            // Repositories are moved faster than they are looked through.
-            return Err(WalkError::Moved { path: self.ground.trees[0].path.clone() }.into());
+            // The host moves repositories faster than the scan follows.
+            return Err(WalkError::Moved { path: self.roots.trees[0].path.clone() }.into());
         }
-        self.post.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
+        self.state.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// How many flagged names the last scan found beside those that it could note.
+    /// The number of flagged names that the last scan could not list.
     pub fn unlisted(&self) -> usize {
-        self.post.unlisted
+        self.state.unlisted
     }
 
-    /// Flagged names that were made or changed during the run, after the last scan.
+    /// Flagged names that were made or changed during the run. Called after the last scan.
     pub fn changed(&self) -> Vec<AbsPath> {
-        self.flagged.changed(&self.ground, &self.post.flagged, self.since)
+        self.flagged.changed(&self.roots, &self.state.flagged, self.since)
     }
 
-    /// What holds the watches. It is not to be closed by who can not wait: the kernel takes tens of
-    /// milliseconds to be sure that nobody looks at one any more.
+    /// The inotify descriptor. The kernel takes tens of milliseconds to close it, so the caller
+    /// passes it to `init_channel::abandon`.
     pub fn disband(self) -> OwnedFd {
         self.inotify
     }
 
-    /// Looks through everything that is watched.
+    /// Scans everything that is watched.
     fn patrol(&mut self, again: bool) -> Result<(), GuardError> {
         self.last_patrol = Instant::now();
-        self.post.blind = false;
-        self.post.direct = false;
-        self.post.again = again;
-        let mut visit =
-            Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
-        for index in 0..self.ground.trees.len() {
-            let tree = &self.ground.trees[index];
-            if tree.watched || (tree.is_read_only() && !visit.post.finishing) {
-                let walked = self.walker.tree(&mut self.names, &self.ground, index, &mut visit);
-                walked.or_else(|error| visit.goes_on(error))?;
+        self.state.blind = false;
+        self.state.direct = false;
+        self.state.again = again;
+        let mut handler = NameHandler {
+            inotify: self.inotify.as_fd(),
+            roots: &self.roots,
+            state: &mut self.state,
+        };
+        for index in 0..self.roots.trees.len() {
+            let tree = &self.roots.trees[index];
+            if tree.watched || (tree.is_read_only() && !handler.state.finishing) {
+                let walked = self.walker.tree(&mut self.names, &self.roots, index, &mut handler);
+                walked.or_else(|error| handler.goes_on(error))?;
             }
         }
-        self.post.again = false;
+        self.state.again = false;
         self.look_around()
     }
 
-    /// Looks through all that the command sees of its copy.
+    /// Scans everything that the command sees of its copy.
     fn look_around(&mut self) -> Result<(), GuardError> {
         match &mut self.view {
-            Some(view) if !self.post.finishing => {
-                view.look_around(&mut self.walker, &mut self.names, &mut self.post.covers)
+            Some(view) if !self.state.finishing => {
+                view.look_around(&mut self.walker, &mut self.names, &mut self.state.covers)
             }
             _ => Ok(()),
         }
     }
 
-    /// Repositories that were moved: what git obeys is protected where they are now. True: all has
-    /// to be looked through again.
+    /// Repositories that were moved: the paths that git trusts are protected at their new location.
+    /// True: everything has to be scanned again.
     fn follow_moved(&mut self) -> Result<bool, GuardError> {
-        for path in std::mem::take(&mut self.post.moved) {
+        for path in std::mem::take(&mut self.state.moved) {
             self.names.add_git_directory(&path).map_err(WalkError::from)?;
         }
         Ok(self.names.settle().map_err(WalkError::from)?)
     }
 
-    /// Directories that were watched before a symlink showed that they are closed.
+    /// Drops watches of directories that are closed because of a symlink that was found later.
     fn give_up_stale(&mut self) {
         let names = &self.names;
-        for watch in self.post.nodes.failing(|node| names.is_current(node.state)) {
+        for watch in self.state.nodes.failing(|node| names.is_current(node.state)) {
             let _ = inotify::remove_watch(&self.inotify, watch);
-            self.post.unwatched(watch);
+            self.state.unwatched(watch);
         }
     }
 
-    /// What is covered: whether its name goes away has to be known, to tell a replacement from
-    /// something new.
+    /// Watches covered names: if one goes away, its replacement must not count as new.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
         let (mut covered, mut masked) = (Vec::new(), Vec::new());
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
-            let Some(tree) = self.ground.tree_of(&cover.path) else { continue };
+            let Some(tree) = self.roots.tree_of(&cover.path) else { continue };
             let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
             let looked = self
-                .ground
+                .roots
                 .look(&cover.path)
                 .and_then(|fd| Ok((Object::at(&fd, c"")?, rustix::fs::fstat(&fd)?, fd)));
             match looked {
                 Ok((object, stat, fd)) if object.identity == cover.identity => {
                     covered.push(object);
                     masked.extend((cover.kind == CoverKind::Mask).then_some(object));
-                    self.post
+                    self.state
                         .close(self.inotify.as_fd(), fd.as_fd(), &stat, cover.kind)
                         .map_err(unwatched)?;
                 }
-                // It was replaced since, which is an event.
+                // It was replaced since, which makes an event.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(source) => return Err(unwatched(source)),
             }
-            if cover.kind == CoverKind::Stranger || !tree.watched || cover.path == tree.path {
+            if cover.kind == CoverKind::ForeignSocket || !tree.watched || cover.path == tree.path {
                 continue;
             }
             let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
@@ -477,61 +482,64 @@ impl Guard {
                 Err(source) => return Err(unwatched(source)),
             }
         }
-        self.post.remember(covered, masked);
+        self.state.remember(covered, masked);
         Ok(())
     }
 
-    /// Puts the covers in place and tells what happened.
+    /// Places the covers and reports the events.
     fn deliver(
         &mut self,
         available: Instant,
-        put_covers: &mut PutCovers<'_>,
+        put_covers: &mut PlaceCovers<'_>,
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
-        self.post.direct = false;
-        self.post.kept = 0;
-        // What is denied may be elsewhere in the copy as well, or instead.
+        self.state.direct = false;
+        self.state.kept = 0;
+        // A denied name may be elsewhere in the copy too, or instead.
         if self.place(available, put_covers)? {
             self.look_around()?;
             self.place(available, put_covers)?;
         }
-        self.post.events.drain(..).for_each(on_event);
+        self.state.events.drain(..).for_each(on_event);
         Ok(())
     }
 
-    /// True: what the command sees has to be looked through.
+    /// True: the view of the command has to be scanned.
     fn place(
         &mut self,
         available: Instant,
-        put_covers: &mut PutCovers<'_>,
+        put_covers: &mut PlaceCovers<'_>,
     ) -> Result<bool, GuardError> {
-        let post = &mut self.post;
-        if post.covers.is_empty() {
+        let state = &mut self.state;
+        if state.covers.is_empty() {
             return Ok(false);
         }
-        post.covers.sort_by(|one, other| one.path.cmp(&other.path));
-        post.covers.dedup();
+        state.covers.sort_by(|one, other| one.path.cmp(&other.path));
+        state.covers.dedup();
         let astray = self
             .view
             .as_ref()
-            .is_some_and(|view| post.covers.iter().any(|cover| view.may_show_elsewhere(cover)));
-        let placed = put_covers(&post.covers).map_err(GuardError::Cover)?;
+            .is_some_and(|view| state.covers.iter().any(|cover| view.may_show_elsewhere(cover)));
+        let placed = put_covers(&state.covers).map_err(GuardError::Cover)?;
         let window = available.elapsed();
-        for (cover, placed) in post.covers.drain(..).zip(&placed) {
+        for (cover, placed) in state.covers.drain(..).zip(&placed) {
             match placed {
-                Placed::Now if cover.kind != CoverKind::Pin => {
-                    post.events.push(GuardEvent::Masked { path: cover.path, window });
+                CoverResult::Now if cover.kind != CoverKind::Pin => {
+                    state.events.push(GuardEvent::Masked { path: cover.path, window });
                 }
-                Placed::Unknown => {
+                CoverResult::Unknown => {
                     match self.view.as_mut().filter(|view| view.shows(&cover.path)) {
                         Some(view) => view.is_astray = true,
-                        None => post.blind = true,
+                        None => state.blind = true,
                     }
                 }
-                Placed::Now | Placed::Needless | Placed::Absent => {}
+                CoverResult::Now | CoverResult::Needless | CoverResult::Absent => {}
             }
         }
-        Ok(astray || placed.iter().any(|placed| matches!(placed, Placed::Absent | Placed::Unknown)))
+        Ok(astray
+            || placed
+                .iter()
+                .any(|placed| matches!(placed, CoverResult::Absent | CoverResult::Unknown)))
     }
 }
 
@@ -539,17 +547,17 @@ const APPEAR: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::MOVED_TO)
     .union(WatchFlags::ONLYDIR)
     .union(WatchFlags::EXCL_UNLINK);
-/// In a copy it matters too that a directory was moved away: the copy may show it all the same.
+/// In a copy a directory that was moved away matters too: the copy may still show it.
 fn appear(tree: &OpenTree) -> WatchFlags {
     if tree.writable { APPEAR } else { APPEAR.union(WatchFlags::MOVED_FROM) }
 }
 
 const DISAPPEAR: WatchFlags = WatchFlags::DELETE.union(WatchFlags::MOVED_FROM);
-/// A hard link is a change of attributes.
+/// A new hard link is a change of attributes.
 const WRITTEN: WatchFlags =
     WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
 
-/// inotify has no call that takes a descriptor.
+/// inotify has no call that takes a descriptor, so the path is that of /proc/self/fd.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {
     let mut buffer = [0; 32];
     inotify::add_watch(inotify, open_beneath::link_to(object, &mut buffer), flags)

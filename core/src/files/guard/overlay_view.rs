@@ -1,10 +1,10 @@
 //! A copy, as the command sees it.
 //!
-//! An overlay remembers what it found in the workspace: where the host has moved a directory
-//! meanwhile, the copy may still show it at a place where the host had it for an instant, and show
-//! there what came into it since. So what the command sees is looked at too: wherever something
-//! happens, and, once a directory was moved, all of it when a denied name turns up, and now and
-//! then. What is bare there and not the command's own is covered.
+//! An overlay caches what it found in the workspace. If the host has moved a directory, the copy
+//! may still show it at a path where the host had it only briefly, with entries that came later. So
+//! the guard also checks the view of the command: at every event and, once a directory was moved,
+//! everywhere when a denied name appears, and from time to time. Uncovered denied names that are
+//! not the command's own are covered.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
-use crate::files::patterns::{Look, Names, StateId};
+use crate::files::patterns::{NameMatch, NamePatterns, StateId};
 use crate::files::scan;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
@@ -25,46 +25,46 @@ use crate::plan::wire::bytes::AbsPath;
 use super::GuardError;
 use super::watches::UNWATCHED;
 
-pub struct View {
-    /// Which of the guard's trees it is a view of.
+pub struct OverlayView {
+    /// The tree of the guard that this is a view of.
     pub tree: usize,
-    ground: TreeRoots,
-    /// What the command has made itself.
+    roots: TreeRoots,
+    /// The files that the command has made itself.
     own: OwnedFd,
-    /// A directory was moved: the copy may show it where it was, and what comes into it there.
+    /// A directory was moved: the copy may show it at its old path, with new entries.
     pub is_astray: bool,
     last_look: Instant,
     took: Duration,
 }
 
-/// From one look to the next, if it took no longer than a twentieth of that.
-const PAUSE: Duration = Duration::from_secs(1);
-/// What the overlay writes on a directory below which nothing else shows.
-const OPAQUE: &CStr = c"user.overlay.opaque";
+/// The interval between two scans, if a scan takes less than a twentieth of it.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// The overlay sets it on a directory that hides everything below.
+const OPAQUE_XATTR: &CStr = c"user.overlay.opaque";
 
 /// A directory, as the guard knows it.
-pub struct Place<'p> {
+pub struct WatchedDir<'p> {
     pub path: &'p [u8],
     pub state: StateId,
     pub below: Below,
     pub folding: bool,
 }
 
-impl View {
-    /// None: nobody watches that tree.
+impl OverlayView {
+    /// None: the guard does not watch that tree.
     pub fn of(
-        ground: &TreeRoots,
+        roots: &TreeRoots,
         path: &AbsPath,
         seen: OwnedFd,
         own: OwnedFd,
-    ) -> Result<Option<View>, GuardError> {
-        let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else {
+    ) -> Result<Option<OverlayView>, GuardError> {
+        let Some(tree) = roots.trees.iter().position(|tree| tree.path == *path) else {
             return Ok(None);
         };
-        let ground = TreeRoots { trees: vec![ground.trees[tree].seen_from(seen)?] };
-        Ok(Some(View {
+        let roots = TreeRoots { trees: vec![roots.trees[tree].seen_from(seen)?] };
+        Ok(Some(OverlayView {
             tree,
-            ground,
+            roots,
             own,
             is_astray: false,
             last_look: Instant::now(),
@@ -73,36 +73,36 @@ impl View {
     }
 
     pub fn next_look(&self) -> Option<Duration> {
-        let pause = PAUSE.max(self.took * 20);
+        let pause = LOOK_INTERVAL.max(self.took * 20);
         self.is_astray.then(|| pause.saturating_sub(self.last_look.elapsed()))
     }
 
     pub fn shows(&self, path: &AbsPath) -> bool {
-        path.is_within(&self.ground.trees[0].path)
+        path.is_within(&self.roots.trees[0].path)
     }
 
     pub fn may_show_elsewhere(&self, cover: &Cover) -> bool {
         self.is_astray && cover.kind == CoverKind::Mask && self.shows(&cover.path)
     }
 
-    /// A name in a directory, and what lies below it.
+    /// Checks a name in a directory, and everything below it.
     pub fn look_at(
         &mut self,
         walker: &mut Walker,
-        names: &mut Names,
-        place: Place<'_>,
+        names: &mut NamePatterns,
+        place: WatchedDir<'_>,
         name: &CStr,
         covers: &mut Vec<Cover>,
     ) -> Result<(), GuardError> {
-        let Place { path, state, below, folding } = place;
-        let tree = &self.ground.trees[0];
+        let WatchedDir { path, state, below, folding } = place;
+        let tree = &self.roots.trees[0];
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let fd = match tree.open(path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(fd) => fd,
-            // What the command does not see needs no cover.
+            // A name that the command does not see needs no cover.
             Err(Errno::NOENT) => return Ok(()),
-            // Nor is it seen now; but it may be later. The command has shut a directory of its own,
-            // and can open it again.
+            // The name is not visible now, but may be later. The command has shut its own
+            // directory, and can open it again.
             Err(error) if is_hidden(error) || error == Errno::ACCESS => {
                 self.is_astray = true;
                 return Ok(());
@@ -123,10 +123,10 @@ impl View {
             numbers_agree: false,
             node: UNWATCHED,
         };
-        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
+        let mut seen = OverlayVisitor { own: &self.own, covers, kept: 0, shut: false };
         let Some(stat) = seen.stat(&dir, name)? else { return Ok(()) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
-        walker.entry(names, &self.ground, &dir, name, file_type, &mut seen)?;
+        walker.entry(names, &self.roots, &dir, name, file_type, &mut seen)?;
         self.is_astray |= seen.shut;
         Ok(())
     }
@@ -134,39 +134,39 @@ impl View {
     pub fn look_around(
         &mut self,
         walker: &mut Walker,
-        names: &mut Names,
+        names: &mut NamePatterns,
         covers: &mut Vec<Cover>,
     ) -> Result<(), GuardError> {
         let started = Instant::now();
-        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
-        let looked = walker.tree(names, &self.ground, 0, &mut seen);
+        let mut seen = OverlayVisitor { own: &self.own, covers, kept: 0, shut: false };
+        let looked = walker.tree(names, &self.roots, 0, &mut seen);
         self.is_astray |= seen.shut;
         (self.last_look, self.took) = (Instant::now(), started.elapsed());
         looked
     }
 }
 
-struct Seen<'v> {
+struct OverlayVisitor<'v> {
     own: &'v OwnedFd,
     covers: &'v mut Vec<Cover>,
     kept: usize,
-    /// Something can not be looked at, by the command neither: it is looked at again.
+    /// Something can not be read, by the command neither. It is checked again.
     shut: bool,
 }
 
-/// Errors of an overlay for what it can not show to any process, the command included (ESTALE: the
-/// host has moved or removed it).
+/// Errors of an overlay for names that no process can see (ESTALE: the host has moved or removed
+/// it).
 fn is_hidden(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE)
 }
 
-impl Seen<'_> {
-    /// A directory that the command has only written to shows more than what it wrote; one that it
-    /// made does not, and is marked.
+impl OverlayVisitor<'_> {
+    /// Is it the command's own? A directory that the command has only written to shows more than
+    /// its own entries. A directory that it made is marked as opaque.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
             let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
-            // A whiteout says that the command has none, and the copy shows one all the same.
+            // A whiteout means that the command has no such file, although the copy shows one.
             return made.is_ok_and(|stat| {
                 FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice
             });
@@ -180,17 +180,21 @@ impl Seen<'_> {
         let made = |end: usize| {
             let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
             let (mut buffer, mut value) = ([0; 32], [0; 1]);
-            rustix::fs::getxattr(open_beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
+            rustix::fs::getxattr(
+                open_beneath::link_to(&fd, &mut buffer),
+                OPAQUE_XATTR,
+                &mut value,
+            )?;
             Ok::<_, Errno>(value == *b"y")
         };
         ends.map(made).any(|made| made == Ok(true))
     }
 }
 
-impl Visitor for Seen<'_> {
+impl Visitor for OverlayVisitor<'_> {
     type Error = GuardError;
 
-    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+    fn enter(&mut self, _names: &NamePatterns, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
         Ok(Some(UNWATCHED))
     }
 
@@ -198,14 +202,14 @@ impl Visitor for Seen<'_> {
         &mut self,
         _tree: &OpenTree,
         verdict: NameDecision,
-        _look: Look,
+        _look: NameMatch,
     ) -> Result<Option<Below>, GuardError> {
         Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Plain))
     }
 
     fn found(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, GuardError> {
@@ -213,8 +217,8 @@ impl Visitor for Seen<'_> {
         if matches!(entry.verdict, NameDecision::Deny(_))
             && !self.is_own(&dir.join(name)?, entry.file_type)
         {
-            // It may be there and not be found: the copy was asked for it before it was. Then it is
-            // hidden, before that is forgotten.
+            // It may exist although the lookup fails: the copy has cached it as missing. Then it is
+            // hidden, before the cache expires.
             let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
             let directory = entry.file_type == FileType::Directory;
             let path = dir.absolute(name)?;
@@ -236,8 +240,8 @@ impl Visitor for Seen<'_> {
         }
     }
 
-    /// The command has shut a directory of its own. If it can still be searched, names in it can be
-    /// opened, and it is closed.
+    /// The command has shut its own directory. If it can still be searched, names in it can be
+    /// opened, so it is closed.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         self.shut = true;
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };

@@ -1,4 +1,4 @@
-//! What a guard has to remember so that another process can do its last scan: see
+//! The saved state of a guard, with which another process can do its last scan: see
 //! `supervisor/finish_scans.rs`.
 
 use std::collections::BTreeMap;
@@ -10,58 +10,58 @@ use rustix::fs::inotify::{self, CreateFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::files::patterns::{Added, Names, NamesError, Rule};
+use crate::files::patterns::{AddedPattern, NamePatterns, NamePatternsError, NameRule};
 use crate::files::quarantine::Quarantine;
-use crate::files::scan::{Held, Survey, Through};
-use crate::files::tree_roots::{Tree, TreeRoots};
+use crate::files::scan::{GitLink, HeldName, ScanResult};
+use crate::files::tree_roots::{GrantedTree, TreeRoots};
 use crate::files::walk::{WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 
-use super::flagged_names::Flagged;
-use super::guard_events::Noted;
-use super::post::Post;
-use super::watches::Nodes;
+use super::flagged_names::FlaggedNames;
+use super::guard_events::PendingEvents;
+use super::guard_state::GuardState;
+use super::watches::Watches;
 use super::{Guard, GuardError};
 
-/// A guard as it was when the command started.
+/// The state of a guard when the command started.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Memory {
+pub struct SavedState {
     since: (i64, i64),
     /// The trees that the command could write to, with the identity of each root.
     trees: Vec<(AbsPath, u64, u64)>,
     left_out: Vec<AbsPath>,
-    /// What the first search added to the patterns of the plan.
-    added: Vec<(Kind, Text, Text)>,
-    /// Names that were locked or denied: the directory, the name there, and what had it.
-    held: Vec<(u64, u64, Text, Numbers)>,
-    bare: Vec<Numbers>,
+    /// Patterns that the first scan added to those of the plan.
+    added: Vec<(SavedRule, Text, Text)>,
+    /// Names that were locked or denied: the directory, the name in it, and its object.
+    held: Vec<(u64, u64, Text, ObjectNumbers)>,
+    bare: Vec<ObjectNumbers>,
     /// Directories that are git's by their parts.
     git: Vec<Text>,
-    /// Symlinks in git directories: the directory, the name there, the link, and what it says.
-    through: Vec<(u64, u64, Text, Numbers, Text)>,
-    shut: Vec<Numbers>,
-    masked: Vec<Numbers>,
+    /// Symlinks in git directories: the directory, the name in it, the link, and its target.
+    through: Vec<(u64, u64, Text, ObjectNumbers, Text)>,
+    shut: Vec<ObjectNumbers>,
+    masked: Vec<ObjectNumbers>,
 }
 
-/// An object: device, inode and birth, in seconds and nanoseconds.
-type Numbers = (u64, u64, i64, u32);
+/// An object: device, inode and birth time, in seconds and nanoseconds.
+type ObjectNumbers = (u64, u64, i64, u32);
 
-/// A tree of a [`Memory`] that is not at its path now.
+/// A tree of a [`SavedState`] that is not at its path now.
 #[derive(Debug)]
-pub struct Away {
-    /// Among the trees of the memory.
+pub struct MissingTree {
+    /// The index of the tree in the saved state.
     pub number: usize,
     pub path: AbsPath,
-    /// Something else has the path.
+    /// Another object has the path.
     pub is_replaced: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum SavedRule {
     Deny,
     Protect,
     Opened,
@@ -69,34 +69,34 @@ enum Kind {
     Flag,
 }
 
-impl Kind {
-    fn name(rule: Rule) -> Option<&'static str> {
+impl SavedRule {
+    fn name(rule: NameRule) -> Option<&'static str> {
         match rule {
-            Rule::Deny => Some("deny"),
-            Rule::Protect => Some("protect"),
-            Rule::Opened => Some("opened"),
-            Rule::Link => Some("link"),
-            Rule::Flag => Some("flag"),
-            Rule::System => None,
+            NameRule::Deny => Some("deny"),
+            NameRule::Protect => Some("protect"),
+            NameRule::Opened => Some("opened"),
+            NameRule::Link => Some("link"),
+            NameRule::Flag => Some("flag"),
+            NameRule::System => None,
         }
     }
 
-    fn rule(self) -> Rule {
+    fn rule(self) -> NameRule {
         match self {
-            Kind::Deny => Rule::Deny,
-            Kind::Protect => Rule::Protect,
-            Kind::Opened => Rule::Opened,
-            Kind::Link => Rule::Link,
-            Kind::Flag => Rule::Flag,
+            SavedRule::Deny => NameRule::Deny,
+            SavedRule::Protect => NameRule::Protect,
+            SavedRule::Opened => NameRule::Opened,
+            SavedRule::Link => NameRule::Link,
+            SavedRule::Flag => NameRule::Flag,
         }
     }
 }
 
 impl Guard {
-    /// Writes the guard's [`Memory`] as JSON. False: there is no tree that the command can write
-    /// to, and nothing was written.
-    pub fn write_memory(&self, out: &mut String) -> Result<bool, WalkError> {
-        let trees = || self.ground.trees.iter().filter(|tree| tree.writable);
+    /// Writes the guard's [`SavedState`] as JSON. False: there is no tree that the command can
+    /// write to, and nothing was written.
+    pub fn write_saved_state(&self, out: &mut String) -> Result<bool, WalkError> {
+        let trees = || self.roots.trees.iter().filter(|tree| tree.writable);
         if trees().next().is_none() {
             return Ok(false);
         }
@@ -116,12 +116,15 @@ impl Guard {
         out.push_str(",\"left_out\":");
         let left_out = trees().flat_map(|tree| tree.left_out().map(|path| tree.absolute(path)));
         let mut left_out: Vec<AbsPath> = left_out.collect::<Result<_, _>>()?;
-        // A tree that lies in another one is scanned by itself.
+        // A tree inside another one is scanned by itself.
         left_out.retain(|path| !trees().any(|tree| tree.path == *path));
         writer::list(out, &left_out, |out, path| text(out, path.as_bytes()));
         out.push_str(",\"added\":");
-        let added =
-            self.names.added().iter().filter_map(|added| Some((Kind::name(added.rule)?, added)));
+        let added = self
+            .names
+            .added()
+            .iter()
+            .filter_map(|added| Some((SavedRule::name(added.rule)?, added)));
         writer::list(out, added, |out, (kind, added)| {
             let _ = write!(out, "[\"{kind}\",");
             text(out, &added.path);
@@ -142,15 +145,15 @@ impl Guard {
             object(out, named);
         };
         out.push_str(",\"held\":");
-        writer::list(out, &self.post.held, |out, held| {
+        writer::list(out, &self.state.held, |out, held| {
             out.push('[');
             named(out, held.parent, &held.name, &held.object);
             out.push(']');
         });
         out.push_str(",\"bare\":");
-        writer::list(out, &self.post.bare, object);
+        writer::list(out, &self.state.bare, object);
         out.push_str(",\"through\":");
-        writer::list(out, &self.post.through, |out, through| {
+        writer::list(out, &self.state.through, |out, through| {
             out.push('[');
             named(out, through.dir, &through.name, &through.object);
             out.push(',');
@@ -160,25 +163,25 @@ impl Guard {
         out.push_str(",\"git\":");
         writer::list(out, self.names.git.directories(), |out, path| text(out, path));
         out.push_str(",\"shut\":");
-        writer::list(out, &self.post.shut, object);
+        writer::list(out, &self.state.shut, object);
         out.push_str(",\"masked\":");
-        writer::list(out, &self.post.masked, object);
+        writer::list(out, &self.state.masked, object);
         out.push('}');
         Ok(true)
     }
 
-    /// The guard of a run that is over, for its last scan. `names` are those of its plan. Of its
-    /// trees those with the numbers in `wanted` are scanned. A tree that is not at its path now is
-    /// left out and returned: it may be unmounted, or renamed.
-    pub fn recall(
-        mut names: Names,
-        memory: &Memory,
+    /// The guard of an ended run, for its last scan. `names` are the patterns of its plan. Only the
+    /// trees with the numbers in `wanted` are scanned. A tree that is not at its path is left out
+    /// and returned: it may be unmounted, or renamed.
+    pub fn restore(
+        mut names: NamePatterns,
+        memory: &SavedState,
         wanted: Option<&[usize]>,
         taken: AbsPath,
-    ) -> Result<(Guard, Vec<Away>), GuardError> {
-        let known = |error: NamesError| GuardError::Walk(error.into());
+    ) -> Result<(Guard, Vec<MissingTree>), GuardError> {
+        let known = |error: NamePatternsError| GuardError::Walk(error.into());
         for (kind, path, rest) in &memory.added {
-            let added = Added {
+            let added = AddedPattern {
                 rule: kind.rule(),
                 path: path.as_bytes().into(),
                 rest: rest.as_bytes().into(),
@@ -190,7 +193,7 @@ impl Guard {
         }
         names.settle().map_err(known)?;
         let mut trees = Vec::with_capacity(memory.trees.len());
-        // After a reboot a file system may have another number. That of a tree's root tells which.
+        // After a reboot a file system may have another device number. The root of a tree tells it.
         let mut devices = BTreeMap::new();
         let mut away = Vec::new();
         for (number, (path, device, inode)) in memory.trees.iter().enumerate() {
@@ -204,7 +207,11 @@ impl Guard {
             match now {
                 Some(now) if now.inode() == *inode => devices.insert(*device, now.device()),
                 _ if wanted => {
-                    away.push(Away { number, path: path.clone(), is_replaced: now.is_some() });
+                    away.push(MissingTree {
+                        number,
+                        path: path.clone(),
+                        is_replaced: now.is_some(),
+                    });
                     continue;
                 }
                 _ => continue,
@@ -212,21 +219,21 @@ impl Guard {
             if !wanted {
                 continue;
             }
-            trees.push(Tree { path: path.clone(), writable: true, watched: true });
+            trees.push(GrantedTree { path: path.clone(), writable: true, watched: true });
         }
         let identity = |device: u64, inode: u64| {
             Identity::from((devices.get(&device).copied().unwrap_or(device), inode))
         };
-        let object = |(device, inode, seconds, nanoseconds): &Numbers| Object {
+        let object = |(device, inode, seconds, nanoseconds): &ObjectNumbers| Object {
             identity: identity(*device, *inode),
             born: (*seconds, *nanoseconds),
         };
-        let objects = |list: &[Numbers]| list.iter().map(object).collect();
-        let survey = Survey {
+        let objects = |list: &[ObjectNumbers]| list.iter().map(object).collect();
+        let scan_trees = ScanResult {
             held: memory
                 .held
                 .iter()
-                .map(|(device, inode, name, named)| Held {
+                .map(|(device, inode, name, named)| HeldName {
                     parent: identity(*device, *inode),
                     name: name.as_bytes().into(),
                     object: object(named),
@@ -238,38 +245,42 @@ impl Guard {
             through: memory
                 .through
                 .iter()
-                .map(|(device, inode, name, link, said)| Through {
+                .map(|(device, inode, name, link, said)| GitLink {
                     dir: identity(*device, *inode),
                     name: name.as_bytes().into(),
                     object: object(link),
                     said: said.as_bytes().to_vec(),
                 })
                 .collect(),
-            ..Survey::default()
+            ..ScanResult::default()
         };
         let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
-        let ground = TreeRoots::open(&trees, &left_out)?;
+        let roots = TreeRoots::open(&trees, &left_out)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(GuardError::Init)?;
-        let mut post =
-            Post::new(Nodes::default(), Quarantine::new(taken), names.guards_git, survey);
-        // Whatever happened, no event tells it.
-        post.lost = true;
+        let mut state = GuardState::new(
+            Watches::default(),
+            Quarantine::new(taken),
+            names.guards_git,
+            scan_trees,
+        );
+        // No event tells what has happened since.
+        state.lost = true;
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let guard = Guard {
             inotify,
             names,
-            ground,
+            roots,
             walker: Walker::default(),
-            post,
+            state,
             view: None,
             buffer: Vec::new(),
-            noted: Noted::default(),
-            near: Vec::new(),
+            pending: PendingEvents::default(),
+            open_dirs: Vec::new(),
             quiet: false,
             last_patrol: Instant::now(),
             since,
-            flagged: Flagged::default(),
+            flagged: FlaggedNames::default(),
         };
         Ok((guard, away))
     }

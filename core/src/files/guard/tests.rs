@@ -1,6 +1,6 @@
-//! A guard on real directories. An event waits in the kernel's queue as soon as the call that made
-//! it has returned, so acting and then taking a turn needs no waiting. Every taking stands beside
-//! something that stays.
+//! A guard on real directories. An event is in the kernel's queue as soon as the call that made it
+//! returns, so a test acts, takes a turn, and needs no waiting. Each test also has a name that
+//! stays.
 
 mod hostile;
 mod repositories;
@@ -15,43 +15,43 @@ use std::process::Command;
 use rustix::fs::{AtFlags, FileType};
 
 use crate::files::guard::*;
-use crate::files::test_tree::{self, DENIED, PROTECTED, Scene, absolute};
+use crate::files::test_tree::{self, DENIED, PROTECTED, TestTree, absolute};
 use crate::files::walk;
 
-struct Watch {
-    scene: Scene,
+struct GuardedTree {
+    scene: TestTree,
     guard: Guard,
     at_start: Vec<Cover>,
     put: Vec<Cover>,
     events: Vec<GuardEvent>,
 }
 
-impl Watch {
+impl GuardedTree {
     /// The tree `w` of a scene, watched.
-    fn over(scene: Scene) -> Watch {
-        Watch::with(scene, &[], "taken")
+    fn over(scene: TestTree) -> GuardedTree {
+        GuardedTree::with(scene, &[], "taken")
     }
 
-    fn with(scene: Scene, opened: &[&str], taken: impl AsRef<Path>) -> Watch {
+    fn with(scene: TestTree, opened: &[&str], taken: impl AsRef<Path>) -> GuardedTree {
         let names = test_tree::names(DENIED, PROTECTED, opened);
         let trees = [scene.tree("w", true)];
         let (guard, at_start) =
             Guard::arm(names, &trees, &[], &[], absolute(&scene.path(taken))).unwrap();
-        Watch { scene, guard, at_start, put: Vec::new(), events: Vec::new() }
+        GuardedTree { scene, guard, at_start, put: Vec::new(), events: Vec::new() }
     }
 
-    fn turn(&mut self) -> &mut Watch {
+    fn turn(&mut self) -> &mut GuardedTree {
         self.try_turn().unwrap();
         self
     }
 
     fn try_turn(&mut self) -> Result<(), GuardError> {
-        let Watch { guard, put, events, .. } = self;
+        let GuardedTree { guard, put, events, .. } = self;
         let mut put_covers = |covers: &[Cover]| {
             put.extend_from_slice(covers);
-            Ok(vec![Placed::Now; covers.len()])
+            Ok(vec![CoverResult::Now; covers.len()])
         };
-        // A turn ends when its time is over; on a busy machine another one does the rest.
+        // A turn ends at its timeout. On a busy machine another turn does the rest.
         loop {
             guard.turn(&mut put_covers, &mut |event| events.push(event))?;
             if !guard.is_due() {
@@ -60,18 +60,18 @@ impl Watch {
         }
     }
 
-    fn finish(&mut self) -> &mut Watch {
+    fn finish(&mut self) -> &mut GuardedTree {
         let events = &mut self.events;
         self.guard.finish(&mut |event| events.push(event)).unwrap();
         self
     }
 
-    /// What was taken, in the order of names; nothing may have failed.
+    /// The quarantined names, sorted. No failure is allowed.
     fn taken(&self) -> Vec<String> {
         let mut taken = Vec::new();
         for event in &self.events {
             match event {
-                GuardEvent::Taken { path, kept, whole } => {
+                GuardEvent::Quarantined { path, kept, whole } => {
                     assert!(*whole);
                     assert!(
                         fs::symlink_metadata(OsStr::from_bytes(kept.as_bytes())).is_ok(),
@@ -103,7 +103,7 @@ impl Watch {
     }
 }
 
-/// Git as a user has it, with no configuration but this.
+/// Git with no configuration but this.
 fn git(dir: &Path, arguments: &[&str]) -> bool {
     let output = Command::new("git")
         .args([
@@ -124,8 +124,8 @@ fn git(dir: &Path, arguments: &[&str]) -> bool {
 }
 
 #[test]
-fn a_protected_name_that_appears_is_taken_away_and_kept() {
-    let mut watch = Watch::over(Scene::new());
+fn a_new_protected_name_is_quarantined() {
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/.envrc");
     watch.scene.file("w/.vscode/tasks.json");
     watch.scene.file("w/plain");
@@ -139,25 +139,24 @@ fn a_protected_name_that_appears_is_taken_away_and_kept() {
 }
 
 #[test]
-fn nothing_is_made_where_nothing_is_taken() {
-    let mut watch = Watch::over(Scene::new());
+fn no_quarantine_is_made_without_a_removed_name() {
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/a/b/c");
     watch.turn().finish();
     assert!(watch.taken().is_empty() && !watch.exists("taken"));
 }
 
 #[test]
-fn a_denied_name_that_appears_is_masked_and_stays() {
-    let mut watch = Watch::over(Scene::new());
+fn a_new_denied_name_is_masked_and_stays() {
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/a/.env");
     watch.scene.file("w/a/env");
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/a/.env"]);
     let identity = Identity::from(&rustix::fs::stat(watch.scene.path("w/a/.env")).unwrap());
     assert_eq!(watch.put[0].identity, identity);
-    assert!(
-        matches!(&watch.events[..], [GuardEvent::Masked { window, .. }] if *window < Duration::from_secs(10))
-    );
+    let [GuardEvent::Masked { window, .. }] = &watch.events[..] else { panic!() };
+    assert!(*window < Duration::from_secs(10));
     // Replaced by rename, as editors do.
     watch.put.clear();
     fs::rename(watch.scene.file("w/a/new"), watch.scene.path("w/a/.env")).unwrap();
@@ -167,13 +166,13 @@ fn a_denied_name_that_appears_is_masked_and_stays() {
 }
 
 #[test]
-fn what_is_denied_and_protected_is_masked_and_taken() {
-    let scene = Scene::new();
+fn a_denied_and_protected_name_is_masked_and_quarantined() {
+    let scene = TestTree::new();
     let names = test_tree::names(&["**/.env"], &["**/.env", "**/.envrc"], &[]);
     let trees = [scene.tree("w", true)];
     let (guard, at_start) =
         Guard::arm(names, &trees, &[], &[], absolute(&scene.path("taken"))).unwrap();
-    let mut watch = Watch { scene, guard, at_start, put: Vec::new(), events: Vec::new() };
+    let mut watch = GuardedTree { scene, guard, at_start, put: Vec::new(), events: Vec::new() };
     watch.scene.file("w/.env");
     watch.scene.file("w/.envrc");
     watch.turn();
@@ -184,23 +183,23 @@ fn what_is_denied_and_protected_is_masked_and_taken() {
 }
 
 #[test]
-fn an_exact_path_that_appears_is_pinned_too() {
-    let scene = Scene::new();
+fn a_new_exact_path_is_pinned_too() {
+    let scene = TestTree::new();
     let exact = scene.path("w/a/b/secret");
     let names = test_tree::names(&[exact.to_str().unwrap()], &[], &[]);
     let (guard, at_start) =
         Guard::arm(names, &[scene.tree("w", true)], &[], &[], absolute(&scene.path("taken")))
             .unwrap();
-    let mut watch = Watch { scene, guard, at_start, put: Vec::new(), events: Vec::new() };
+    let mut watch = GuardedTree { scene, guard, at_start, put: Vec::new(), events: Vec::new() };
     watch.scene.file("w/a/b/secret");
     watch.turn();
     assert_eq!(watch.put(), ["Pin w/a", "Pin w/a/b", "Mask w/a/b/secret"]);
 }
 
 #[test]
-fn whole_directories_are_judged_however_they_come() {
-    let mut watch = Watch::over(Scene::new());
-    // Made at one go, before anybody looks.
+fn a_directory_that_appears_is_judged_as_a_whole() {
+    let mut watch = GuardedTree::over(TestTree::new());
+    // Made at once, before the guard looks.
     watch.scene.file("w/one/two/.git/hooks/pre-commit");
     watch.scene.file("w/one/two/.git/hooks/pre-commit.sample");
     // Prepared elsewhere and moved in.
@@ -217,20 +216,20 @@ fn whole_directories_are_judged_however_they_come() {
         watch.exists("w/inside/deep/src/main.rs")
             && watch.exists("w/one/two/.git/hooks/pre-commit.sample")
     );
-    // And what is in them from now on is seen as well.
+    // New names in them are seen as well.
     watch.scene.file("w/inside/deep/src/.envrc");
     watch.turn();
     assert!(!watch.exists("w/inside/deep/src/.envrc"));
 }
 
 #[test]
-fn a_directory_that_gets_a_protected_name_is_taken_and_a_renamed_one_goes_on_being_watched() {
-    let scene = Scene::new();
+fn a_directory_renamed_to_a_protected_name_is_quarantined_and_others_stay_watched() {
+    let scene = TestTree::new();
     scene.file("w/prepared/tasks.json");
     scene.file("w/repo/hooks/pre-commit");
     scene.dir("w/moved/deep");
-    let mut watch = Watch::over(scene);
-    let rename = |watch: &Watch, from: &str, to: &str| {
+    let mut watch = GuardedTree::over(scene);
+    let rename = |watch: &GuardedTree, from: &str, to: &str| {
         fs::rename(watch.scene.path(from), watch.scene.path(to)).unwrap();
     };
     rename(&watch, "w/prepared", "w/.vscode");
@@ -245,15 +244,15 @@ fn a_directory_that_gets_a_protected_name_is_taken_and_a_renamed_one_goes_on_bei
 }
 
 #[test]
-fn what_was_there_is_never_taken() {
-    let scene = Scene::new();
+fn objects_of_the_start_are_never_quarantined() {
+    let scene = TestTree::new();
     for name in ["w/dir/.envrc", "w/.vscode/settings.json", "w/sub/.git/config", "w/.npmrc"] {
         scene.file(name);
     }
     scene.link("w/dir/.bashrc", "/nowhere");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     assert_eq!(watch.at_start.len(), 6);
-    // It comes along with its directory, and another one in its old place is new.
+    // It moves with its directory, and another one at its old path is new.
     fs::rename(watch.scene.path("w/dir"), watch.scene.path("w/moved")).unwrap();
     watch.scene.file("w/dir/.envrc");
     // Moved from outside, or replaced: inside it is a mount point.
@@ -263,7 +262,7 @@ fn what_was_there_is_never_taken() {
     fs::remove_file(watch.scene.path("w/sub/.git/config")).unwrap();
     watch.scene.file("w/sub/.git/config");
     watch.turn();
-    // What was removed is nobody's: whoever makes it anew may be the command.
+    // A removed name that appears again may be the command's.
     assert_eq!(watch.taken(), ["w/dir/.envrc", "w/sub/.git/config"]);
     assert_eq!(watch.put(), ["Lock w/.npmrc"]);
     assert!(watch.exists("w/elsewhere/.vscode/settings.json"));
@@ -277,13 +276,13 @@ fn what_was_there_is_never_taken() {
 }
 
 #[test]
-fn the_number_of_a_file_that_is_gone_is_nobody_s() {
-    let scene = Scene::new();
+fn the_inode_number_of_a_removed_file_means_nothing() {
+    let scene = TestTree::new();
     let names: Vec<String> = (0..20).map(|number| format!("w/{number}/.envrc")).collect();
     for name in &names {
         scene.file(name);
     }
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     let inode = |path: PathBuf| fs::symlink_metadata(path).unwrap().ino();
     let mut reused = 0;
     for name in &names {
@@ -299,18 +298,18 @@ fn the_number_of_a_file_that_is_gone_is_nobody_s() {
 }
 
 #[test]
-fn links_are_taken_themselves_and_nothing_is_followed() {
-    let scene = Scene::new();
+fn a_link_is_quarantined_itself_and_not_followed() {
+    let scene = TestTree::new();
     let victim = scene.file("victim/file");
     scene.file("w/target");
     scene.dir("w/sub/.git/worktrees");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for (name, target) in [
         ("w/.envrc", victim.as_path()),
         ("w/.vscode", Path::new("../victim")),
         ("w/a.code-workspace", Path::new("target")),
         ("w/.git", Path::new("../victim")),
-        // On the way of a pattern (G7, G16).
+        // On the path of a pattern (G7, G16).
         ("w/.config", Path::new("../victim")),
         ("w/sub/.git/worktrees/n", Path::new("../../../../victim")),
         ("w/sub/.git/info", Path::new("../../../victim")),
@@ -336,18 +335,18 @@ fn links_are_taken_themselves_and_nothing_is_followed() {
 }
 
 #[test]
-fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
-    let scene = Scene::new();
+fn a_directory_that_becomes_a_link_is_not_followed() {
+    let scene = TestTree::new();
     scene.dir("w/a/b");
     let victim = scene.file("victim/b/.envrc");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     watch.scene.file("w/a/b/.envrc");
     fs::rename(watch.scene.path("w/a"), watch.scene.path("w/c")).unwrap();
     watch.scene.link("w/a", "../victim");
     watch.turn();
     assert_eq!(watch.taken(), ["w/c/b/.envrc"]);
     assert!(victim.exists());
-    // Nor does one that another directory took the place of: that one is new, and judged as such.
+    // A directory that replaced it is new, and judged as such.
     fs::remove_file(watch.scene.path("w/a")).unwrap();
     watch.scene.file("w/c/b/.npmrc");
     fs::rename(watch.scene.path("w/c"), watch.scene.path("w/d")).unwrap();
@@ -357,10 +356,10 @@ fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
 }
 
 #[test]
-fn a_denied_link_is_masked_with_what_it_leads_to() {
-    let scene = Scene::new();
+fn a_denied_link_is_masked_with_its_target() {
+    let scene = TestTree::new();
     scene.file("w/shared");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     watch.scene.link("w/.env", "shared");
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/.env", "Mask w/shared"]);
@@ -368,18 +367,18 @@ fn a_denied_link_is_masked_with_what_it_leads_to() {
 
 /// The host gives covered files other names. A file that only looks like one of them stays.
 #[test]
-fn a_covered_file_is_covered_under_each_name_that_it_gets() {
-    let scene = Scene::new();
+fn a_covered_file_is_covered_under_each_new_name() {
+    let scene = TestTree::new();
     let env = scene.file("w/.env");
     let settings = scene.file("w/.envrc");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     let w = watch.scene.path("w");
     fs::hard_link(&env, w.join("linked")).unwrap();
     fs::hard_link(&settings, w.join("settings")).unwrap();
     fs::copy(&env, w.join("copied")).unwrap();
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/linked", "Lock w/settings"]);
-    // One that is denied only since a moment ago, in a directory that comes as a whole.
+    // A file that is denied only since a moment ago, in a directory that appears as a whole.
     watch.put.clear();
     let later = watch.scene.file("w/d/.env");
     watch.turn();
@@ -389,7 +388,7 @@ fn a_covered_file_is_covered_under_each_name_that_it_gets() {
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/d/.env", "Mask w/e/inner"]);
     assert!(watch.taken().is_empty());
-    // The number of a file that is gone may be another file's.
+    // The inode number of a removed file may be another file's.
     watch.put.clear();
     for name in [".env", "linked", "d/.env", "e/inner"] {
         fs::remove_file(w.join(name)).unwrap();
@@ -403,8 +402,9 @@ fn a_covered_file_is_covered_under_each_name_that_it_gets() {
 }
 
 #[test]
-fn what_is_opened_may_appear() {
-    let mut watch = Watch::with(Scene::new(), &["**/.npmrc", "**/.claude/worktrees"], "taken");
+fn exceptions_may_appear() {
+    let mut watch =
+        GuardedTree::with(TestTree::new(), &["**/.npmrc", "**/.claude/worktrees"], "taken");
     for name in [
         "w/.npmrc",
         "w/.claude/worktrees/x/src",
@@ -419,8 +419,8 @@ fn what_is_opened_may_appear() {
 }
 
 #[test]
-fn names_may_be_any_bytes_and_lie_deep() {
-    let mut watch = Watch::over(Scene::new());
+fn names_may_have_any_bytes_and_any_depth() {
+    let mut watch = GuardedTree::over(TestTree::new());
     let odd = OsString::from_vec(b"w/\xff\n\x01/sub dir/.envrc".to_vec());
     watch.scene.file(&odd);
     let mut at =
@@ -443,10 +443,10 @@ fn names_may_be_any_bytes_and_lie_deep() {
 }
 
 #[test]
-fn a_lost_queue_is_made_up_for() {
-    let scene = Scene::new();
+fn lost_events_cause_a_full_scan() {
+    let scene = TestTree::new();
     scene.file("w/a/.env");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     let limit: usize = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events")
         .unwrap()
         .trim()
@@ -465,30 +465,30 @@ fn a_lost_queue_is_made_up_for() {
     }
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/fresh/.vscode"]);
     assert_eq!(watch.put(), ["Mask w/a/.env"]);
-    // And it goes on from there.
+    // The guard goes on from there.
     watch.scene.file("w/fresh/.npmrc");
     watch.turn();
     assert!(!watch.exists("w/fresh/.npmrc"));
 }
 
 #[test]
-fn what_is_moved_out_of_the_tree_is_none_of_ours() {
-    let scene = Scene::new();
+fn an_object_that_leaves_the_tree_is_not_watched() {
+    let scene = TestTree::new();
     scene.dir("w/leaves/deep");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     fs::rename(watch.scene.path("w/leaves"), watch.scene.path("left")).unwrap();
     let outside = watch.scene.file("left/deep/.envrc");
     watch.scene.file("w/.envrc");
     watch.turn().finish();
     assert!(outside.exists());
     assert_eq!(watch.taken(), ["w/.envrc"]);
-    // The watch went with it, and is given up.
-    assert_eq!(watch.guard.post.nodes.len(), 2);
+    // The watch moved with it, and is dropped.
+    assert_eq!(watch.guard.state.nodes.len(), 2);
 }
 
 #[test]
-fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
-    let mut watch = Watch::with(Scene::new(), &[], "w/state/taken");
+fn the_quarantine_may_be_in_the_tree_or_on_another_file_system() {
+    let mut watch = GuardedTree::with(TestTree::new(), &[], "w/state/taken");
     watch.scene.file("w/.envrc");
     watch.turn();
     watch.scene.file("w/x");
@@ -496,14 +496,14 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
     assert_eq!(watch.taken(), ["w/.envrc"]);
 
     let other = PathBuf::from(format!("/dev/shm/paddock-taken-{}", std::process::id()));
-    let scene = Scene::new();
+    let scene = TestTree::new();
     if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok()
         == fs::metadata(&scene.0).map(|facts| facts.dev()).ok()
     {
         return; // one file system only
     }
     let victim = scene.file("victim");
-    let mut watch = Watch::with(scene, &[], &other);
+    let mut watch = GuardedTree::with(scene, &[], &other);
     watch.scene.file("w/.vscode/a/b");
     watch.scene.link("w/.vscode/link", &victim);
     fs::set_permissions(watch.scene.path("w/.vscode/a/b"), fs::Permissions::from_mode(0o751))
@@ -531,8 +531,8 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
 }
 
 #[test]
-fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
-    let scene = Scene::new();
+fn a_covered_file_inside_does_not_keep_other_files() {
+    let scene = TestTree::new();
     if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok()
         == fs::metadata(&scene.0).map(|facts| facts.dev()).ok()
     {
@@ -540,7 +540,7 @@ fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
     }
     scene.file("w/app/.envrc");
     let store = PathBuf::from(format!("/dev/shm/paddock-spared-{}", std::process::id()));
-    let mut watch = Watch::with(scene, &[], &store);
+    let mut watch = GuardedTree::with(scene, &[], &store);
     let names = ["a", "m/n", "z", ".deep-1/x", ".deep-2"];
     names.iter().for_each(|name| drop(watch.scene.file(format!("w/v/{name}"))));
     let deep = watch.scene.dir(format!("w/v/{}", vec!["d"; 80].join("/")));
@@ -563,18 +563,21 @@ fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
     fs::remove_dir_all(store).unwrap();
 }
 
-/// Prints what turns cost, in time of the processor; `cargo test --release -- --ignored --nocapture
-/// costs`.
+/// Prints the CPU time of turns; `cargo test --release -- --ignored --nocapture costs`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_a_turn() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for dir in 0..800 {
         scene.dir(format!("w/d{}/s{}", dir / 20, dir % 20));
     }
     let started = test_tree::cpu_us();
-    let mut watch = Watch::over(scene);
-    println!("arm: {} us, {} watches", test_tree::cpu_us() - started, watch.guard.post.nodes.len());
+    let mut watch = GuardedTree::over(scene);
+    println!(
+        "arm: {} us, {} watches",
+        test_tree::cpu_us() - started,
+        watch.guard.state.nodes.len()
+    );
     for round in 0..3 {
         let dir = watch.scene.path(format!("w/d{round}/s1"));
         for number in 0..1000 {

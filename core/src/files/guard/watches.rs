@@ -1,9 +1,8 @@
-//! What is watched: by the number that the kernel gave the watch, with the directory above and the
-//! name there.
+//! The watches: by the kernel's watch number, with the parent directory and the name in it.
 //!
-//! A directory that is renamed keeps its watch, and only its name here changes. Names here may be
-//! out of date for as long as events wait; so nothing is done by a path from here before what it
-//! leads to was compared with what is watched.
+//! A renamed directory keeps its watch, and only its name here changes. Names here may be out of
+//! date while events wait. So before a path from here is used, its object is compared with the
+//! watched one.
 
 use std::collections::HashMap;
 
@@ -11,16 +10,16 @@ use crate::files::patterns::StateId;
 use crate::files::walk::{self, Below, Dir};
 use crate::kernel::resolved_path::Identity;
 
-/// The place of the directory above the root of a tree.
+/// Stands for the directory above the root of a tree.
 pub const NO_NODE: u32 = u32::MAX;
 /// A directory that could not be watched.
 pub const UNWATCHED: u32 = u32::MAX - 1;
 
-/// No tree is walked deeper; a circle is longer.
+/// No tree is walked deeper. A longer path is a circle.
 const MAX_STEPS: usize = walk::MAX_DEPTH + 2;
 
 #[derive(Debug)]
-pub struct Node {
+pub struct WatchedNode {
     pub watch: i32,
     pub above: u32,
     /// Empty for the root of a tree.
@@ -30,26 +29,26 @@ pub struct Node {
     pub state: StateId,
     pub below: Below,
     pub folding: bool,
-    /// A file whose content is judged, and not a directory.
+    /// True: a file whose content is judged. False: a directory.
     pub file: bool,
 }
 
 #[derive(Debug, Default)]
-pub struct Nodes {
-    slots: Vec<Node>,
+pub struct Watches {
+    slots: Vec<WatchedNode>,
     free: Vec<u32>,
     by_watch: HashMap<i32, u32>,
 }
 
-impl Nodes {
-    /// A directory is watched, perhaps not for the first time. `dir.node` is the directory above.
+impl Watches {
+    /// Adds a watched directory, perhaps not for the first time. `dir.node` is the directory above.
     pub fn put_dir(&mut self, watch: i32, dir: &Dir<'_>) -> u32 {
         let (above, name) =
             if dir.path.is_empty() { (NO_NODE, &b""[..]) } else { (dir.node, dir.own_name()) };
         self.put(watch, above, name, dir.identity, dir, false)
     }
 
-    /// A file of a watched directory is watched itself.
+    /// Adds a watched file of a watched directory.
     pub fn put_file(&mut self, watch: i32, dir: &Dir<'_>, name: &[u8], identity: Identity) {
         self.put(watch, dir.node, name, identity, dir, true);
     }
@@ -65,14 +64,14 @@ impl Nodes {
     ) -> u32 {
         let known = self.by_watch.get(&watch).copied().or_else(|| self.free.pop());
         let number = known.unwrap_or(self.slots.len() as u32);
-        // A name that was here before leaves its memory.
+        // The memory of an earlier name is used again.
         let mut own_name = match self.slots.get_mut(number as usize) {
             Some(node) => std::mem::take(&mut node.name),
             None => Vec::with_capacity(name.len()),
         };
         own_name.clear();
         own_name.extend_from_slice(name);
-        let node = Node {
+        let node = WatchedNode {
             watch,
             above,
             name: own_name,
@@ -95,38 +94,41 @@ impl Nodes {
         self.by_watch.get(&watch).copied()
     }
 
-    pub fn get(&self, number: u32) -> Option<&Node> {
+    pub fn get(&self, number: u32) -> Option<&WatchedNode> {
         self.slots
             .get(number as usize)
             .filter(|node| self.by_watch.get(&node.watch) == Some(&number))
     }
 
-    /// Those of a tree.
+    /// The watched directories of a tree.
     pub fn directories(&self, tree: usize) -> impl Iterator<Item = u32> {
         let numbers = self.by_watch.values().copied();
-        numbers.filter(move |number| matches!(&self.slots[*number as usize], node if node.tree == tree && !node.file))
+        numbers.filter(move |number| {
+            let node = &self.slots[*number as usize];
+            node.tree == tree && !node.file
+        })
     }
 
-    /// Was this never watched? False where nothing was, as in a scan for a run that was killed:
-    /// there it can not be told.
+    /// Was this never watched? False if nothing was, as in a scan for a killed run: then it is not
+    /// known.
     pub fn never_had(&self, identity: Identity) -> bool {
         !self.slots.is_empty() && self.slots.iter().all(|node| node.identity != identity)
     }
 
-    /// Where a file is: the directory, and its name there.
-    pub fn place(&self, node: &Node) -> (u32, Vec<u8>) {
+    /// The directory of a file, and its name there.
+    pub fn place(&self, node: &WatchedNode) -> (u32, Vec<u8>) {
         (node.above, node.name.clone())
     }
 
-    /// The watch is gone; what it was on.
+    /// Removes a watch and returns its object.
     pub fn remove(&mut self, watch: i32) -> Option<Identity> {
         let number = self.by_watch.remove(&watch)?;
         self.free.push(number);
         Some(self.slots[number as usize].identity)
     }
 
-    /// The watches of nodes that do not meet a condition.
-    pub fn failing(&self, condition: impl Fn(&Node) -> bool) -> Vec<i32> {
+    /// The watches of nodes that fail a condition.
+    pub fn failing(&self, condition: impl Fn(&WatchedNode) -> bool) -> Vec<i32> {
         let numbers = self.by_watch.iter();
         numbers
             .filter(|(_, number)| !condition(&self.slots[**number as usize]))
@@ -139,13 +141,13 @@ impl Nodes {
         self.by_watch.len()
     }
 
-    /// The path of a node relative to its tree. False: it has none that is known.
+    /// The path of a node relative to its tree. False: its path is not known.
     pub fn path(&self, number: u32, path: &mut Vec<u8>) -> bool {
         path.clear();
         let mut at = number;
         for _ in 0..MAX_STEPS {
             if at == NO_NODE {
-                // Written from its end.
+                // Built from its end.
                 path.reverse();
                 return true;
             }

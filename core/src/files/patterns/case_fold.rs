@@ -1,11 +1,11 @@
-//! Names as a directory that ignores case compares them.
+//! Names as a case-insensitive directory compares them.
 //!
-//! The file systems differ in detail (vfat has a table of its own, ext4 and f2fs fold all of
-//! Unicode and skip what is invisible). Folding a little more than one of them does finds a name
-//! too many, never one too few. Letters that are written as one character or as two (é) are not
-//! brought together: patterns that hold such letters are exact about them. Not tested on HFS+.
+//! The file systems differ in detail (vfat has its own table, ext4 and f2fs fold all of Unicode and
+//! skip invisible characters). Folding a little more than one of them does matches a name too many,
+//! never one too few. Composed and decomposed letters (é) are not unified: patterns with such
+//! letters are exact about them. Not tested on HFS+.
 
-/// Puts the folded name into `out`. Bytes that are no UTF-8 stay as they are.
+/// Writes the folded name to `out`. Bytes that are no UTF-8 stay as they are.
 pub fn fold(name: &[u8], out: &mut Vec<u8>) {
     out.clear();
     if name.is_ascii() {
@@ -24,7 +24,7 @@ fn fold_letter(letter: char, out: &mut Vec<u8>) {
     if is_ignorable(letter) {
         return;
     }
-    // CaseFolding.txt, status F and C, where it says other than "lower case".
+    // CaseFolding.txt, status F and C, where it differs from "lower case".
     let folded: &str = match letter {
         'ß' | 'ẞ' => "ss",
         'ſ' => "s",
@@ -49,9 +49,11 @@ fn fold_letter(letter: char, out: &mut Vec<u8>) {
 /// Default_Ignorable_Code_Point: to the kernel's utf8 tables `.g\u{200c}it` is `.git`.
 fn is_ignorable(letter: char) -> bool {
     matches!(letter,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+        | '\u{180b}'..='\u{180f}'
         | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
-        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}'
+        | '\u{1bca0}'..='\u{1bca3}'
         | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_that_a_folding_directory_takes_for_the_name_is_the_name() {
+    fn every_spelling_of_a_folded_name_matches() {
         for name in [".GIT", ".Git", ".g\u{200c}it", "\u{feff}.git"] {
             assert_eq!(folded(name.as_bytes()), b".git", "{name}");
         }

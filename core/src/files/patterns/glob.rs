@@ -1,27 +1,27 @@
-//! Patterns that are asked one by one about whole paths, as rules do; no tree is walked.
+//! Patterns that are matched one by one against whole paths, as rules do. No tree is walked.
 
-use super::interned_names::Words;
-use super::pattern::{self, Part};
-use super::{MAX_STEMS, NamesError};
+use super::interned_names::InternedNames;
+use super::pattern::{self, PatternPart};
+use super::{MAX_PREFIXES, NamePatternsError};
 use crate::plan::wire::bytes::Text;
 
 #[derive(Debug)]
 pub struct Globs {
-    words: Words,
-    /// None is about the private temporary directory, in which nothing has a name here.
-    list: Vec<Option<Box<[Part]>>>,
+    words: InternedNames,
+    /// None: the pattern is about the private temporary directory, whose path is not known here.
+    list: Vec<Option<Box<[PatternPart]>>>,
     parts: usize,
 }
 
 impl Globs {
     pub fn new() -> Globs {
-        Globs { words: Words::new(), list: Vec::new(), parts: 0 }
+        Globs { words: InternedNames::new(), list: Vec::new(), parts: 0 }
     }
 
-    /// The number by which the pattern is asked.
-    pub fn add(&mut self, pattern: &Text) -> Result<usize, NamesError> {
-        if self.parts + pattern.as_bytes().len() > MAX_STEMS {
-            return Err(NamesError::TooMany(self.list.len()));
+    /// Returns the number of the pattern.
+    pub fn add(&mut self, pattern: &Text) -> Result<usize, NamePatternsError> {
+        if self.parts + pattern.as_bytes().len() > MAX_PREFIXES {
+            return Err(NamePatternsError::TooMany(self.list.len()));
         }
         let mut parts = Vec::new();
         let root = pattern::parse(pattern, &mut self.words, &mut parts)?;

@@ -1,44 +1,43 @@
-//! The names that patterns are made of, each kept once. A name of the file system is looked up
-//! here, and nearly always is none.
+//! The components of patterns, each stored once. Nearly every name of the file system is in none of
+//! them.
 
 use super::case_fold::fold;
-use super::pattern::Part;
+use super::pattern::PatternPart;
 
-/// A word of a pattern, by its number.
-pub type WordId = u16;
+/// The number of a component.
+pub type NameId = u16;
 
-/// The word `*`, which every name is.
-pub const STAR: WordId = 0;
+/// The component `*`, which matches every name.
+pub const STAR: NameId = 0;
 
 #[derive(Debug)]
-struct Word {
+struct InternedName {
     start: u32,
     length: u16,
     wild: bool,
 }
 
 #[derive(Debug)]
-pub struct Words {
+pub struct InternedNames {
     bytes: Vec<u8>,
-    list: Vec<Word>,
-    /// By hash, open addressing; 0 is free, n stands for word n - 1.
+    list: Vec<InternedName>,
+    /// By hash, with open addressing. 0 is free, n stands for component n - 1.
     table: Vec<u16>,
-    /// The word `.git`.
-    pub git: WordId,
-    /// Wild words by the letter they end with, or begin with, or neither: most names are told apart
-    /// by one letter.
-    by_last: Vec<(u8, WordId)>,
-    by_first: Vec<(u8, WordId)>,
-    others: Vec<WordId>,
-    /// Literal words as a directory that ignores case sees them, by hash; made when there is such a
-    /// directory.
-    folded: Option<Vec<(u64, WordId)>>,
+    /// The component `.git`.
+    pub git: NameId,
+    /// Wildcard components by their last letter, or their first, or neither: one letter excludes
+    /// most names.
+    by_last: Vec<(u8, NameId)>,
+    by_first: Vec<(u8, NameId)>,
+    others: Vec<NameId>,
+    /// Literal components, folded, by hash. Made at the first case-insensitive directory.
+    folded: Option<Vec<(u64, NameId)>>,
     scratch: Vec<u8>,
 }
 
-impl Words {
-    pub fn new() -> Words {
-        let mut words = Words {
+impl InternedNames {
+    pub fn new() -> InternedNames {
+        let mut words = InternedNames {
             bytes: Vec::with_capacity(4096),
             list: Vec::with_capacity(512),
             table: vec![0; 1024],
@@ -56,26 +55,26 @@ impl Words {
         words
     }
 
-    fn text(&self, word: WordId) -> &[u8] {
-        let Word { start, length, .. } = self.list[usize::from(word)];
+    fn text(&self, word: NameId) -> &[u8] {
+        let InternedName { start, length, .. } = self.list[usize::from(word)];
         &self.bytes[start as usize..start as usize + usize::from(length)]
     }
 
-    /// A part of a pattern as the pattern says it.
-    pub fn spell(&self, part: Part) -> &[u8] {
+    /// The text of a part of a pattern.
+    pub fn spell(&self, part: PatternPart) -> &[u8] {
         match part {
-            Part::AnyDepth => b"**",
-            Part::Name(word) => self.text(word),
+            PatternPart::AnyDepth => b"**",
+            PatternPart::Name(word) => self.text(word),
         }
     }
 
-    /// None: it is wild.
-    pub fn literal_text(&self, word: WordId) -> Option<&[u8]> {
+    /// None: it has a wildcard.
+    pub fn literal_text(&self, word: NameId) -> Option<&[u8]> {
         (!self.list[usize::from(word)].wild).then(|| self.text(word))
     }
 
-    /// The number of a word. A `*` in it is a letter unless it is wild.
-    pub fn intern(&mut self, text: &[u8], wild: bool) -> WordId {
+    /// The number of a component. Without `wild` a `*` is a plain letter.
+    pub fn intern(&mut self, text: &[u8], wild: bool) -> NameId {
         let slot = match self.find(text, wild) {
             Ok(known) => return known,
             Err(slot) => slot,
@@ -95,23 +94,27 @@ impl Words {
         word
     }
 
-    fn push(&mut self, text: &[u8], wild: bool) -> WordId {
-        self.list.push(Word { start: self.bytes.len() as u32, length: text.len() as u16, wild });
+    fn push(&mut self, text: &[u8], wild: bool) -> NameId {
+        self.list.push(InternedName {
+            start: self.bytes.len() as u32,
+            length: text.len() as u16,
+            wild,
+        });
         self.bytes.extend_from_slice(text);
-        (self.list.len() - 1) as WordId
+        (self.list.len() - 1) as NameId
     }
 
     fn lengthen_table(&mut self) {
         self.table = vec![0; self.table.len() * 2];
-        for word in 0..self.list.len() as WordId {
+        for word in 0..self.list.len() as NameId {
             if let Err(slot) = self.find(self.text(word), self.list[usize::from(word)].wild) {
                 self.table[slot] = word + 1;
             }
         }
     }
 
-    /// The word, or where in the table it would be.
-    fn find(&self, text: &[u8], wild: bool) -> Result<WordId, usize> {
+    /// The component, or its free slot in the table.
+    fn find(&self, text: &[u8], wild: bool) -> Result<NameId, usize> {
         let mask = self.table.len() - 1;
         let mut slot = hash(text) as usize & mask;
         while let Some(word) = self.table[slot].checked_sub(1) {
@@ -123,13 +126,12 @@ impl Words {
         Err(slot)
     }
 
-    fn literal(&self, name: &[u8]) -> Option<WordId> {
+    fn literal(&self, name: &[u8]) -> Option<NameId> {
         self.find(name, false).ok()
     }
 
-    /// The words that a name is, all but [`STAR`]. `folding`: names that differ only in case are
-    /// one.
-    pub fn matching(&mut self, name: &[u8], folding: bool, found: &mut Vec<WordId>) {
+    /// The components that match a name, all but [`STAR`]. `folding`: ignore case.
+    pub fn matching(&mut self, name: &[u8], folding: bool, found: &mut Vec<NameId>) {
         found.clear();
         if folding {
             return self.matching_folded(name, found);
@@ -142,12 +144,12 @@ impl Words {
         found.extend(wild.filter(|word| component_matches(self.text(*word), name)));
     }
 
-    fn matching_folded(&mut self, name: &[u8], found: &mut Vec<WordId>) {
+    fn matching_folded(&mut self, name: &[u8], found: &mut Vec<NameId>) {
         let mut own = std::mem::take(&mut self.scratch);
         if self.folded.is_none() {
             let mut literals = Vec::with_capacity(self.list.len());
             for word in
-                (1..self.list.len() as WordId).filter(|word| !self.list[usize::from(*word)].wild)
+                (1..self.list.len() as NameId).filter(|word| !self.list[usize::from(*word)].wild)
             {
                 fold(self.text(word), &mut own);
                 literals.push((hash(&own), word));
@@ -177,34 +179,34 @@ impl Words {
         self.scratch = own;
     }
 
-    /// Is a name this word, by the letters alone?
-    pub fn reads(&self, word: WordId, name: &[u8]) -> bool {
+    /// Does the component match the name, case-sensitively?
+    pub fn reads(&self, word: NameId, name: &[u8]) -> bool {
         match self.list[usize::from(word)].wild {
             true => component_matches(self.text(word), name),
             false => self.text(word) == name,
         }
     }
 
-    /// Is a name this word?
-    pub fn is(&mut self, word: WordId, name: &[u8], folding: bool) -> bool {
+    /// Does the component match the name?
+    pub fn is(&mut self, word: NameId, name: &[u8], folding: bool) -> bool {
         let mut found = Vec::new();
         self.matching(name, folding, &mut found);
         word == STAR || found.contains(&word)
     }
 }
 
-fn insert(list: &mut Vec<(u8, WordId)>, letter: u8, word: WordId) {
+fn insert(list: &mut Vec<(u8, NameId)>, letter: u8, word: NameId) {
     let at = list.partition_point(|(other, _)| *other <= letter);
     list.insert(at, (letter, word));
 }
 
-fn starting(list: &[(u8, WordId)], letter: u8) -> impl Iterator<Item = WordId> {
+fn starting(list: &[(u8, NameId)], letter: u8) -> impl Iterator<Item = NameId> {
     let first = list.partition_point(|(other, _)| *other < letter);
     list[first..].iter().take_while(move |(other, _)| *other == letter).map(|(_, word)| *word)
 }
 
-/// Eight letters at a time, each with a multiplication that spreads it. Who makes names collide
-/// here makes his own lookups slow, by as many comparisons as there are words.
+/// Eight letters at a time, each with a multiplication that spreads it. A command that makes names
+/// collide slows only its own lookups, by at most one comparison for each component.
 fn hash(name: &[u8]) -> u64 {
     let (words, rest) = name.as_chunks::<8>();
     let mix = |value: u64, letters: u64| {
@@ -213,7 +215,7 @@ fn hash(name: &[u8]) -> u64 {
     };
     let value =
         words.iter().fold(name.len() as u64, |value, word| mix(value, u64::from_le_bytes(*word)));
-    // The last ones together with some that were there already, rather than one by one.
+    // The last letters together with earlier ones, instead of one by one.
     let last = match (name.last_chunk(), rest.first_chunk(), rest.last_chunk()) {
         (Some(last), ..) => u64::from_le_bytes(*last),
         (None, Some(first), Some(last)) => {
@@ -224,7 +226,7 @@ fn hash(name: &[u8]) -> u64 {
     mix(value, last)
 }
 
-/// `*` against one name. Only the last `*` is ever taken back, which keeps it quadratic at worst.
+/// Matches `*` against one name. Only the last `*` is retried, so it is quadratic at worst.
 fn component_matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut in_name, mut resume) = (0, 0, 0);
     let mut star = None;

@@ -1,11 +1,11 @@
-//! Names by pattern: which names stay closed, which are read-only wherever they can be written, and
-//! what that rests on.
+//! Name patterns: which names are denied, which are read-only in writable trees, and which
+//! directories a match depends on.
 //!
-//! Patterns are matched on the way down: a directory has a state, and one look at an entry's name
-//! gives what the entry is and the state of what lies below it. A plan has hundreds of patterns and
-//! a tree has thousands of names, nearly all of which are in none of them; those are done with
-//! after one look into a table of words. Patterns that begin alike share their beginning
-//! (`files/patterns/prefix_tree.rs`): hundreds of them stand at a handful of places.
+//! Patterns are matched on the way down. A directory has a state, and one lookup of an entry's name
+//! gives its match and the state below it. A plan has hundreds of patterns and a tree has thousands
+//! of names. Nearly all names are in no pattern, and take one lookup in a table of components.
+//! Patterns share common beginnings (`files/patterns/prefix_tree.rs`), so hundreds of them are at a
+//! handful of prefixes.
 
 pub mod case_fold;
 mod glob;
@@ -21,42 +21,42 @@ use crate::plan::Protected;
 use crate::plan::wire::bytes::Text;
 
 pub use glob::Globs;
-use interned_names::{STAR, WordId, Words};
+use interned_names::{InternedNames, NameId, STAR};
 pub use pattern::PatternError;
-use pattern::{Part, Root};
-pub use prefix_tree::StemId;
-use prefix_tree::{ANYWHERE, Kinds, SLASH, Stems};
+use pattern::{PatternPart, PatternRoot};
+pub use prefix_tree::PrefixId;
+use prefix_tree::{ANYWHERE, PrefixTree, RuleSet, SLASH};
 pub use state::StateId;
-use state::{State, States};
+use state::{PatternState, PatternStates};
 
-/// What a pattern is for.
+/// What a pattern does with a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
-    /// Nobody may open it.
+pub enum NameRule {
+    /// No process may open it.
     Deny,
-    /// Nobody may write it.
+    /// No process may write it.
     Protect,
-    /// Taken out of what is protected.
+    /// An exception from protected names.
     Opened,
-    /// A symlink that leads to something protected or denied: it stays as it is.
+    /// A symlink that leads to a protected or denied path: it stays as it is.
     Link,
-    /// The work itself, and yet executed outside later: to be told of when it was changed.
+    /// May be written, but is executed outside later: a change is reported.
     Flag,
-    /// The system's own: patterns that begin with `**` are not looked for below it.
+    /// A tree of the system: patterns that begin with `**` do not apply below it.
     System,
 }
 
 /// A path that was added to the patterns of a plan, and a pattern below it, which may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Added {
-    pub rule: Rule,
+pub struct AddedPattern {
+    pub rule: NameRule,
     pub path: Box<[u8]>,
     pub rest: Box<[u8]>,
 }
 
-/// A system's trees hold hundreds of thousands of names, none of them a user's, and can not be
-/// written.
-const SYSTEM: [&str; 17] = [
+/// The trees of the system have hundreds of thousands of names, none of them a user's, and can not
+/// be written.
+const SYSTEM_TREES: [&str; 17] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -76,112 +76,115 @@ const SYSTEM: [&str; 17] = [
     "/run",
 ];
 
-/// Everything a plan says about names.
+/// All name patterns of a plan.
 #[derive(Debug)]
-pub struct Names {
-    words: Words,
-    stems: Stems,
-    /// Patterns were added that no state knows of.
+pub struct NamePatterns {
+    words: InternedNames,
+    stems: PrefixTree,
+    /// Patterns were added since the states were built.
     grown: bool,
-    /// What was added to the patterns of the plan.
-    added: Vec<Added>,
-    states: States,
+    /// The patterns that were added to those of the plan.
+    added: Vec<AddedPattern>,
+    states: PatternStates,
     /// Directories of installed packages: nothing is flagged below them.
     pub packages: Vec<Text>,
-    /// Whether anything inside a git directory is protected, and with it the way there.
+    /// Is anything inside a git directory protected?
     pub guards_git: bool,
     /// Git directories of other names than `.git`.
-    pub git: git::Known,
-    /// Used by each look, and kept for their memory.
-    found: Vec<WordId>,
-    parts: Vec<Part>,
-    ahead: State,
-    new_loops: Vec<StemId>,
+    pub git: git::KnownGitDirs,
+    /// Scratch memory of each lookup.
+    found: Vec<NameId>,
+    parts: Vec<PatternPart>,
+    ahead: PatternState,
+    new_loops: Vec<PrefixId>,
 }
 
-/// What one name turned out to be.
+/// The match of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
-    /// The patterns that match, each the one that rests on the fewest names.
-    pub deny: Option<StemId>,
-    pub protect: Option<StemId>,
-    pub link: Option<StemId>,
+pub struct NameMatch {
+    /// The patterns that match, each the one that depends on the fewest names.
+    pub deny: Option<PrefixId>,
+    pub protect: Option<PrefixId>,
+    pub link: Option<PrefixId>,
     pub opened: bool,
     pub flagged: bool,
-    /// The name is a part of a pattern that goes on below it.
+    /// A pattern goes on below this name.
     pub way_to_denied: bool,
     pub way_to_protected: bool,
-    /// An exception names something right below.
+    /// An exception matches something directly below.
     pub opened_below: bool,
-    /// For what lies below, if it is a directory.
+    /// The state below, if it is a directory.
     pub next: StateId,
 }
 
-impl Look {
-    /// No rule is about this name.
+impl NameMatch {
+    /// Does no rule apply to this name?
     pub fn is_nothing(&self) -> bool {
-        let Look { deny, protect, link, way_to_denied, way_to_protected, .. } = self;
+        let NameMatch { deny, protect, link, way_to_denied, way_to_protected, .. } = self;
         deny.is_none() && protect.is_none() && link.is_none() && !way_to_denied && !way_to_protected
     }
 }
 
-/// Where a walk begins.
+/// The start of a walk.
 #[derive(Clone, Copy, Debug)]
-pub struct Start {
-    pub look: Look,
-    /// The place, or one above it, is denied.
+pub struct WalkStart {
+    pub look: NameMatch,
+    /// The path, or one above it, is denied.
     pub denied: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum NamesError {
+pub enum NamePatternsError {
     #[error(transparent)]
     Pattern(#[from] PatternError),
     #[error("there are more patterns of names than this program takes: {0}")]
     TooMany(usize),
 }
 
-impl NamesError {
+impl NamePatternsError {
     pub fn hint(&self) -> &'static str {
         match self {
-            NamesError::Pattern(_) => {
+            NamePatternsError::Pattern(_) => {
                 "the plan was not compiled by this version of paddock; compile it again"
             }
-            NamesError::TooMany(_) => "deny whole directories instead of single names",
+            NamePatternsError::TooMany(_) => "deny whole directories instead of single names",
         }
     }
 }
 
 /// Does a path lie in one of the system's own trees?
 pub fn is_system(path: &[u8]) -> bool {
-    SYSTEM.iter().any(|tree| matches!(path.strip_prefix(tree.as_bytes()), Some([] | [b'/', ..])))
+    SYSTEM_TREES
+        .iter()
+        .any(|tree| matches!(path.strip_prefix(tree.as_bytes()), Some([] | [b'/', ..])))
 }
 
-/// Numbers of words are short.
-const MAX_STEMS: usize = 60_000;
+/// Component numbers have 16 bits.
+const MAX_PREFIXES: usize = 60_000;
 
-impl Names {
+impl NamePatterns {
     pub fn new(
         deny: &[Text],
         protect: &[Protected],
         opened: &[Text],
         flagged: &[Text],
-    ) -> Result<Names, NamesError> {
-        let mut names = Names {
-            words: Words::new(),
-            stems: Stems::new(),
+    ) -> Result<NamePatterns, NamePatternsError> {
+        let mut names = NamePatterns {
+            words: InternedNames::new(),
+            stems: PrefixTree::new(),
             grown: false,
             added: Vec::new(),
-            states: States::default(),
+            states: PatternStates::default(),
             packages: Vec::new(),
             guards_git: false,
-            git: git::Known::default(),
+            git: git::KnownGitDirs::default(),
             found: Vec::new(),
             parts: Vec::new(),
-            ahead: State::default(),
+            ahead: PatternState::default(),
             new_loops: Vec::new(),
         };
-        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Opened, opened), (Rule::Flag, flagged)]
+        for (rule, patterns) in
+            [(NameRule::Deny, deny), (NameRule::Opened, opened), (NameRule::Flag, flagged)]
         {
             for text in patterns {
                 names.parts.clear();
@@ -191,26 +194,26 @@ impl Names {
             }
         }
         for group in protect {
-            names.put_group(Rule::Protect, group)?;
+            names.put_group(NameRule::Protect, group)?;
         }
-        for path in SYSTEM {
+        for path in SYSTEM_TREES {
             names.parts.clear();
             pattern::literal(path.as_bytes(), &mut names.words, &mut names.parts);
-            names.put(Rule::System, Root::Slash);
+            names.put(NameRule::System, PatternRoot::Slash);
         }
         names.settle()?;
         Ok(names)
     }
 
-    /// Names that are denied, from [`Names::settle`] on.
-    pub fn deny(&mut self, group: &Protected) -> Result<(), NamesError> {
-        self.put_group(Rule::Deny, group)
+    /// Adds denied names. Takes effect with [`NamePatterns::settle`].
+    pub fn deny(&mut self, group: &Protected) -> Result<(), NamePatternsError> {
+        self.put_group(NameRule::Deny, group)
     }
 
-    /// Every beginning and every name is read once, however many patterns they make together.
-    fn put_group(&mut self, rule: Rule, group: &Protected) -> Result<(), NamesError> {
+    /// Each beginning and each name is parsed once, however many patterns they form.
+    fn put_group(&mut self, rule: NameRule, group: &Protected) -> Result<(), NamePatternsError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
-        for (rule, beginnings) in [(rule, &group.below), (Rule::Opened, &group.but)] {
+        for (rule, beginnings) in [(rule, &group.below), (NameRule::Opened, &group.but)] {
             for text in beginnings {
                 self.parts.clear();
                 if let Some(root) =
@@ -232,27 +235,28 @@ impl Names {
         Ok(())
     }
 
-    /// Is there nothing to look for?
+    /// Are there no patterns?
     pub fn is_empty(&self) -> bool {
-        self.stems.hold_nothing_but(Rule::System)
+        self.stems.hold_nothing_but(NameRule::System)
     }
 
-    /// One more path to look for, from [`Names::settle`] on.
-    pub fn add_path(&mut self, rule: Rule, path: &[u8]) {
+    /// Adds a path. Takes effect with [`NamePatterns::settle`].
+    pub fn add_path(&mut self, rule: NameRule, path: &[u8]) {
         self.parts.clear();
         pattern::literal(path, &mut self.words, &mut self.parts);
-        if self.put(rule, Root::Slash) {
-            self.added.push(Added { rule, path: path.into(), rest: Box::default() });
+        if self.put(rule, PatternRoot::Slash) {
+            self.added.push(AddedPattern { rule, path: path.into(), rest: Box::default() });
         }
     }
 
-    /// What was added so far. With the patterns of the plan it makes the same names again.
-    pub fn added(&self) -> &[Added] {
+    /// The patterns that were added so far. With those of the plan they give the same patterns
+    /// again.
+    pub fn added(&self) -> &[AddedPattern] {
         &self.added
     }
 
-    /// Adds what other names had added. From [`Names::settle`] on.
-    pub fn add(&mut self, added: &Added) -> Result<(), NamesError> {
+    /// Adds a pattern that another instance had added. Takes effect with [`NamePatterns::settle`].
+    pub fn add(&mut self, added: &AddedPattern) -> Result<(), NamePatternsError> {
         if added.rest.is_empty() {
             self.add_path(added.rule, &added.path);
             return Ok(());
@@ -264,19 +268,29 @@ impl Names {
         Ok(())
     }
 
-    /// A literal path, and a pattern below it.
-    fn add_pattern(&mut self, rule: Rule, path: &[u8], rest: Vec<Part>) {
+    /// Adds a literal path with a pattern below it.
+    fn add_pattern(&mut self, rule: NameRule, path: &[u8], rest: Vec<PatternPart>) {
         self.parts.clear();
         pattern::literal(path, &mut self.words, &mut self.parts);
         self.parts.extend(&rest);
-        if self.put(rule, Root::Slash) {
+        if self.put(rule, PatternRoot::Slash) {
             let spelled: Vec<&[u8]> = rest.iter().map(|part| self.words.spell(*part)).collect();
-            self.added.push(Added { rule, path: path.into(), rest: spelled.join(&b'/').into() });
+            self.added.push(AddedPattern {
+                rule,
+                path: path.into(),
+                rest: spelled.join(&b'/').into(),
+            });
         }
     }
 
-    /// One more pattern below a path; an empty one is the path itself. From [`Names::settle`] on.
-    pub fn add_below(&mut self, rule: Rule, path: &[u8], rest: &Text) -> Result<(), NamesError> {
+    /// Adds a pattern below a path; an empty one is the path itself. Takes effect with
+    /// [`NamePatterns::settle`].
+    pub fn add_below(
+        &mut self,
+        rule: NameRule,
+        path: &[u8],
+        rest: &Text,
+    ) -> Result<(), NamePatternsError> {
         if rest.as_bytes().is_empty() {
             self.add_path(rule, path);
             return Ok(());
@@ -287,9 +301,8 @@ impl Names {
         Ok(())
     }
 
-    /// What patterns expect below an entry, which is a symlink, they expect below `path` as well:
-    /// it leads there. From [`Names::settle`] on. Patterns that do not name the link are not
-    /// concerned.
+    /// Patterns below an entry, which is a symlink, also apply below `path`, its target. Takes
+    /// effect with [`NamePatterns::settle`]. Patterns that do not name the link are not affected.
     pub fn add_alias(&mut self, dir: StateId, entry: StateId, path: &[u8]) {
         let known = &self.states.get(dir).1.active;
         let (state, loops) = self.states.get(entry);
@@ -307,38 +320,39 @@ impl Names {
         }
     }
 
-    /// A directory is one of git's by its parts: what is protected in one is protected there, from
-    /// [`Names::settle`] on.
-    pub fn add_git_directory(&mut self, path: &[u8]) -> Result<(), NamesError> {
+    /// Adds a directory that is git's by its parts: the protected parts of a git directory are
+    /// protected there. Takes effect with [`NamePatterns::settle`].
+    pub fn add_git_directory(&mut self, path: &[u8]) -> Result<(), NamePatternsError> {
         if !self.git.add(path) || self.git.is_covered(path) {
             return Ok(());
         }
         for name in git::protected() {
-            self.add_below(Rule::Protect, path, &name)?;
+            self.add_below(NameRule::Protect, path, &name)?;
         }
-        // Links in it count from now on, also those that a first walk came by.
+        // Links in it count from now on, also those that a first walk has passed.
         self.grown = true;
         Ok(())
     }
 
     /// True: it is new.
-    fn put(&mut self, rule: Rule, root: Root) -> bool {
+    fn put(&mut self, rule: NameRule, root: PatternRoot) -> bool {
         let end = self.stems.grow(start_of(root), &self.parts);
         self.mark(rule, end)
     }
 
-    fn mark(&mut self, rule: Rule, end: StemId) -> bool {
+    fn mark(&mut self, rule: NameRule, end: PrefixId) -> bool {
         let new = self.stems.mark(end, rule);
         if new {
             self.grown = true;
             self.guards_git |=
-                rule == Rule::Protect && self.stems.goes_through(end, self.words.git);
+                rule == NameRule::Protect && self.stems.goes_through(end, self.words.git);
         }
         new
     }
 
-    /// Takes in what was added; false if all of it was known. Every state given out before is void.
-    pub fn settle(&mut self) -> Result<bool, NamesError> {
+    /// Applies the added patterns. False: all of them were known. Every earlier state is invalid
+    /// afterwards.
+    pub fn settle(&mut self) -> Result<bool, NamePatternsError> {
         self.check_number()?;
         let grown = std::mem::take(&mut self.grown);
         if grown {
@@ -347,17 +361,17 @@ impl Names {
         Ok(grown)
     }
 
-    fn check_number(&self) -> Result<(), NamesError> {
+    fn check_number(&self) -> Result<(), NamePatternsError> {
         match self.stems.len() {
-            MAX_STEMS.. => Err(NamesError::TooMany(self.stems.len())),
+            MAX_PREFIXES.. => Err(NamePatternsError::TooMany(self.stems.len())),
             _ => Ok(()),
         }
     }
 
-    /// Where a walk begins. `own`: the tree was asked for by name, so it is searched although it
-    /// may lie in one of the system's.
-    pub fn start(&mut self, path: &[u8], own: bool) -> Start {
-        let mut hits = Hits::default();
+    /// The start of a walk. `own`: the tree was requested by name, so it is searched although it
+    /// may be in a system tree.
+    pub fn start(&mut self, path: &[u8], own: bool) -> WalkStart {
+        let mut hits = PatternHits::default();
         self.ahead.steps.clear();
         self.new_loops.clear();
         for root in [SLASH, ANYWHERE] {
@@ -371,16 +385,15 @@ impl Names {
             look = self.look_at(look.next, name, false, own);
             denied |= look.deny.is_some();
         }
-        Start { look, denied }
+        WalkStart { look, denied }
     }
 
-    /// Is a path denied, or something above it?
+    /// Is a path denied, or one above it?
     pub fn denies(&mut self, path: &[u8]) -> bool {
         self.start(path, true).denied
     }
 
-    /// Would a walk of the tree at `root` find the path below it protected? Names that differ in
-    /// case are others.
+    /// Would a walk of the tree at `root` find the path below it protected? Case-sensitive.
     pub fn protects(&mut self, root: &[u8], below: &[u8]) -> bool {
         let mut look = self.start(root, true).look;
         let mut protected = look.protect.is_some() && !look.opened;
@@ -391,10 +404,10 @@ impl Names {
         protected
     }
 
-    /// Could a walk of the tree at `root` find the path below it denied, or something above it? On
-    /// some file systems names that differ in case are one.
+    /// Could a walk of the tree at `root` find the path below it denied, or one above it? Ignores
+    /// case, as some file systems do.
     pub fn may_deny(&mut self, root: &[u8], below: &[u8]) -> bool {
-        let Start { mut look, mut denied } = self.start(root, true);
+        let WalkStart { mut look, mut denied } = self.start(root, true);
         for name in pattern::components(below) {
             look = self.look(look.next, name, true);
             denied |= look.deny.is_some();
@@ -402,28 +415,27 @@ impl Names {
         denied
     }
 
-    /// The names that are denied in a directory, whether they are there or not. Those with a
-    /// wildcard are not among them.
+    /// The names that are denied in a directory, whether they exist or not, without those with a
+    /// wildcard.
     pub fn denied_in(&mut self, dir: &[u8]) -> Vec<Vec<u8>> {
         let start = self.start(dir, true);
         let (state, loops) = self.states.get(start.look.next);
         let here = |above| {
             loops.active.binary_search(&above).is_ok() || state.steps.binary_search(&above).is_ok()
         };
-        let last = self.stems.last_names(Rule::Deny).filter(|(above, _)| here(*above));
+        let last = self.stems.last_names(NameRule::Deny).filter(|(above, _)| here(*above));
         last.filter_map(|(_, word)| self.words.literal_text(word)).map(<[u8]>::to_vec).collect()
     }
 
-    /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in
-    /// case for one.
-    pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> Look {
+    /// Matches one entry of a directory. `folding`: the directory ignores case.
+    pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> NameMatch {
         self.look_at(state, name, folding, false)
     }
 
-    fn look_at(&mut self, id: StateId, name: &[u8], folding: bool, own: bool) -> Look {
+    fn look_at(&mut self, id: StateId, name: &[u8], folding: bool, own: bool) -> NameMatch {
         self.words.matching(name, folding, &mut self.found);
         let (state, loops) = self.states.get(id);
-        let mut hits = Hits::default();
+        let mut hits = PatternHits::default();
         for stem in &loops.ending {
             hits.accept(&self.stems, *stem);
         }
@@ -460,12 +472,12 @@ impl Names {
         hits.into_look(self.intern())
     }
 
-    /// The state made of what was gathered.
+    /// The state of the collected prefixes.
     fn intern(&mut self) -> StateId {
         self.states.state(&mut self.ahead, &self.stems)
     }
 
-    /// Was the state given out after patterns were added last?
+    /// Is the state newer than the last added pattern?
     pub fn is_current(&self, state: StateId) -> bool {
         self.states.is_current(state)
     }
@@ -475,41 +487,41 @@ impl Names {
         git::is_git_name(name, folding)
     }
 
-    /// Does a directory lie in one of installed packages?
+    /// Is a directory inside one of installed packages?
     pub fn is_shipped(&self, path: &[u8]) -> bool {
         path.split(|byte| *byte == b'/')
             .any(|name| self.packages.iter().any(|package| package.as_bytes() == name))
     }
 
-    /// Could anything match below a directory in this state?
+    /// Could a pattern match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
         let (state, loops) = self.states.get(state);
         loops.floating || !loops.active.is_empty() || !state.steps.is_empty()
     }
 
-    /// Could anything that is denied lie below a directory in this state?
+    /// Could a deny match below a directory in this state?
     pub fn expects_denied(&self, state: StateId) -> bool {
-        let denied = |stem: &StemId| {
-            self.stems.kinds(*stem).contain(Rule::Deny)
-                || self.stems.ahead(*stem).contain(Rule::Deny)
+        let denied = |stem: &PrefixId| {
+            self.stems.kinds(*stem).contain(NameRule::Deny)
+                || self.stems.ahead(*stem).contain(NameRule::Deny)
         };
         self.states.get(state).1.active.iter().any(denied) || self.leads_to_denied(state)
     }
 
-    /// Does a pattern that denies go on with a name right in a directory of this state? Not one
-    /// that is looked for at every depth.
+    /// Does a deny continue with a name directly in a directory of this state? Patterns that apply
+    /// at every depth do not count.
     pub fn leads_to_denied(&self, state: StateId) -> bool {
         self.states
             .get(state)
             .0
             .steps
             .iter()
-            .any(|stem| self.stems.ahead(*stem).contain(Rule::Deny))
+            .any(|stem| self.stems.ahead(*stem).contain(NameRule::Deny))
     }
 
-    /// Which names above a match must keep theirs, or it would not match any more: their depths,
-    /// counted from the root.
-    pub fn rests_on(&mut self, end: StemId, path: &[u8], folding: bool) -> Vec<usize> {
+    /// The names above a match that must not be renamed, or it would not match any more: their
+    /// depths, counted from the root.
+    pub fn rests_on(&mut self, end: PrefixId, path: &[u8], folding: bool) -> Vec<usize> {
         let parts = self.stems.parts(end);
         let mut depths =
             pattern::rests_on(&parts, &mut self.words, path, folding).unwrap_or_default();
@@ -520,39 +532,39 @@ impl Names {
     }
 }
 
-fn start_of(root: Root) -> StemId {
+fn start_of(root: PatternRoot) -> PrefixId {
     match root {
-        Root::Slash => SLASH,
-        Root::Anywhere => ANYWHERE,
+        PatternRoot::Slash => SLASH,
+        PatternRoot::Anywhere => ANYWHERE,
     }
 }
 
 #[derive(Default)]
-struct Hits {
-    deny: Option<(StemId, u16)>,
-    protect: Option<(StemId, u16)>,
-    link: Option<(StemId, u16)>,
+struct PatternHits {
+    deny: Option<(PrefixId, u16)>,
+    protect: Option<(PrefixId, u16)>,
+    link: Option<(PrefixId, u16)>,
     opened: bool,
     flagged: bool,
     system: bool,
-    ways: Kinds,
+    ways: RuleSet,
     opened_below: bool,
 }
 
-impl Hits {
-    /// Patterns have come to a stem, by a name.
+impl PatternHits {
+    /// Adds a prefix that patterns have reached by a name.
     fn reach(
         &mut self,
-        stems: &Stems,
-        stem: StemId,
-        steps: &mut Vec<StemId>,
-        loops: &mut Vec<StemId>,
+        stems: &PrefixTree,
+        stem: PrefixId,
+        steps: &mut Vec<PrefixId>,
+        loops: &mut Vec<PrefixId>,
     ) {
         self.accept(stems, stem);
         let ahead = stems.ahead(stem);
         if !ahead.is_empty() {
             steps.push(stem);
-            self.opened_below |= ahead.contain(Rule::Opened);
+            self.opened_below |= ahead.contain(NameRule::Opened);
             self.ways.join(ahead);
         }
         if let Some(any_depth) = stems.any_depth(stem) {
@@ -562,40 +574,40 @@ impl Hits {
         }
     }
 
-    fn accept(&mut self, stems: &Stems, stem: StemId) {
+    fn accept(&mut self, stems: &PrefixTree, stem: PrefixId) {
         let kinds = stems.kinds(stem);
         if kinds.is_empty() {
             return;
         }
         let weight = stems.weight(stem);
-        let least = |best: &mut Option<(StemId, u16)>| {
+        let least = |best: &mut Option<(PrefixId, u16)>| {
             if best.is_none_or(|(_, other)| weight < other) {
                 *best = Some((stem, weight));
             }
         };
-        if kinds.contain(Rule::Deny) {
+        if kinds.contain(NameRule::Deny) {
             least(&mut self.deny);
         }
-        if kinds.contain(Rule::Protect) {
+        if kinds.contain(NameRule::Protect) {
             least(&mut self.protect);
         }
-        if kinds.contain(Rule::Link) {
+        if kinds.contain(NameRule::Link) {
             least(&mut self.link);
         }
-        self.opened |= kinds.contain(Rule::Opened);
-        self.flagged |= kinds.contain(Rule::Flag);
-        self.system |= kinds.contain(Rule::System);
+        self.opened |= kinds.contain(NameRule::Opened);
+        self.flagged |= kinds.contain(NameRule::Flag);
+        self.system |= kinds.contain(NameRule::System);
     }
 
-    fn into_look(self, next: StateId) -> Look {
-        Look {
+    fn into_look(self, next: StateId) -> NameMatch {
+        NameMatch {
             deny: self.deny.map(|(stem, _)| stem),
             protect: self.protect.map(|(stem, _)| stem),
             link: self.link.map(|(stem, _)| stem),
             opened: self.opened,
             flagged: self.flagged,
-            way_to_denied: self.ways.contain(Rule::Deny),
-            way_to_protected: self.ways.contain(Rule::Protect),
+            way_to_denied: self.ways.contain(NameRule::Deny),
+            way_to_protected: self.ways.contain(NameRule::Protect),
             opened_below: self.opened_below,
             next,
         }

@@ -1,49 +1,49 @@
-//! How far patterns have come at a directory. There are few states, and each is kept once.
+//! The progress of patterns at a directory. There are few states, and each is stored once.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use super::prefix_tree::{StemId, Stems};
+use super::prefix_tree::{PrefixId, PrefixTree};
 
-/// A state, good until patterns are added.
+/// A state, valid until patterns are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StateId {
     index: u32,
     pub epoch: u32,
 }
 
-/// Patterns that stand at a `**`: they stay there, whatever names come, and begin anew at each.
+/// Patterns that are at a `**`: they stay there for any name, and begin again at each.
 #[derive(Debug)]
 pub struct Loops {
-    pub active: Vec<StemId>,
-    /// Those that end with it: everything below matches.
-    pub ending: Vec<StemId>,
-    /// Patterns without a beginning are looked for here.
+    pub active: Vec<PrefixId>,
+    /// Patterns that end with `**`: everything below matches.
+    pub ending: Vec<PrefixId>,
+    /// Patterns without a beginning apply here.
     pub floating: bool,
     starred: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct State {
+pub struct PatternState {
     pub loops: u32,
-    /// Patterns that stand at a name.
-    pub steps: Vec<StemId>,
+    /// Patterns that are at a name.
+    pub steps: Vec<PrefixId>,
 }
 
 #[derive(Debug, Default)]
-pub struct States {
+pub struct PatternStates {
     loops: Vec<Loops>,
-    known_loops: Table<(bool, Vec<StemId>)>,
-    states: Vec<State>,
-    /// Any name whatever moves a pattern on.
+    known_loops: StateTable<(bool, Vec<PrefixId>)>,
+    states: Vec<PatternState>,
+    /// Does every name advance a pattern?
     starred: Vec<bool>,
-    known: Table<State>,
+    known: StateTable<PatternState>,
     epoch: u32,
 }
 
-type Table<K> = HashMap<K, u32, BuildHasherDefault<Fnv>>;
+type StateTable<K> = HashMap<K, u32, BuildHasherDefault<Fnv>>;
 
-/// FNV-1a, over numbers that nobody but the plan chooses.
+/// FNV-1a, over numbers that only the plan chooses.
 #[derive(Debug)]
 struct Fnv(u64);
 
@@ -65,13 +65,13 @@ impl Hasher for Fnv {
     }
 }
 
-impl States {
+impl PatternStates {
     pub fn clear(&mut self) {
         let epoch = self.epoch + 1;
-        *self = States { epoch, ..States::default() };
+        *self = PatternStates { epoch, ..PatternStates::default() };
     }
 
-    pub fn get(&self, id: StateId) -> (&State, &Loops) {
+    pub fn get(&self, id: StateId) -> (&PatternState, &Loops) {
         let state = &self.states[id.index as usize];
         (state, &self.loops[state.loops as usize])
     }
@@ -84,7 +84,7 @@ impl States {
         id.epoch == self.epoch
     }
 
-    pub fn loops(&mut self, floating: bool, mut active: Vec<StemId>, stems: &Stems) -> u32 {
+    pub fn loops(&mut self, floating: bool, mut active: Vec<PrefixId>, stems: &PrefixTree) -> u32 {
         active.sort_unstable();
         active.dedup();
         let key = (floating, active);
@@ -100,7 +100,7 @@ impl States {
         index
     }
 
-    pub fn state(&mut self, state: &mut State, stems: &Stems) -> StateId {
+    pub fn state(&mut self, state: &mut PatternState, stems: &PrefixTree) -> StateId {
         state.steps.sort_unstable();
         state.steps.dedup();
         let index = match self.known.get(state) {

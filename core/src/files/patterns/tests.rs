@@ -1,4 +1,4 @@
-//! Patterns against the table that both languages share, then what the walk builds on them.
+//! Patterns against the table that both languages share, then properties that the walk needs.
 
 use serde::Deserialize;
 
@@ -6,25 +6,25 @@ use crate::files::patterns::*;
 use crate::files::test_tree::{names, text};
 
 #[derive(Deserialize)]
-struct Table {
-    cases: Vec<Case>,
+struct ExampleTable {
+    cases: Vec<ExampleCase>,
     refused: Vec<Text>,
 }
 
 #[derive(Deserialize)]
-struct Case {
+struct ExampleCase {
     pattern: Text,
     path: Text,
     matches: bool,
     covers: bool,
 }
 
-fn table() -> Table {
+fn table() -> ExampleTable {
     serde_json::from_str(include_str!("../../../../schema/examples/globs.json")).unwrap()
 }
 
-/// One look for each name of the path.
-fn looks(names: &mut Names, path: &str, folding: bool) -> Vec<Look> {
+/// One match for each component of the path.
+fn looks(names: &mut NamePatterns, path: &str, folding: bool) -> Vec<NameMatch> {
     let mut look = names.start(b"/", false).look;
     pattern::components(path.as_bytes())
         .map(|name| {
@@ -35,11 +35,10 @@ fn looks(names: &mut Names, path: &str, folding: bool) -> Vec<Look> {
 }
 
 #[test]
-fn patterns_mean_what_the_table_of_both_languages_says() {
-    for Case { pattern, path, matches, covers } in table().cases {
-        let mut names = Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
-        // The system's trees are left out of floating patterns only, and no case of the table is
-        // about that.
+fn patterns_match_the_table_of_both_languages() {
+    for ExampleCase { pattern, path, matches, covers } in table().cases {
+        let mut names = NamePatterns::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
+        // System trees matter only for floating patterns, and no case of the table has that.
         let start = names.start(path.as_bytes(), true);
         assert_eq!(start.look.deny.is_some(), matches, "{pattern} {path}");
         assert_eq!(start.denied, covers, "{pattern} {path}");
@@ -47,19 +46,22 @@ fn patterns_mean_what_the_table_of_both_languages_says() {
 }
 
 #[test]
-fn patterns_that_are_asked_one_by_one_mean_the_same() {
+fn single_patterns_match_the_same_table() {
     let mut globs = Globs::new();
-    for Case { pattern, path, matches, .. } in table().cases {
+    for ExampleCase { pattern, path, matches, .. } in table().cases {
         let number = globs.add(&pattern).unwrap();
         assert_eq!(globs.matches(number, path.as_bytes()), matches, "{pattern} {path}");
     }
 }
 
 #[test]
-fn what_is_no_pattern_is_refused() {
+fn an_invalid_pattern_is_refused() {
     for pattern in table().refused {
         assert!(Globs::new().add(&pattern).is_err(), "{pattern}");
-        assert!(Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).is_err(), "{pattern}");
+        assert!(
+            NamePatterns::new(std::slice::from_ref(&pattern), &[], &[], &[]).is_err(),
+            "{pattern}"
+        );
     }
 }
 
@@ -81,7 +83,7 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
             })
             .collect();
         let texts: Vec<Text> = patterns.iter().map(|one| text(one)).collect();
-        let mut together = Names::new(&texts, &[], &[], &[]).unwrap();
+        let mut together = NamePatterns::new(&texts, &[], &[], &[]).unwrap();
         for _ in 0..20 {
             let path: Vec<&str> =
                 (0..roll(6)).map(|_| ["a", "b", "ab", "aab", "ba"][roll(5)]).collect();
@@ -103,13 +105,13 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
 }
 
 #[test]
-fn a_group_is_every_name_in_every_place_but_some() {
+fn a_group_is_every_name_below_every_beginning() {
     let group = Protected {
         below: vec![text("/w/**"), text("**/.git")],
         but: vec![text("/w/**/packages/**")],
         names: vec![text(".idea"), text("hooks/*"), text("**/deep")],
     };
-    let mut names = Names::new(&[], &[group], &[], &[]).unwrap();
+    let mut names = NamePatterns::new(&[], &[group], &[], &[]).unwrap();
     for (path, protected) in [
         ("/w/.idea", true),
         ("/w/a/b/.idea", true),
@@ -128,22 +130,22 @@ fn a_group_is_every_name_in_every_place_but_some() {
     }
     assert!(names.guards_git);
     let nothing = Protected { below: vec![text("a")], but: Vec::new(), names: vec![text("x")] };
-    assert!(Names::new(&[], &[nothing], &[], &[]).is_err(), "a place has a beginning");
+    assert!(NamePatterns::new(&[], &[nothing], &[], &[]).is_err(), "a place has a beginning");
     let nowhere = Protected { below: vec![text("/a")], but: Vec::new(), names: vec![text(".")] };
-    assert!(Names::new(&[], &[nowhere], &[], &[]).is_err(), "a name has a part");
+    assert!(NamePatterns::new(&[], &[nowhere], &[], &[]).is_err(), "a name has a part");
 }
 
-/// By the other algorithm, which `rests_on` uses.
+/// By the algorithm of `rests_on`.
 fn never(pattern: &Text, path: &str) -> bool {
-    let (mut words, mut parts) = (Words::new(), Vec::new());
+    let (mut words, mut parts) = (InternedNames::new(), Vec::new());
     pattern::parse(pattern, &mut words, &mut parts).unwrap();
     pattern::rests_on(&parts, &mut words, path.as_bytes(), false).is_none()
 }
 
 #[test]
-fn deny_protect_and_opened_are_told_apart() {
+fn deny_protect_and_opened_are_separate() {
     let mut names = names(&["**/.env"], &["**/.claude", "**/.env"], &["**/.claude/worktrees"]);
-    let last = |names: &mut Names, path| *looks(names, path, false).last().unwrap();
+    let last = |names: &mut NamePatterns, path| *looks(names, path, false).last().unwrap();
     assert!(
         last(&mut names, "/w/.env").deny.is_some() && last(&mut names, "/w/.env").protect.is_some()
     );
@@ -159,7 +161,7 @@ fn deny_protect_and_opened_are_told_apart() {
 }
 
 #[test]
-fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
+fn denied_names_of_a_directory_are_known_before_they_exist() {
     let deny = [
         "**/.env",
         "/w/**/id_rsa",
@@ -182,13 +184,13 @@ fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
 }
 
 #[test]
-fn the_way_to_a_protected_name_is_known() {
+fn the_directories_above_a_protected_name_are_known() {
     let mut names = names(
         &["/w/a/b/secret"],
         &["**/.git/worktrees/*/gitdir", "**/.git/modules/**/config"],
         &[],
     );
-    let ways = |names: &mut Names, path| {
+    let ways = |names: &mut NamePatterns, path| {
         let all = looks(names, path, false);
         all.iter().map(|look| (look.way_to_denied, look.way_to_protected)).collect::<Vec<_>>()
     };
@@ -202,7 +204,7 @@ fn the_way_to_a_protected_name_is_known() {
 }
 
 #[test]
-fn a_match_rests_on_the_names_that_its_pattern_says() {
+fn a_match_depends_on_the_names_of_its_pattern() {
     let cases: [(&str, &str, &[usize]); 7] = [
         ("**/.env", "/w/a/b/.env", &[]),
         ("**/.git/config", "/w/sub/.git/config", &[2]),
@@ -220,24 +222,25 @@ fn a_match_rests_on_the_names_that_its_pattern_says() {
 }
 
 #[test]
-fn of_several_patterns_the_one_that_rests_on_least_counts() {
+fn of_several_patterns_the_one_with_the_fewest_names_counts() {
     let mut names = names(&["/w/a/.env", "**/.env"], &[], &[]);
     let rule = names.start(b"/w/a/.env", false).look.deny.unwrap();
     assert!(names.rests_on(rule, b"/w/a/.env", false).is_empty());
 }
 
 #[test]
-fn the_system_s_trees_are_left_out_of_floating_patterns() {
+fn floating_patterns_skip_system_trees() {
     let mut names = names(&["**/.env", "/etc/ssh/*_key"], &[], &[]);
-    let denied = |names: &mut Names, path| looks(names, path, false).last().unwrap().deny.is_some();
+    let denied =
+        |names: &mut NamePatterns, path| looks(names, path, false).last().unwrap().deny.is_some();
     assert!(denied(&mut names, "/home/u/.env"));
     assert!(!denied(&mut names, "/etc/x/.env"));
     assert!(denied(&mut names, "/etc/ssh/host_key"));
     assert!(denied(&mut names, "/var/.env") && !denied(&mut names, "/var/lib/.env"));
-    let below = |names: &mut Names, path| looks(names, path, false).last().unwrap().next;
+    let below = |names: &mut NamePatterns, path| looks(names, path, false).last().unwrap().next;
     let (usr, etc) = (below(&mut names, "/usr/share"), below(&mut names, "/etc/ssh"));
     assert!(!names.expects(usr) && names.expects(etc));
-    // Asked for by name, it is searched all the same.
+    // A tree that was requested by name is searched anyway.
     let own = names.start(b"/var/lib/app", true).look.next;
     assert!(names.look(own, b".env", false).deny.is_some());
     let other = names.start(b"/var/lib/app", false).look.next;
@@ -245,9 +248,9 @@ fn the_system_s_trees_are_left_out_of_floating_patterns() {
 }
 
 #[test]
-fn a_directory_that_ignores_case_is_believed() {
+fn a_case_insensitive_directory_folds_names() {
     let mut names = names(&["**/.Env*"], &["**/.git/hooks"], &[]);
-    let found = |names: &mut Names, path, folding| {
+    let found = |names: &mut NamePatterns, path, folding| {
         let last = *looks(names, path, folding).last().unwrap();
         last.deny.is_some() || last.protect.is_some()
     };
@@ -260,27 +263,28 @@ fn a_directory_that_ignores_case_is_believed() {
 }
 
 #[test]
-fn what_a_link_leads_to_is_looked_for_too() {
+fn patterns_apply_below_the_target_of_a_link() {
     let mut names = names(&[], &["**/.config/fish", "**/.git/modules/**/config"], &[]);
     let found = looks(&mut names, "/h/.config", false);
     names.add_alias(found[0].next, found[1].next, b"/h/dot*files");
     assert!(names.settle().unwrap());
-    let protected =
-        |names: &mut Names, path| looks(names, path, false).last().unwrap().protect.is_some();
+    let protected = |names: &mut NamePatterns, path| {
+        looks(names, path, false).last().unwrap().protect.is_some()
+    };
     assert!(protected(&mut names, "/h/dot*files/fish"));
     assert!(!protected(&mut names, "/h/dotxfiles/fish"), "a star in a path is a letter");
     let found = looks(&mut names, "/h/.config", false);
     names.add_alias(found[0].next, found[1].next, b"/h/dot*files");
     assert!(!names.settle().unwrap(), "known by now");
-    names.add_path(Rule::Deny, b"/h/x");
+    names.add_path(NameRule::Deny, b"/h/x");
     assert!(names.settle().unwrap());
     assert!(looks(&mut names, "/h/x", false)[1].deny.is_some());
 }
 
 #[test]
-fn names_that_are_no_text_are_matched_byte_for_byte() {
+fn names_that_are_no_utf8_match_byte_for_byte() {
     let pattern = Text::from_bytes(b"**/a\xff*\nb".to_vec()).unwrap();
-    let mut names = Names::new(&[pattern], &[], &[], &[]).unwrap();
+    let mut names = NamePatterns::new(&[pattern], &[], &[], &[]).unwrap();
     let state = names.start(b"/", false).look.next;
     assert!(names.look(state, b"a\xff\xfe\nb", false).deny.is_some());
     assert!(names.look(state, b"a\xfe\nb", false).deny.is_none());

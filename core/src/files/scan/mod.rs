@@ -1,9 +1,9 @@
-//! What exists when a run starts, and what has to be put over it.
+//! The scan at the start of a run: the existing names, and their covers.
 //!
-//! A name that is denied is masked, one that is protected is locked, and the directories that its
-//! pattern rests on are pinned. A symlink at such a name, or in what is locked, does not end there:
-//! what it leads to, inside the trees, counts as if the pattern had named it, and so does every
-//! link on the way. A file with several names (hard links) is covered under each of them.
+//! A denied name is masked, a protected one is locked, and the directories that its pattern depends
+//! on are pinned. The target of a symlink at such a name, or in a locked directory, counts as if
+//! the pattern named it, if it is inside the trees. So does every link on the way. A file with
+//! several hard links is covered under each name.
 
 mod shut_dirs;
 #[cfg(test)]
@@ -18,51 +18,51 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::cover::{Cover, CoverKind};
-use super::git::{self, Obeyed, Role, Unread};
-use super::patterns::{Look, Names, Rule, StateId, StemId};
+use super::git::{self, Role, TrustedPaths, UnreadableGitFile};
+use super::patterns::{NameMatch, NamePatterns, NameRule, PrefixId, StateId};
 use super::symlink;
 use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use shut_dirs::Lent;
+use shut_dirs::ReopenedDirs;
 
-/// What a link leads to may hold another.
+/// The target of a link may contain another link.
 const MAX_ROUNDS: usize = 16;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
-pub struct Survey {
-    /// A directory comes before what is in it.
+pub struct ScanResult {
+    /// A directory comes before its entries.
     pub covers: Vec<Cover>,
-    /// The locked and the denied ones.
-    pub held: Vec<Held>,
-    /// Repositories without a work tree.
+    /// The locked and the denied names.
+    pub held: Vec<HeldName>,
+    /// Bare repositories.
     pub bare: Vec<Object>,
     /// Directories that can not be listed.
     pub shut: Vec<Object>,
-    /// Flagged names: the tree, and the path there.
+    /// Flagged names: the tree, and the path in it.
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// Symlinks in git directories.
-    pub through: Vec<Through>,
-    /// What is denied; the guard finds it out when all modes are as they were.
+    pub through: Vec<GitLink>,
+    /// The denied objects. The guard fills this in when all modes are restored.
     pub masked: Vec<Object>,
 }
 
-/// A name that was locked or denied at the start: the directory, the name there, and what had it.
+/// A name that was locked or denied at the start: the directory, the name in it, and its object.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub struct HeldName {
     pub parent: Identity,
     pub name: Box<[u8]>,
     pub object: Object,
 }
 
-impl Held {
+impl HeldName {
     /// None: nothing has the name any more.
-    fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<Held>, WalkError> {
+    fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<HeldName>, WalkError> {
         match Object::at(dir.fd, name) {
             Ok(object) => {
-                Ok(Some(Held { parent: dir.identity, name: name.to_bytes().into(), object }))
+                Ok(Some(HeldName { parent: dir.identity, name: name.to_bytes().into(), object }))
             }
             Err(Errno::NOENT) => Ok(None),
             Err(source) => Err(dir.unseen(name.to_bytes(), source)),
@@ -70,34 +70,32 @@ impl Held {
     }
 }
 
-/// A symlink in a git directory, by all that makes it the one that was there: its place, itself,
-/// and what it says.
+/// A symlink in a git directory, by all that identifies it: its path, its inode, and its target.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Through {
+pub struct GitLink {
     pub dir: Identity,
     pub name: Box<[u8]>,
     pub object: Object,
     pub said: Vec<u8>,
 }
 
-/// Told of every directory before it is listed.
-pub type Enter<'a, E> = dyn FnMut(&Names, &Dir<'_>) -> Result<u32, E> + 'a;
+/// Called for every directory before it is listed.
+pub type Enter<'a, E> = dyn FnMut(&NamePatterns, &Dir<'_>) -> Result<u32, E> + 'a;
 
-/// Looks through all trees. Patterns that follow from symlinks and from git's configurations are
-/// added to `names`. `closed` are files with several names that other means hold under the one that
-/// is known.
-pub fn survey<E: From<WalkError>>(
-    names: &mut Names,
-    ground: &TreeRoots,
+/// Scans all trees. Patterns that follow from symlinks and git configurations are added to `names`.
+/// `closed` are files with several hard links that other means hold under one known name.
+pub fn scan_trees<E: From<WalkError>>(
+    names: &mut NamePatterns,
+    roots: &TreeRoots,
     walker: &mut Walker,
     closed: &[Identity],
     enter: &mut Enter<'_, E>,
-) -> Result<Survey, E> {
-    let mut lent = Lent::default();
-    let mut surveyor;
+) -> Result<ScanResult, E> {
+    let mut reopened = ReopenedDirs::default();
+    let mut scanner;
     let mut rounds = 0;
     if names.guards_git {
-        for tree in ground.trees.iter().filter(|tree| tree.writable) {
+        for tree in roots.trees.iter().filter(|tree| tree.writable) {
             for path in git::directories_above(&tree.path).map_err(WalkError::from)? {
                 names.add_git_directory(&path).map_err(WalkError::from)?;
             }
@@ -105,53 +103,53 @@ pub fn survey<E: From<WalkError>>(
         names.settle().map_err(WalkError::from)?;
     }
     loop {
-        surveyor = Surveyor::new(names.guards_git, &mut *enter, &mut lent);
-        for index in 0..ground.trees.len() {
-            walker.tree(names, ground, index, &mut surveyor)?;
+        scanner = Scanner::new(names.guards_git, &mut *enter, &mut reopened);
+        for index in 0..roots.trees.len() {
+            walker.tree(names, roots, index, &mut scanner)?;
         }
-        for link in &surveyor.links {
-            link.extend(names, ground)?;
+        for link in &scanner.links {
+            link.extend(names, roots)?;
         }
-        for path in &surveyor.git {
+        for path in &scanner.git {
             names.add_git_directory(path).map_err(WalkError::from)?;
         }
-        for path in &surveyor.obeyed.paths {
-            names.add_path(Rule::Protect, path);
+        for path in &scanner.trusted.paths {
+            names.add_path(NameRule::Protect, path);
         }
         if !names.settle().map_err(WalkError::from)? {
             break;
         }
         rounds += 1;
         if rounds == MAX_ROUNDS {
-            let last = surveyor
+            let last = scanner
                 .links
                 .last()
-                .map_or_else(|| ground.trees[0].path.clone(), |link| link.path.clone());
+                .map_or_else(|| roots.trees[0].path.clone(), |link| link.path.clone());
             return Err(WalkError::Links { path: last }.into());
         }
     }
-    let Surveyor { mut found, pins, mut linked, obeyed, .. } = surveyor;
-    for base in obeyed.bases {
-        found.covers.extend(pins_to(ground, base)?);
+    let Scanner { mut found, pins, mut linked, trusted, .. } = scanner;
+    for base in trusted.bases {
+        found.covers.extend(pins_to(roots, base)?);
     }
     linked.extend(
-        closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }),
+        closed.iter().map(|identity| MultiLinkFile { identity: *identity, kind: CoverKind::Mask }),
     );
     if !linked.is_empty() {
-        let mut others = OtherNames::<E>::new(&linked, &lent);
-        for index in 0..ground.trees.len() {
-            walker.tree(names, ground, index, &mut others)?;
+        let mut others = OtherNames::<E>::new(&linked, &reopened);
+        for index in 0..roots.trees.len() {
+            walker.tree(names, roots, index, &mut others)?;
         }
         let OtherNames { covers, locked, .. } = others;
         found.covers.extend(covers);
         found.held.extend(locked);
     }
     for (index, path) in pins {
-        found.covers.extend(pin(&ground.trees[index], &path)?);
+        found.covers.extend(pin(&roots.trees[index], &path)?);
     }
-    if !lent.is_empty() {
-        found.covers.retain(|cover| !lent.covers(cover.path.as_bytes()));
-        let (covers, shut) = lent
+    if !reopened.is_empty() {
+        found.covers.retain(|cover| !reopened.covers(cover.path.as_bytes()));
+        let (covers, shut) = reopened
             .restore()
             .map_err(|(cover, source)| WalkError::List { path: cover.path, source })?;
         found.covers.extend(covers);
@@ -164,21 +162,21 @@ pub fn survey<E: From<WalkError>>(
     Ok(found)
 }
 
-/// A mask makes the rest needless, a lock a pin.
+/// A mask replaces every other cover, a lock replaces a pin.
 fn weight(cover: &Cover) -> u8 {
     match cover.kind {
         CoverKind::Mask => 0,
-        CoverKind::Stranger => 1,
+        CoverKind::ForeignSocket => 1,
         CoverKind::Lock => 2,
         CoverKind::Pin => 3,
     }
 }
 
-/// A directory that a match rests on.
+/// A pin for a directory that a match depends on.
 pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
-        // Gone, and the match with it.
+        // It is gone, and the match with it.
         Ok(_) | Err(Errno::NOENT) => return Ok(None),
         Err(Errno::NOTDIR | Errno::LOOP) => {
             return Err(WalkError::Moved { path: walk::shown(tree, path) });
@@ -188,10 +186,10 @@ pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
 }
 
-/// The directories from the root of a tree to one that must stay where it is.
-fn pins_to(ground: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
+/// Pins for the directories from the root of a tree to one that must not move.
+fn pins_to(roots: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let path = AbsPath::new(Text::from_bytes(path)?)?;
-    let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else {
+    let Some((tree, below)) = roots.place_of(&path).filter(|(tree, _)| tree.writable) else {
         return Ok(Vec::new());
     };
     let ends = below
@@ -203,8 +201,8 @@ fn pins_to(ground: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let mut covers = Vec::new();
     for end in ends.filter(|end| *end > 0) {
         match pin(tree, &below[..end]) {
-            // Another user's: the command does not get there either. What its owner has shut is
-            // closed as a whole.
+            // It belongs to another user: the command does not get there either. A directory that
+            // its owner has shut is closed as a whole.
             Err(WalkError::Look { source: Errno::ACCESS, .. }) => break,
             pinned => covers.extend(pinned?),
         }
@@ -217,12 +215,12 @@ pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkE
     Ok(Cover { path, identity: Identity::from(stat), directory, kind })
 }
 
-/// The directories below the root of its tree that a match rests on, as paths relative to the tree.
+/// The directories below the root of its tree that a match depends on, relative to the tree.
 pub fn pins(
-    names: &mut Names,
+    names: &mut NamePatterns,
     tree: &OpenTree,
     path: &[u8],
-    rule: StemId,
+    rule: PrefixId,
     folding: bool,
 ) -> Result<Vec<Vec<u8>>, WalkError> {
     let depth = tree.depth();
@@ -233,7 +231,7 @@ pub fn pins(
     Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
 }
 
-/// A symlink at a name that has a verdict.
+/// A symlink at a name with a decision.
 struct LinkFound {
     path: AbsPath,
     verdict: NameDecision,
@@ -242,25 +240,25 @@ struct LinkFound {
 }
 
 impl LinkFound {
-    /// What it leads to counts as well, and every link on the way is as good as the first.
-    fn extend(&self, names: &mut Names, ground: &TreeRoots) -> Result<(), WalkError> {
+    /// Adds its target to the patterns, and every link on the way like the first.
+    fn extend(&self, names: &mut NamePatterns, roots: &TreeRoots) -> Result<(), WalkError> {
         let Some(followed) = symlink::leads_to(&self.path)? else { return Ok(()) };
-        let writable = |path: &AbsPath| ground.tree_of(path).is_some_and(|tree| tree.writable);
+        let writable = |path: &AbsPath| roots.tree_of(path).is_some_and(|tree| tree.writable);
         for link in followed.links.iter().filter(|link| writable(link)) {
-            names.add_path(Rule::Link, link.as_bytes());
+            names.add_path(NameRule::Link, link.as_bytes());
         }
-        let Some(tree) = ground.tree_of(&followed.end) else { return Ok(()) };
-        // One that leads up to where it lies itself would lock everything there.
+        let Some(tree) = roots.tree_of(&followed.end) else { return Ok(()) };
+        // A link to a directory above itself would lock everything there.
         let is_above = self.path.is_within(&followed.end);
         match self.verdict {
-            NameDecision::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
+            NameDecision::Deny(_) => names.add_path(NameRule::Deny, followed.end.as_bytes()),
             NameDecision::Protect(_) if tree.writable => {
-                names.add_path(Rule::Protect, followed.end.as_bytes())
+                names.add_path(NameRule::Protect, followed.end.as_bytes())
             }
             NameDecision::Through if tree.writable && !is_above => {
-                names.add_path(Rule::Protect, followed.end.as_bytes())
+                names.add_path(NameRule::Protect, followed.end.as_bytes())
             }
-            NameDecision::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
+            NameDecision::OnPath => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
             NameDecision::Protect(_)
             | NameDecision::Through
             | NameDecision::Link(_)
@@ -271,46 +269,46 @@ impl LinkFound {
     }
 }
 
-/// A file that has other names.
-struct Linked {
+/// A file with several hard links.
+struct MultiLinkFile {
     identity: Identity,
     kind: CoverKind,
 }
 
-struct Surveyor<'e, 'f, E> {
+struct Scanner<'e, 'f, E> {
     guards_git: bool,
     enter: &'e mut Enter<'f, E>,
-    lent: &'e mut Lent,
-    found: Survey,
+    reopened: &'e mut ReopenedDirs,
+    found: ScanResult,
     pins: BTreeSet<(usize, Vec<u8>)>,
     links: Vec<LinkFound>,
-    linked: Vec<Linked>,
-    /// What the configurations of repositories make git obey.
-    obeyed: Obeyed,
-    /// Directories that are git's by their parts, the same way.
+    linked: Vec<MultiLinkFile>,
+    /// The paths that git configurations make git trust.
+    trusted: TrustedPaths,
+    /// Directories that are git's by their parts.
     git: Vec<Vec<u8>>,
     /// Bytes of the paths that were found, and of flagged names.
     kept: usize,
     listed: usize,
 }
 
-impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
+impl<'e, 'f, E: From<WalkError>> Scanner<'e, 'f, E> {
     fn new(
         guards_git: bool,
         enter: &'e mut Enter<'f, E>,
-        lent: &'e mut Lent,
-    ) -> Surveyor<'e, 'f, E> {
+        reopened: &'e mut ReopenedDirs,
+    ) -> Scanner<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let (obeyed, git) = (Obeyed::default(), Vec::new());
-        Surveyor {
+        let (trusted, git) = (TrustedPaths::default(), Vec::new());
+        Scanner {
             guards_git,
             enter,
-            lent,
-            found: Survey::default(),
+            reopened,
+            found: ScanResult::default(),
             pins,
             links,
             linked,
-            obeyed,
+            trusted,
             git,
             kept: 0,
             listed: 0,
@@ -319,7 +317,7 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
-            self.linked.push(Linked { identity: Identity::from(stat), kind });
+            self.linked.push(MultiLinkFile { identity: Identity::from(stat), kind });
         }
     }
 
@@ -342,18 +340,20 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
         walk::keep(&mut self.kept, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
         if dir.tree.writable {
-            self.found.held.extend(Held::new(dir, name)?);
+            self.found.held.extend(HeldName::new(dir, name)?);
         }
         Ok(())
     }
 }
 
-impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
+impl<E: From<WalkError>> Visitor for Scanner<'_, '_, E> {
     type Error = E;
 
-    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, E> {
-        // Nothing gets in there during the run: there is nothing to watch for.
-        if !self.lent.is_empty() && self.lent.covers(dir.tree.absolute(dir.path)?.as_bytes()) {
+    fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        // No process gets in there during the run, so it needs no watch.
+        if !self.reopened.is_empty()
+            && self.reopened.covers(dir.tree.absolute(dir.path)?.as_bytes())
+        {
             return Ok(Some(dir.node));
         }
         (self.enter)(names, dir).map(Some)
@@ -363,11 +363,11 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         &mut self,
         tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
             NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
-            // It can not be moved: a mount begins there.
+            // It can not be moved: it is a mount point.
             NameDecision::Protect(_) if look.opened_below && tree.is_dir() => {
                 return Ok(Some(Below::Carved));
             }
@@ -380,12 +380,12 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
 
     fn found(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, E> {
         let name = entry.name.to_bytes();
-        // Gone again: if it comes back, there is an event.
+        // It is gone again. If it comes back, there is an event.
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let path = dir.join(name)?;
@@ -413,8 +413,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
                     Ok(said) => {
-                        let held = Held::new(dir, entry.name)?;
-                        let through = |Held { parent, name, object }| Through {
+                        let held = HeldName::new(dir, entry.name)?;
+                        let through = |HeldName { parent, name, object }| GitLink {
                             dir: parent,
                             name,
                             object,
@@ -422,7 +422,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                         };
                         self.found.through.extend(held.map(through));
                     }
-                    Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or none
+                    Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or no link
                     Err(source) => return Err(dir.unseen(name, source).into()),
                 }
             }
@@ -433,7 +433,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.note_names(&stat, CoverKind::Mask);
                 Ok(Some(Below::Masked))
             }
-            // An exception inside: what is in it is locked piece by piece.
+            // It contains an exception: its entries are locked one by one.
             NameDecision::Protect(_)
                 if entry.look.opened_below && file_type == FileType::Directory =>
             {
@@ -444,24 +444,26 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
                 let whole = [&git::whole_path(dir)[..], b"/", name].concat();
-                let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
-                    Some(Role::Config) => git::obeyed_by(dir, entry.name),
-                    Some(Role::GitFile) => match git::obeyed_from(dir, entry.name) {
-                        // What git can not read it does not obey. In the trees it is looked at by
-                        // itself.
-                        Err(Unread { source: Errno::ACCESS, .. }) => Ok(Obeyed::default()),
-                        obeyed => obeyed,
+                let trusted = match names.git.role(&whole).filter(|_| dir.tree.writable) {
+                    Some(Role::Config) => git::trusted_paths_of_config(dir, entry.name),
+                    Some(Role::GitFile) => match git::trusted_paths_of_git_file(dir, entry.name) {
+                        // Git does not trust a file that it can not read. In the trees the file is
+                        // checked by itself.
+                        Err(UnreadableGitFile { source: Errno::ACCESS, .. }) => {
+                            Ok(TrustedPaths::default())
+                        }
+                        trusted => trusted,
                     },
-                    _ => Ok(Obeyed::default()),
+                    _ => Ok(TrustedPaths::default()),
                 };
-                self.obeyed.extend(obeyed.map_err(WalkError::from)?);
+                self.trusted.extend(trusted.map_err(WalkError::from)?);
                 Ok(Some(Below::Locked))
             }
             NameDecision::Link(_) => {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
-            NameDecision::Way if dir.tree.writable && dir.below != Below::Locked => {
+            NameDecision::OnPath if dir.tree.writable && dir.below != Below::Locked => {
                 self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
@@ -469,13 +471,13 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.put(dir, entry.name, &stat, CoverKind::Mask)?;
                 Ok(None)
             }
-            NameDecision::Way | NameDecision::Through | NameDecision::Free => Ok(None),
+            NameDecision::OnPath | NameDecision::Through | NameDecision::Free => Ok(None),
         }
     }
 
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, E> {
         let mut stat = dir.stat(name);
-        // The right to search the directory was taken away since it was opened.
+        // The right to search the directory was removed since it was opened.
         if let Err(Errno::ACCESS) = stat {
             let object = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0)
                 .map_err(|source| dir.unseen(name.to_bytes(), source))?;
@@ -503,7 +505,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         Ok(())
     }
 
-    /// One that is left out counts as new in the end.
+    /// A name that does not fit counts as new at the end.
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
         if let Ok(path) = dir.join(name.to_bytes())
             && walk::lists(&mut self.listed, &path)
@@ -512,9 +514,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
     }
 
-    /// A bare repository that was here before is the user's: it stays, and what git executes in it
-    /// is locked.
-    fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+    /// A bare repository of the start is the user's: it stays, and the files that git executes in
+    /// it are locked.
+    fn leave(&mut self, names: &mut NamePatterns, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());
@@ -522,8 +524,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         let object = Object::at(dir.fd, c"").map_err(|source| dir.unseen(b"", source))?;
         self.found.bare.push(object);
         let path = git::whole_path(dir);
-        // Patterns go by its path, so no directory above may be renamed either. Those of a `.git`
-        // go by its name.
+        // Patterns match its path, so no directory above may be renamed either. Those of a `.git`
+        // match its name.
         let ends = dir.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
         for end in ends
             .filter(|_| !names.git.is_covered(&path))
@@ -534,51 +536,50 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
         self.git.push(path);
         for name in [c"config", c"config.worktree"] {
-            self.obeyed.extend(git::obeyed_by(dir, name).map_err(WalkError::from)?);
+            self.trusted.extend(git::trusted_paths_of_config(dir, name).map_err(WalkError::from)?);
         }
         Ok(())
     }
 
-    /// A directory that can not be listed or searched is closed as a whole: a command that knows
-    /// names in it, or gives itself the rights, would open what no pattern was held against. What
-    /// its names lead to elsewhere still counts.
+    /// A directory that can not be listed or searched is closed as a whole. A command that knows
+    /// names in it, or restores its own rights, would open names that no pattern was matched
+    /// against. The targets of its links still count.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.lent.is_known(Identity::from(&stat)) {
+        if self.reopened.is_known(Identity::from(&stat)) {
             return Ok(false);
         }
         let mask = cover(tree.absolute(path)?, &stat, CoverKind::Mask)?;
-        Ok(self.lent.open(tree, object, &stat, mask).map_err(failed)?)
+        Ok(self.reopened.open(tree, object, &stat, mask).map_err(failed)?)
     }
 }
 
-/// The second walk, when it is needed: other names of the same files.
+/// The second walk, if it is needed: other names of the same files.
 struct OtherNames<'s, E> {
     /// Directories that the first walk has closed as a whole.
-    lent: &'s Lent,
+    reopened: &'s ReopenedDirs,
     linked: Vec<(u64, Identity, CoverKind)>,
     covers: Vec<Cover>,
-    locked: Vec<Held>,
+    locked: Vec<HeldName>,
     error: PhantomData<E>,
 }
 
 impl<'s, E: From<WalkError>> OtherNames<'s, E> {
-    fn new(linked: &[Linked], lent: &'s Lent) -> OtherNames<'s, E> {
-        // Of one file that is denied under one name and protected under another, the deny comes
-        // first.
-        let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
+    fn new(linked: &[MultiLinkFile], reopened: &'s ReopenedDirs) -> OtherNames<'s, E> {
+        // If a file is denied under one name and protected under another, the deny comes first.
+        let key = |linked: &MultiLinkFile| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
         linked.dedup_by_key(|(_, identity, _)| *identity);
-        OtherNames { lent, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
+        OtherNames { reopened, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
     }
 }
 
 impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     type Error = E;
 
-    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
+    fn enter(&mut self, _names: &NamePatterns, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
         Ok(Some(0))
     }
 
@@ -586,7 +587,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         &mut self,
         _tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, E> {
         let below = if look.opened_below { Below::Carved } else { Below::Locked };
         Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(below))
@@ -594,7 +595,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
 
     fn found(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, E> {
@@ -625,7 +626,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else {
             return Ok(());
         };
-        // What is locked as a whole, or only read, needs no lock of its own.
+        // A tree that is locked as a whole or read-only needs no further lock.
         let locked_already =
             dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
         if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {
@@ -634,7 +635,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let name = entry.name.to_bytes();
         self.covers.push(cover(dir.absolute(name)?, &stat, *kind)?);
         if *kind == CoverKind::Lock {
-            self.locked.extend(Held::new(dir, entry.name)?);
+            self.locked.extend(HeldName::new(dir, entry.name)?);
         }
         Ok(())
     }
@@ -642,7 +643,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.lent.is_known(Identity::from(&stat)) {
+        if self.reopened.is_known(Identity::from(&stat)) {
             Ok(false)
         } else {
             Err(failed(Errno::ACCESS).into())

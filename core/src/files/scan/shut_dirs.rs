@@ -1,9 +1,9 @@
-//! Directories that their owner has shut, opened for as long as the search takes.
+//! Directories that their owner has shut, opened during the scan.
 //!
-//! Such a directory is closed to the command as a whole. Its names still count: a symlink, another
-//! name of a file or a git configuration in it protects something elsewhere, and a command could
-//! take that protection away with one `chmod`. So the search gives the owner's rights back, looks,
-//! and takes them away again.
+//! Such a directory is closed to the command as a whole. Its names still count: a symlink, a hard
+//! link or a git configuration in it protects something elsewhere, and a command could remove that
+//! protection with one `chmod`. So the scan restores the owner's rights, searches, and removes them
+//! again.
 
 use std::os::fd::OwnedFd;
 
@@ -16,20 +16,19 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 
 #[derive(Default)]
-pub struct Lent {
-    shut: Vec<Shut>,
+pub struct ReopenedDirs {
+    shut: Vec<ShutDir>,
 }
 
-struct Shut {
+struct ShutDir {
     cover: Cover,
     object: Object,
-    /// What gives the mode back. None: the directory was left as it is.
+    /// Restores the mode. None: the directory was left as it is.
     opened: Option<(OwnedFd, Mode)>,
 }
 
-impl Lent {
-    /// Opens a directory of the same owner, and notes what is to be laid over it. False: it stays
-    /// shut.
+impl ReopenedDirs {
+    /// Opens a directory of the same owner, and notes its cover. False: it stays shut.
     pub fn open(
         &mut self,
         tree: &OpenTree,
@@ -41,7 +40,7 @@ impl Lent {
         let object = Object::at(dir, c"")?;
         let opened = if own && (tree.writable || tree.watched) { lend(dir, stat)? } else { None };
         let is_open = opened.is_some();
-        self.shut.push(Shut { cover, object, opened });
+        self.shut.push(ShutDir { cover, object, opened });
         Ok(is_open)
     }
 
@@ -49,15 +48,15 @@ impl Lent {
         self.shut.iter().any(|shut| shut.object.identity == identity)
     }
 
-    /// Does it lie in a directory that is closed as a whole?
+    /// Is the path inside a directory that is closed as a whole?
     fn holds(&self, path: &[u8]) -> bool {
-        let holds = |shut: &Shut| {
+        let holds = |shut: &ShutDir| {
             path.strip_prefix(shut.cover.path.as_bytes()).is_some_and(|rest| rest.starts_with(b"/"))
         };
         self.shut.iter().any(holds)
     }
 
-    /// Is it one of them, or does it lie in one?
+    /// Is the path one of them, or inside one?
     pub fn covers(&self, path: &[u8]) -> bool {
         self.holds(path) || self.shut.iter().any(|shut| shut.cover.path.as_bytes() == path)
     }
@@ -66,12 +65,12 @@ impl Lent {
         self.shut.is_empty()
     }
 
-    /// Takes the rights away again. What is to be laid over the directories, and which they are.
+    /// Removes the rights again. Returns the covers of the directories, and the directories.
     pub fn restore(mut self) -> Result<(Vec<Cover>, Vec<Object>), (Cover, Errno)> {
         let (mut covers, mut objects) = (Vec::new(), Vec::new());
-        // The innermost first: each is reached by its descriptor, but who looks meanwhile finds the
-        // order of before.
-        while let Some(Shut { cover, mut object, opened }) = self.shut.pop() {
+        // The innermost first. Each has a descriptor, but other processes should see the same order
+        // as before.
+        while let Some(ShutDir { cover, mut object, opened }) = self.shut.pop() {
             if let Some((dir, mode)) = opened {
                 match set_mode(&dir, mode).and_then(|()| Object::at(&dir, c"")) {
                     Ok(now) => object = now,
@@ -85,8 +84,8 @@ impl Lent {
     }
 }
 
-/// After an error the start ends, and says why. Modes go back as far as they can.
-impl Drop for Lent {
+/// After an error the start fails with a reason. Modes are restored as far as possible.
+impl Drop for ReopenedDirs {
     fn drop(&mut self) {
         for shut in self.shut.drain(..).rev() {
             if let Some((dir, mode)) = shut.opened {
@@ -96,7 +95,7 @@ impl Drop for Lent {
     }
 }
 
-/// None: the file system does not let the mode be changed, so no command has changed it either.
+/// None: the file system has no changeable modes, so no command has changed them either.
 fn lend(dir: &OwnedFd, stat: &Stat) -> Result<Option<(OwnedFd, Mode)>, Errno> {
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
     let kept = rustix::io::fcntl_dupfd_cloexec(dir, 0)?;

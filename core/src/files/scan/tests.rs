@@ -1,22 +1,28 @@
-//! Trees on disk, and what a survey of them puts where.
+//! Trees on disk, and the covers that a scan returns.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
 use crate::files::scan::*;
-use crate::files::test_tree::{self, DENIED, PROTECTED, Scene, absolute};
-use crate::files::tree_roots::Tree;
+use crate::files::test_tree::{self, DENIED, PROTECTED, TestTree, absolute};
+use crate::files::tree_roots::GrantedTree;
 
-fn seen(names: &mut Names, trees: &[Tree], left_out: &[AbsPath]) -> Result<Survey, WalkError> {
-    let ground = TreeRoots::open(trees, left_out)?;
-    survey(names, &ground, &mut Walker::default(), &[], &mut |_: &Names, _: &Dir<'_>| Ok(0))
+fn seen(
+    names: &mut NamePatterns,
+    trees: &[GrantedTree],
+    left_out: &[AbsPath],
+) -> Result<ScanResult, WalkError> {
+    let roots = TreeRoots::open(trees, left_out)?;
+    scan_trees(names, &roots, &mut Walker::default(), &[], &mut |_: &NamePatterns, _: &Dir<'_>| {
+        Ok(0)
+    })
 }
 
 /// "kind path" for each cover.
-fn covers(scene: &Scene, names: &mut Names, trees: &[Tree]) -> Vec<String> {
-    let survey = seen(names, trees, &[]).unwrap();
-    survey
+fn covers(scene: &TestTree, names: &mut NamePatterns, trees: &[GrantedTree]) -> Vec<String> {
+    let scan_trees = seen(names, trees, &[]).unwrap();
+    scan_trees
         .covers
         .iter()
         .map(|cover| format!("{:?} {}", cover.kind, scene.relative(&cover.path)))
@@ -25,7 +31,7 @@ fn covers(scene: &Scene, names: &mut Names, trees: &[Tree]) -> Vec<String> {
 
 #[test]
 fn denied_names_are_masked_and_protected_ones_locked_where_they_can_be_written() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for file in [
         "w/.env",
         "w/a/b/.env",
@@ -56,8 +62,8 @@ fn denied_names_are_masked_and_protected_ones_locked_where_they_can_be_written()
 }
 
 #[test]
-fn the_directories_that_a_match_rests_on_are_pinned() {
-    let scene = Scene::new();
+fn the_directories_that_a_match_depends_on_are_pinned() {
+    let scene = TestTree::new();
     scene.file("w/sub/.git/config");
     scene.file("w/sub/.git/modules/m/config");
     scene.file("w/a/b/secret");
@@ -75,13 +81,13 @@ fn the_directories_that_a_match_rests_on_are_pinned() {
             "Lock w/sub/.git/modules/m/config",
         ]
     );
-    // Read-only as a whole, nothing can be renamed there.
+    // In a read-only tree nothing can be renamed.
     assert_eq!(covers(&scene, &mut names, &[scene.tree("w", false)]), ["Mask w/a/b/secret"]);
 }
 
 #[test]
-fn what_is_opened_is_left_free_and_the_rest_locked_piece_by_piece() {
-    let scene = Scene::new();
+fn exceptions_stay_free_and_other_entries_are_locked() {
+    let scene = TestTree::new();
     for file in [
         "w/.claude/settings.json",
         "w/.claude/worktrees/x/.claude/y",
@@ -108,8 +114,8 @@ fn what_is_opened_is_left_free_and_the_rest_locked_piece_by_piece() {
 }
 
 #[test]
-fn a_link_at_a_name_covers_what_it_leads_to() {
-    let scene = Scene::new();
+fn the_target_of_a_link_at_a_name_is_covered() {
+    let scene = TestTree::new();
     scene.file("w/shared/secret");
     scene.file("w/hooks/pre-commit");
     scene.file("w/shared/fish/config.fish");
@@ -138,14 +144,14 @@ fn a_link_at_a_name_covers_what_it_leads_to() {
             "Lock w/way",
         ]
     );
-    // A link to nothing: what is made there later is protected.
+    // A dangling link: an object that is made at its target later is protected.
     let start = names.start(scene.path("w/gone").as_os_str().as_encoded_bytes(), true);
     assert!(start.look.protect.is_some());
 }
 
 #[test]
 fn links_in_a_circle_end() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.link("w/.config", ".");
     scene.link("w/a/.env", ".env");
     scene.link("w/fish", ".config/fish");
@@ -158,7 +164,7 @@ fn links_in_a_circle_end() {
 
 #[test]
 fn every_name_of_a_file_is_covered() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let env = scene.file("w/.env");
     fs::hard_link(&env, scene.path("w/notes.txt")).unwrap();
     scene.dir("r");
@@ -192,15 +198,16 @@ fn every_name_of_a_file_is_covered() {
 
 #[test]
 fn other_names_of_a_file_that_is_closed_elsewhere_are_masked() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let key = scene.file("home/id_ed25519");
     scene.file("w/plain");
     fs::hard_link(&key, scene.path("w/innocent")).unwrap();
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
+    let roots = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
     let closed = [Identity::from(&rustix::fs::stat(&key).unwrap())];
-    let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
-    let found = survey(&mut names, &ground, &mut Walker::default(), &closed, &mut enter).unwrap();
+    let mut enter = |_: &NamePatterns, _: &Dir<'_>| Ok::<u32, WalkError>(0);
+    let found =
+        scan_trees(&mut names, &roots, &mut Walker::default(), &closed, &mut enter).unwrap();
     assert_eq!(
         found.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
         ["w/innocent"]
@@ -209,7 +216,7 @@ fn other_names_of_a_file_that_is_closed_elsewhere_are_masked() {
 
 #[test]
 fn sockets_and_git_files_are_covered() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.dir("r");
     let _sockets = ["w", "r"].map(|dir| UnixListener::bind(scene.dir(dir).join("s")).unwrap());
     fs::write(scene.file("w/tree/.git"), "gitdir: /elsewhere").unwrap();
@@ -236,36 +243,36 @@ fn sockets_and_git_files_are_covered() {
 }
 
 #[test]
-fn a_tree_ends_where_another_begins_and_what_is_left_out_is_not_walked() {
-    let scene = Scene::new();
+fn a_tree_ends_at_another_tree_and_at_left_out_paths() {
+    let scene = TestTree::new();
     for file in ["w/.envrc", "w/inner/.envrc", "w/closed/.envrc", "w/closed/deep/.envrc"] {
         scene.file(file);
     }
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let trees = [scene.tree("w", true), scene.tree("w/inner", false)];
-    let survey = seen(&mut names, &trees, &[absolute(&scene.path("w/closed"))]).unwrap();
+    let scan_trees = seen(&mut names, &trees, &[absolute(&scene.path("w/closed"))]).unwrap();
     assert_eq!(
-        survey.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
+        scan_trees.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(),
         ["w/.envrc"]
     );
 }
 
 #[test]
-fn a_tree_may_be_one_file_or_lie_in_a_denied_place() {
-    let scene = Scene::new();
+fn a_tree_may_be_one_file_or_inside_a_denied_path() {
+    let scene = TestTree::new();
     let file = absolute(&scene.file("one/.npmrc"));
     let secret = scene.file("keys.key/w/x");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let trees = [
-        Tree { path: file, writable: true, watched: true },
-        Tree { path: absolute(secret.parent().unwrap()), writable: true, watched: true },
+        GrantedTree { path: file, writable: true, watched: true },
+        GrantedTree { path: absolute(secret.parent().unwrap()), writable: true, watched: true },
     ];
     assert_eq!(covers(&scene, &mut names, &trees), ["Mask keys.key/w", "Lock one/.npmrc"]);
 }
 
 #[test]
-fn a_grant_below_a_protected_name_is_meant() {
-    let scene = Scene::new();
+fn a_grant_below_a_protected_name_stays_writable() {
+    let scene = TestTree::new();
     scene.file("w/.claude/worktrees/x/.vscode/tasks.json");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let trees = [scene.tree("w/.claude/worktrees/x", true)];
@@ -273,9 +280,9 @@ fn a_grant_below_a_protected_name_is_meant() {
 }
 
 #[test]
-fn names_may_hold_any_bytes_and_lie_deeper_than_there_are_descriptors() {
+fn names_may_have_any_bytes_and_be_deeper_than_the_descriptor_limit() {
     use std::os::unix::ffi::OsStrExt as _;
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let odd = std::ffi::OsStr::from_bytes(b"w/\xff\nodd/.env");
     scene.file(odd);
     let depth = 1500;
@@ -290,8 +297,8 @@ fn names_may_hold_any_bytes_and_lie_deeper_than_there_are_descriptors() {
     let flags = OFlags::CREATE | OFlags::WRONLY;
     rustix::fs::openat(&at, c".env", flags, rustix::fs::Mode::RUSR).unwrap();
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
-    let found: Vec<&[u8]> = survey.covers.iter().map(|cover| cover.path.as_bytes()).collect();
+    let scan_trees = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+    let found: Vec<&[u8]> = scan_trees.covers.iter().map(|cover| cover.path.as_bytes()).collect();
     assert_eq!(
         found,
         [path.join(".env").as_os_str().as_bytes(), scene.path(odd).as_os_str().as_bytes()]
@@ -301,7 +308,7 @@ fn names_may_hold_any_bytes_and_lie_deeper_than_there_are_descriptors() {
 #[test]
 fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
     test_tree::become_ordinary();
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.file("w/shut/.env");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     for mode in [0o300, 0o600, 0o400, 0o100, 0o000] {
@@ -311,10 +318,10 @@ fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
             ["Mask w/shut"],
             "{mode:o}"
         );
-        let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+        let scan_trees = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
         let path = absolute(&scene.path("w/shut"));
         assert_eq!(
-            survey.shut,
+            scan_trees.shut,
             [Object::at(rustix::fs::CWD, &path.as_c_str()).unwrap()],
             "{mode:o}"
         );
@@ -324,9 +331,9 @@ fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
 }
 
 #[test]
-fn a_link_into_a_directory_that_can_not_be_searched_leads_to_what_is_closed() {
+fn a_link_into_a_shut_directory_leads_to_a_closed_path() {
     test_tree::become_ordinary();
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.file("w/conf/settings");
     scene.link("w/.env", "conf/settings");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
@@ -343,7 +350,7 @@ fn a_link_into_a_directory_that_can_not_be_searched_leads_to_what_is_closed() {
 }
 
 /// Makes a chain of directories, with `name` as a directory in each.
-fn chain(scene: &Scene, depth: usize, name: Option<&str>) -> OwnedFd {
+fn chain(scene: &TestTree, depth: usize, name: Option<&str>) -> OwnedFd {
     let mode = rustix::fs::Mode::RWXU;
     let mut at = rustix::fs::open(scene.dir("w"), OFlags::PATH, mode).unwrap();
     for _ in 0..depth {
@@ -357,10 +364,9 @@ fn chain(scene: &Scene, depth: usize, name: Option<&str>) -> OwnedFd {
 }
 
 #[test]
-fn a_walk_comes_back_to_levels_that_it_had_to_close() {
-    let scene = Scene::new();
-    // `x` has a directory in each level, before and behind the next level in whatever order they
-    // are listed.
+fn a_walk_opens_closed_levels_again() {
+    let scene = TestTree::new();
+    // `x` has a directory in each level, before and after the next level in any listing order.
     chain(&scene, 300, Some("x"));
     let mut path = scene.path("w");
     for _ in 0..300 {
@@ -371,17 +377,17 @@ fn a_walk_comes_back_to_levels_that_it_had_to_close() {
         path.push("d");
     }
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
-    assert_eq!(survey.covers.len(), 600);
+    let scan_trees = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+    assert_eq!(scan_trees.covers.len(), 600);
 }
 
 #[test]
-fn a_tree_deeper_than_the_bound_is_an_error_and_one_as_deep_as_a_path_can_be_is_none() {
-    let scene = Scene::new();
+fn a_tree_deeper_than_the_limit_is_an_error() {
+    let scene = TestTree::new();
     chain(&scene, 2048, None);
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     assert!(seen(&mut names, &[scene.tree("w", true)], &[]).unwrap().covers.is_empty());
-    let other = Scene::new();
+    let other = TestTree::new();
     chain(&other, walk::MAX_DEPTH + 1, None);
     let error = seen(&mut names, &[other.tree("w", true)], &[]).unwrap_err();
     assert!(matches!(&error, WalkError::Deep { path } if path.as_bytes().len() < 1000), "{error}");
@@ -393,23 +399,26 @@ fn a_tree_deeper_than_the_bound_is_an_error_and_one_as_deep_as_a_path_can_be_is_
 }
 
 #[test]
-fn a_walk_that_is_interrupted_is_not_taken_for_a_whole_one() {
-    let scene = Scene::new();
+fn an_interrupted_walk_is_an_error() {
+    let scene = TestTree::new();
     scene.file("w/a/.env");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
+    let roots = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
     let mut walker = Walker::default();
     walker.is_interrupted = Some(|| true);
-    let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
-    let outcome = survey(&mut names, &ground, &mut walker, &[], &mut enter);
+    let mut enter = |_: &NamePatterns, _: &Dir<'_>| Ok::<u32, WalkError>(0);
+    let outcome = scan_trees(&mut names, &roots, &mut walker, &[], &mut enter);
     assert!(matches!(outcome, Err(WalkError::Interrupted)));
     walker.is_interrupted = Some(|| false);
-    assert_eq!(survey(&mut names, &ground, &mut walker, &[], &mut enter).unwrap().covers.len(), 1);
+    assert_eq!(
+        scan_trees(&mut names, &roots, &mut walker, &[], &mut enter).unwrap().covers.len(),
+        1
+    );
 }
 
 #[test]
-fn a_link_that_can_not_be_followed_is_an_error_and_one_that_leads_nowhere_is_none() {
-    let scene = Scene::new();
+fn a_link_error_is_reported_and_a_dangling_link_is_no_error() {
+    let scene = TestTree::new();
     scene.link("w/.env", "x".repeat(300));
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     let error = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap_err();
@@ -421,28 +430,27 @@ fn a_link_that_can_not_be_followed_is_an_error_and_one_that_leads_nowhere_is_non
 
 #[test]
 fn a_root_that_is_a_link_or_missing_is_an_error() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.dir("real");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
     for path in [scene.link("link", "real"), scene.path("none"), scene.path("link/below")] {
-        let tree = Tree { path: absolute(&path), writable: true, watched: true };
+        let tree = GrantedTree { path: absolute(&path), writable: true, watched: true };
         assert!(matches!(seen(&mut names, &[tree], &[]), Err(WalkError::Root { .. })));
     }
 }
 
-/// Prints what a survey costs, in time of the processor; `cargo test --release -- --ignored
-/// --nocapture costs`.
+/// Prints the CPU time of a scan; `cargo test --release -- --ignored --nocapture costs`.
 #[test]
 #[ignore = "a measurement"]
 fn costs_of_8000_files_in_800_directories() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for dir in 0..800 {
         for file in 0..10 {
             scene.file(format!("w/d{}/s{}/module_{file}.py", dir / 20, dir % 20));
         }
     }
     scene.file("w/.git/config");
-    // As a plan has them: below the workspace, with exceptions below the directories of packages.
+    // As in a plan: below the workspace, with exceptions below package directories.
     let w = scene.path("w");
     let below = |name: &str| format!("{}/**/{name}", w.display());
     let protect: Vec<String> = (0..200).map(|n| below(&format!(".protected-{n}"))).collect();
@@ -477,9 +485,9 @@ fn costs_of_8000_files_in_800_directories() {
             rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::NONBLOCK).unwrap();
         let started = test_tree::cpu_us();
         let mut names = test_tree::names(&deny, &protect, &opened);
-        let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
-        survey(&mut names, &ground, &mut Walker::default(), &[], &mut |_: &Names,
-                                                                       dir: &Dir<'_>|
+        let roots = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
+        scan_trees(&mut names, &roots, &mut Walker::default(), &[], &mut |_: &NamePatterns,
+                                                                          dir: &Dir<'_>|
          -> Result<
             u32,
             WalkError,

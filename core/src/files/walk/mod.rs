@@ -1,19 +1,17 @@
-//! Trees, listed by descriptor.
+//! Walks trees by descriptor.
 //!
-//! A walk holds one open directory for each level of the path that it is on, and opens a child from
-//! its parent by one name and through no symlink. So whatever happens to names meanwhile, nothing
-//! outside is ever listed, memory grows with the depth and with the names that wait, and time with
-//! the entries. A tree may be deeper than a process may have files: the levels nearest the root are
-//! closed then, and opened again by `..` on the way back. Entries are told by the type that the
-//! listing gives; only what matches is looked at closer, by the [`Visitor`].
+//! A walk has one open directory for each level of its current path, and opens a child from its
+//! parent by one name and through no symlink. So nothing outside is ever listed, whatever happens
+//! to names meanwhile. Memory grows with the depth and the pending names, and time with the
+//! entries. A tree may be deeper than the limit of open files: then the levels nearest the root are
+//! closed, and opened again by `..` on the way back. The type of an entry comes from the listing.
+//! Only a matching entry is examined further, by the [`Visitor`].
 //!
-//! Only ENOENT means that a name is not there. A name that has become something else is looked at
-//! afresh. A directory without the right to list or to search it is the visitor's to decide on, and
-//! every other error ends the walk, or is remembered by the visitor: nothing is left out in
-//! silence.
+//! Only ENOENT means that a name does not exist. A name that has become another object is examined
+//! again. The visitor decides about a directory without the right to list or search it. Every other
+//! error ends the walk, or the visitor stores it: nothing is left out silently.
 //!
-//! A tree ends where another one begins. Mounts are walked through, as they are part of what a
-//! grant shows.
+//! A tree ends where another one begins. Mounts are walked through, because a grant shows them.
 
 mod walker;
 
@@ -25,8 +23,8 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use super::git::{self, Unread};
-use super::patterns::{Look, Names, NamesError, StateId, StemId};
+use super::git::{self, UnreadableGitFile};
+use super::patterns::{NameMatch, NamePatterns, NamePatternsError, PrefixId, StateId};
 use super::tree_roots::OpenTree;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -35,8 +33,8 @@ pub use walker::{Walker, searchable, shown};
 
 /// No tree is searched deeper: a path of PATH_MAX bytes has half as many names.
 pub const MAX_DEPTH: usize = 4096;
-/// A name that appears during a run is looked at within this time, or the run ends.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
+/// A new name is handled within this time, or the run ends.
+pub const MAX_NAME_DELAY: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
@@ -54,14 +52,14 @@ pub enum WalkError {
     Moved { path: AbsPath },
     #[error(
         "{path} and other directories of settings and secrets hold more than {} directories: links in them can not be followed",
-        crate::files::linked_dirs::MOST_DIRECTORIES
+        crate::files::linked_dirs::MAX_LINKED_DIRS
     )]
     Crowded { path: AbsPath },
     #[error("there is not enough memory for the names that are searched")]
     Memory,
-    #[error("the paths of the names that were found take more than {} MB", MOST_KEPT >> 20)]
+    #[error("the paths of the names that were found take more than {} MB", MAX_FOUND_PATHS_BYTES >> 20)]
     TooMuch,
-    #[error("names appear faster than they can be searched: the oldest waited for {} s", LONGEST_WAIT.as_secs())]
+    #[error("names appear faster than they can be searched: the oldest waited for {} s", MAX_NAME_DELAY.as_secs())]
     Behind,
     #[error("symlinks at protected names lead to one another without end ({path})")]
     Links { path: AbsPath },
@@ -72,13 +70,13 @@ pub enum WalkError {
     #[error("{path}, made during the run, can not be taken away: {source}")]
     Left { path: AbsPath, source: Errno },
     #[error(transparent)]
-    Names(#[from] NamesError),
+    Names(#[from] NamePatternsError),
     #[error("a name that was found is none: {0}")]
     Path(#[from] crate::plan::wire::bytes::TextError),
 }
 
-impl From<Unread> for WalkError {
-    fn from(Unread { path, source }: Unread) -> WalkError {
+impl From<UnreadableGitFile> for WalkError {
+    fn from(UnreadableGitFile { path, source }: UnreadableGitFile) -> WalkError {
         match Text::from_bytes(path).and_then(AbsPath::new) {
             Ok(path) => WalkError::Git { path, source },
             Err(error) => WalkError::Path(error),
@@ -120,46 +118,45 @@ impl From<TryReserveError> for WalkError {
     }
 }
 
-/// What the paths of names that were found may take, all together. A path may be much longer than
-/// PATH_MAX.
-const MOST_KEPT: usize = 64 << 20;
+/// The memory for the paths of all found names. A path may be much longer than PATH_MAX.
+const MAX_FOUND_PATHS_BYTES: usize = 64 << 20;
 
-/// Adds a path to those that are kept for information only. False: there are too many, and this one
-/// is not.
+/// Counts a path that is stored for information only. False: there are too many, and this one is
+/// dropped.
 pub fn lists(listed: &mut usize, path: &[u8]) -> bool {
-    let fits = path.len() <= MOST_KEPT.saturating_sub(*listed);
+    let fits = path.len() <= MAX_FOUND_PATHS_BYTES.saturating_sub(*listed);
     *listed += if fits { path.len() } else { 0 };
     fits
 }
 
-/// Adds a path to those that are kept.
+/// Counts a path that is stored.
 pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
     *kept += path.len();
-    if *kept > MOST_KEPT { Err(WalkError::TooMuch) } else { Ok(()) }
+    if *kept > MAX_FOUND_PATHS_BYTES { Err(WalkError::TooMuch) } else { Ok(()) }
 }
 
-/// What the rules say of an entry.
+/// The decision on an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameDecision {
-    /// The rule that says so, if it was a pattern.
-    Deny(Option<StemId>),
-    Protect(Option<StemId>),
-    /// A symlink on the way to something denied or protected.
-    Link(Option<StemId>),
+    /// The pattern that matched, if it was one.
+    Deny(Option<PrefixId>),
+    Protect(Option<PrefixId>),
+    /// A symlink that leads to a denied or protected path.
+    Link(Option<PrefixId>),
     /// A symlink that patterns go through.
-    Way,
-    /// A symlink that others go through who know nothing of it: git, which writes to names in its
-    /// own directory, and whoever reads what is locked.
+    OnPath,
+    /// A symlink that other programs follow unaware: git, which writes to names in its own
+    /// directory, and readers of locked directories.
     Through,
     Socket,
     Free,
 }
 
-/// How what lies in a directory is to be seen.
+/// How the entries of a directory are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
     Plain,
-    /// Protected, all but what is opened.
+    /// Protected, with exceptions.
     Carved,
     /// Read-only as a whole: only denies count.
     Locked,
@@ -170,7 +167,7 @@ pub enum Below {
 /// A directory, open.
 pub struct Dir<'a> {
     pub tree: &'a OpenTree,
-    /// Which of the ground's trees that is.
+    /// The index of the tree.
     pub tree_index: usize,
     pub fd: BorrowedFd<'a>,
     /// Relative to the tree; empty for its root.
@@ -179,9 +176,9 @@ pub struct Dir<'a> {
     pub state: StateId,
     pub below: Below,
     pub folding: bool,
-    /// Do the numbers of the listing say which files are one?
+    /// Do the inode numbers of the listing agree with stat(2)?
     pub numbers_agree: bool,
-    /// What the visitor gave the directory above, then what it gives this one.
+    /// The visitor's number for the directory above, then for this one.
     pub node: u32,
 }
 
@@ -202,7 +199,7 @@ impl Dir<'_> {
         self.tree.absolute(&self.join(name)?)
     }
 
-    /// An entry that can not be looked at.
+    /// The error for an entry that can not be examined.
     pub fn unseen(&self, name: &[u8], source: Errno) -> WalkError {
         match self.join(name) {
             Ok(path) => WalkError::Look { path: shown(self.tree, &path), source },
@@ -210,8 +207,8 @@ impl Dir<'_> {
         }
     }
 
-    /// Does it belong to a repository, of whatever work tree?
-    pub fn is_in_git(&self, names: &Names) -> bool {
+    /// Is it inside a git directory?
+    pub fn is_in_git(&self, names: &NamePatterns) -> bool {
         names.guards_git && names.git.holds(&git::whole_path(self), self.folding)
     }
 
@@ -229,13 +226,13 @@ impl Dir<'_> {
 pub struct Entry<'a> {
     pub name: &'a CStr,
     pub file_type: FileType,
-    /// As the listing has it; 0 when nobody listed.
+    /// From the listing; 0 if there was none.
     pub inode: u64,
     pub verdict: NameDecision,
-    pub look: Look,
+    pub look: NameMatch,
 }
 
-/// The names that make a directory one of git's, when they come together.
+/// The names that together make a directory a git directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GitParts {
     pub head: bool,
@@ -256,37 +253,37 @@ impl GitParts {
         }
     }
 
-    /// Git takes such a directory for a repository (setup.c, is_git_directory).
+    /// Does git treat such a directory as a repository (setup.c, is_git_directory)?
     pub fn make_a_repository(self) -> bool {
         self.head && (self.commondir || (self.objects && self.refs))
     }
 }
 
-/// What is done with what a walk comes by.
+/// Handles the entries of a walk.
 pub trait Visitor {
     type Error: From<WalkError>;
 
-    /// A directory was opened and is not listed yet. None: it is not to be.
-    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
+    /// A directory was opened and is not listed yet. None: do not list it.
+    fn enter(&mut self, names: &NamePatterns, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
 
-    /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
+    /// The root of a tree, or the file that is the whole tree, has a decision. None: do not walk
+    /// it.
     fn root(
         &mut self,
         tree: &OpenTree,
         verdict: NameDecision,
-        look: Look,
+        look: NameMatch,
     ) -> Result<Option<Below>, Self::Error>;
 
-    /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is
-    /// walked.
+    /// An entry with a decision. None: do not walk it. Otherwise it is walked if it is a directory.
     fn found(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
     ) -> Result<Option<Below>, Self::Error>;
 
-    /// Looks at an entry. None: it is not there.
+    /// Examines an entry. None: it does not exist.
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, Self::Error> {
         match dir.stat(name) {
             Ok(stat) => Ok(Some(stat)),
@@ -295,7 +292,7 @@ pub trait Visitor {
         }
     }
 
-    /// Every regular file without a verdict, where they are asked for.
+    /// Called for every regular file without a decision, if `wants_files`.
     fn file(&mut self, _dir: &Dir<'_>, _entry: &Entry<'_>) -> Result<(), Self::Error> {
         Ok(())
     }
@@ -304,31 +301,31 @@ pub trait Visitor {
         false
     }
 
-    /// A file or a link that is flagged and has no verdict.
+    /// A flagged file or link without a decision.
     fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) {}
 
     /// All entries were seen.
     fn leave(
         &mut self,
-        _names: &mut Names,
+        _names: &mut NamePatterns,
         _dir: &Dir<'_>,
         _parts: GitParts,
     ) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor
-    /// has given the rights back.
+    /// A directory can not be listed, or not be searched. It is open with O_PATH. True: the visitor
+    /// has restored the rights.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd)
     -> Result<bool, Self::Error>;
 
-    /// The visitor itself came upon an error, at one entry or one directory. Ok: the walk goes on
-    /// with the rest.
+    /// The visitor itself had an error, at one entry or one directory. Ok: the walk continues with
+    /// the rest.
     fn goes_on(&mut self, error: Self::Error) -> Result<(), Self::Error> {
         Err(error)
     }
 
-    /// A part of the tree can not be walked. Ok: the walk goes on with the rest.
+    /// A part of the tree can not be walked. Ok: the walk continues with the rest.
     fn failed(&mut self, error: WalkError) -> Result<(), Self::Error> {
         Err(error.into())
     }
@@ -339,11 +336,11 @@ fn is_last(path: &[u8], name: &[u8]) -> bool {
 }
 
 fn verdict(
-    names: &Names,
+    names: &NamePatterns,
     dir: &Dir<'_>,
     name: &[u8],
     file_type: FileType,
-    look: Look,
+    look: NameMatch,
 ) -> NameDecision {
     if dir.below == Below::Masked {
         return NameDecision::Free;
@@ -354,44 +351,44 @@ fn verdict(
     verdict_without_denial(names, dir, name, file_type, look)
 }
 
-/// What the rules say of an entry as if no rule denied it.
+/// The decision on an entry as if no rule denied it.
 pub fn verdict_without_denial(
-    names: &Names,
+    names: &NamePatterns,
     dir: &Dir<'_>,
     name: &[u8],
     file_type: FileType,
-    look: Look,
+    look: NameMatch,
 ) -> NameDecision {
     let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
-        // Of a git directory parts are protected; as a whole it has to stay writable. So has the
-        // directory .jj/repo: a file of that name leads jj to another repository.
+        // Parts of a git directory are protected, but as a whole it has to stay writable. So has
+        // the directory .jj/repo: a file of that name leads jj to another repository.
         let jj = || name.eq_ignore_ascii_case(b"repo") && is_last(dir.path, b".jj");
         let git = file_type == FileType::Directory && (names.is_git(name, dir.folding) || jj());
         let branch = || names.git.is_branch(&[&git::whole_path(dir)[..], b"/", name].concat());
         if (look.protect.is_some() && !git && !branch()) || dir.below == Below::Carved {
             return NameDecision::Protect(look.protect);
         }
-        // The directory is split by patterns; a file or a link in its place leads git elsewhere as
-        // a whole (G8, G9).
+        // Patterns protect parts of the directory. A file or a link in its place leads git
+        // elsewhere as a whole (G8, G9).
         if names.guards_git && file_type != FileType::Directory && names.is_git(name, dir.folding) {
             return NameDecision::Protect(None);
         }
         if link && look.way_to_protected {
-            return NameDecision::Way;
+            return NameDecision::OnPath;
         }
         if link && look.link.is_some() {
             return NameDecision::Link(look.link);
         }
     }
     match file_type {
-        FileType::Symlink if look.way_to_denied => NameDecision::Way,
+        FileType::Symlink if look.way_to_denied => NameDecision::OnPath,
         FileType::Symlink
             if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) =>
         {
             NameDecision::Through
         }
-        // A connection needs no right to write: a socket is a way out wherever it can be seen.
+        // A connection needs no right to write: every visible socket leads out.
         FileType::Socket => NameDecision::Socket,
         _ => NameDecision::Free,
     }

@@ -1,4 +1,4 @@
-//! The walk itself: levels, and the names that wait in each.
+//! The walk itself: levels, and the pending names in each.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -8,7 +8,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, verdict};
-use crate::files::patterns::{Names, StateId};
+use crate::files::patterns::{NamePatterns, StateId};
 use crate::files::symlink;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::kernel::filesystem::Volume;
@@ -16,24 +16,33 @@ use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
-const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
+const LIST_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
 
 /// For a directory whose children are opened, and which is not listed.
-const PATH: OFlags =
+const PATH_FLAGS: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A directory that waits to be listed: a name in the directory that is on top of the levels.
-struct Waiting {
-    /// Where its name begins among the names that wait. It ends with a NUL, and is the last one
-    /// there.
+/// A directory that waits to be listed: a name in the directory of the top level.
+struct PendingDir {
+    /// The start of its name in the buffer of pending names. It ends with a NUL, and is the last
+    /// one there.
     name: usize,
     state: StateId,
     below: Below,
 }
 
-/// A directory on the path that the walk is on. It was listed; some of its children may wait.
-struct Level {
-    /// None: there are too many.
+/// The directory that is listed next.
+struct NextDir<'n> {
+    /// The level that has it. None: it is the root of the tree.
+    parent: Option<usize>,
+    name: &'n CStr,
+    state: StateId,
+    below: Below,
+}
+
+/// A directory on the current path. It was listed; some of its children may be pending.
+struct WalkLevel {
+    /// None: it is closed, because too many are open.
     fd: Option<OwnedFd>,
     identity: Identity,
     state: StateId,
@@ -41,13 +50,13 @@ struct Level {
     folding: bool,
     numbers_agree: bool,
     node: u32,
-    /// How much of the path is its own.
+    /// The length of its path.
     path: usize,
-    /// Its first child among those that wait.
+    /// Its first pending child.
     first: usize,
 }
 
-impl Level {
+impl WalkLevel {
     fn dir<'a>(
         &self,
         tree: &'a OpenTree,
@@ -55,7 +64,7 @@ impl Level {
         fd: BorrowedFd<'a>,
         path: &'a [u8],
     ) -> Dir<'a> {
-        let Level { identity, state, below, folding, numbers_agree, node, .. } = *self;
+        let WalkLevel { identity, state, below, folding, numbers_agree, node, .. } = *self;
         Dir {
             tree,
             tree_index,
@@ -71,47 +80,46 @@ impl Level {
     }
 }
 
-/// The memory that walks use again and again.
+/// The memory that walks reuse.
 #[derive(Default)]
 pub struct Walker {
-    levels: Vec<Level>,
-    waiting: Vec<Waiting>,
+    levels: Vec<WalkLevel>,
+    pending: Vec<PendingDir>,
     names: Vec<u8>,
     path: Vec<u8>,
     listing: Vec<u8>,
     volume: Option<Volume>,
-    /// How deep the first level lies.
+    /// The depth of the first level.
     base: usize,
-    /// Names that were something else when they were opened.
+    /// Names that were another object when they were opened.
     changed: usize,
-    /// Says whether a signal asks the walk to stop.
+    /// Has a signal asked the walk to stop?
     pub is_interrupted: Option<fn() -> bool>,
-    /// A walk does not go on for longer.
+    /// A walk ends at this time.
     pub deadline: Option<Instant>,
 }
 
-const LISTING: usize = 32 * 1024;
-/// In one directory.
-const MOST_STALE: usize = 100_000;
-/// In one walk.
-const MOST_CHANGED: usize = 10_000;
-/// Levels whose descriptors are held.
-const MOST_OPEN: usize = 64;
-/// The walk asks whether it has to stop at every directory, and after so many entries of one.
-const ENTRIES: usize = 1024;
+const LISTING_BUFFER_BYTES: usize = 32 * 1024;
+/// Stale entries in one directory.
+const MAX_STALE_ENTRIES: usize = 100_000;
+/// Changed names in one walk.
+const MAX_CHANGED_NAMES: usize = 10_000;
+/// Levels whose descriptors are open.
+const MAX_OPEN_LEVELS: usize = 64;
+/// The walk checks whether it has to stop at every directory, and after so many entries of one.
+const ENTRIES_PER_CHECK: usize = 1024;
 
 impl Walker {
     /// Walks a whole tree.
     pub fn tree<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         index: usize,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
-        let tree = &ground.trees[index];
-        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read
-        // may be the system's.
+        let tree = &roots.trees[index];
+        // The user requested only writable trees and copies. A read-only tree may be the system's.
         let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
         let look = start.look;
         let verdict = match () {
@@ -126,8 +134,9 @@ impl Walker {
         let Some(below) = below.filter(|_| tree.is_dir()) else { return Ok(()) };
         self.path.clear();
         self.base = 0;
-        let outcome = self.list(names, ground, index, None, c"", look.next, below, visitor);
-        let outcome = outcome.and_then(|()| self.run(names, ground, index, visitor));
+        let next = NextDir { parent: None, name: c"", state: look.next, below };
+        let outcome = self.list(names, roots, index, next, visitor);
+        let outcome = outcome.and_then(|()| self.run(names, roots, index, visitor));
         self.rest();
         outcome
     }
@@ -135,8 +144,8 @@ impl Walker {
     /// Judges one entry of an open directory, and walks what is below it.
     pub fn entry<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         dir: &Dir<'_>,
         name: &CStr,
         file_type: FileType,
@@ -144,7 +153,7 @@ impl Walker {
     ) -> Result<(), V::Error> {
         self.path.clear();
         let outcome = self.consider(names, dir, name, file_type, 0, visitor).and_then(|()| {
-            if self.waiting.is_empty() {
+            if self.pending.is_empty() {
                 return Ok(());
             }
             let fd = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0)
@@ -154,7 +163,7 @@ impl Walker {
             self.base = self.path.iter().filter(|byte| **byte == b'/').count();
             let Dir { identity, state, below, folding, numbers_agree, node, .. } = *dir;
             let path = self.path.len();
-            let level = Level {
+            let level = WalkLevel {
                 fd: Some(fd),
                 identity,
                 state,
@@ -166,24 +175,24 @@ impl Walker {
                 first: 0,
             };
             self.levels.push(level);
-            self.run(names, ground, dir.tree_index, visitor)
+            self.run(names, roots, dir.tree_index, visitor)
         });
         self.rest();
         outcome
     }
 
-    /// Nothing waits any more. What was large goes back.
+    /// Nothing is pending any more. Large buffers are freed.
     fn rest(&mut self) {
-        const SMALL: usize = 64 * 1024;
+        const MAX_KEPT_BYTES: usize = 64 * 1024;
         self.levels.clear();
-        self.waiting.clear();
+        self.pending.clear();
         self.names.clear();
         self.changed = 0;
-        if self.names.capacity() > SMALL {
+        if self.names.capacity() > MAX_KEPT_BYTES {
             self.names = Vec::new();
-            self.waiting = Vec::new();
+            self.pending = Vec::new();
         }
-        if self.path.capacity() > SMALL {
+        if self.path.capacity() > MAX_KEPT_BYTES {
             (self.path, self.levels) = (Vec::new(), Vec::new());
         }
     }
@@ -200,18 +209,18 @@ impl Walker {
 
     fn run<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         index: usize,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         let mut name = Vec::new();
         while let Some(level) = self.levels.last() {
-            if self.waiting.len() == level.first {
-                self.go_back(&ground.trees[index], visitor)?;
+            if self.pending.len() == level.first {
+                self.go_back(&roots.trees[index], visitor)?;
                 continue;
             }
-            let Some(next) = self.waiting.pop() else { break };
+            let Some(next) = self.pending.pop() else { break };
             name.clear();
             name.extend_from_slice(&self.names[next.name..]);
             self.names.truncate(next.name);
@@ -222,13 +231,14 @@ impl Walker {
                 self.path.push(b'/');
             }
             self.path.extend_from_slice(name.to_bytes());
-            let parent = self.levels.len() - 1;
-            self.list(names, ground, index, Some(parent), name, next.state, next.below, visitor)?;
+            let (parent, PendingDir { state, below, .. }) = (Some(self.levels.len() - 1), next);
+            let next = NextDir { parent, name, state, below };
+            self.list(names, roots, index, next, visitor)?;
         }
         Ok(())
     }
 
-    /// The directory on top is done with.
+    /// Leaves the directory of the top level.
     fn go_back<V: Visitor>(&mut self, tree: &OpenTree, visitor: &mut V) -> Result<(), V::Error> {
         let Some(done) = self.levels.pop() else { return Ok(()) };
         let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else {
@@ -238,12 +248,13 @@ impl Walker {
             let stat = rustix::fs::fstat(&fd)?;
             Ok::<_, Errno>((Identity::from(&stat) == level.identity).then_some(fd))
         };
-        let above = |fd: OwnedFd| rustix::fs::openat(fd, c"..", PATH, Mode::empty()).and_then(same);
+        let above =
+            |fd: OwnedFd| rustix::fs::openat(fd, c"..", PATH_FLAGS, Mode::empty()).and_then(same);
         let path = &self.path[..level.path];
         level.fd = match done.fd.map(above) {
             Some(Ok(Some(fd))) => Some(fd),
-            // What we come from was moved away, or shut: its parent may still be where it was.
-            _ => match tree.open(path, PATH).and_then(same) {
+            // The child was moved away, or shut: its parent may still be at its path.
+            _ => match tree.open(path, PATH_FLAGS).and_then(same) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => None,
                 Err(source) => {
@@ -253,34 +264,31 @@ impl Walker {
             },
         };
         if level.fd.is_none() {
-            let (first, waits) = (level.first, self.waiting.len() > level.first);
+            let (first, waits) = (level.first, self.pending.len() > level.first);
             if waits {
                 visitor.failed(WalkError::Moved { path: shown(tree, path) })?;
             }
-            if let Some(waiting) = self.waiting.get(first) {
-                self.names.truncate(waiting.name);
+            if let Some(pending) = self.pending.get(first) {
+                self.names.truncate(pending.name);
             }
-            self.waiting.truncate(first);
+            self.pending.truncate(first);
         }
         Ok(())
     }
 
-    /// Opens a directory by its name in the one on top, or the root of a tree, and lists it. Its
-    /// path is the walk's.
-    #[allow(clippy::too_many_arguments, reason = "what a directory is made of")]
+    /// Opens a directory by its name in the top level, or the root of a tree, and lists it.
+    /// `self.path` is its path.
     fn list<V: Visitor>(
         &mut self,
-        names: &mut Names,
-        ground: &TreeRoots,
+        names: &mut NamePatterns,
+        roots: &TreeRoots,
         index: usize,
-        parent: Option<usize>,
-        name: &CStr,
-        state: StateId,
-        below: Below,
+        next: NextDir<'_>,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
+        let NextDir { parent, name, state, below } = next;
         self.check()?;
-        let tree = &ground.trees[index];
+        let tree = &roots.trees[index];
         if self.base + self.levels.len() > MAX_DEPTH {
             return visitor.failed(WalkError::Deep { path: shown(tree, &self.path) });
         }
@@ -294,9 +302,9 @@ impl Walker {
             ),
             None => tree.open(b"", flags),
         };
-        let mut opened = searched(open(LIST));
-        // The rights of the directory above may have been taken since it was listed, and then those
-        // of this one.
+        let mut opened = searched(open(LIST_FLAGS));
+        // The rights of the directory above may have been removed since it was listed, and then
+        // those of this one.
         if let (Err(Errno::ACCESS), Some(above)) = (&opened, above)
             && matches!(searchable(above), Err(Errno::ACCESS))
         {
@@ -306,10 +314,10 @@ impl Walker {
                 Ok(false) => return Ok(()),
                 Err(error) => return visitor.goes_on(error),
             }
-            opened = searched(open(LIST));
+            opened = searched(open(LIST_FLAGS));
         }
         if let Err(Errno::ACCESS) = opened {
-            opened = match open(PATH) {
+            opened = match open(PATH_FLAGS) {
                 Ok(object) => match visitor.shut(tree, &self.path, &object) {
                     Ok(true) => searched(reopen(&object)),
                     Ok(false) => return Ok(()),
@@ -322,7 +330,9 @@ impl Walker {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(()),
             // It is no directory any more.
-            Err(Errno::NOTDIR | Errno::LOOP) if self.changed < MOST_CHANGED && parent.is_some() => {
+            Err(Errno::NOTDIR | Errno::LOOP)
+                if self.changed < MAX_CHANGED_NAMES && parent.is_some() =>
+            {
                 self.changed += 1;
                 return self.look_again(names, tree, index, name, visitor);
             }
@@ -341,7 +351,7 @@ impl Walker {
             },
         };
         self.volume = Some(volume);
-        let mut level = Level {
+        let mut level = WalkLevel {
             fd: None,
             identity: Identity::from(&stat),
             state,
@@ -350,20 +360,20 @@ impl Walker {
             numbers_agree: volume.numbers_agree,
             node: parent.map_or(0, |parent| self.levels[parent].node),
             path: self.path.len(),
-            first: self.waiting.len(),
+            first: self.pending.len(),
         };
         let path = std::mem::take(&mut self.path);
         let mut listing = std::mem::take(&mut self.listing);
         let dir = level.dir(tree, index, fd.as_fd(), &path);
         let listed = self.entries(names, &mut level.node, dir, &mut listing, visitor);
         (self.path, self.listing) = (path, listing);
-        if !listed? || self.waiting.len() == level.first {
+        if !listed? || self.pending.len() == level.first {
             return Ok(());
         }
         level.fd = Some(fd);
         self.levels.try_reserve(1).map_err(WalkError::from)?;
         self.levels.push(level);
-        if let Some(oldest) = self.levels.len().checked_sub(MOST_OPEN + 1) {
+        if let Some(oldest) = self.levels.len().checked_sub(MAX_OPEN_LEVELS + 1) {
             self.levels[oldest].fd = None;
         }
         Ok(())
@@ -372,7 +382,7 @@ impl Walker {
     /// Lists an open directory. False: the visitor does not want it.
     fn entries<V: Visitor>(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         node: &mut u32,
         mut dir: Dir<'_>,
         listing: &mut Vec<u8>,
@@ -383,15 +393,14 @@ impl Walker {
             None => return Ok(false),
         }
         let (mut parts, mut stale, mut seen) = (GitParts::default(), 0, 0);
-        listing.try_reserve(LISTING).map_err(WalkError::from)?;
+        listing.try_reserve(LISTING_BUFFER_BYTES).map_err(WalkError::from)?;
         let mut entries = RawDir::new(dir.fd, listing.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Ok(entry) => entry,
                 Err(Errno::NOENT) => return Ok(true), // removed while it was listed
-                // An overlay stops at a name that it can not look up, nobody can, and goes on
-                // behind it.
-                Err(Errno::STALE) if stale < MOST_STALE => {
+                // An overlay stops at a name that no process can look up, and continues after it.
+                Err(Errno::STALE) if stale < MAX_STALE_ENTRIES => {
                     stale += 1;
                     continue;
                 }
@@ -405,7 +414,7 @@ impl Walker {
                 continue;
             }
             seen += 1;
-            if seen % ENTRIES == 0 {
+            if seen % ENTRIES_PER_CHECK == 0 {
                 self.check()?;
             }
             parts.see(name.to_bytes(), dir.folding);
@@ -415,10 +424,10 @@ impl Walker {
         Ok(true)
     }
 
-    /// A name that was a directory's is something else's now.
+    /// A directory's name now belongs to another object.
     fn look_again<V: Visitor>(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         tree: &OpenTree,
         index: usize,
         name: &CStr,
@@ -440,10 +449,10 @@ impl Walker {
         outcome
     }
 
-    /// What an entry is, and whether it has to be walked.
+    /// Decides about an entry, and whether it has to be walked.
     fn consider<V: Visitor>(
         &mut self,
-        names: &mut Names,
+        names: &mut NamePatterns,
         dir: &Dir<'_>,
         name: &CStr,
         file_type: FileType,
@@ -499,16 +508,16 @@ impl Walker {
     fn wait(&mut self, name: &CStr, state: StateId, below: Below) -> Result<(), WalkError> {
         let bytes = name.to_bytes_with_nul();
         self.names.try_reserve(bytes.len())?;
-        self.waiting.try_reserve(1)?;
-        self.waiting.push(Waiting { name: self.names.len(), state, below });
+        self.pending.try_reserve(1)?;
+        self.pending.push(PendingDir { name: self.names.len(), state, below });
         self.names.extend_from_slice(bytes);
         Ok(())
     }
 }
 
 /// Does a symlink lead to a directory of installed packages, where protected names may be made and
-/// changes are not told? What is there counts at the link's own place.
-fn leads_to_packages(names: &Names, dir: &Dir<'_>, name: &[u8]) -> bool {
+/// changes are not reported? Such a link counts itself.
+fn leads_to_packages(names: &NamePatterns, dir: &Dir<'_>, name: &[u8]) -> bool {
     if names.packages.is_empty() {
         return false;
     }
@@ -521,33 +530,38 @@ fn leads_to_packages(names: &Names, dir: &Dir<'_>, name: &[u8]) -> bool {
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-/// May names in it be looked up? `.` is one.
+/// Can names in it be looked up? `.` is one.
 pub fn searchable(dir: &OwnedFd) -> Result<Stat, Errno> {
     rustix::fs::statat(dir, c".", AtFlags::empty())
 }
 
-/// A directory that was opened for listing, if names in it can be looked up too: one with `r` and
-/// without `x` tells its names, and whether they are denied can not be found out.
+/// A directory that was opened for listing, if names in it can be looked up too. With `r` and
+/// without `x` it shows its names, but not whether they are denied.
 fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
     let fd = opened?;
     let stat = searchable(&fd)?;
     Ok((fd, stat))
 }
 
-/// For listing, a directory that is open for looking.
+/// Opens a directory for listing that is open with O_PATH.
 fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 32];
-    rustix::fs::open(open_beneath::link_to(dir, &mut buffer), LIST | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(
+        open_beneath::link_to(dir, &mut buffer),
+        LIST_FLAGS | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
 }
 
-/// A path in a tree for a message: of a long one its beginning.
+/// A path in a tree for a message; a long one is cut.
 pub fn shown(tree: &OpenTree, path: &[u8]) -> AbsPath {
-    const LONGEST: usize = 200;
-    let cut = match path.get(..LONGEST) {
-        Some(long) => {
-            [&long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(LONGEST)], b"/..."]
-                .concat()
-        }
+    const MAX_SHOWN_BYTES: usize = 200;
+    let cut = match path.get(..MAX_SHOWN_BYTES) {
+        Some(long) => [
+            &long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(MAX_SHOWN_BYTES)],
+            b"/...",
+        ]
+        .concat(),
         None => path.to_vec(),
     };
     tree.absolute(&cut).unwrap_or_else(|_| tree.path.clone())

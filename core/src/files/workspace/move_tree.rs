@@ -1,13 +1,14 @@
-//! Moving a directory on an overlay that will not rename it.
+//! Moves a directory on an overlay that refuses to rename it.
 //!
-//! A new directory is made beside the new name, everything is carried over into it, the old one is
-//! removed, and only then the new one takes its name, by a rename that the kernel judges by its own
-//! rules. Files are renamed, and so are directories that exist in the copy alone; the others are
-//! carried piece by piece. Whatever fails is carried back. At no time is anything in neither place.
+//! A new directory is made next to the new name, all entries are moved into it, and the old one is
+//! removed. Only then the new one gets its name, by a rename that the kernel judges by its own
+//! rules. Files are renamed, and so are directories that exist only in the copy. Other directories
+//! are moved entry by entry. After a failure the entries are moved back. Every entry is always in
+//! one of the two directories.
 //!
-//! Runs in a process with the command's own rights, while the command may do to the tree what it
-//! likes: everything goes by descriptors, and what comes in between is an error, a piece that is
-//! not moved, or a piece more.
+//! This runs in a process with the rights of the command, while the command may change the tree.
+//! Everything goes by descriptors. An interference is an error, an entry that is not moved, or an
+//! additional entry.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,40 +24,40 @@ use rustix::rand::GetRandomFlags;
 use crate::kernel::seccomp_notify::Answer;
 use crate::kernel::stderr;
 
-/// What is more than this is left to programs that copy by themselves: deeper, more, longer.
-const DEEPEST: usize = 100;
-const MOST_ENTRIES: usize = 1_000_000;
-const LONGEST: Duration = Duration::from_secs(600);
-/// A directory into which something is put again and again can not be emptied.
-const ROUNDS: usize = 16;
+/// Larger trees are left to programs that copy by themselves: deeper, more entries, longer.
+const MAX_DEPTH: usize = 100;
+const MAX_ENTRIES: usize = 1_000_000;
+const MOVE_TIMEOUT: Duration = Duration::from_secs(600);
+/// A directory that gets new entries again and again can not be emptied.
+const MAX_ROUNDS: usize = 16;
 
-const DIR: OFlags =
+const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const LISTING: usize = 32 * 1024;
+const LISTING_BUFFER_BYTES: usize = 32 * 1024;
 
 /// A name in an open directory.
-pub struct Name {
+pub struct NameInDir {
     pub dir: OwnedFd,
     pub name: CString,
 }
 
-impl Name {
+impl NameInDir {
     pub fn is_directory(&self) -> bool {
         let found = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     }
 }
 
-/// As renameat2(2), on the overlay whose mount this is.
-pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer {
+/// As renameat2(2), on the overlay of this mount.
+pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> Answer {
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
         Ok(()) => return Answer::Value(0),
         Err(Errno::XDEV) if flags.difference(RenameFlags::NOREPLACE).is_empty() => {}
-        // Two directories that change places have no third one to wait in: EXDEV, as the kernel
-        // says.
+        // Two directories that are exchanged have no third one as a buffer: EXDEV, as the kernel
+        // answers.
         Err(errno) => return Answer::Fail(errno),
     }
-    let mut carrier = Carrier {
+    let mut carrier = TreeMover {
         mount,
         uid: rustix::process::geteuid().as_raw(),
         entries: 0,
@@ -75,29 +76,34 @@ pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer 
     }
 }
 
-struct Carrier {
+struct TreeMover {
     mount: u64,
     uid: u32,
-    /// Seen so far.
+    /// Entries so far.
     entries: usize,
-    /// None: however long it takes.
+    /// None: without a time limit.
     deadline: Option<Instant>,
-    /// Something could not be carried back.
+    /// An entry could not be moved back.
     torn: bool,
 }
 
-impl Carrier {
-    fn rename(&mut self, old: &Name, new: &Name, flags: RenameFlags) -> Result<(), Errno> {
+impl TreeMover {
+    fn rename(
+        &mut self,
+        old: &NameInDir,
+        new: &NameInDir,
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
         self.check(open(&old.dir, &old.name).map_err(closed)?, 0)?;
-        // The kernel asks the same in the end; there is no need to move everything for that.
+        // The kernel checks the same at the end; this avoids moving everything first.
         if let Ok(target) = open(&new.dir, &new.name)
             && !list(&target)?.is_empty()
         {
             return Err(Errno::NOTEMPTY);
         }
-        self.deadline = Some(Instant::now() + LONGEST);
+        self.deadline = Some(Instant::now() + MOVE_TIMEOUT);
         let temporary = temporary_name()?;
-        self.carry_dir(old.dir.as_fd(), &old.name, new.dir.as_fd(), &temporary)?;
+        self.move_dir(old.dir.as_fd(), &old.name, new.dir.as_fd(), &temporary)?;
         let named = rustix::fs::renameat_with(&new.dir, &temporary, &new.dir, &new.name, flags);
         if named.is_err() {
             let back = RenameFlags::NOREPLACE;
@@ -107,10 +113,10 @@ impl Carrier {
         named
     }
 
-    /// What stands in the way, before anything is moved: a mount point, somebody else's directory,
-    /// one that can not be listed, too much of everything.
+    /// Finds obstacles before anything is moved: a mount point, another user's directory, one that
+    /// can not be listed, or one that is too large.
     fn check(&mut self, dir: OwnedFd, depth: usize) -> Result<(), Errno> {
-        if depth > DEEPEST {
+        if depth > MAX_DEPTH {
             return Err(Errno::XDEV);
         }
         for name in list(&dir).map_err(closed)? {
@@ -123,7 +129,7 @@ impl Carrier {
                 return Err(Errno::BUSY);
             }
             if is_dir(&found) {
-                if found.stx_uid != self.uid || self.entries > MOST_ENTRIES {
+                if found.stx_uid != self.uid || self.entries > MAX_ENTRIES {
                     return Err(Errno::XDEV);
                 }
                 self.check(open(&dir, &name).map_err(closed)?, depth + 1)?;
@@ -132,9 +138,9 @@ impl Carrier {
         Ok(())
     }
 
-    /// Moves everything in a directory to another one.
-    fn carry(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
-        for _ in 0..ROUNDS {
+    /// Moves all entries of a directory to another one.
+    fn move_entries(&mut self, from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
+        for _ in 0..MAX_ROUNDS {
             let names = list(from)?;
             if names.is_empty() {
                 return Ok(());
@@ -143,29 +149,29 @@ impl Carrier {
                 if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
                     return Err(Errno::XDEV);
                 }
-                self.carry_entry(from, to, &name)?;
+                self.move_entry(from, to, &name)?;
             }
         }
         Err(Errno::BUSY)
     }
 
-    fn carry_entry(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+    fn move_entry(&mut self, from: &OwnedFd, to: &OwnedFd, name: &CStr) -> Result<(), Errno> {
         let refused = match rustix::fs::renameat_with(from, name, to, name, RenameFlags::NOREPLACE)
         {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(errno) => errno,
         };
-        // EACCES: a directory that can not be written may not get another parent, but its own may
-        // be renamed with it.
+        // EACCES: a directory that is not writable may not get another parent, but its own parent
+        // may be renamed with it.
         let is_dir = || look(from, name).is_ok_and(|found| is_dir(&found));
         if !matches!(refused, Errno::XDEV | Errno::ACCESS) || !is_dir() {
             return Err(refused);
         }
-        self.carry_dir(from.as_fd(), name, to.as_fd(), name)
+        self.move_dir(from.as_fd(), name, to.as_fd(), name)
     }
 
-    /// Makes the new one, fills it, makes it like the old one, and removes the old one.
-    fn carry_dir(
+    /// Makes the new one, moves the entries, copies the metadata, and removes the old one.
+    fn move_dir(
         &mut self,
         from: BorrowedFd<'_>,
         name: &CStr,
@@ -173,7 +179,7 @@ impl Carrier {
         new_name: &CStr,
     ) -> Result<(), Errno> {
         let source = open(from, name)?;
-        let facts = Facts::of(&source)?;
+        let facts = DirMetadata::of(&source)?;
         if facts.mount != self.mount {
             return Err(Errno::BUSY);
         }
@@ -181,12 +187,12 @@ impl Carrier {
         let target = open(to, new_name)?;
         let moved = facts
             .open_up(&source)
-            .and_then(|()| self.carry(&source, &target))
+            .and_then(|()| self.move_entries(&source, &target))
             .and_then(|()| facts.give(&target))
             .and_then(|()| self.remove(from, name, &source, &target));
         if moved.is_err() {
             let deadline = self.deadline.take();
-            let emptied = facts.open_up(&target).and_then(|()| self.carry(&target, &source));
+            let emptied = facts.open_up(&target).and_then(|()| self.move_entries(&target, &source));
             self.deadline = deadline;
             self.torn |=
                 emptied.is_err() || rustix::fs::unlinkat(to, new_name, AtFlags::REMOVEDIR).is_err();
@@ -195,8 +201,7 @@ impl Carrier {
         moved
     }
 
-    /// Something may have been put into it meanwhile, by whoever does not know that it is being
-    /// renamed.
+    /// Another process may have added an entry meanwhile.
     fn remove(
         &mut self,
         from: BorrowedFd<'_>,
@@ -204,9 +209,9 @@ impl Carrier {
         source: &OwnedFd,
         target: &OwnedFd,
     ) -> Result<(), Errno> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             match rustix::fs::unlinkat(from, name, AtFlags::REMOVEDIR) {
-                Err(Errno::NOTEMPTY) => self.carry(source, target)?,
+                Err(Errno::NOTEMPTY) => self.move_entries(source, target)?,
                 removed => return removed,
             }
         }
@@ -214,8 +219,8 @@ impl Carrier {
     }
 }
 
-/// What a directory has besides its entries.
-struct Facts {
+/// The metadata of a directory.
+struct DirMetadata {
     mount: u64,
     mode: Mode,
     gid: u32,
@@ -223,14 +228,14 @@ struct Facts {
     attributes: Vec<(CString, Vec<u8>)>,
 }
 
-impl Facts {
-    fn of(dir: &OwnedFd) -> Result<Facts, Errno> {
+impl DirMetadata {
+    fn of(dir: &OwnedFd) -> Result<DirMetadata, Errno> {
         let found = look(dir, c"")?;
         let time = |time: rustix::fs::StatxTimestamp| Timespec {
             tv_sec: time.tv_sec,
             tv_nsec: time.tv_nsec.into(),
         };
-        Ok(Facts {
+        Ok(DirMetadata {
             mount: found.stx_mnt_id,
             mode: Mode::from_raw_mode((found.stx_mode & 0o7777).into()),
             gid: found.stx_gid,
@@ -242,7 +247,7 @@ impl Facts {
         })
     }
 
-    /// Entries can be moved only out of and into what its owner may write.
+    /// Entries can be moved only between directories that their owner may write.
     fn open_up(&self, dir: &OwnedFd) -> Result<(), Errno> {
         if self.mode.contains(Mode::RWXU) {
             Ok(())
@@ -265,7 +270,7 @@ impl Facts {
     }
 }
 
-/// Those that a person or a program set: the others belong to the kernel, and come by themselves.
+/// The attributes that a user or a program has set. The kernel makes the others.
 fn attributes(dir: &OwnedFd) -> Result<Vec<(CString, Vec<u8>)>, Errno> {
     let mut names = vec![0; 64 * 1024];
     let length = match rustix::fs::flistxattr(dir, &mut names[..]) {
@@ -284,11 +289,10 @@ fn attributes(dir: &OwnedFd) -> Result<Vec<(CString, Vec<u8>)>, Errno> {
 }
 
 fn open(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(dir, name, DIR, Mode::empty())
+    rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty())
 }
 
-/// A directory that its owner may not list can not be carried: the overlay's own answer is all
-/// there is.
+/// A directory that its owner may not list can not be moved: the overlay's own answer is used.
 fn closed(errno: Errno) -> Errno {
     if errno == Errno::ACCESS { Errno::XDEV } else { errno }
 }
@@ -304,7 +308,7 @@ fn is_dir(found: &Statx) -> bool {
 
 fn list(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let opened = open(dir, c".")?;
-    let mut buffer = Vec::with_capacity(LISTING);
+    let mut buffer = Vec::with_capacity(LISTING_BUFFER_BYTES);
     let mut entries = RawDir::new(&opened, buffer.spare_capacity_mut());
     let mut names = Vec::new();
     while let Some(entry) = entries.next() {

@@ -1,9 +1,9 @@
-//! The directory of a copy-on-write session: what the command changes waits there for `paddock
+//! The directory of a copy-on-write session: the changes of the command wait there for `paddock
 //! diff`, `apply` and `discard`.
 //!
-//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of,
-//! `directories` which ones that had. A lock on the directory tells that the session runs. It lies
-//! in Paddock's own state, which no command can see.
+//! `upper` and `work` belong to the overlay. `session.json` describes the workspace, and
+//! `directories` lists its directories. A lock on the directory means that the session runs. The
+//! directory is in Paddock's own state, which no command can see.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
@@ -18,12 +18,12 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Plan, Workspace};
 
-const NOTE: &CStr = c"session.json";
-const HIDDEN: &CStr = c"hidden.jsonl";
-const DIRECTORIES: &CStr = c"directories";
-const LOCK_LIMIT: Duration = Duration::from_secs(1);
+const SESSION_FILE: &CStr = c"session.json";
+const HIDDEN_FILE: &CStr = c"hidden.jsonl";
+const DIRECTORIES_FILE: &CStr = c"directories";
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-const DIR: OFlags =
+const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug, thiserror::Error)]
@@ -67,7 +67,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A new one, or the one to be resumed.
+    /// A new session, or one to resume.
     pub fn open(
         sessions: &AbsPath,
         requested: &Workspace,
@@ -86,7 +86,7 @@ impl Session {
         let dir = make_dirs(sessions, &id).map_err(failed)?;
         rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
         let upper = make_dir(&dir, c"upper").map_err(failed)?;
-        // The root of the overlay shows the mode of this one.
+        // The root of the overlay has the mode of this directory.
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(lower.st_mode & 0o777)).map_err(failed)?;
         let work = make_dir(&dir, c"work").map_err(failed)?;
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
@@ -99,21 +99,20 @@ impl Session {
         lower: &Stat,
     ) -> Result<Session, SessionError> {
         let missing = |source| SessionError::Missing { path: path.clone(), source };
-        let dir = rustix::fs::open(path.as_str(), DIR, Mode::empty()).map_err(missing)?;
+        let dir = rustix::fs::open(path.as_str(), DIR_FLAGS, Mode::empty()).map_err(missing)?;
         lock(&dir).map_err(|_| SessionError::Running { path: path.clone() })?;
         let open =
-            |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
+            |name: &CStr| rustix::fs::openat(&dir, name, DIR_FLAGS, Mode::empty()).map_err(missing);
         let (upper, work) = (open(c"upper")?, open(c"work")?);
         let note = rustix::fs::openat(
             &dir,
-            NOTE,
+            SESSION_FILE,
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC,
             Mode::empty(),
         );
         let mut buffer = vec![0; 64 * 1024];
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
-        // The copy is one of this very directory, or it is none of it. The number of its disk may
-        // be another after a reboot.
+        // The copy must belong to this very directory. The device number may change at a reboot.
         let mut known = String::from("\"workspace\":");
         writer::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
         known.push_str(",\"device\":");
@@ -128,7 +127,7 @@ impl Session {
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
     }
 
-    /// What the command has made, or changed.
+    /// The files that the command has made or changed.
     pub fn upper(&self) -> &OwnedFd {
         &self.upper
     }
@@ -137,21 +136,22 @@ impl Session {
         &self.workspace
     }
 
-    /// What the copy is written to. In the first process of the new namespaces only: what was
-    /// opened before belongs to the mounts of another one, which the overlay does not take.
-    pub fn reopen(&self) -> Result<Above, Errno> {
+    /// Opens the layers again. Only in init: earlier descriptors belong to the mounts of another
+    /// namespace, which the overlay refuses.
+    pub fn reopen(&self) -> Result<SessionLayers, Errno> {
         let again = |name: &str, known: &OwnedFd| {
-            let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
+            let opened =
+                rustix::fs::open(format!("{}/{name}", self.path), DIR_FLAGS, Mode::empty())?;
             let same = Identity::from(&rustix::fs::fstat(&opened)?)
                 == Identity::from(&rustix::fs::fstat(known)?);
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
-        Ok(Above { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
+        Ok(SessionLayers { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
     }
 
-    /// Says what the session is, for those who come later. A resumed one keeps its beginning:
-    /// changes of the host count from there. `directories`: those of the workspace, each with its
-    /// number. A file below one that is moved shows no trace of that itself.
+    /// Describes the session for later programs. A resumed one keeps its start time: changes of the
+    /// host count from there. `directories`: those of the workspace, each with its inode number. A
+    /// file in a moved directory shows no trace of the move itself.
     pub fn note(
         &self,
         command: &[CString],
@@ -173,7 +173,7 @@ impl Session {
             known.extend_from_slice(path);
             known.push(0);
         }
-        self.write_new(DIRECTORIES, &known).map_err(failed)?;
+        self.write_new(DIRECTORIES_FILE, &known).map_err(failed)?;
         let lower = rustix::fs::stat(self.workspace.as_c_str()).map_err(failed)?;
         let started =
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
@@ -182,10 +182,11 @@ impl Session {
         writer::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
         let _ = write!(
             out,
-            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
+            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\
+             \"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
             lower.st_dev, lower.st_ino
         );
-        // What a person is asked about before it is applied.
+        // Names that a person is asked about before they are applied.
         let quoted =
             |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, Invalid::Surrogate);
         writer::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
@@ -194,7 +195,7 @@ impl Session {
         out.push_str("}},\"command\":");
         writer::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str("}\n");
-        self.write_new(NOTE, out.as_bytes()).map_err(failed)
+        self.write_new(SESSION_FILE, out.as_bytes()).map_err(failed)
     }
 
     fn write_new(&self, name: &CStr, mut content: &[u8]) -> Result<(), Errno> {
@@ -209,8 +210,8 @@ impl Session {
         Ok(())
     }
 
-    /// What this part of the session was not to see: a line each time, for a resumed one may be
-    /// denied more.
+    /// The names that were hidden in this part of the session: one line each time, because a
+    /// resumed session may be denied more.
     fn note_hidden(&self, masked: &[AbsPath], plan: &Plan) -> Result<(), SessionError> {
         let mut out = String::from("{\"masked\":");
         let below = masked
@@ -240,7 +241,7 @@ impl Session {
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.dir, HIDDEN, flags, Mode::RUSR | Mode::WUSR)
+        let file = rustix::fs::openat(&self.dir, HIDDEN_FILE, flags, Mode::RUSR | Mode::WUSR)
             .map_err(failed)?;
         match rustix::io::write(&file, out.as_bytes()) {
             Ok(written) if written == out.len() => Ok(()),
@@ -252,17 +253,17 @@ impl Session {
     /// Makes it survive a crash of the machine. Slow: done while the command already runs.
     pub fn settle(&self) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if let Ok(note) = rustix::fs::openat(&self.dir, NOTE, flags, Mode::empty()) {
+        if let Ok(note) = rustix::fs::openat(&self.dir, SESSION_FILE, flags, Mode::empty()) {
             let _ = rustix::fs::fsync(note);
         }
         let _ = rustix::fs::fsync(&self.dir);
     }
 
-    /// Nothing changed, nothing is kept. True: there is something to look at.
+    /// Removes a session without changes. True: there are changes.
     pub fn close(self) -> bool {
         let mut buffer = Vec::with_capacity(1024);
         let mut changes = true;
-        if let Ok(listed) = rustix::fs::openat(&self.upper, c".", DIR, Mode::empty()) {
+        if let Ok(listed) = rustix::fs::openat(&self.upper, c".", DIR_FLAGS, Mode::empty()) {
             let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
             changes = loop {
                 match entries.next() {
@@ -281,25 +282,25 @@ impl Session {
         let _ = remove(&self.work, c"index");
         let emptied = remove(&self.dir, c"work").is_ok() && remove(&self.dir, c"upper").is_ok();
         if emptied {
-            let _ = rustix::fs::unlinkat(&self.dir, NOTE, AtFlags::empty());
-            let _ = rustix::fs::unlinkat(&self.dir, HIDDEN, AtFlags::empty());
-            let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES, AtFlags::empty());
-            let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
+            let _ = rustix::fs::unlinkat(&self.dir, SESSION_FILE, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, HIDDEN_FILE, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES_FILE, AtFlags::empty());
+            let _ = rustix::fs::rmdir(self.path.as_str()); // stays if a name was quarantined
         }
         false
     }
 }
 
-/// Opened in the namespace that the overlay is mounted in.
-pub struct Above {
+/// The layers, opened in the namespace in which the overlay is mounted.
+pub struct SessionLayers {
     pub upper: OwnedFd,
     pub work: OwnedFd,
 }
 
-/// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for
-/// longer than we wait.
+/// A program that lists or reads sessions holds the lock for an instant. A program that runs or
+/// applies one holds it longer than this waits.
 fn lock(session: &OwnedFd) -> Result<(), Errno> {
-    let deadline = Instant::now() + LOCK_LIMIT;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(session, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
@@ -310,19 +311,19 @@ fn lock(session: &OwnedFd) -> Result<(), Errno> {
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
     make_all(sessions.as_bytes())?;
-    let parent = rustix::fs::open(sessions.as_c_str(), DIR, Mode::empty())?;
+    let parent = rustix::fs::open(sessions.as_c_str(), DIR_FLAGS, Mode::empty())?;
     rustix::fs::mkdirat(&parent, id, Mode::RWXU)?;
-    rustix::fs::openat(&parent, id, DIR, Mode::empty())
+    rustix::fs::openat(&parent, id, DIR_FLAGS, Mode::empty())
 }
 
-/// Makes a directory and those above it that are missing, for the user alone.
+/// Makes a directory and the missing ones above it, for the user alone.
 pub fn make_all(path: &[u8]) -> Result<(), Errno> {
     let ends =
         path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
     for end in ends.chain([path.len()]) {
         match rustix::fs::mkdirat(CWD, &path[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            // A directory above may be closed to us and be there all the same.
+            // A directory above may exist although this process can not write it.
             Err(Errno::ACCESS | Errno::ROFS) if rustix::fs::stat(&path[..end]).is_ok() => {}
             Err(errno) => return Err(errno),
         }
@@ -332,5 +333,5 @@ pub fn make_all(path: &[u8]) -> Result<(), Errno> {
 
 pub fn make_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
-    rustix::fs::openat(&dir, name, DIR, Mode::empty())
+    rustix::fs::openat(&dir, name, DIR_FLAGS, Mode::empty())
 }

@@ -1,10 +1,9 @@
-//! What hides denied names below a copy-on-write workspace: a layer of whiteouts over the real
-//! directory.
+//! A layer of whiteouts that hides denied names below a copy-on-write workspace.
 //!
-//! A mount covers a file that is there; when the host's editor replaces the file, the new one is
-//! bare until the guard has covered it again. A whiteout hides the name, whatever the host puts
-//! there and whenever. The layer lies in memory, is made by init and is gone with the mount. Each
-//! of its directories is shown instead of the real one, so it has that one's mode and times.
+//! A mount covers an existing file. When the host's editor replaces the file, the new one is
+//! visible until the guard has covered it. A whiteout hides the name, whatever the host puts there,
+//! at any time. The layer is in memory: init makes it, and it is gone with the mount. Each of its
+//! directories is shown instead of the real one, so it has the same mode and times.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -16,20 +15,19 @@ use rustix::io::Errno;
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::AbsPath;
 
-/// The names that are hidden, by the directory they are in.
+/// The hidden names, by directory.
 #[derive(Debug, Default)]
 pub struct Whiteouts {
-    /// Relative to the workspace, which is the empty path. A directory comes before what is in it,
+    /// Relative to the workspace, which is the empty path. A directory comes before its entries,
     /// and none is left out between.
     dirs: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
-    /// In every directory of the workspace, and not only in those where such a name is to be
-    /// expected.
+    /// True: in every directory of the workspace, not only in the likely ones.
     pub everywhere: bool,
 }
 
 impl Whiteouts {
-    /// Hides names in a directory, if the layer can stand for it: it has to be ours, because what
-    /// we make is.
+    /// Hides names in a directory, if the layer can replace it: this user must own it, because the
+    /// layer's directory has this owner.
     pub fn hide(
         &mut self,
         workspace: BorrowedFd<'_>,
@@ -67,7 +65,7 @@ impl Whiteouts {
             .flat_map(move |(dir, names)| names.iter().map(move |name| whole(dir, name)))
     }
 
-    /// Takes over a name from [`Whiteouts::names`].
+    /// Adds a name from [`Whiteouts::names`].
     pub fn add(&mut self, path: &[u8]) {
         let mut dir: &[u8] = b"";
         self.dirs.entry(Vec::new()).or_default();
@@ -79,7 +77,7 @@ impl Whiteouts {
         self.dirs.entry(dir.to_vec()).or_default().insert(name.to_vec());
     }
 
-    /// The path itself, or a directory it is in.
+    /// Is the path itself hidden, or a directory above it?
     pub fn hides(&self, workspace: &AbsPath, path: &AbsPath) -> bool {
         below(workspace, path).is_some_and(|below| self.hides_below(below))
     }
@@ -97,11 +95,11 @@ impl Whiteouts {
         ends.map(|end| split_last(&path[..end])).any(named)
     }
 
-    /// Makes the layer in an empty file system, or adds to one. What the overlay has found already
-    /// it shows as it found it.
+    /// Makes the layer in an empty file system, or adds to one. The overlay keeps showing what it
+    /// has already cached.
     pub fn lay(&self, workspace: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut path = Vec::with_capacity(256);
-        // What lies in a hidden directory is hidden with it.
+        // A hidden directory hides its entries.
         let shown = || self.dirs.iter().filter(|(dir, _)| !self.hides_below(dir));
         for (dir, names) in shown() {
             if !dir.is_empty() {
@@ -124,9 +122,9 @@ impl Whiteouts {
                 ))?;
             }
         }
-        // From the innermost out: each name that is made changes the times of its directory.
+        // From the innermost outwards: each new name changes the times of its directory.
         for (dir, _) in shown().rev() {
-            // Where the host has removed it meanwhile, it is empty.
+            // If the host has removed it meanwhile, it is empty.
             let real = match open(workspace, dir).and_then(rustix::fs::fstat) {
                 Ok(real) => real,
                 Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
@@ -150,7 +148,7 @@ impl Whiteouts {
     }
 }
 
-/// What is in the layer already stays, and behind a whiteout nothing has to be hidden.
+/// An existing entry of the layer stays, and below a whiteout nothing has to be hidden.
 fn settled(made: Result<(), Errno>) -> Result<(), Errno> {
     match made {
         Err(Errno::EXIST | Errno::NOTDIR) => Ok(()),
@@ -158,7 +156,7 @@ fn settled(made: Result<(), Errno>) -> Result<(), Errno> {
     }
 }
 
-/// The directory, relative to the workspace, and the name there.
+/// The directory, relative to the workspace, and the name in it.
 pub fn split<'p>(workspace: &AbsPath, path: &'p AbsPath) -> Option<(&'p [u8], &'p [u8])> {
     below(workspace, path).map(split_last)
 }
@@ -188,17 +186,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_veil_is_known_by_its_names() {
-        let mut veil = Whiteouts::default();
+    fn whiteouts_are_restored_from_their_names() {
+        let mut whiteouts = Whiteouts::default();
         for path in [&b".env"[..], b"a/b/.env", b"a/b/id_rsa", b"a/.env", b"c/\xff/x"] {
-            veil.add(path);
+            whiteouts.add(path);
         }
-        let dirs: Vec<&[u8]> = veil.dirs.keys().map(Vec::as_slice).collect();
+        let dirs: Vec<&[u8]> = whiteouts.dirs.keys().map(Vec::as_slice).collect();
         assert_eq!(dirs, [&b""[..], b"a", b"a/b", b"c", b"c/\xff"]);
-        assert_eq!(veil.dirs[&b"a/b"[..]].len(), 2);
-        assert!(veil.dirs[&b"c"[..]].is_empty());
+        assert_eq!(whiteouts.dirs[&b"a/b"[..]].len(), 2);
+        assert!(whiteouts.dirs[&b"c"[..]].is_empty());
         let mut again = Whiteouts::default();
-        veil.names().for_each(|name| again.add(&name));
-        assert_eq!(again.dirs, veil.dirs);
+        whiteouts.names().for_each(|name| again.add(&name));
+        assert_eq!(again.dirs, whiteouts.dirs);
     }
 }

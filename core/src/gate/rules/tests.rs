@@ -1,5 +1,4 @@
-//! The rules as a table; then what has to hold for any rules and any exec, over a bounded lot of
-//! both.
+//! The rules as a table. Then properties of all rules and execs, over a bounded random sample.
 
 use serde_json::{Value, json};
 
@@ -11,7 +10,8 @@ fn gate(default: &str, rules: Value) -> Gate {
 
 fn gate_with(default: &str, rules: Value, approved: Value) -> Gate {
     serde_json::from_value(json!({
-        "default": default, "on_error": "deny", "timeout_ms": 250, "ask_timeout_s": 300, "trace": false,
+        "default": default, "on_error": "deny", "timeout_ms": 250, "ask_timeout_s": 300,
+        "trace": false,
         "exec_only_granted": true, "rules": written_out(rules), "approved": written_out(approved),
     }))
     .unwrap()
@@ -27,23 +27,30 @@ fn written_out(rules: Value) -> Vec<Value> {
             let keys = rule.as_object().unwrap().iter().filter(|(key, _)| *key != "action");
             let matches = keys.map(|(key, values)| {
                 let values = if values.is_array() { values.clone() } else { json!([values]) };
-                let (key, not) = key.strip_suffix("_not").map_or((key.as_str(), false), |key| (key, true));
+                let negated = key.strip_suffix("_not");
+                let (key, not) = (negated.unwrap_or(key), negated.is_some());
                 json!({"key": key, "not": not, "values": values})
             });
             let matches = matches.collect::<Vec<_>>();
-            json!({"id": format!("r{index}"), "action": rule["action"], "reason": null, "source": "x", "match": matches})
+            json!({
+                "id": format!("r{index}"),
+                "action": rule["action"],
+                "reason": null,
+                "source": "x",
+                "match": matches,
+            })
         })
         .collect()
 }
 
-fn compiled(default: &str, rules: Value) -> Rules {
-    Rules::compile(&gate(default, rules)).unwrap()
+fn compiled(default: &str, rules: Value) -> ExecRules {
+    ExecRules::compile(&gate(default, rules)).unwrap()
 }
 
-/// An exec of words; the rest is as most execs are.
+/// An exec with these arguments. The rest is usual.
 #[derive(Clone)]
-struct Call {
-    chain: Vec<(Vec<u8>, Vec<u8>)>, // as named, and where that leads
+struct TestExec {
+    chain: Vec<(Vec<u8>, Vec<u8>)>, // as named, and resolved
     told: Vec<Option<Vec<u8>>>,
     argv: Vec<Vec<u8>>,
     cwd: Vec<u8>,
@@ -53,9 +60,9 @@ struct Call {
     digests: Vec<Option<u8>>,
 }
 
-impl Call {
-    fn new(exe: &str, argv: &str) -> Call {
-        Call {
+impl TestExec {
+    fn new(exe: &str, argv: &str) -> TestExec {
+        TestExec {
             chain: vec![(exe.into(), exe.into())],
             told: vec![None],
             argv: argv.split(' ').map(Into::into).collect(),
@@ -67,16 +74,16 @@ impl Call {
         }
     }
 
-    fn given(mut self, path: &str) -> Call {
+    fn given(mut self, path: &str) -> TestExec {
         self.chain[0].0 = path.into();
         self
     }
 
-    fn by(self, interpreter: &str) -> Call {
+    fn by(self, interpreter: &str) -> TestExec {
         self.by_link(interpreter, interpreter)
     }
 
-    fn by_link(mut self, named: &str, real: &str) -> Call {
+    fn by_link(mut self, named: &str, real: &str) -> TestExec {
         self.chain.push((named.into(), real.into()));
         self.told.push(None);
         self.digests.push(Some(1));
@@ -84,38 +91,42 @@ impl Call {
     }
 
     /// The last interpreter has an argument of its own.
-    fn told(mut self, argument: &str) -> Call {
+    fn told(mut self, argument: &str) -> TestExec {
         *self.told.last_mut().unwrap() = Some(argument.into());
         self
     }
 
-    fn own(mut self) -> Call {
+    fn own(mut self) -> TestExec {
         self.granted = false;
         self
     }
 
-    fn judged(&self, rules: &Rules) -> ExecDecision {
+    fn judged(&self, rules: &ExecRules) -> ExecDecision {
         self.with_exec(|exec| rules.judge(exec))
     }
 
-    fn approved(&self, rules: &Rules) -> Option<usize> {
+    fn approved(&self, rules: &ExecRules) -> Option<usize> {
         self.with_exec(|exec| rules.approves(exec))
     }
 
-    fn with_exec<T>(&self, asked: impl FnOnce(&Exec<'_>) -> T) -> T {
+    fn with_exec<T>(&self, asked: impl FnOnce(&ExecRequest<'_>) -> T) -> T {
         let files = self.chain.iter().zip(&self.told);
-        let chain: Vec<File<'_>> = files
-            .map(|((named, real), argument)| File { named, real, argument: argument.as_deref() })
+        let chain: Vec<ExecFile<'_>> = files
+            .map(|((named, real), argument)| ExecFile {
+                named,
+                real,
+                argument: argument.as_deref(),
+            })
             .collect();
         let argv: Vec<&[u8]> = self.argv.iter().map(Vec::as_slice).collect();
         let parent_argv: Vec<&[u8]> =
             self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
-        asked(&Exec {
+        asked(&ExecRequest {
             chain: &chain,
             argv: &argv,
             cwd: &self.cwd,
             uid: self.uid,
-            parent: self.parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
+            parent: self.parent.as_ref().map(|(exe, _)| ParentProcess { exe, argv: &parent_argv }),
             granted: self.granted,
             digest: &|index| {
                 self.digests[index].map(|byte| [byte; 32]).ok_or_else(|| "unreadable".to_owned())
@@ -124,8 +135,8 @@ impl Call {
     }
 }
 
-/// Whether the one rule decides, as an allow and as a deny.
-fn decides(rule: &Value, call: &Call) -> (bool, bool) {
+/// Does the one rule decide, as an allow and as a deny?
+fn decides(rule: &Value, call: &TestExec) -> (bool, bool) {
     let as_action = |action: &str, default: &str| {
         let mut rule = rule.clone();
         rule["action"] = json!(action);
@@ -135,15 +146,15 @@ fn decides(rule: &Value, call: &Call) -> (bool, bool) {
 }
 
 #[test]
-fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
-    let git = || Call::new("/usr/bin/git", "git push origin");
-    let link = || Call::new("/usr/bin/curl", "git x").given("/project/bin/git");
-    let script = || Call::new("/project/run", "run x").by("/usr/bin/python3");
-    let busybox = |argv: &str| Call::new("/bin/busybox", argv).given("/bin/rm");
-    let curl = |argv: &str| Call::new("/usr/bin/curl", argv);
+fn every_key_allows_by_the_counting_name_and_denies_by_any_name() {
+    let git = || TestExec::new("/usr/bin/git", "git push origin");
+    let link = || TestExec::new("/usr/bin/curl", "git x").given("/project/bin/git");
+    let script = || TestExec::new("/project/run", "run x").by("/usr/bin/python3");
+    let busybox = |argv: &str| TestExec::new("/bin/busybox", argv).given("/bin/rm");
+    let curl = |argv: &str| TestExec::new("/usr/bin/curl", argv);
     let (zero, one) = ("00".repeat(32), "01".repeat(32));
     for (rule, call, allow, deny) in [
-        // exe: the file itself; to stop, also the path as given and the interpreters
+        // exe: the file itself; to deny, also the path as given and the interpreters
         (json!({"exe": "/usr/bin/git"}), git(), true, true),
         (json!({"exe": ["/bin/x", "/usr/bin/git"]}), git(), true, true),
         (json!({"exe": "/usr/bin/gi"}), git(), false, false),
@@ -154,7 +165,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe": "/usr/bin/python3"}), script(), false, true),
         (
             json!({"exe": "/bin/sh"}),
-            Call::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"),
+            TestExec::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"),
             false,
             true,
         ),
@@ -162,17 +173,16 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_not": "/usr/bin/git"}), curl("curl"), true, true),
         (json!({"exe_not": "/project/bin/git"}), link(), false, true),
         (json!({"exe_not": "/usr/bin/python3"}), script(), false, true),
-        // exe_basename: to stop, also the first argument and the name inside of a program that is
-        // many
+        // exe_basename: to deny, also the first argument and the applet of a multi-call program
         (json!({"exe_basename": "git"}), git(), true, true),
         (json!({"exe_basename": "git"}), link(), false, true),
         (json!({"exe_basename": "git"}), curl("git x"), false, true),
         (json!({"exe_basename": "git"}), curl("/x/git x"), false, true),
-        (json!({"exe_basename": "bash"}), Call::new("/bin/x", "-bash"), false, true),
+        (json!({"exe_basename": "bash"}), TestExec::new("/bin/x", "-bash"), false, true),
         (json!({"exe_basename": "python3"}), script(), false, true),
         (
             json!({"exe_basename": "sh"}),
-            Call::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"),
+            TestExec::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"),
             false,
             true,
         ),
@@ -183,7 +193,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
             false,
             true,
         ),
-        (json!({"exe_basename": "rm"}), Call::new("/bin/xargs", "xargs rm"), false, false),
+        (json!({"exe_basename": "rm"}), TestExec::new("/bin/xargs", "xargs rm"), false, false),
         (json!({"exe_basename_not": "git"}), link(), false, true),
         (json!({"exe_basename_not": "git"}), git(), false, false),
         (json!({"exe_basename_not": "ls"}), git(), true, true),
@@ -195,18 +205,23 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_glob": "/usr/**"}), script(), false, true),
         (json!({"exe_glob_not": "/usr/**"}), script(), false, true),
         (json!({"exe_glob_not": "/usr/**"}), git(), false, false),
-        // exe_sha256: the file; to stop, also the interpreters
+        // exe_sha256: the file; to deny, also the interpreters
         (json!({"exe_sha256": zero}), git(), true, true),
         (json!({"exe_sha256": one}), git(), false, false),
         (json!({"exe_sha256": one}), script(), false, true),
         (json!({"exe_sha256_not": zero}), git(), false, false),
         (json!({"exe_sha256_not": one}), script(), false, true),
-        // argv_regex: the arguments as given; to stop, also by the program's other names
+        // argv_regex: the arguments as given; to deny, also with the program's other names
         (json!({"argv_regex": "^git push( |$)"}), git(), true, true),
-        (json!({"argv_regex": "^git push( |$)"}), Call::new("/usr/bin/git", "x push"), false, true),
         (
             json!({"argv_regex": "^git push( |$)"}),
-            Call::new("/usr/bin/git", "/usr/bin/git push"),
+            TestExec::new("/usr/bin/git", "x push"),
+            false,
+            true,
+        ),
+        (
+            json!({"argv_regex": "^git push( |$)"}),
+            TestExec::new("/usr/bin/git", "/usr/bin/git push"),
             false,
             true,
         ),
@@ -222,8 +237,18 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
             false,
             true,
         ),
-        (json!({"argv_regex_not": "^git push"}), Call::new("/usr/bin/git", "x push"), false, true),
-        (json!({"argv_regex_not": "^git push"}), Call::new("/usr/bin/git", "git log"), true, true),
+        (
+            json!({"argv_regex_not": "^git push"}),
+            TestExec::new("/usr/bin/git", "x push"),
+            false,
+            true,
+        ),
+        (
+            json!({"argv_regex_not": "^git push"}),
+            TestExec::new("/usr/bin/git", "git log"),
+            true,
+            true,
+        ),
         (json!({"argv_regex_not": "^git push"}), git(), false, false),
         // argv_contains: one whole argument; the first is only a name
         (json!({"argv_contains": "push"}), git(), true, true),
@@ -232,7 +257,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"argv_contains": "git"}), git(), false, true),
         (json!({"argv_contains_not": "push"}), git(), false, false),
         (json!({"argv_contains_not": "log"}), git(), true, true),
-        // argv_host_in: to let through all hosts have to be listed, to stop one is enough
+        // argv_host_in: to allow, all hosts have to be listed; to deny, one is enough
         (json!({"argv_host_in": "ok.example"}), curl("curl https://ok.example/x"), true, true),
         (
             json!({"argv_host_in": "*.example"}),
@@ -264,7 +289,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         ),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl https://b.example"), true, true),
         (json!({"argv_host_in_not": "ok.example"}), curl("curl x"), true, true),
-        // where, who, from whom
+        // working directory, user, parent process
         (json!({"cwd_glob": "/home/*/project"}), git(), true, true),
         (json!({"cwd_glob": "/srv/**"}), git(), false, false),
         (json!({"cwd_glob_not": "/srv/**"}), git(), true, true),
@@ -292,7 +317,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
 
 #[test]
 fn the_first_rule_that_matches_decides() {
-    let push = Call::new("/usr/bin/git", "git push");
+    let push = TestExec::new("/usr/bin/git", "git push");
     let (deny, allow) = (
         json!({"action": "deny", "argv_contains": "push"}),
         json!({"action": "allow", "exe": "/usr/bin/git"}),
@@ -305,29 +330,33 @@ fn the_first_rule_that_matches_decides() {
 }
 
 #[test]
-fn an_interpreter_that_an_earlier_rule_denies_is_not_let_through_by_its_script() {
+fn a_script_does_not_allow_a_denied_interpreter() {
     let rules = compiled(
         "deny",
-        json!([{"action": "deny", "exe": "/usr/bin/perl"}, {"action": "allow", "exe_glob": "/project/*"}]),
+        json!([
+            {"action": "deny", "exe": "/usr/bin/perl"},
+            {"action": "allow", "exe_glob": "/project/*"},
+        ]),
     );
     assert_eq!(
-        Call::new("/project/a", "a").by("/usr/bin/python3").judged(&rules).action,
+        TestExec::new("/project/a", "a").by("/usr/bin/python3").judged(&rules).action,
         Action::Allow
     );
     assert_eq!(
-        Call::new("/project/a", "a").by("/usr/bin/perl").judged(&rules).cause,
+        TestExec::new("/project/a", "a").by("/usr/bin/perl").judged(&rules).cause,
         Cause::Rule(0)
     );
 }
 
-/// What a `#!` line tells its interpreter is what that one is started with.
+/// An interpreter is started with the argument of its `#!` line.
 #[test]
-fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
-    let denies = |rule: Value, call: Call| {
+fn arguments_denied_to_a_program_are_denied_to_its_scripts() {
+    let denies = |rule: Value, call: TestExec| {
         call.judged(&compiled("allow", json!([rule]))).action == Action::Deny
     };
-    let push =
-        || Call::new("/project/run", "run origin").given("./run").by("/usr/bin/git").told("push");
+    let push = || {
+        TestExec::new("/project/run", "run origin").given("./run").by("/usr/bin/git").told("push")
+    };
     for key in [
         json!({"argv_regex": "^git push"}),
         json!({"argv_contains": "push"}),
@@ -336,15 +365,18 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
         let mut rule = json!({"action": "deny", "exe": "/usr/bin/git"});
         rule.as_object_mut().unwrap().append(&mut key.as_object().unwrap().clone());
         assert!(denies(rule.clone(), push()), "{rule}");
-        // By the name of the script, and by one that calls itself what is harmless.
+        // By the name of the script, and under a harmless name.
         assert!(
-            denies(rule.clone(), Call::new("/project/push", "x").given("push").by("/usr/bin/git")),
+            denies(
+                rule.clone(),
+                TestExec::new("/project/push", "x").given("push").by("/usr/bin/git")
+            ),
             "{rule}"
         );
         assert!(
             denies(
                 rule.clone(),
-                Call::new("/project/run", "git push log")
+                TestExec::new("/project/run", "git push log")
                     .given("./run")
                     .by("/usr/bin/git")
                     .told("push")
@@ -354,23 +386,28 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
     }
     assert!(denies(
         json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex_not": "^git log"}),
-        { Call::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push") }
+        TestExec::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push")
     ));
-    let busybox = || Call::new("/project/run", "run").by("/usr/bin/busybox").told("wget");
+    let busybox = || TestExec::new("/project/run", "run").by("/usr/bin/busybox").told("wget");
     assert!(denies(json!({"action": "deny", "exe_basename": "wget"}), busybox()));
     assert!(denies(
         json!({"action": "deny", "exe_basename": "curl", "argv_host_in_not": "good.org"}),
         {
-            Call::new("/project/run", "run https://good.org/")
+            TestExec::new("/project/run", "run https://good.org/")
                 .by("/usr/bin/curl")
                 .told("https://bad.org/")
         }
     ));
-    // Nested: each is told what its own line says.
-    let nested =
-        || Call::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push");
+    // Nested: each gets the argument of its own line.
+    let nested = || {
+        TestExec::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push")
+    };
     assert!(denies(
-        json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git push /project/b x /project/a$"}),
+        json!({
+            "action": "deny",
+            "exe": "/usr/bin/git",
+            "argv_regex": "^git push /project/b x /project/a$",
+        }),
         nested()
     ));
     assert!(denies(
@@ -381,17 +418,18 @@ fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
         json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git log"}),
         push()
     ));
-    // What stops all that is not there, or not called so, is about the script.
+    // A negated deny is about the script.
     for key in ["exe_glob_not", "argv_regex_not"] {
-        let rule = json!({"action": "deny", key: if key == "exe_glob_not" { "/project/**" } else { "^run " }});
+        let value = if key == "exe_glob_not" { "/project/**" } else { "^run " };
+        let rule = json!({"action": "deny", key: value});
         assert!(!denies(rule.clone(), push()), "{rule}");
     }
 }
 
 #[test]
-fn an_argument_can_not_imitate_two() {
+fn an_argument_can_not_look_like_two() {
     let rules = compiled("deny", json!([{"action": "allow", "argv_regex": "^git status( |$)"}]));
-    let mut call = Call::new("/usr/bin/git", "git status");
+    let mut call = TestExec::new("/usr/bin/git", "git status");
     assert_eq!(call.judged(&rules).action, Action::Allow);
     call.argv = vec![b"git".to_vec(), b"status x".to_vec()];
     assert_eq!(call.judged(&rules).action, Action::Deny);
@@ -400,8 +438,8 @@ fn an_argument_can_not_imitate_two() {
 }
 
 #[test]
-fn what_the_command_could_have_made_needs_a_rule_that_names_its_place_or_content() {
-    let tool = || Call::new("/project/git", "git log").own();
+fn a_writable_program_needs_a_rule_with_path_or_content() {
+    let tool = || TestExec::new("/project/git", "git log").own();
     for (default, rule, expected) in [
         (
             "allow",
@@ -432,60 +470,68 @@ fn what_the_command_could_have_made_needs_a_rule_that_names_its_place_or_content
     }
     let mut gate = gate("allow", json!([{"action": "deny", "exe_basename": "curl"}]));
     gate.exec_only_granted = false;
-    assert_eq!(tool().judged(&Rules::compile(&gate).unwrap()).action, Action::Allow);
+    assert_eq!(tool().judged(&ExecRules::compile(&gate).unwrap()).action, Action::Allow);
 }
 
 #[test]
-fn an_approval_answers_what_it_holds_for_surely_and_beats_no_rule() {
+fn an_approval_has_to_hold_surely_and_beats_no_rule() {
     let approved = json!([
-        {"action": "allow", "exe": "/usr/bin/git", "argv_regex": "^git push$", "cwd_glob": "/home/ada/project"},
+        {
+            "action": "allow",
+            "exe": "/usr/bin/git",
+            "argv_regex": "^git push$",
+            "cwd_glob": "/home/ada/project",
+        },
         {"action": "allow", "exe_basename": "make"},
     ]);
     let rules = json!([
         {"action": "deny", "exe": "/usr/bin/git", "argv_contains": "--force"},
         {"action": "ask", "exe": "/usr/bin/git"},
     ]);
-    let compiled = Rules::compile(&gate_with("deny", rules, approved)).unwrap();
-    let git = |argv: &str| Call::new("/usr/bin/git", argv);
-    let elsewhere = Call { cwd: b"/home/ada/project/x".to_vec(), ..git("git push") };
+    let compiled = ExecRules::compile(&gate_with("deny", rules, approved)).unwrap();
+    let git = |argv: &str| TestExec::new("/usr/bin/git", argv);
+    let elsewhere = TestExec { cwd: b"/home/ada/project/x".to_vec(), ..git("git push") };
     for (call, expected) in [
         (git("git push"), Some(0)),
         (git("git push --force"), None),
         (git("git push\n"), None),
         (git("/usr/bin/git push"), None),
-        // By another name it holds only partly.
-        (Call::new("/usr/bin/git2", "git push").given("/usr/bin/git"), None),
+        // Under another name the rule holds only partly.
+        (TestExec::new("/usr/bin/git2", "git push").given("/usr/bin/git"), None),
         (elsewhere, None),
-        (Call::new("/usr/bin/make", "make"), Some(1)),
-        (Call::new("/home/ada/project/make", "make").own(), None),
-        (Call::new("/bin/ls", "ls"), None),
+        (TestExec::new("/usr/bin/make", "make"), Some(1)),
+        (TestExec::new("/home/ada/project/make", "make").own(), None),
+        (TestExec::new("/bin/ls", "ls"), None),
     ] {
         assert_eq!(call.approved(&compiled), expected, "{:?}", call.argv);
     }
-    // Rules decide first, and whoever asks for approvals does so for a question alone.
+    // Rules decide first. Approvals only answer questions.
     assert_eq!(git("git push --force").judged(&compiled).cause, Cause::Rule(0));
     assert_eq!(git("git push").judged(&compiled).action, Action::Ask);
-    assert_eq!(Call::new("/usr/bin/make", "make").judged(&compiled).action, Action::Deny);
+    assert_eq!(TestExec::new("/usr/bin/make", "make").judged(&compiled).action, Action::Deny);
 }
 
 #[test]
-fn an_approval_that_can_not_be_judged_is_none() {
+fn an_approval_that_can_not_be_judged_does_not_count() {
     let approved = json!([{"action": "allow", "exe_sha256": "00".repeat(32)}]);
-    let compiled = Rules::compile(&gate_with("ask", json!([]), approved)).unwrap();
-    let mut cat = Call::new("/bin/cat", "cat");
+    let compiled = ExecRules::compile(&gate_with("ask", json!([]), approved)).unwrap();
+    let mut cat = TestExec::new("/bin/cat", "cat");
     assert_eq!(cat.approved(&compiled), Some(0));
     cat.digests = vec![None];
     assert_eq!(cat.approved(&compiled), None);
 }
 
 #[test]
-fn a_rule_that_would_have_allowed_is_named_if_it_held_partly() {
+fn an_allow_rule_that_held_partly_is_named() {
     let rules = compiled(
         "deny",
-        json!([{"action": "allow", "exe_basename": "ls"}, {"action": "allow", "exe_basename": "python3"}]),
+        json!([
+            {"action": "allow", "exe_basename": "ls"},
+            {"action": "allow", "exe_basename": "python3"},
+        ]),
     );
     let verdict =
-        Call::new("/usr/bin/python3.11", "python3").given("/usr/bin/python3").judged(&rules);
+        TestExec::new("/usr/bin/python3.11", "python3").given("/usr/bin/python3").judged(&rules);
     assert_eq!(
         (verdict.action, verdict.cause, verdict.doubted),
         (Action::Deny, Cause::Default, Some(1))
@@ -493,29 +539,29 @@ fn a_rule_that_would_have_allowed_is_named_if_it_held_partly() {
 }
 
 #[test]
-fn what_can_not_be_known_is_an_error_only_where_it_matters() {
+fn an_unknown_fact_is_an_error_only_if_a_rule_needs_it() {
     let parent = json!([{"action": "allow", "exe": "/bin/cat", "parent_exe": "/usr/bin/git"}]);
-    let mut cat = Call::new("/bin/cat", "cat");
+    let mut cat = TestExec::new("/bin/cat", "cat");
     cat.parent = None;
     let verdict = cat.judged(&compiled("allow", parent.clone()));
     assert_eq!(verdict.cause, Cause::Error { rule: 0, why: "the parent is not known".to_owned() });
     assert_eq!(verdict.action, Action::Deny);
     let mut asking = gate("allow", parent.clone());
     asking.on_error = Action::Ask;
-    assert_eq!(cat.judged(&Rules::compile(&asking).unwrap()).action, Action::Ask);
+    assert_eq!(cat.judged(&ExecRules::compile(&asking).unwrap()).action, Action::Ask);
     cat.chain = vec![(b"/bin/ls".to_vec(), b"/bin/ls".to_vec())];
     assert_eq!(cat.judged(&compiled("allow", parent)).cause, Cause::Default);
 
     let digest =
         json!([{"action": "deny", "exe_sha256": "00".repeat(32), "parent_exe": "/usr/bin/git"}]);
-    let mut unreadable = Call::new("/bin/cat", "cat");
+    let mut unreadable = TestExec::new("/bin/cat", "cat");
     unreadable.digests = vec![None];
     // The parent rules it out, so the content does not matter.
     assert_eq!(unreadable.judged(&compiled("allow", digest)).cause, Cause::Default);
 }
 
 #[test]
-fn expressions_are_of_linear_time_over_bytes() {
+fn expressions_take_linear_time_and_match_bytes() {
     for (pattern, said) in [
         (r"(a)\1", "backreferences"),
         (r"(?=a)", "look-around"),
@@ -529,12 +575,12 @@ fn expressions_are_of_linear_time_over_bytes() {
     }
     assert!(regex(b"\xff").is_err());
     assert!(regex(".\u{e9}$".as_bytes()).unwrap().is_match(b"\xff\xc3\xa9"));
-    // For a backtracking engine this is the age of the universe.
+    // A backtracking engine would not end.
     assert!(!regex(b"^(a+)+$").unwrap().is_match(&[&[b'a'; 1 << 16][..], b"b"].concat()));
 }
 
 #[test]
-fn a_value_that_is_none_is_refused() {
+fn an_invalid_value_is_refused() {
     for (key, value) in [
         ("argv_regex", "("),
         ("parent_argv", "("),
@@ -546,16 +592,16 @@ fn a_value_that_is_none_is_refused() {
         ("uid", "root"),
     ] {
         assert!(
-            Rules::compile(&gate("deny", json!([{"action": "deny", (key): value}]))).is_err(),
+            ExecRules::compile(&gate("deny", json!([{"action": "deny", (key): value}]))).is_err(),
             "{key} {value}"
         );
     }
 }
 
-/// xorshift: the same lot in every run.
-struct Lot(u64);
+/// xorshift: the same sample in every run.
+struct RandomSample(u64);
 
-impl Lot {
+impl RandomSample {
     fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -592,8 +638,8 @@ impl Lot {
         Value::Object(rule)
     }
 
-    fn call(&mut self) -> Call {
-        let mut call = Call::new(self.of(&PATHS), self.of(&WORDS)).given(self.of(&PATHS));
+    fn call(&mut self) -> TestExec {
+        let mut call = TestExec::new(self.of(&PATHS), self.of(&WORDS)).given(self.of(&PATHS));
         for _ in 0..self.below(3) {
             call = call.by(self.of(&PATHS));
         }
@@ -625,8 +671,8 @@ const WORDS: [&str; 9] = [
 ];
 
 #[test]
-fn what_allows_would_also_stop_and_not_is_the_opposite_of_the_other() {
-    let mut lot = Lot(0x9e37_79b9_7f4a_7c15);
+fn a_key_that_allows_would_also_deny_and_not_negates_it() {
+    let mut lot = RandomSample(0x9e37_79b9_7f4a_7c15);
     for _ in 0..3_000 {
         let mut call = lot.call();
         let rule = lot.rule("deny");
@@ -643,8 +689,8 @@ fn what_allows_would_also_stop_and_not_is_the_opposite_of_the_other() {
 }
 
 #[test]
-fn rules_are_read_in_order_and_a_further_key_only_narrows() {
-    let mut lot = Lot(0x2545_f491_4f6c_dd1d);
+fn rules_apply_in_order_and_a_further_key_only_narrows() {
+    let mut lot = RandomSample(0x2545_f491_4f6c_dd1d);
     for _ in 0..2_000 {
         let call = lot.call();
         let actions = ["allow", "deny", "ask"];
@@ -670,12 +716,12 @@ fn rules_are_read_in_order_and_a_further_key_only_narrows() {
 }
 
 #[test]
-fn no_first_argument_lets_a_program_through() {
-    let mut lot = Lot(0xd129_42e5_f3ab_1c07);
+fn the_first_argument_never_allows_a_program() {
+    let mut lot = RandomSample(0xd129_42e5_f3ab_1c07);
     for _ in 0..2_000 {
         let mut call = lot.call();
         let (key, value) = lot.key();
-        // An expression is about the whole text, the name in it too; that is what people write.
+        // An expression is about the whole text, the program's name included.
         if key.starts_with("argv_regex") {
             continue;
         }

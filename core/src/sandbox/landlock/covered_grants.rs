@@ -1,5 +1,5 @@
-//! Places inside grants that mounts lie over in the full tier, and what keeps their names where
-//! they are.
+//! Paths inside grants that mounts cover in the full tier, and the pins that keep their names in
+//! place.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -9,23 +9,22 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::{Files, FilesError, Placed, is_dir};
+use super::{FileGrants, GrantError, GrantLocation, is_dir};
 use crate::files::cover::{Cover, CoverKind};
-use crate::files::home_listing::Seen;
+use crate::files::home_listing::HomeEntry;
 use crate::files::previously_writable::absolute;
 use crate::kernel::resolved_path::{self, Identity, Link};
 use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
-impl<'p> Files<'p> {
-    /// The closed places inside grants, to be masked, and the unwritable ones inside what can be
-    /// written, to be locked.
-    pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, FilesError> {
+impl<'p> FileGrants<'p> {
+    /// Masks for closed paths inside grants, and locks for unwritable paths inside writable grants.
+    pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, GrantError> {
         let mut covers = Vec::new();
         let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
         let unwritable = requested.unwritable.iter().map(|path| (path, CoverKind::Lock));
         for (path, kind) in closed.chain(unwritable) {
-            let locate = |source| FilesError::Locate { path: path.clone(), source };
+            let locate = |source| GrantError::Locate { path: path.clone(), source };
             let real = if self.linked.contains(&path) {
                 let way = resolved_path::follow(path.as_bytes()).map_err(locate)?;
                 self.lock_links(&way.links, &mut covers).map_err(locate)?;
@@ -33,7 +32,7 @@ impl<'p> Files<'p> {
             } else {
                 path.clone()
             };
-            let exposed = |placed: &Placed<'_>| {
+            let exposed = |placed: &GrantLocation<'_>| {
                 real.is_within(&placed.real) && (kind == CoverKind::Mask || placed.grant.writes())
             };
             if !self.placed.iter().any(exposed) {
@@ -44,7 +43,7 @@ impl<'p> Files<'p> {
                     let identity = Identity::from(&stat);
                     covers.push(Cover { path: real, identity, directory: is_dir(&stat), kind });
                 }
-                // What is not there is watched for by its name.
+                // The guard watches for the name of a missing path.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 Err(source) => return Err(locate(source)),
             }
@@ -52,23 +51,23 @@ impl<'p> Files<'p> {
         Ok(covers)
     }
 
-    /// The grants that let a path be written. They add up: one that only reads takes nothing from
-    /// one around it.
-    pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f Placed<'p>> {
-        // The host's /tmp is shown only where it is granted itself.
+    /// The grants that make a path writable. Grants add up: a read-only one takes nothing from one
+    /// around it.
+    pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f GrantLocation<'p>> {
+        // The host's /tmp is visible only if a grant names it.
         let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-        let shown = move |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(path);
+        let shown = move |placed: &GrantLocation<'_>| in_temp(&placed.real) || !in_temp(path);
         self.placed.iter().filter(move |placed| {
             placed.grant.writes() && shown(placed) && path.is_within(&placed.real)
         })
     }
 
-    /// The directories above covered places, in what can be written: one that moved would take the
-    /// place to a name that a later run knows nothing of.
+    /// Pins for the directories above covered paths in writable grants. A directory that moves
+    /// would take the path to a name that a later run does not know.
     pub fn pins<'c>(
         &self,
         covers: impl Iterator<Item = &'c Cover>,
-    ) -> Result<Vec<Cover>, FilesError> {
+    ) -> Result<Vec<Cover>, GrantError> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
             let Some(grant) =
@@ -83,7 +82,7 @@ impl<'p> Files<'p> {
                 let seen = absolute(above.to_owned())
                     .and_then(|path| Ok((rustix::fs::lstat(path.as_c_str())?, path)));
                 let (stat, path) =
-                    seen.map_err(|source| FilesError::Locate { path: cover.path.clone(), source })?;
+                    seen.map_err(|source| GrantError::Locate { path: cover.path.clone(), source })?;
                 let identity = Identity::from(&stat);
                 pins.insert(
                     above.to_owned(),
@@ -94,13 +93,13 @@ impl<'p> Files<'p> {
         Ok(pins.into_values().collect())
     }
 
-    /// A link that leads to a closed or own place is a place of its own: turned, it would lead a
-    /// later run elsewhere.
+    /// Locks a link that leads to a closed or own path. Otherwise the command could change it, and
+    /// it would lead a later run elsewhere.
     fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
         for link in links {
             let path = absolute(link.at.clone())?;
             let writable =
-                |placed: &Placed<'_>| placed.grant.writes() && path.is_within(&placed.real);
+                |placed: &GrantLocation<'_>| placed.grant.writes() && path.is_within(&placed.real);
             if let Some(identity) = link.place.object
                 && self.placed.iter().any(writable)
                 && covers.iter().all(|cover| cover.path != path)
@@ -111,8 +110,8 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// Closed files, and files right in closed directories, that have other names: under one of
-    /// those they may lie in a grant.
+    /// Closed files, and files directly in closed directories, that have several hard links:
+    /// another name may be in a grant.
     pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
         let mut found = Vec::new();
         let mut note = |stat: &Stat| {
@@ -120,7 +119,8 @@ impl<'p> Files<'p> {
                 found.push(Identity::from(stat));
             }
         };
-        for path in requested.closed.iter().filter(|path| self.home.of(path) != Seen::Missing) {
+        for path in requested.closed.iter().filter(|path| self.home.of(path) != HomeEntry::Missing)
+        {
             let Ok(stat) = rustix::fs::stat(path.as_c_str()) else { continue };
             note(&stat);
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,12 +1,12 @@
-//! What keeps a grant from being given, in a person's words.
+//! Why a grant can not be given.
 
 use rustix::io::Errno;
 
-use crate::files::previously_writable::Unknown;
+use crate::files::previously_writable::UnknownTree;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 #[derive(Debug, thiserror::Error)]
-pub enum FilesError {
+pub enum GrantError {
     #[error("this kernel has no Landlock ({})", crate::kernel::errno_names::errno(*.0))]
     NoLandlock(#[source] Errno),
     #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
@@ -55,38 +55,38 @@ pub enum FilesError {
     Temp(#[source] Errno),
 }
 
-impl From<Unknown> for FilesError {
-    fn from(Unknown { path, source }: Unknown) -> FilesError {
-        FilesError::Reach { path, source }
+impl From<UnknownTree> for GrantError {
+    fn from(UnknownTree { path, source }: UnknownTree) -> GrantError {
+        GrantError::Reach { path, source }
     }
 }
 
-impl FilesError {
+impl GrantError {
     pub fn hint(&self) -> &'static str {
         match self {
-            FilesError::NoLandlock(_) | FilesError::OldAbi { .. } => {
+            GrantError::NoLandlock(_) | GrantError::OldAbi { .. } => {
                 "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
             }
-            FilesError::Missing { .. } => {
+            GrantError::Missing { .. } => {
                 "create it, or mark the grant optional with a trailing \"?\""
             }
-            FilesError::Moved { .. } | FilesError::Unrecorded { .. } => "start again",
-            FilesError::OwnWay { .. } => "put a real directory there, or work elsewhere",
-            FilesError::Planted { .. } => {
+            GrantError::Moved { .. } | GrantError::Unrecorded { .. } => "start again",
+            GrantError::OwnWay { .. } => "put a real directory there, or work elsewhere",
+            GrantError::Planted { .. } => {
                 "look where it leads; grant that place by its own name if you mean it"
             }
-            FilesError::Remote { .. } => {
+            GrantError::Remote { .. } => {
                 "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
             }
-            FilesError::Locate { source: Errno::ACCESS, .. }
-            | FilesError::Reach { source: Errno::ACCESS, .. } => {
+            GrantError::Locate { source: Errno::ACCESS, .. }
+            | GrantError::Reach { source: Errno::ACCESS, .. } => {
                 "a directory of yours on the way is shut; see who did that, then: chmod u+x DIRECTORY"
             }
-            FilesError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
-            FilesError::JournalExposed { .. } => {
+            GrantError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
+            GrantError::JournalExposed { .. } => {
                 "put the journal elsewhere (--audit-log DIR) or grant less"
             }
-            FilesError::List { .. } => {
+            GrantError::List { .. } => {
                 "make the directory readable for you, or grant its parts one by one"
             }
             _ => "check the path and its permissions",

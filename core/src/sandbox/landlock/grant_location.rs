@@ -1,4 +1,4 @@
-//! Where the grants really lie: found by the supervisor, told to init, which mounts them there.
+//! The locations of grants: the supervisor finds them, and init mounts the grants there.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,31 +9,31 @@ use crate::kernel::resolved_path::{Identity, Link};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant};
 
-/// Where a grant really lies, and the symlinks that lead there.
-pub struct Placed<'p> {
+/// The resolved path of a grant, and the symlinks that lead there.
+pub struct GrantLocation<'p> {
     pub grant: &'p Grant,
     pub real: AbsPath,
     pub identity: Identity,
     pub directory: bool,
     pub socket: bool,
-    pub links: Vec<Signpost>,
+    pub links: Vec<GrantSymlink>,
 }
 
-/// A symlink on the way: where it stands, and what it says.
+/// A symlink on the path of a grant: its own path, and its target.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Signpost {
+pub struct GrantSymlink {
     pub at: Vec<u8>,
     pub target: CString,
 }
 
-impl From<&Link> for Signpost {
-    fn from(link: &Link) -> Signpost {
-        Signpost { at: link.at.as_os_str().as_bytes().to_vec(), target: link.target.clone() }
+impl From<&Link> for GrantSymlink {
+    fn from(link: &Link) -> GrantSymlink {
+        GrantSymlink { at: link.at.as_os_str().as_bytes().to_vec(), target: link.target.clone() }
     }
 }
 
-/// For the channel. Both sides have the plan: a grant is told by its number in there.
-pub fn spell(requested: &plan::Files, placed: &[Placed<'_>]) -> Vec<u8> {
+/// Encodes the locations for the channel. Both sides have the plan, so a grant is its number there.
+pub fn encode(requested: &plan::Files, placed: &[GrantLocation<'_>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128 * placed.len());
     let text = |bytes: &mut Vec<u8>, text: &[u8]| {
         bytes.extend((text.len() as u32).to_le_bytes());
@@ -41,7 +41,7 @@ pub fn spell(requested: &plan::Files, placed: &[Placed<'_>]) -> Vec<u8> {
     };
     let mut grants = requested.grants.iter().zip(0u32..);
     for one in placed {
-        // They are found in the order of the plan, one grant at one place at most.
+        // They have the order of the plan, and a grant has at most one location.
         let Some((_, number)) = grants.find(|(grant, _)| std::ptr::eq(*grant, one.grant)) else {
             continue;
         };
@@ -59,9 +59,12 @@ pub fn spell(requested: &plan::Files, placed: &[Placed<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Errno::PROTO: nobody spells like this.
-pub fn read<'p>(requested: &'p plan::Files, bytes: &[u8]) -> Result<Vec<Placed<'p>>, Errno> {
-    let mut rest = Rest(bytes);
+/// Errno::PROTO: the bytes are no valid encoding.
+pub fn decode<'p>(
+    requested: &'p plan::Files,
+    bytes: &[u8],
+) -> Result<Vec<GrantLocation<'p>>, Errno> {
+    let mut rest = ByteReader(bytes);
     let mut placed = Vec::with_capacity(32);
     while !rest.0.is_empty() {
         placed.push(rest.placed(requested).ok_or(Errno::PROTO)?);
@@ -69,10 +72,10 @@ pub fn read<'p>(requested: &'p plan::Files, bytes: &[u8]) -> Result<Vec<Placed<'
     Ok(placed)
 }
 
-struct Rest<'b>(&'b [u8]);
+struct ByteReader<'b>(&'b [u8]);
 
-impl<'b> Rest<'b> {
-    fn placed<'p>(&mut self, requested: &'p plan::Files) -> Option<Placed<'p>> {
+impl<'b> ByteReader<'b> {
+    fn placed<'p>(&mut self, requested: &'p plan::Files) -> Option<GrantLocation<'p>> {
         let grant = requested.grants.get(self.number()? as usize)?;
         let [directory, socket] = self.array()?;
         let identity =
@@ -81,10 +84,10 @@ impl<'b> Rest<'b> {
         let count = self.number()?;
         let links = (0..count).map(|_| {
             let at = self.text()?.to_vec();
-            Some(Signpost { at, target: CString::new(self.text()?).ok()? })
+            Some(GrantSymlink { at, target: CString::new(self.text()?).ok()? })
         });
         let links = links.collect::<Option<_>>()?;
-        Some(Placed {
+        Some(GrantLocation {
             grant,
             real,
             identity,
@@ -120,18 +123,18 @@ mod tests {
     use crate::plan::Plan;
 
     #[test]
-    fn what_was_placed_is_read_as_it_was_spelled() {
+    fn grant_locations_survive_their_encoding() {
         let plan: Value =
             serde_json::from_str(include_str!("../../../../schema/examples/plan.json")).unwrap();
         let plan = Plan::parse(plan.to_string().as_bytes(), 1000).unwrap();
         let requested = plan.files.as_ref().unwrap();
         assert!(requested.grants.len() > 2, "too few to skip one");
         let place = |text: &[u8]| AbsPath::new(Text::from_bytes(text.to_vec()).unwrap()).unwrap();
-        let link = |at: &str, target: &str| Signpost {
+        let link = |at: &str, target: &str| GrantSymlink {
             at: at.into(),
             target: CString::new(target).unwrap(),
         };
-        let one = |number: usize, real: &[u8], directory, links| Placed {
+        let one = |number: usize, real: &[u8], directory, links| GrantLocation {
             grant: &requested.grants[number],
             real: place(real),
             identity: Identity::from((number as u64, u64::MAX - number as u64)),
@@ -143,8 +146,8 @@ mod tests {
             one(0, b"/usr/lib", true, vec![link("/lib", "usr/lib")]),
             one(2, b"/w/\xff x", false, Vec::new()),
         ];
-        let bytes = spell(requested, &placed);
-        let heard = read(requested, &bytes).unwrap();
+        let bytes = encode(requested, &placed);
+        let heard = decode(requested, &bytes).unwrap();
         assert_eq!(heard.len(), placed.len());
         for (heard, said) in heard.iter().zip(&placed) {
             assert!(std::ptr::eq(heard.grant, said.grant) && heard.real == said.real);
@@ -153,11 +156,11 @@ mod tests {
                 (said.identity, said.directory, &said.links)
             );
         }
-        assert!(read(requested, &[]).unwrap().is_empty());
-        // Whatever is cut off in between is noticed.
-        let whole = spell(requested, &placed[..1]).len();
+        assert!(decode(requested, &[]).unwrap().is_empty());
+        // Truncated bytes are noticed at any position.
+        let whole = encode(requested, &placed[..1]).len();
         for end in (1..bytes.len()).filter(|end| *end != whole) {
-            assert_eq!(read(requested, &bytes[..end]).err(), Some(Errno::PROTO), "{end}");
+            assert_eq!(decode(requested, &bytes[..end]).err(), Some(Errno::PROTO), "{end}");
         }
     }
 }

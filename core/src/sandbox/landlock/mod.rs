@@ -1,11 +1,11 @@
-//! The plan's grants become Landlock rules, and places for the mounts of the full tier.
+//! The plan's grants become Landlock rules, and locations for the mounts of the full tier.
 //!
-//! Landlock only ever adds: a rule on a directory covers everything below it. A deny inside an
-//! allow is therefore carved: the directory gets no rule, its entries do, all but the excepted one
-//! and the directories on the way to it, which are carved in turn. Nothing can then be created in a
-//! carved directory, so an excepted name that does not exist can not appear either. In the full
-//! tier nothing is carved: mounts cover what is denied. What was asked for (`requested_`) and what
-//! holds (`actual_`) are kept apart and reported.
+//! Landlock only adds rights: a rule on a directory covers everything below it. So a deny inside an
+//! allow is carved. The directory gets no rule, but its entries do, all but the excepted one and
+//! the directories above it, which are carved in turn. Nothing can then be created in a carved
+//! directory, so an excepted name that does not exist can not appear. In the full tier nothing is
+//! carved: mounts cover denied names. What was requested (`requested_`) and what is enforced
+//! (`actual_`) are kept apart and reported.
 
 mod covered_grants;
 mod error;
@@ -18,8 +18,8 @@ use landlock::AccessNet;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::home_listing::{HomeListing, Seen};
-use crate::files::previously_writable::{Reach, absolute};
+use crate::files::home_listing::{HomeEntry, HomeListing};
+use crate::files::previously_writable::{PreviouslyWritable, absolute};
 use crate::journal::Journal;
 use crate::kernel::resolved_path::{self, Identity, Link, Place};
 use crate::kernel::sys;
@@ -27,61 +27,61 @@ use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Plan, Tier};
 
-pub use error::FilesError;
-pub use grant_location::Placed;
+pub use error::GrantError;
+pub use grant_location::GrantLocation;
 
 /// A grant that was left out, and the excepted path that is the reason.
-pub struct Removed<'p> {
+pub struct RemovedGrant<'p> {
     pub grant: &'p Grant,
     pub except: AbsPath,
 }
 
-pub struct Carved<'p> {
+pub struct CarvedGrant<'p> {
     pub grant: &'p Grant,
     pub kept_out: Vec<AbsPath>,
 }
 
-/// The rules as they stand in the kernel, and what became of each grant.
-pub struct Files<'p> {
+/// The rules in the kernel, and the result for each grant.
+pub struct FileGrants<'p> {
     ruleset: Option<BorrowedFd<'p>>,
-    pub placed: Vec<Placed<'p>>,
+    pub placed: Vec<GrantLocation<'p>>,
     pub rules: usize,
     /// Grants that gave at least one rule.
     pub actual_paths: usize,
     pub skipped: Vec<&'p Grant>,
-    pub removed: Vec<Removed<'p>>,
-    pub carved: Vec<Carved<'p>>,
+    pub removed: Vec<RemovedGrant<'p>>,
+    pub carved: Vec<CarvedGrant<'p>>,
     pub warnings: Vec<String>,
-    /// What the plan asks for and the kernel does not hold, where the plan puts up with that.
+    /// Parts of the plan that the kernel does not enforce, if the plan accepts that.
     pub unenforced: Vec<String>,
     granted: Vec<(Identity, &'p Grant)>,
-    /// Closed and unwritable places whose names go through a symlink.
+    /// Closed and unwritable paths that go through a symlink.
     linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
     pub home: HomeListing<'p>,
 }
 
-/// Something opened for a rule.
-struct Opened {
+/// An object that was opened for a rule.
+struct OpenedGrant {
     fd: OwnedFd,
     stat: Stat,
-    /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
+    /// The resolved path, if a symlink is on the way. None: the path itself.
     led_to: Option<AbsPath>,
     links: Vec<Link>,
 }
 
-impl Opened {
+impl OpenedGrant {
     fn is_dir(&self) -> bool {
         is_dir(&self.stat)
     }
 
-    /// A rule is on the file, whichever of its names it was granted by.
+    /// Does the file have several hard links? A rule applies to the file, under all its names.
     fn has_other_names(&self) -> bool {
         !self.is_dir() && self.stat.st_nlink > 1
     }
 }
 
-/// A network that no namespace fences.
+/// Is the network filtered without a namespace?
 fn is_pinned(plan: &Plan) -> bool {
     plan.tier == Tier::Landlock && plan.network.is_some()
 }
@@ -90,29 +90,29 @@ fn is_dir(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
 
-/// An excepted path with the places it stands for.
-struct Except<'p> {
+/// An excepted path with its resolved paths.
+struct ExceptedPath<'p> {
     path: &'p AbsPath,
     places: Vec<Place>,
 }
 
-impl<'p> Files<'p> {
-    /// None when the plan leaves the files open. `ruleset` is what the rules are added to,
-    /// `journal` the one that is open already.
+impl<'p> FileGrants<'p> {
+    /// None if the plan does not restrict files. The rules are added to `ruleset`. `journal` is the
+    /// open journal.
     pub fn prepare(
         plan: &'p Plan,
         ruleset: Option<BorrowedFd<'p>>,
         journal: Option<&Journal>,
-    ) -> Result<Option<Files<'p>>, FilesError> {
+    ) -> Result<Option<FileGrants<'p>>, GrantError> {
         let Some(requested) = &plan.files else { return Ok(None) };
-        let here = check_standing(plan)?;
-        Files::lay(plan, requested, ruleset, journal, Some(here)).map(Some)
+        let here = check_working_dir(plan)?;
+        FileGrants::lay(plan, requested, ruleset, journal, Some(here)).map(Some)
     }
 
-    /// For who may stand anywhere: a shell's fence has no place of its own.
-    pub fn anywhere(plan: &'p Plan, ruleset: Option<BorrowedFd<'p>>) -> Result<(), FilesError> {
+    /// For a shell, which may start in any working directory.
+    pub fn anywhere(plan: &'p Plan, ruleset: Option<BorrowedFd<'p>>) -> Result<(), GrantError> {
         match &plan.files {
-            Some(requested) => Files::lay(plan, requested, ruleset, None, None).map(drop),
+            Some(requested) => FileGrants::lay(plan, requested, ruleset, None, None).map(drop),
             None => Ok(()),
         }
     }
@@ -123,9 +123,9 @@ impl<'p> Files<'p> {
         ruleset: Option<BorrowedFd<'p>>,
         journal: Option<&Journal>,
         here: Option<Identity>,
-    ) -> Result<Files<'p>, FilesError> {
+    ) -> Result<FileGrants<'p>, GrantError> {
         let home = HomeListing::at(&plan.user.home);
-        let mut files = Files {
+        let mut files = FileGrants {
             ruleset,
             placed: Vec::with_capacity(32),
             rules: 0,
@@ -141,16 +141,16 @@ impl<'p> Files<'p> {
             home,
         };
         if plan.container.is_some() {
-            // None of them is a place of the host: their rules are made when the container has its
+            // These are no paths of the host. Their rules are added when the container has its
             // root.
             files.rules = requested.grants.len();
             files.actual_paths = files.rules;
             return Ok(files);
         }
-        let reach = Reach::of(plan, requested);
-        check_own_ways(requested, &files.linked, &reach)?;
+        let reach = PreviouslyWritable::of(plan, requested);
+        check_own_paths(requested, &files.linked, &reach)?;
         for grant in &requested.grants {
-            if grant.optional && files.home.of(&grant.path) == Seen::Missing {
+            if grant.optional && files.home.of(&grant.path) == HomeEntry::Missing {
                 files.skipped.push(grant);
             } else if plan.tier != Tier::Full || !plan::is_made_anew(&grant.path) {
                 files.grant(plan, requested, grant, &reach, here)?;
@@ -162,13 +162,13 @@ impl<'p> Files<'p> {
         Ok(files)
     }
 
-    /// The private temporary directory, made after everything else was prepared.
-    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), FilesError> {
+    /// Grants the private temporary directory, which is made after everything else was prepared.
+    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), GrantError> {
         let Some(ruleset) = self.ruleset else { return Ok(()) };
-        sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
+        sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(GrantError::Temp)
     }
 
-    /// Unix sockets that are granted by their own names.
+    /// Unix sockets that a grant names.
     pub fn sockets(&self) -> Vec<(AbsPath, Identity)> {
         let sockets = self.placed.iter().filter(|placed| placed.socket);
         sockets.map(|placed| (placed.real.clone(), placed.identity)).collect()
@@ -179,12 +179,12 @@ impl<'p> Files<'p> {
         plan: &Plan,
         requested: &'p plan::Files,
         grant: &'p Grant,
-        reach: &Reach<'_>,
+        reach: &PreviouslyWritable<'_>,
         here: Option<Identity>,
-    ) -> Result<(), FilesError> {
+    ) -> Result<(), GrantError> {
         let rights = plan.rights(&grant.access);
         let opened = match open(grant) {
-            Ok(opened) => match check_way(grant, &opened, reach)? {
+            Ok(opened) => match check_grant_path(grant, &opened, reach)? {
                 Some(misled) if grant.optional => {
                     self.warnings.push(misled.to_string());
                     self.skipped.push(grant);
@@ -194,7 +194,7 @@ impl<'p> Files<'p> {
                 None if grant.path == plan.cwd
                     && here.is_some_and(|here| here != Identity::from(&opened.stat)) =>
                 {
-                    return Err(FilesError::Moved { path: plan.cwd.clone() });
+                    return Err(GrantError::Moved { path: plan.cwd.clone() });
                 }
                 None => opened,
             },
@@ -203,7 +203,7 @@ impl<'p> Files<'p> {
                 return Ok(());
             }
             Err(Errno::NOENT | Errno::NOTDIR) => {
-                return Err(FilesError::Missing { path: grant.path.clone(), from: grant.source() });
+                return Err(GrantError::Missing { path: grant.path.clone(), from: grant.source() });
             }
             Err(source) => return Err(open_error(grant, source)),
         };
@@ -222,16 +222,16 @@ impl<'p> Files<'p> {
         &mut self,
         plan: &Plan,
         grant: &'p Grant,
-        opened: &Opened,
+        opened: &OpenedGrant,
         rights: Rights,
-    ) -> Result<(), FilesError> {
-        self.placed.push(Placed {
+    ) -> Result<(), GrantError> {
+        self.placed.push(GrantLocation {
             grant,
             real: opened.led_to.clone().unwrap_or_else(|| grant.path.clone()),
             identity: Identity::from(&opened.stat),
             directory: opened.is_dir(),
             socket: FileType::from_raw_mode(opened.stat.st_mode) == FileType::Socket,
-            links: opened.links.iter().map(grant_location::Signpost::from).collect(),
+            links: opened.links.iter().map(grant_location::GrantSymlink::from).collect(),
         });
         self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
     }
@@ -240,10 +240,10 @@ impl<'p> Files<'p> {
         &mut self,
         plan: &Plan,
         grant: &'p Grant,
-        opened: &Opened,
+        opened: &OpenedGrant,
         rights: Rights,
-        excepts: &[Except<'p>],
-    ) -> Result<(), FilesError> {
+        excepts: &[ExceptedPath<'p>],
+    ) -> Result<(), GrantError> {
         let own = if opened.is_dir() {
             Place::of_dir(&opened.fd)
         } else {
@@ -261,13 +261,13 @@ impl<'p> Files<'p> {
                     grant.path, except.path
                 ));
             }
-            self.removed.push(Removed { grant, except: except.path.clone() });
+            self.removed.push(RemovedGrant { grant, except: except.path.clone() });
             return Ok(());
         }
         let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
         let places: Vec<&Place> =
             excepts.iter().flat_map(|except| &except.places).filter(below).collect();
-        // Inside namespaces these are covered by mounts.
+        // In the full tier mounts cover these.
         if places.is_empty() || plan.tier == Tier::Full {
             return self.grant_whole(plan, grant, opened, rights);
         }
@@ -277,7 +277,7 @@ impl<'p> Files<'p> {
             .map(|except| except.path.clone())
             .collect();
         self.carve(plan, grant, opened.fd.as_fd(), rights, &places, &kept_out)?;
-        self.carved.push(Carved { grant, kept_out });
+        self.carved.push(CarvedGrant { grant, kept_out });
         Ok(())
     }
 
@@ -291,8 +291,8 @@ impl<'p> Files<'p> {
         rights: Rights,
         places: &[&Place],
         kept_out: &[AbsPath],
-    ) -> Result<(), FilesError> {
-        let list_error = |source| FilesError::List {
+    ) -> Result<(), GrantError> {
+        let list_error = |source| GrantError::List {
             path: grant.path.clone(),
             except: kept_out.first().unwrap_or(&grant.path).clone(),
             from: grant.source(),
@@ -309,14 +309,14 @@ impl<'p> Files<'p> {
         fd: &OwnedFd,
         stat: &Stat,
         rights: Rights,
-    ) -> Result<(), FilesError> {
+    ) -> Result<(), GrantError> {
         self.check_file_system(plan, grant, fd, stat.st_dev)?;
         if let Some(ruleset) = self.ruleset {
             let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
             if actual_rights.is_empty() {
                 return Ok(());
             }
-            let refused = |source| FilesError::AddRule {
+            let refused = |source| GrantError::AddRule {
                 path: grant.path.clone(),
                 from: grant.source(),
                 source,
@@ -328,15 +328,15 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// Files of a server can change behind Landlock's back, and their inodes with them: each device
-    /// is looked at once.
+    /// Files on a server can change without Landlock, and their inodes with them. Each device is
+    /// checked once.
     fn check_file_system(
         &mut self,
         plan: &Plan,
         grant: &Grant,
         fd: &OwnedFd,
         device: u64,
-    ) -> Result<(), FilesError> {
+    ) -> Result<(), GrantError> {
         if self.checked_devices.contains(&device) {
             return Ok(());
         }
@@ -347,10 +347,11 @@ impl<'p> Files<'p> {
                 "{} lies on a FUSE file system: its server sees every access and may change what a name stands for",
                 grant.path
             )),
-            // The mounts of the full tier hold there too.
+            // The mounts of the full tier work there too.
             FileSystem::Remote(_) if plan.tier == Tier::Full => {}
             FileSystem::Remote(kind) if plan.require_enforced => {
-                return Err(FilesError::Remote { path: grant.path.clone(), kind, from: grant.source() });
+                let (path, from) = (grant.path.clone(), grant.source());
+                return Err(GrantError::Remote { path, kind, from });
             }
             FileSystem::Remote(kind) => self
                 .unenforced
@@ -360,26 +361,26 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// The journal is neither readable nor writable from inside, whatever the plan grants: neither
-    /// what its name leads to now nor what was opened.
+    /// The command can neither read nor write the journal, whatever the plan grants: neither the
+    /// object that its path leads to now, nor the one that is open.
     fn check_journal(
         &self,
         plan: &Plan,
         requested: &plan::Files,
         journal: &AbsPath,
         opened: Option<&Journal>,
-    ) -> Result<(), FilesError> {
-        let exposed = |grant: &Grant| FilesError::JournalExposed {
+    ) -> Result<(), GrantError> {
+        let exposed = |grant: &Grant| GrantError::JournalExposed {
             journal: journal.clone(),
             path: grant.path.clone(),
             from: grant.source(),
         };
-        let locate = |source| FilesError::Locate { path: journal.clone(), source };
+        let locate = |source| GrantError::Locate { path: journal.clone(), source };
         let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
         let opened =
             opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
-        // Inside namespaces what is closed is masked, also where a grant is above it: if it is
-        // still what has that name.
+        // In the full tier a closed path is masked, also inside a grant, if it still has the same
+        // object.
         let named =
             |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
         if plan.tier == Tier::Full
@@ -415,13 +416,13 @@ pub fn around<E>(
     while let Some(entry) = entries.next() {
         let entry = entry.map_err(list_error)?;
         let name = entry.file_name();
-        // A symlink gets no rule: what it points to has its own, or none.
+        // A symlink gets no rule: its target has its own, or none.
         if name == c"." || name == c".." || entry.file_type() == FileType::Symlink {
             continue;
         }
         let fd = match resolved_path::open_entry(&listed, name) {
             Ok(fd) => fd,
-            Err(Errno::NOENT) => continue, // gone since it was listed
+            Err(Errno::NOENT) => continue, // removed since it was listed
             Err(source) => return Err(list_error(source)),
         };
         let stat = rustix::fs::fstat(&fd).map_err(list_error)?;
@@ -440,37 +441,37 @@ pub fn around<E>(
     Ok(())
 }
 
-/// The ABI that knows of TCP ports.
-const PORTS_SINCE: i32 = 4;
+/// The first ABI with TCP ports.
+const PORTS_ABI: i32 = 4;
 
-/// An empty one, and the ABI that this kernel has. Where the network is fenced in the landlock
-/// tier, no connection and no port is the command's own: the supervisor, who is not in here, has
-/// those that are granted.
+/// An empty ruleset, and the ABI of this kernel. If the network is filtered in the landlock tier,
+/// the command can connect and bind to no port: the supervisor, which is outside, connects its
+/// sockets.
 pub fn create_ruleset(
     plan: &Plan,
     requested: &plan::Landlock,
-) -> Result<(OwnedFd, i32), FilesError> {
+) -> Result<(OwnedFd, i32), GrantError> {
     let fenced = is_pinned(plan);
-    let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+    let actual_abi = sys::landlock_abi().map_err(GrantError::NoLandlock)?;
     if actual_abi < requested.abi {
-        return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
+        return Err(GrantError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
-    // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
-    let ports = if fenced && actual_abi >= PORTS_SINCE {
+    // This kernel has all rights and scopes of the plan: the plan was checked for that.
+    let ports = if fenced && actual_abi >= PORTS_ABI {
         (AccessNet::BindTcp | AccessNet::ConnectTcp).bits()
     } else {
         0
     };
     let ruleset =
         sys::landlock_create_ruleset(requested.handled.bits(), ports, requested.scoped.bits());
-    Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
+    Ok((ruleset.map_err(GrantError::Create)?, actual_abi))
 }
 
-fn open_error(grant: &Grant, source: Errno) -> FilesError {
-    FilesError::Open { path: grant.path.clone(), from: grant.source(), source }
+fn open_error(grant: &Grant, source: Errno) -> GrantError {
+    GrantError::Open { path: grant.path.clone(), from: grant.source(), source }
 }
 
-fn open(grant: &Grant) -> Result<Opened, Errno> {
+fn open(grant: &Grant) -> Result<OpenedGrant, Errno> {
     let opened = |path: &CStr| {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
@@ -478,22 +479,22 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         Ok((fd, stat))
     };
     match opened(&grant.path.as_c_str()) {
-        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
-        // There is a symlink on the way. What the walk found is opened without following any more.
+        Ok((fd, stat)) => Ok(OpenedGrant { fd, stat, led_to: None, links: Vec::new() }),
+        // A symlink is on the way. The resolved path is opened without following another one.
         Err(Errno::LOOP) => {
             let followed = resolved_path::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
             let (fd, stat) = opened(&real.as_c_str())?;
-            Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
+            Ok(OpenedGrant { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),
     }
 }
 
-/// The process stands where the plan says. Its name may have been given to something else since the
+/// The working directory is the one of the plan. Its name may belong to another directory since the
 /// plan was compiled.
-fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
-    let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
+fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
+    let moved = |_| GrantError::Moved { path: plan.cwd.clone() };
     let here = resolved_path::of_current_directory().map_err(moved)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let named = rustix::fs::openat2(
@@ -507,76 +508,75 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     if Identity::from(&named) == here {
         Ok(here)
     } else {
-        Err(FilesError::Moved { path: plan.cwd.clone() })
+        Err(GrantError::Moved { path: plan.cwd.clone() })
     }
 }
 
-/// What a fenced command can write, it can turn into a link to anywhere, before the next run or
+/// A path that a command can write could be replaced by a link to anywhere, before the next run or
 /// during this start.
-fn check_way(
+fn check_grant_path(
     grant: &Grant,
-    opened: &Opened,
-    reach: &Reach<'_>,
-) -> Result<Option<FilesError>, FilesError> {
+    opened: &OpenedGrant,
+    reach: &PreviouslyWritable<'_>,
+) -> Result<Option<GrantError>, GrantError> {
     let Some(real) = &opened.led_to else { return Ok(None) };
     let (path, from) = (grant.path.clone(), grant.source());
     if let Some(dir) = reach.planted(&opened.links)? {
-        return Ok(Some(FilesError::Planted { path, dir, from }));
+        return Ok(Some(GrantError::Planted { path, dir, from }));
     }
-    // Its owner may have turned the link since. What nobody knows to be written would be believed
-    // by later runs.
+    // Its owner may have changed the link since. Later runs would trust a writable path that is not
+    // recorded.
     if grant.writes() && !reach.is_recorded(real, Identity::from(&opened.stat)) {
-        return Ok(Some(FilesError::Unrecorded { path, real: real.clone(), from }));
+        return Ok(Some(GrantError::Unrecorded { path, real: real.clone(), from }));
     }
     Ok(None)
 }
 
-/// Paddock's own places must not be reached through a link that the command could change: the next
-/// run would find others. A link that is itself such a place is kept out of every grant, or locked.
-fn check_own_ways(
+/// A link that the command could change must not lead to Paddock's own paths: the next run would
+/// find others. A link that is itself such a path is kept out of every grant, or locked.
+fn check_own_paths(
     requested: &plan::Files,
     linked: &[&AbsPath],
-    reach: &Reach<'_>,
-) -> Result<(), FilesError> {
+    reach: &PreviouslyWritable<'_>,
+) -> Result<(), GrantError> {
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
     let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = resolved_path::follow(path.as_bytes())
-            .map_err(|source| FilesError::Locate { path: path.clone(), source })?;
+            .map_err(|source| GrantError::Locate { path: path.clone(), source })?;
         if let Some(dir) = reach.planted(way.links.iter().filter(|link| !is_own(link)))? {
-            return Err(FilesError::OwnWay { path: path.clone(), dir });
+            return Err(GrantError::OwnWay { path: path.clone(), dir });
         }
     }
     Ok(())
 }
 
-/// The journal is written outside the fence: no command may choose where. To be asked before it is
-/// opened.
-pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
+/// The journal is written outside of the sandbox, so no command may choose its path. Checked before
+/// it is opened.
+pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
     let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
     let journal = &journal.dir;
-    let locate = |source| FilesError::Locate { path: journal.clone(), source };
+    let locate = |source| GrantError::Locate { path: journal.clone(), source };
     let way = resolved_path::follow(journal.as_bytes()).map_err(locate)?;
-    match Reach::of(plan, requested).planted(&way.links)? {
-        Some(dir) => Err(FilesError::JournalWay { journal: journal.clone(), dir }),
+    match PreviouslyWritable::of(plan, requested).planted(&way.links)? {
+        Some(dir) => Err(GrantError::JournalWay { journal: journal.clone(), dir }),
         None => Ok(()),
     }
 }
 
-/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file
-/// has other names, every closed place. The plan is written by names; a link may lead a grant to a
-/// place that is closed under another name, or a closed name to a place that is granted.
+/// The paths that must stay outside of a grant: its own excepts and, if a symlink is on the way or
+/// the file has other names, every closed path. The plan has names. A link may lead a grant to a
+/// path that is closed under another name, or a closed name to a granted path.
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
-    opened: &Opened,
+    opened: &OpenedGrant,
     linked: &[&'p AbsPath],
-) -> Result<Vec<Except<'p>>, FilesError> {
+) -> Result<Vec<ExceptedPath<'p>>, GrantError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
-    // Closed names without a link lead where they say, so letters are enough to compare them with
-    // where the grant leads.
+    // Closed paths without a link can be compared by their text with the location of the grant.
     let led_to = opened.led_to.as_ref();
     let met =
         |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
@@ -589,17 +589,16 @@ fn excepts<'p>(
     paths
         .into_iter()
         .map(|path| match Place::all_of(path.as_bytes()) {
-            Ok(places) => Ok(Except { path, places }),
-            Err(source) => Err(FilesError::Locate { path: path.clone(), source }),
+            Ok(places) => Ok(ExceptedPath { path, places }),
+            Err(source) => Err(GrantError::Locate { path: path.clone(), source }),
         })
         .collect()
 }
 
-/// The closed places whose names go through a symlink, or might: only these can lie where their
-/// names do not say.
+/// The closed paths that go through a symlink, or might. Only these can have another location.
 fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
-        if home.of(path) != Seen::Unknown {
+        if home.of(path) != HomeEntry::Unknown {
             return false;
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -610,8 +609,8 @@ fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<
             Mode::empty(),
             ResolveFlags::NO_SYMLINKS,
         );
-        // ELOOP: there is one. ENOSYS: an outer filter hides openat2. EACCES: somebody shut a
-        // directory on the way.
+        // ELOOP: there is a link. ENOSYS: an outer filter refuses openat2. EACCES: a directory on
+        // the way is shut.
         !matches!(opened, Ok(_) | Err(Errno::NOENT | Errno::NOTDIR))
     };
     requested.closed.iter().chain(&requested.unwritable).filter(linked).collect()
@@ -624,7 +623,7 @@ enum FileSystem {
     Remote(&'static str),
 }
 
-/// By the numbers of statfs(2).
+/// By the type number of statfs(2).
 fn file_system(kind: u32) -> FileSystem {
     match kind {
         0x6969 => FileSystem::Remote("NFS"),

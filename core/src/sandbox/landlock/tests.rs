@@ -10,12 +10,19 @@ fn text(path: &Path) -> AbsPath {
     absolute(path.to_owned()).unwrap()
 }
 
-/// A plan that stands where this process does, reads `granted` and keeps its journal in `journal`.
+/// A plan with the working directory of this process. It grants `granted` for reading, and its
+/// journal is `journal`.
 fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
     let mut plan: Value =
         serde_json::from_str(include_str!("../../../../schema/examples/plan-landlock.json"))
             .unwrap();
-    let grant = json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});
+    let grant = json!({
+        "access": "read",
+        "except": [],
+        "optional": false,
+        "paths": [[granted, null]],
+        "source": "test",
+    });
     plan["cwd"] = json!(std::env::current_dir().unwrap());
     plan["journal"]["dir"] = json!(journal);
     plan["files"]["grants"] = json!([grant]);
@@ -25,7 +32,7 @@ fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
 }
 
 #[test]
-fn the_journal_that_was_opened_counts_whatever_its_name_leads_to_since() {
+fn the_open_journal_counts_after_its_name_has_changed() {
     let root = std::env::temp_dir()
         .canonicalize()
         .unwrap()
@@ -36,13 +43,13 @@ fn the_journal_that_was_opened_counts_whatever_its_name_leads_to_since() {
     let opened =
         Journal::open(&requested, rustix::process::getuid().as_raw(), String::new()).unwrap();
     let plan = plan(&granted, &journal);
-    assert!(Files::prepare(&plan, None, Some(&opened)).is_ok());
-    // Somebody moved it into the grant after it was opened.
+    assert!(FileGrants::prepare(&plan, None, Some(&opened)).is_ok());
+    // It is moved into the grant after it was opened.
     std::fs::rename(&journal, granted.join("moved")).unwrap();
-    assert!(Files::prepare(&plan, None, None).is_ok(), "by its name it is nowhere");
+    assert!(FileGrants::prepare(&plan, None, None).is_ok(), "by its name it is nowhere");
     assert!(matches!(
-        Files::prepare(&plan, None, Some(&opened)),
-        Err(FilesError::JournalExposed { .. })
+        FileGrants::prepare(&plan, None, Some(&opened)),
+        Err(GrantError::JournalExposed { .. })
     ));
     std::fs::remove_dir_all(&root).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What is denied or protected in the new root is covered there, by mounts.
+//! Covers denied and protected names in the new root, by mounts.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -7,24 +7,24 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::private_dirs::put_names;
-use super::{Blueprint, Result, RootError, failed, hear};
-use crate::files::cover::{Cover, Placed};
+use super::{RootBlueprint, RootError, RootResult, failed, hear};
+use crate::files::cover::{Cover, CoverResult};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::cover_mount;
 use crate::sandbox::init_channel::{self, InitMessage};
 
-/// For names to be covered, while others move and remove them.
-const MOST_LOOKS: usize = 5;
+/// At most so many rounds are tried while other processes move and remove the names.
+const MAX_COVER_ROUNDS: usize = 5;
 
-/// What is denied or protected below the root, which is ours by now.
-pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
+/// Covers the denied and protected names below the root, which is already entered.
+pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root =
         rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
-    // A copy was noted and announced as it was found first.
-    let mut more_looks = if blueprint.session.is_none() { 1..MOST_LOOKS } else { 1..1 };
+    // The note of a copy has the names of the first search, so that search must stand.
+    let mut more_looks = if blueprint.session.is_none() { 1..MAX_COVER_ROUNDS } else { 1..1 };
     loop {
         let covers =
             told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
@@ -42,9 +42,9 @@ pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
     Ok(())
 }
 
-fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
+fn told_covers(channel: &OwnedFd) -> Result<Vec<Cover>, Errno> {
     let mut covers = Vec::new();
-    hear(channel, |word| match word {
+    hear(channel, |message| match message {
         InitMessage::Cover(cover) => {
             covers.push(cover);
             true
@@ -54,17 +54,18 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
     Ok(covers)
 }
 
-fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
+fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover) -> RootResult<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match cover_mount::cover(root, cover, copied) {
-        // After an earlier look, and perhaps under another name: a mount goes where its place goes.
-        Ok(Placed::Absent) if !is_masked(root, &cover.path) => {
+        // An earlier round may have covered it, perhaps under another name: a mount moves with its
+        // directory.
+        Ok(CoverResult::Absent) if !is_masked(root, &cover.path) => {
             Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
         }
         Ok(_) => Ok(()),
-        // In a copy it is looked for again wherever it comes to.
+        // In a copy the guard searches for it again, wherever it appears.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
-        // It was seen, so from now on it counts as covered, also where a directory on the way was
+        // The search has seen it, so it counts as covered, also where a directory above it was
         // moved to.
         Err(Errno::NOENT | Errno::NOTDIR) => {
             Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
@@ -73,8 +74,7 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
     }
 }
 
-/// Does the way to a path that is not there end in what we made ourselves: a mask, the private
-/// /tmp?
+/// Does the path end below an object of the sandbox itself: a mask, or the private /tmp?
 fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let device = |name: &CStr| {
         mount::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev)
@@ -82,15 +82,13 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let own = [device(cover_mount::MASK_DIR), device(c"tmp")];
     let path = path.as_bytes();
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
-    let above = ends
-        .map(|end| mount::open_however_deep(root, &path[..end]))
-        .find_map(std::result::Result::ok);
+    let above = ends.map(|end| mount::open_however_deep(root, &path[..end])).find_map(Result::ok);
     above
         .and_then(|dir| rustix::fs::fstat(dir).ok())
         .is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
 }
 
-/// Is what lies there one of our masks?
+/// Is the object at the path a mask?
 fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let found = mount::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
     found.is_ok_and(|stat| cover_mount::is_mask(root, Identity::from(&stat)))

@@ -1,11 +1,10 @@
-//! The root directory that the command sees: what is granted, at its own place, and nothing else.
+//! The root directory of the command: each grant at its own path, and nothing else.
 //!
-//! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and
-//! places of its own for /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root
-//! is left for good. What is denied inside a grant is covered last (`sandbox/root/covers.rs`), so
-//! that nothing mounted later uncovers it. All of it happens in the first process of the new
-//! namespaces, while the supervisor finds out, in this order, where the grants lie, what a copy
-//! hides, and what is to be covered.
+//! It is an empty tmpfs. On it is a copy of the mount of each grant, read-only unless the grant
+//! writes, and private /tmp, /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root is
+//! left for good. Denied names inside grants are covered last (`sandbox/root/covers.rs`), so that
+//! no later mount uncovers them. All of it happens in init. Meanwhile the supervisor finds, in this
+//! order, the locations of grants, the names that a copy hides, and the names to cover.
 
 mod covers;
 mod private_dirs;
@@ -21,8 +20,8 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::init::RootReady;
 use super::init_channel::{self, InitMessage};
-use super::landlock::{Placed, grant_location};
-use super::overlay::Layers;
+use super::landlock::{GrantLocation, grant_location};
+use super::overlay::OverlayLayers;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
@@ -33,8 +32,8 @@ use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
 
 pub use covers::cover;
-use private_dirs::{BUNDLE, is_own_device, make_tmp, take_device};
-pub use private_dirs::{Devices, Masks, make_dev, make_proc, new_tmpfs, take_devices};
+use private_dirs::{CA_BUNDLE, is_own_device, make_tmp, take_device};
+pub use private_dirs::{Devices, MaskSources, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
 
 #[derive(Debug, thiserror::Error)]
@@ -67,38 +66,38 @@ impl RootError {
     }
 }
 
-type Result<T> = std::result::Result<T, RootError>;
+type RootResult<T> = Result<T, RootError>;
 
 fn failed(act: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> RootError {
     move |errno| RootError { act, path: path.as_ref().to_vec(), errno }
 }
 
-/// What the root is built from.
-pub struct Blueprint<'a> {
+/// The inputs of the root.
+pub struct RootBlueprint<'a> {
     pub plan: &'a Plan,
     pub namespaces: &'a Namespaces,
     pub requested: &'a plan::Files,
-    /// Where the workspace is a copy.
+    /// Set if the workspace is a copy.
     pub session: Option<&'a Session>,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
-    /// Certificates that programs inside are to trust, where some hosts are inspected.
-    pub bundle: Option<&'a OwnedFd>,
+    /// Certificates that programs inside trust, if some hosts are inspected.
+    pub ca_bundle: Option<&'a OwnedFd>,
     pub pid_max: Option<u32>,
-    /// The caller's group: inside the new namespace nobody has a number until it is mapped.
+    /// The caller's group id: in the new namespace no id is known until it is mapped.
     pub gid: u32,
 }
 
-impl<'a> Blueprint<'a> {
-    /// Grants of places that are made anew: they are no places of the host.
+impl<'a> RootBlueprint<'a> {
+    /// Grants of paths that the sandbox makes itself: they are no paths of the host.
     fn made(&self) -> impl Iterator<Item = &'a Grant> {
         self.requested.grants.iter().filter(|grant| plan::is_made_anew(&grant.path))
     }
 
-    /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the
-    /// root covers the grants too, though, so only where none of them keeps its list to itself.
-    fn may_list_everything(&self, placed: &[Placed<'_>]) -> bool {
-        let lists = |placed: &Placed<'_>| {
+    /// May every directory be listed? The directories above grants hold nothing else. But a rule on
+    /// the root covers the grants too, so only if every grant may be listed.
+    fn may_list_everything(&self, placed: &[GrantLocation<'_>]) -> bool {
+        let lists = |placed: &GrantLocation<'_>| {
             !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
         };
         placed.iter().all(lists) && placed.iter().all(|placed| placed.real.as_bytes() != b"/")
@@ -109,29 +108,29 @@ fn within(path: &AbsPath, tree: &[u8]) -> bool {
     path.as_bytes().strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// Any directory of the host: the new root is put there, in this namespace only, until it is the
-/// root.
-pub struct Stage {
+/// A directory of the host where the new root is mounted, in this namespace only, until it becomes
+/// the root.
+pub struct StageDir {
     name: &'static CStr,
-    /// What the host has there, which the name does not lead to any more.
+    /// The host's directory below the mount.
     below: OwnedFd,
 }
 
-impl Stage {
-    const NAMES: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
+impl StageDir {
+    const STAGE_DIRS: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
 
-    pub fn find() -> Result<Stage> {
+    pub fn find() -> RootResult<StageDir> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |name: &&'static CStr| {
-            Some(Stage { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
+            Some(StageDir { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? })
         };
-        let found = Stage::NAMES.iter().find_map(open);
+        let found = StageDir::STAGE_DIRS.iter().find_map(open);
         found
             .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
     }
 
-    /// Attaches a tree there, over others that are, and opens it.
-    pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
+    /// Mounts a tree there, over earlier ones, and opens it.
+    pub fn put(&self, tree: &OwnedFd) -> RootResult<OwnedFd> {
         let name = self.name;
         mount::attach_by_name(tree, CWD, name)
             .map_err(failed("can not build on", name.to_bytes()))?;
@@ -140,8 +139,8 @@ impl Stage {
             .map_err(failed("can not open", name.to_bytes()))
     }
 
-    /// As [`mount::open_host`], whatever was put here.
-    fn open_host(&self, path: &CStr) -> std::result::Result<OwnedFd, Errno> {
+    /// As [`mount::open_host`], below the mounts that were placed here.
+    fn open_host(&self, path: &CStr) -> Result<OwnedFd, Errno> {
         let rest = path.to_bytes_with_nul().strip_prefix(self.name.to_bytes());
         match rest.and_then(|rest| CStr::from_bytes_with_nul(rest.strip_prefix(b"/")?).ok()) {
             Some(name) => mount::open_host_at(&self.below, name),
@@ -150,28 +149,28 @@ impl Stage {
     }
 }
 
-/// Detached mounts and where they will go.
-struct Clones<'a> {
-    trees: Vec<Tree<'a>>,
-    /// The workspace, if that is to be a copy: its tree waits for what is hidden in it.
+/// Detached mounts and their paths.
+struct MountClones<'a> {
+    trees: Vec<MountClone<'a>>,
+    /// The workspace, if it will be a copy: its mount waits for the list of hidden names.
     lower: Option<OwnedFd>,
 }
 
-struct Tree<'a> {
-    placed: &'a Placed<'a>,
-    /// None: it is the copy, or a part of it, and shows what that has.
+struct MountClone<'a> {
+    placed: &'a GrantLocation<'a>,
+    /// None: it is the copy or a part of it.
     mount: Option<OwnedFd>,
-    opens: Opens,
+    opens: MountAccess,
 }
 
-/// What a mount leaves open. Grants add up, so one below another opens at least as much.
+/// The access that a mount gives. Grants add up, so one inside another gives at least as much.
 #[derive(Clone, Copy, PartialEq)]
-struct Opens {
+struct MountAccess {
     writing: bool,
     executing: bool,
 }
 
-impl Opens {
+impl MountAccess {
     fn by(grant: &Grant) -> Self {
         Self { writing: grant.writes(), executing: grant.executes() }
     }
@@ -190,85 +189,86 @@ impl Opens {
     }
 }
 
-/// What every root has, whatever is granted.
-struct Base {
+/// The parts that every root has.
+struct BaseRoot {
     root: OwnedFd,
     tmp: OwnedFd,
     shm: OwnedFd,
     proc: OwnedFd,
-    /// What lies in its /dev.
+    /// The entries of its /dev.
     devices: Devices,
 }
 
-impl Base {
-    /// `root` is empty, or has a file system of ours at /tmp and at /dev.
+impl BaseRoot {
+    /// `root` is empty, or has a tmpfs of the sandbox at /tmp and at /dev.
     fn furnish(
         root: OwnedFd,
-        blueprint: &Blueprint<'_>,
+        blueprint: &RootBlueprint<'_>,
         devices: Devices,
         interception: Option<&Interception<'_>>,
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<Base> {
+    ) -> RootResult<BaseRoot> {
         let at = root.as_fd();
         let tmp = make_tmp(at, blueprint)?;
         let shm = make_dev(
             at,
             &devices,
             blueprint.plan.network.is_some(),
-            blueprint.bundle,
+            blueprint.ca_bundle,
             interception,
         )?;
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
-        if let (Some(_), Some(ruleset)) = (blueprint.bundle, ruleset) {
-            let bundle = mount::open_inside(at, BUNDLE)
-                .map_err(failed("can not open", BUNDLE.to_bytes()))?;
+        if let (Some(_), Some(ruleset)) = (blueprint.ca_bundle, ruleset) {
+            let ca_bundle = mount::open_inside(at, CA_BUNDLE)
+                .map_err(failed("can not open", CA_BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
-            sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
-                .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
+            sys::landlock_add_rule(ruleset, read.bits(), ca_bundle.as_fd())
+                .map_err(failed("can not grant", CA_BUNDLE.to_bytes()))?;
         }
-        Ok(Base { root, tmp, shm, proc, devices })
+        Ok(BaseRoot { root, tmp, shm, proc, devices })
     }
 }
 
 /// Leaves this process in the new root.
 pub fn build(
-    blueprint: &Blueprint<'_>,
+    blueprint: &RootBlueprint<'_>,
     ruleset: Option<BorrowedFd<'_>>,
     channel: &OwnedFd,
-) -> Result<RootReady> {
+) -> RootResult<RootReady> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
-    // What does not depend on where the grants lie, which the supervisor is still looking at.
+    // These parts do not depend on the locations of grants, which the supervisor still looks up.
     let devices = copy_devices(blueprint)?;
     let interception = Interception::prepare(blueprint)?;
     let reopen = |session: &Session| {
         session.reopen().map_err(failed(NO_COPY, session.workspace().as_bytes()))
     };
     let above = blueprint.session.map(reopen).transpose()?;
-    let stage = Stage::find()?;
-    let veil = match &above {
+    let stage = StageDir::find()?;
+    let whiteouts = match &above {
         Some(_) => Some(
-            Layers::stage(&stage)
+            OverlayLayers::stage(&stage)
                 .map_err(failed("can not make a file system in memory for", b"/"))?,
         ),
         None => None,
     };
     let own = new_tmpfs(tmp_mb)?;
     let mut base =
-        Base::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
+        BaseRoot::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
 
     let told =
-        told_places(channel).and_then(|bytes| grant_location::read(blueprint.requested, &bytes));
+        told_places(channel).and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
     let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
-    let Clones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
-    let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
+    let MountClones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
+    let is_whole =
+        |tree: &MountClone<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
     let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
     if let Some(whole) = &whole {
-        // On the host's directories nothing can be made.
+        // Nothing can be created in the host's directories.
         let root = stage.put(whole)?;
         attach_at(root.as_fd(), b"/tmp", &new_tmpfs(tmp_mb)?)?;
         attach_at(root.as_fd(), b"/dev", &new_tmpfs(tmp_mb)?)?;
-        base = Base::furnish(
+        base = BaseRoot::furnish(
             root,
             blueprint,
             copy_devices(blueprint)?,
@@ -278,11 +278,11 @@ pub fn build(
     }
     let root = base.root.as_fd();
     if whole.is_none() {
-        // All of this before the grants: in a writable one it would be made outside.
+        // All of this comes before the grants: in a writable one it would be made on the host.
         for link in placed.iter().flat_map(|placed| &placed.links) {
             make_link(root, link)?;
         }
-        // Places to stand in, where nothing is granted.
+        // Directories that must exist, even without a grant.
         for path in [&blueprint.plan.user.home, &blueprint.plan.workdir] {
             make_dir(root, path.as_bytes())?;
         }
@@ -292,16 +292,16 @@ pub fn build(
             put_in_place(root, tree, mount)?;
         }
     }
-    if let (Some(session), Some(lower), Some(above), Some(veil)) =
-        (blueprint.session, lower, above, &veil)
+    if let (Some(session), Some(lower), Some(above), Some(whiteouts)) =
+        (blueprint.session, lower, above, &whiteouts)
     {
-        let layers = Layers::new(lower, above);
+        let layers = OverlayLayers::new(lower, above);
         let hidden =
             told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
-            put_copied(root, session, tree, &layers, &hidden, veil.as_fd())?;
+            put_copied(root, session, tree, &layers, &hidden, whiteouts.as_fd())?;
         }
-        // What did not exist when the others were granted.
+        // Rules for paths that did not exist when the other rules were added.
         let copied = placed.iter().map(|placed| placed.grant);
         let copied = copied.filter(|grant| grant.path.is_within(session.workspace()));
         add_rules(root, blueprint.plan, copied, ruleset)?;
@@ -315,7 +315,7 @@ pub fn build(
         interception.intercept(root, blueprint, &placed, ruleset)?;
     }
     if whole.is_none() {
-        // A link, not a place of its own: what is in it is gone with the run all the same.
+        // A link, not another directory: its content is gone with the run anyway.
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
             .map_err(failed("can not link", b"/var/tmp"))?;
@@ -323,33 +323,30 @@ pub fn build(
             .map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
-    if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
+    if let (Some(session), Some(whiteouts)) = (blueprint.session, &whiteouts) {
         let path = session.workspace().as_bytes();
         let view =
             mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
-        init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), veil.as_fd()])
+        init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), whiteouts.as_fd()])
             .map_err(failed("can not show", path))?;
     }
-    let Base { root, tmp, shm, proc, devices } = base;
-    // Each file system once.
+    let BaseRoot { root, tmp, shm, proc, devices } = base;
+    // Each file system is listed once.
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
-    // Closing these takes longer than to leave it to whoever closes everything: the exec of the
-    // command, and init while that runs.
+    // To close these takes long. The exec of the command closes them, and init does while the
+    // command runs.
     std::mem::forget((trees, root, devices, own, whole, interception, stage));
     Ok(RootReady { proc, volatile })
 }
 
-/// What the supervisor tells until it says that this is all. `take` says whether the word is one of
-/// those.
-fn hear(
-    channel: &OwnedFd,
-    mut take: impl FnMut(InitMessage) -> bool,
-) -> std::result::Result<(), Errno> {
+/// Receives messages until the list is complete. `take` returns whether the message belongs to the
+/// list.
+fn hear(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> Result<(), Errno> {
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::All, _)) => return Ok(()),
-            Some((word, _)) => {
-                if !take(word) {
+            Some((message, _)) => {
+                if !take(message) {
                     return Err(Errno::PROTO);
                 }
             }
@@ -358,10 +355,10 @@ fn hear(
     }
 }
 
-fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
+fn told_places(channel: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let mut places = Vec::new();
-    hear(channel, |word| match word {
-        InitMessage::Placed(part) => {
+    hear(channel, |message| match message {
+        InitMessage::GrantLocations(part) => {
             places.extend(part);
             true
         }
@@ -370,9 +367,9 @@ fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
     Ok(places)
 }
 
-fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
+fn told_hidden(channel: &OwnedFd) -> Result<Whiteouts, Errno> {
     let mut hidden = Whiteouts::default();
-    hear(channel, |word| match word {
+    hear(channel, |message| match message {
         InitMessage::Hide(names) => {
             names.split(|byte| *byte == 0).for_each(|name| hidden.add(name));
             true
@@ -383,20 +380,20 @@ fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
 }
 
 fn take_clones<'a>(
-    blueprint: &Blueprint<'_>,
-    stage: &Stage,
-    placed: &'a [Placed<'a>],
-) -> Result<Clones<'a>> {
-    let mut trees: Vec<Tree<'a>> = Vec::with_capacity(placed.len());
+    blueprint: &RootBlueprint<'_>,
+    stage: &StageDir,
+    placed: &'a [GrantLocation<'a>],
+) -> RootResult<MountClones<'a>> {
+    let mut trees: Vec<MountClone<'a>> = Vec::with_capacity(placed.len());
     let mut lower = None;
-    let mut placed: Vec<&'a Placed<'a>> = placed.iter().collect();
-    // Parents before what lies in them; of two grants on one place the writing one, which is all it
-    // takes.
+    let mut placed: Vec<&'a GrantLocation<'a>> = placed.iter().collect();
+    // Parents come before their entries. Of two grants on one path the writing one counts, which
+    // includes the other.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
-        let asked = Opens::by(placed.grant);
+        let asked = MountAccess::by(placed.grant);
         let above = trees.iter().rev().find(|other| placed.real.is_within(&other.placed.real));
-        // Unless a private /tmp lies between the two.
+        // Unless the private /tmp is between the two.
         let shown = above
             .filter(|other| !within(&placed.real, b"/tmp") || within(&other.placed.real, b"/tmp"));
         let opens = shown.map_or(asked, |other| asked.and(other.opens));
@@ -423,13 +420,13 @@ fn take_clones<'a>(
                 Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
             }
         };
-        trees.push(Tree { placed, mount, opens });
+        trees.push(MountClone { placed, mount, opens });
     }
-    Ok(Clones { trees, lower })
+    Ok(MountClones { trees, lower })
 }
 
-/// Those that every program expects, and those that are granted.
-fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
+/// The devices that every program expects, and those that are granted.
+fn copy_devices(blueprint: &RootBlueprint<'_>) -> RootResult<Devices> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in blueprint.made() {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
@@ -444,19 +441,20 @@ fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
     Ok(devices)
 }
 
-/// The copy itself, or a part of it that a grant opens further.
+/// Mounts the copy itself, or a part of it that a grant opens further.
 fn put_copied(
     root: BorrowedFd<'_>,
     session: &Session,
-    tree: &Tree<'_>,
-    layers: &Layers,
+    tree: &MountClone<'_>,
+    layers: &OverlayLayers,
     hidden: &Whiteouts,
-    veil: BorrowedFd<'_>,
-) -> Result<()> {
+    whiteouts: BorrowedFd<'_>,
+) -> RootResult<()> {
     let path = tree.placed.real.as_bytes();
     if tree.placed.real == *session.workspace() {
-        let copy =
-            layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
+        let copy = layers
+            .mount(hidden, whiteouts, tree.opens.attributes())
+            .map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
     let own = mount::open_inside(root, &relative(path)?);
@@ -468,7 +466,7 @@ fn put_copied(
     }
 }
 
-fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Result<()> {
+fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) -> RootResult<()> {
     let path = tree.placed.real.as_bytes();
     let name = relative(path)?;
     if tree.placed.directory {
@@ -480,9 +478,9 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
     }
 }
 
-/// A symlink on the way to a grant, as the host has it. It is there already where its directory
-/// came with another grant.
-fn make_link(root: BorrowedFd<'_>, link: &grant_location::Signpost) -> Result<()> {
+/// Makes a symlink on the path of a grant, as the host has it. It exists already if its directory
+/// belongs to another grant.
+fn make_link(root: BorrowedFd<'_>, link: &grant_location::GrantSymlink) -> RootResult<()> {
     let at = &link.at[..];
     let name = relative(at)?;
     let made = match rustix::fs::symlinkat(&link.target, root, &name) {
@@ -496,17 +494,17 @@ fn make_link(root: BorrowedFd<'_>, link: &grant_location::Signpost) -> Result<()
     made.map_err(failed("can not link", at))
 }
 
-/// A mount at a path; directories that lead there are made where they are missing.
-pub fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
-    // Nearly always it is missing.
+/// Mounts a tree at a path, and makes missing directories.
+pub fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()> {
+    // The directory is nearly always missing.
     make_dir(root, path)?;
     attach_to(root, path, tree)
 }
 
-/// A mount at a path that is there.
-fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+/// Mounts a tree at an existing path.
+fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()> {
     let name = relative(path)?;
-    // No link leads to a single name, and the kernel follows none that has it.
+    // A single name goes through no link, and the kernel follows no link at the name itself.
     if !name.to_bytes().contains(&b'/') {
         return mount::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
     }
@@ -514,8 +512,13 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     mount::attach(tree, onto).map_err(failed("can not mount", path))
 }
 
-/// An empty file is made, and mounted on.
-fn put_on_new_file(root: BorrowedFd<'_>, path: &[u8], name: &CStr, tree: &OwnedFd) -> Result<()> {
+/// Makes an empty file and mounts on it.
+fn put_on_new_file(
+    root: BorrowedFd<'_>,
+    path: &[u8],
+    name: &CStr,
+    tree: &OwnedFd,
+) -> RootResult<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     let made = match rustix::fs::openat(root, name, flags, Mode::RUSR) {
         Err(Errno::NOENT) => {
@@ -533,8 +536,8 @@ fn parent_of(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
 }
 
-/// With those that lead to it. Whatever has the name already is left alone.
-fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
+/// Makes a directory and those above it. An existing name is left alone.
+fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> RootResult<()> {
     let name = relative(path)?;
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
     let made = match rustix::fs::mkdirat(root, &name, mode) {
@@ -547,30 +550,27 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
     ignoring(Errno::EXIST, made).map_err(failed("can not make", path))
 }
 
-/// As seen from the new root.
-fn relative(path: &[u8]) -> Result<CString> {
+/// The path relative to the new root.
+fn relative(path: &[u8]) -> RootResult<CString> {
     let below = path.strip_prefix(b"/").unwrap_or(path);
     let name = if below.is_empty() { b"." } else { below };
     CString::new(name).map_err(|_| failed("is no path:", path)(Errno::INVAL))
 }
 
-fn ignoring(
-    expected: Errno,
-    result: std::result::Result<(), Errno>,
-) -> std::result::Result<(), Errno> {
+fn ignoring(expected: Errno, result: Result<(), Errno>) -> Result<(), Errno> {
     match result {
         Err(errno) if errno == expected => Ok(()),
         other => other,
     }
 }
 
-/// Rules for what did not exist when the others were made.
+/// Adds rules for paths that did not exist when the other rules were made.
 fn add_rules<'a>(
     root: BorrowedFd<'_>,
     plan: &Plan,
     grants: impl Iterator<Item = &'a Grant>,
     ruleset: Option<BorrowedFd<'_>>,
-) -> Result<()> {
+) -> RootResult<()> {
     let Some(ruleset) = ruleset else { return Ok(()) };
     for grant in grants {
         match add_rule(root, plan, grant, ruleset) {
@@ -586,9 +586,9 @@ fn add_rule(
     plan: &Plan,
     grant: &Grant,
     ruleset: BorrowedFd<'_>,
-) -> std::result::Result<(), Errno> {
+) -> Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
-    // A link (/dev/ptmx, /dev/fd) has no rights of its own; what it leads to is granted or not.
+    // A link (/dev/ptmx, /dev/fd) has no rights of its own. Its target is granted or not.
     add_rule_at(mount::open_inside(root, &name)?, plan, grant, ruleset)
 }
 
@@ -597,7 +597,7 @@ pub fn add_rule_at(
     plan: &Plan,
     grant: &Grant,
     ruleset: BorrowedFd<'_>,
-) -> std::result::Result<(), Errno> {
+) -> Result<(), Errno> {
     let stat = rustix::fs::fstat(&opened)?;
     let rights = plan.rights(&grant.access);
     let rights = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
@@ -612,8 +612,8 @@ pub fn add_rule_at(
     }
 }
 
-/// Afterwards the old tree can not be reached by any name: pivoting, unlike chroot, takes it away.
-pub fn leave_old_root(root: BorrowedFd<'_>) -> Result<()> {
+/// Afterwards no name leads to the old tree: pivot_root, unlike chroot, removes it.
+pub fn leave_old_root(root: BorrowedFd<'_>) -> RootResult<()> {
     let failure = || failed("can not leave the old root for", b"/");
     rustix::process::fchdir(root).map_err(failure())?;
     rustix::process::pivot_root(c".", c".").map_err(failure())?;

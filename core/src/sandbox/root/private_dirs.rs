@@ -1,8 +1,8 @@
-//! What is not the host's: /tmp, /dev and /proc.
+//! The private /tmp, /dev and /proc.
 //!
-//! The first two are directories of the file system in memory that is the root, each by a mount of
-//! its own: one more file system takes as long as ten mounts, to be made and to be taken apart.
-//! Where the root is another's they are on one that is mounted there before.
+//! The first two are directories of the root's tmpfs, each a mount of its own: another file system
+//! takes as long as ten mounts, to make and to unmount. If the root is a directory of the host,
+//! they are on a tmpfs that is mounted there before.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -13,7 +13,8 @@ use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
 use super::{
-    Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative,
+    RootBlueprint, RootError, RootResult, attach_at, attach_to, failed, make_dir, put_on_new_file,
+    relative,
 };
 use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::{proc_text, sys};
@@ -31,7 +32,7 @@ const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
     (c"fd/2", c"dev/stderr"),
 ];
 
-/// What tells of, or reaches, the machine rather than the processes in the sandbox.
+/// Files that show or reach the machine, and not the processes in the sandbox.
 const PROC_MASKS: [&CStr; 11] = [
     c"proc/kcore",
     c"proc/keys",
@@ -46,14 +47,14 @@ const PROC_MASKS: [&CStr; 11] = [
     c"proc/asound",
 ];
 
-/// What sets the machine.
+/// Files that configure the machine.
 const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
 
-/// By the name each gets inside.
+/// Each with its name inside.
 pub type Devices = Vec<(CString, OwnedFd)>;
 
 /// The devices that every program expects, and the caller's terminal.
-pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
+pub fn take_devices(terminal: Option<&CStr>) -> RootResult<Devices> {
     let mut devices = Vec::with_capacity(DEVICES.len() + 1);
     for host in DEVICES {
         take_device(&mut devices, host, host, host == c"/dev/tty")?;
@@ -69,7 +70,7 @@ pub(super) fn take_device(
     host: &CStr,
     inside: &CStr,
     optional: bool,
-) -> Result<()> {
+) -> RootResult<()> {
     match clone_device(host) {
         Ok(tree) => {
             devices.push((inside.to_owned(), tree));
@@ -80,7 +81,7 @@ pub(super) fn take_device(
     }
 }
 
-/// Is there without being copied from the host, or is the directory of such things.
+/// Does the sandbox make this path itself, or the directory of such paths?
 pub(super) fn is_own_device(path: &AbsPath) -> bool {
     let path = path.as_bytes();
     let own: [&[u8]; 6] =
@@ -90,14 +91,14 @@ pub(super) fn is_own_device(path: &AbsPath) -> bool {
         || DEVICES.iter().any(|device| device.to_bytes() == path)
 }
 
-fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
+fn clone_device(host: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    // Read-only is the name; the device behind it is written all the same.
+    // Only the name is read-only: the device can still be written.
     mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
 }
 
-/// As large as the machine lets it be, or as the plan does.
-pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
+/// With the size limit of the plan, or that of the kernel.
+pub fn new_tmpfs(size_mb: Option<u64>) -> RootResult<OwnedFd> {
     let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut options = vec![(c"mode", c"0755")];
     options.extend(size.as_deref().map(|size| (c"size", size)));
@@ -105,8 +106,8 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
         .map_err(failed("can not make a file system in memory for", b"/"))
 }
 
-/// Returns what lies at /tmp.
-pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
+/// Returns the mount at /tmp.
+pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> RootResult<OwnedFd> {
     let mut grants = blueprint.made().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
     let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
     let tmp = make_shared_dir(root, b"/tmp", if inert { PLAIN | NO_EXEC } else { PLAIN })?;
@@ -114,25 +115,25 @@ pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Resul
     Ok(tmp)
 }
 
-/// What programs find names with, where every name is ours to find: whom the host's own lists name
-/// would be called by their addresses. The nameserver is as good as any other, and reached by TCP
-/// too, unlike one at 127.0.0.1.
-const NAMES: [(&CStr, &CStr); 2] =
+/// The files that programs resolve names with. The relay resolves every name, so the host's own
+/// lists do not apply: programs would connect to their addresses directly. Any address would do for
+/// the nameserver. Unlike 127.0.0.1, this one is also reached by TCP.
+const RESOLVER_FILES: [(&CStr, &CStr); 2] =
     [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
 const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 
-/// The certificates that programs are to trust; the variables that name it come with the plan
-/// (src/paddock/plan/http_routes.py).
-pub(super) const BUNDLE: &CStr = c"dev/paddock-ca.pem";
+/// The certificates that programs trust. The plan sets the variables that name this file
+/// (`src/paddock/plan/http_routes.py`).
+pub(super) const CA_BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
-fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {
-    let failure = || failed("can not write", BUNDLE.to_bytes());
+fn write_ca_bundle(root: BorrowedFd<'_>, ca_bundle: &OwnedFd) -> RootResult<()> {
+    let failure = || failed("can not write", CA_BUNDLE.to_bytes());
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let file =
-        rustix::fs::openat(root, BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
+        rustix::fs::openat(root, CA_BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
     let (mut buffer, mut at) = (vec![0; 64 << 10], 0);
     loop {
-        let length = rustix::io::pread(bundle, &mut buffer[..], at).map_err(failure())?;
+        let length = rustix::io::pread(ca_bundle, &mut buffer[..], at).map_err(failure())?;
         if length == 0 {
             return Ok(());
         }
@@ -144,14 +145,14 @@ fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {
     }
 }
 
-/// Before /dev is locked.
-fn write_names(root: BorrowedFd<'_>) -> Result<()> {
+/// Called before /dev is locked.
+fn write_names(root: BorrowedFd<'_>) -> RootResult<()> {
     let own = rustix::system::uname();
     let hosts = format!(
         "127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {}\n",
         own.nodename().to_string_lossy()
     );
-    for ((name, _), text) in NAMES.iter().zip([hosts.as_str(), NAMESERVER]) {
+    for ((name, _), text) in RESOLVER_FILES.iter().zip([hosts.as_str(), NAMESERVER]) {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(root, *name, flags, Mode::from_raw_mode(0o644));
         let written = file.and_then(|file| rustix::io::write(&file, text.as_bytes()));
@@ -160,11 +161,11 @@ fn write_names(root: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Over what the host has there, also where that is a link.
-pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
-    for (name, at) in NAMES {
+/// Mounts them over the host's files, also over a link.
+pub(super) fn put_names(root: BorrowedFd<'_>) -> RootResult<()> {
+    for (name, at) in RESOLVER_FILES {
         let target = match mount::open_inside(root, at) {
-            Err(Errno::NOENT) => continue, // who finds nothing asks 127.0.0.1, which is us as well
+            Err(Errno::NOENT) => continue, // programs ask 127.0.0.1, also the relay
             target => target.map_err(failed("can not open", at.to_bytes()))?,
         };
         let own = mount::open_inside(root, name)
@@ -175,14 +176,14 @@ pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-/// On a file system of ours. Returns what lies at /dev/shm.
+/// Builds /dev on a file system of the sandbox. Returns the mount at /dev/shm.
 pub fn make_dev(
     root: BorrowedFd<'_>,
     devices: &Devices,
     names: bool,
-    bundle: Option<&OwnedFd>,
+    ca_bundle: Option<&OwnedFd>,
     interception: Option<&Interception<'_>>,
-) -> Result<OwnedFd> {
+) -> RootResult<OwnedFd> {
     let shm = make_shared_dir(root, b"/dev/shm", PLAIN)?;
     attach_to(root, b"/dev", &set_apart(root, b"/dev", PLAIN | NO_EXEC)?)?;
     let made = |name: &CStr| {
@@ -207,7 +208,7 @@ pub fn make_dev(
     if names {
         write_names(root)?;
     }
-    bundle.map_or(Ok(()), |bundle| write_bundle(root, bundle))?;
+    ca_bundle.map_or(Ok(()), |ca_bundle| write_ca_bundle(root, ca_bundle))?;
     interception.map_or(Ok(()), |interception| interception.make_place(root))?;
     let dev = mount::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
     sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
@@ -215,12 +216,13 @@ pub fn make_dev(
     Ok(shm)
 }
 
-/// A directory that everybody may write to, with those that lead to it, as a mount of its own.
+/// Makes a directory that every user may write, as a mount of its own, with the directories above
+/// it.
 fn make_shared_dir(
     root: BorrowedFd<'_>,
     path: &[u8],
     attributes: MountAttrFlags,
-) -> Result<OwnedFd> {
+) -> RootResult<OwnedFd> {
     make_dir(root, path)?;
     let all = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
     rustix::fs::chmodat(root, relative(path)?, all, AtFlags::empty())
@@ -228,16 +230,16 @@ fn make_shared_dir(
     set_apart(root, path, attributes)
 }
 
-/// A directory of the new root as a mount of its own: it takes no file system to be written, or
-/// not, by other rules than those of the root.
-fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
+/// Makes a directory of the new root a mount of its own, so that it can be writable or read-only
+/// apart from the root.
+fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> RootResult<OwnedFd> {
     let opened = mount::open_inside(root, &relative(path)?);
     opened
         .and_then(|dir| mount::clone_tree(dir, attributes))
         .map_err(failed("can not set apart", path))
 }
 
-pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
+pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> RootResult<OwnedFd> {
     let made = |act| failed(act, b"/proc");
     let proc = mount::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
     attach_at(root, b"/proc", &proc)?;
@@ -247,14 +249,14 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     if !nested {
         write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
     }
-    // Watches are counted by user. Whoever used them all would blind the guard.
+    // inotify watches are counted by user: a command that uses all of them would blind the guard.
     if let Some(watches) = read_number(root, c"proc/sys/fs/inotify/max_user_watches") {
         write_number(root, c"proc/sys/user/max_inotify_watches", watches / 2)?;
     }
     if let Some(pid_max) = pid_max {
         write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
     }
-    let masks = Masks::open(root).map_err(made("can not open the masks of"))?;
+    let masks = MaskSources::open(root).map_err(made("can not open the masks of"))?;
     for name in PROC_MASKS {
         let Ok(target) = mount::open_inside(root, name) else { continue }; // not in this kernel
         masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
@@ -268,19 +270,19 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     Ok(opened)
 }
 
-/// What masks are copies of.
-pub struct Masks {
+/// The objects that masks are clones of.
+pub struct MaskSources {
     file: OwnedFd,
     directory: OwnedFd,
 }
 
-impl Masks {
-    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
+impl MaskSources {
+    pub fn open(root: BorrowedFd<'_>) -> Result<MaskSources, Errno> {
         let file = mount::open_inside(root, cover_mount::MASK_FILE)?;
-        Ok(Masks { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
+        Ok(MaskSources { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
     }
 
-    pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
+    pub fn put_on(&self, target: OwnedFd) -> Result<(), Errno> {
         let stat = rustix::fs::fstat(&target)?;
         let source = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
             rustix::fs::FileType::Directory => &self.directory,
@@ -299,7 +301,7 @@ fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
         .and_then(|number| u32::try_from(number).ok())
 }
 
-fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
+fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> RootResult<()> {
     let failure = || failed("can not write", name.to_bytes());
     let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(failure())?;
@@ -307,7 +309,7 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
     Ok(())
 }
 
-/// On a /dev that was empty.
-fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+/// Adds a device to a /dev that was empty.
+fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()> {
     put_on_new_file(root, path, &relative(path)?, tree)
 }

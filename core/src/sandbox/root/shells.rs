@@ -1,9 +1,9 @@
-//! Shells of a run that puts them behind more than the run itself: this program lies over each of
-//! them, and they lie on a file system of their own, by the paths they had, beside what this
-//! program has to know when it is called as one of them (`commands/intercepted_shell.rs`).
+//! Intercepted shells. This program is mounted over each shell. The real shells are on a file
+//! system of their own, under the paths that they had. Beside them is the plan that this program
+//! reads when it is started as a shell (`commands/intercepted_shell.rs`).
 //!
-//! The name of that directory is another one in every run. Nothing rests on that: whoever starts a
-//! real shell from there is in the fence like everybody, and with exec rules he is refused.
+//! The name of that directory is random in every run. No safety rests on that: a process that
+//! starts a real shell from there is in the sandbox like every other, and exec rules deny it.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -12,7 +12,9 @@ use landlock::AccessFs;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Blueprint, Result, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative};
+use super::{
+    RootBlueprint, RootResult, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative,
+};
 use crate::kernel::mount::{self, PLAIN, READ_ONLY};
 use crate::kernel::random::random_name;
 use crate::kernel::resolved_path::Identity;
@@ -20,35 +22,35 @@ use crate::kernel::sys;
 use crate::plan::rights::Rights;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
-use crate::sandbox::landlock::Placed;
+use crate::sandbox::landlock::GrantLocation;
 
-/// Programs that are intercepted.
-pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
-/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody
-/// inside.
-pub const PLACE: &CStr = c"/dev/.paddock-shell";
+/// The programs that are intercepted.
+pub const SHELL_NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
+/// The directory of real shells, or a link to it. Outside of a run only root can make it; inside no
+/// process can.
+pub const REAL_SHELLS_LINK: &CStr = c"/dev/.paddock-shell";
 /// The plan of shells, in the directory of the real ones.
-pub const COMPILED: &str = "plan.json";
-const DIRECTORIES: [&str; 3] = ["bin", "usr/bin", "usr/local/bin"];
-const SIZE_MB: u64 = 1;
+pub const SHELL_PLAN_FILE: &str = "plan.json";
+const SHELL_DIRS: [&str; 3] = ["bin", "usr/bin", "usr/local/bin"];
+const TMPFS_SIZE_MB: u64 = 1;
 
 pub struct Interception<'a> {
     requested: &'a Shell,
     /// This program, as a mount.
     own: OwnedFd,
-    /// Where real shells are kept.
+    /// The directory of the real shells.
     dir: Vec<u8>,
 }
 
 /// A shell of the new root.
-struct Found {
+struct FoundShell {
     path: Vec<u8>,
     file: OwnedFd,
 }
 
 impl<'a> Interception<'a> {
-    /// None: shells are as any other program. While the host's places are in sight.
-    pub fn prepare(blueprint: &Blueprint<'a>) -> Result<Option<Interception<'a>>> {
+    /// None: shells are not intercepted. Called while the host's paths are visible.
+    pub fn prepare(blueprint: &RootBlueprint<'a>) -> RootResult<Option<Interception<'a>>> {
         let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
         let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
         let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
@@ -72,24 +74,24 @@ impl<'a> Interception<'a> {
         }))
     }
 
-    /// Its place in /dev, before that is locked.
-    pub fn make_place(&self, root: BorrowedFd<'_>) -> Result<()> {
+    /// Makes its directory in /dev, before /dev is locked.
+    pub fn make_place(&self, root: BorrowedFd<'_>) -> RootResult<()> {
         make_dir(root, &self.dir)?;
         let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
-        let link = relative(PLACE.to_bytes())?;
+        let link = relative(REAL_SHELLS_LINK.to_bytes())?;
         rustix::fs::symlinkat(&target, root, &link)
-            .map_err(failed("can not link", PLACE.to_bytes()))
+            .map_err(failed("can not link", REAL_SHELLS_LINK.to_bytes()))
     }
 
-    /// When everything that is granted lies in its place.
+    /// Called when all grants are mounted.
     pub fn intercept(
         &self,
         root: BorrowedFd<'_>,
-        blueprint: &Blueprint<'_>,
-        placed: &[Placed<'_>],
+        blueprint: &RootBlueprint<'_>,
+        placed: &[GrantLocation<'_>],
         ruleset: Option<BorrowedFd<'_>>,
-    ) -> Result<()> {
-        attach_at(root, &self.dir, &new_tmpfs(Some(SIZE_MB))?)?;
+    ) -> RootResult<()> {
+        attach_at(root, &self.dir, &new_tmpfs(Some(TMPFS_SIZE_MB))?)?;
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
         let own =
@@ -115,8 +117,8 @@ impl<'a> Interception<'a> {
         })
     }
 
-    fn write(&self, root: BorrowedFd<'_>) -> Result<()> {
-        let path = [&self.dir[..], b"/", COMPILED.as_bytes()].concat();
+    fn write(&self, root: BorrowedFd<'_>) -> RootResult<()> {
+        let path = [&self.dir[..], b"/", SHELL_PLAN_FILE.as_bytes()].concat();
         let failure = || failed("can not write", &path);
         let mut text =
             format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
@@ -137,28 +139,29 @@ impl<'a> Interception<'a> {
     }
 }
 
-/// Each once, by the path that no link leads to.
-fn find(root: BorrowedFd<'_>) -> Result<Vec<Found>> {
+/// Finds each shell once, by its resolved path.
+fn find(root: BorrowedFd<'_>) -> RootResult<Vec<FoundShell>> {
     let real = |file: &dyn std::os::fd::AsFd| {
         let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
         rustix::fs::readlink(name, Vec::new()).map(CString::into_bytes)
     };
     let top = real(&root).map_err(failed("can not find", b"/"))?;
-    let mut shells: Vec<Found> = Vec::new();
-    for (dir, name) in DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| (dir, name)))
+    let mut shells: Vec<FoundShell> = Vec::new();
+    for (dir, name) in
+        SHELL_DIRS.iter().flat_map(|dir| SHELL_NAMES.iter().map(move |name| (dir, name)))
     {
         let asked = relative(format!("{dir}/{name}").as_bytes())?;
         let Some(file) = regular(root, &asked)? else { continue };
         let whole = real(&file).map_err(failed("can not find", asked.to_bytes()))?;
         let path = whole.strip_prefix(&top[..]).unwrap_or(&whole).to_vec();
         if shells.iter().all(|shell| shell.path != path) {
-            shells.push(Found { path, file });
+            shells.push(FoundShell { path, file });
         }
     }
     Ok(shells)
 }
 
-fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
+fn regular(root: BorrowedFd<'_>, path: &CStr) -> RootResult<Option<OwnedFd>> {
     let failure = || failed("can not be intercepted:", path.to_bytes());
     match mount::follow_inside(root, path) {
         Ok(file) => {
@@ -170,13 +173,13 @@ fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
     }
 }
 
-/// Can it be executed at all? What is kept may be, whatever was granted. What is closed is covered
-/// later, by what it is now.
-fn may_run(blueprint: &Blueprint<'_>, placed: &[Placed<'_>], path: &[u8]) -> bool {
+/// May the shell be executed at all? The copy is executable whatever was granted. A closed shell is
+/// covered later, by its inode.
+fn may_run(blueprint: &RootBlueprint<'_>, placed: &[GrantLocation<'_>], path: &[u8]) -> bool {
     let above = |tree: &[u8]| {
         tree == b"/" || path.strip_prefix(tree).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
     };
-    let executes = |placed: &&Placed<'_>| {
+    let executes = |placed: &&GrantLocation<'_>| {
         blueprint.plan.landlock.is_none() && placed.grant.executes()
             || blueprint.plan.rights(&placed.grant.access).contains(AccessFs::Execute)
     };

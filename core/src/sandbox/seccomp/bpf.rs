@@ -1,11 +1,11 @@
 //! Classic BPF for seccomp: an assembler for one shape of program.
 //!
-//! Check the architecture, load the number, then find its leaf in a search tree. The kernel walks
+//! Check the architecture, load the number, then find its leaf in a search tree. The kernel runs
 //! the filter once for every number when it is installed, and on every call that is not always
-//! allowed: a tree costs six steps where a list of sixty comparisons costs thirty on average, and
-//! one whose sides have as many numbers, rather than as many ranges, a step less. It also
-//! translates every instruction to machine code on each launch, so equal answers share their leaf,
-//! and single numbers among others are looked for one after the other.
+//! allowed. A tree costs six steps; a list of sixty comparisons costs thirty on average. A tree
+//! that is balanced by numbers, not by ranges, costs a step less. The kernel also translates every
+//! instruction to machine code on each launch. So equal answers share their leaf, and single
+//! numbers are compared one after the other.
 
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::Arch;
@@ -37,54 +37,55 @@ pub const fn offset_of_argument(index: u32) -> u32 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action<'a> {
+pub enum CallAnswer<'a> {
     Allow,
     Errno(i32),
     /// The listener answers.
     Notify,
     Kill,
-    /// Allow what passes every look, in this order; the first that fails gives its errno.
-    Arguments(&'a [Look<'a>]),
+    /// Allows a call that passes every rule, in this order. The first rule that fails gives its
+    /// errno.
+    Arguments(&'a [ArgumentRule<'a>]),
 }
 
-/// At the low 32 bits of one argument.
+/// A rule on the low 32 bits of one argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look<'a> {
-    /// Only if another argument, by its index, has one of these values.
+pub struct ArgumentRule<'a> {
+    /// Applies only if another argument, by its index, has one of these values.
     pub when: Option<(u32, &'a [u32])>,
     pub index: u32,
-    pub test: Test<'a>,
+    pub test: ValueTest<'a>,
 }
 
-impl<'a> Look<'a> {
-    pub const fn at(index: u32, test: Test<'a>) -> Look<'a> {
-        Look { when: None, index, test }
+impl<'a> ArgumentRule<'a> {
+    pub const fn at(index: u32, test: ValueTest<'a>) -> ArgumentRule<'a> {
+        ArgumentRule { when: None, index, test }
     }
 
-    pub const fn when(self, index: u32, values: &'a [u32]) -> Look<'a> {
-        Look { when: Some((index, values)), ..self }
+    pub const fn when(self, index: u32, values: &'a [u32]) -> ArgumentRule<'a> {
+        ArgumentRule { when: Some((index, values)), ..self }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Test<'a> {
+pub enum ValueTest<'a> {
     /// These values get the errno, all others pass.
     Refuse { values: &'a [u32], errno: i32 },
     /// Only these values pass.
     Only { values: &'a [u32], errno: i32 },
     /// A value with any of these bits gets the errno.
     RefuseBits { bits: u32, errno: i32 },
-    /// The same, but not with any of the others.
+    /// The same, unless it has any of the other bits.
     RefuseBitsWithout { bits: u32, others: u32, errno: i32 },
-    /// Of these values the listener answers.
+    /// The listener answers calls with these values.
     Notify { values: &'a [u32] },
 }
 
-/// From `first` up to the next entry's `first`, this happens.
+/// The action from `first` up to the next entry's `first`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range<'a> {
+pub struct CallRange<'a> {
     pub first: u32,
-    pub action: Action<'a>,
+    pub action: CallAnswer<'a>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -105,7 +106,7 @@ fn jump(code: u16, k: u32, jt: usize, jf: usize) -> Result<Instruction, BpfError
 }
 
 /// `ranges` are sorted, the first starts at 0.
-pub fn assemble(arch: Arch, mut ranges: Vec<Range<'_>>) -> Result<Vec<Instruction>, BpfError> {
+pub fn assemble(arch: Arch, mut ranges: Vec<CallRange<'_>>) -> Result<Vec<Instruction>, BpfError> {
     let mut program = vec![
         instruction(LOAD, OFFSET_ARCH),
         jump(JUMP_EQUAL, arch.audit(), 1, 0)?,
@@ -113,7 +114,8 @@ pub fn assemble(arch: Arch, mut ranges: Vec<Range<'_>>) -> Result<Vec<Instructio
         instruction(LOAD, OFFSET_NR),
     ];
     // x32 has the architecture value of x86_64 and its own bit in the number.
-    let x32 = (arch == Arch::X86_64).then_some(Range { first: X32_BIT, action: Action::Kill });
+    let x32 =
+        (arch == Arch::X86_64).then_some(CallRange { first: X32_BIT, action: CallAnswer::Kill });
     ranges.extend(x32);
     program.extend(tree(&ranges)?);
     match program.len() {
@@ -122,7 +124,7 @@ pub fn assemble(arch: Arch, mut ranges: Vec<Range<'_>>) -> Result<Vec<Instructio
     }
 }
 
-/// A program that knows one call by all its arguments, and lets every other pass.
+/// A program that answers one call with exactly these arguments, and allows every other.
 pub fn answering(
     arch: Arch,
     number: u32,
@@ -145,11 +147,11 @@ pub fn answering(
     Ok(program)
 }
 
-/// A block holds at most this many ranges: its jumps then reach its leaves, which stand at its end,
+/// A block holds at most this many ranges. Its jumps then reach its leaves, which are at its end,
 /// once each.
 const BLOCK_RANGES: usize = 128;
 
-fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
+fn tree(ranges: &[CallRange<'_>]) -> Result<Vec<Instruction>, BpfError> {
     if ranges.len() <= BLOCK_RANGES {
         return block(ranges);
     }
@@ -163,43 +165,43 @@ fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
     Ok(program)
 }
 
-/// A comparison, before it is known how far its jumps have to go.
-struct Node {
+/// A comparison whose jump distances are not known yet.
+struct Comparison {
     code: u16,
     with: u32,
-    yes: Target,
-    no: Target,
+    yes: JumpTarget,
+    no: JumpTarget,
 }
 
-/// So many single numbers are looked for in a row: more would be more steps than a search takes.
-const IN_A_ROW: usize = 3;
+/// At most so many single numbers are compared in a row: more would be slower than a search.
+const MAX_ROW_LENGTH: usize = 3;
 
 #[derive(Clone, Copy)]
-enum Target {
+enum JumpTarget {
     Node(u16),
     Leaf(u16),
 }
 
-/// The nodes come first, then each answer once.
-struct Block<'a> {
-    nodes: Vec<Node>,
-    leaves: Vec<Action<'a>>,
+/// The comparisons come first, then each answer once.
+struct TreeBlock<'a> {
+    nodes: Vec<Comparison>,
+    leaves: Vec<CallAnswer<'a>>,
 }
 
-fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
-    let mut block = Block { nodes: Vec::with_capacity(ranges.len()), leaves: Vec::new() };
+fn block(ranges: &[CallRange<'_>]) -> Result<Vec<Instruction>, BpfError> {
+    let mut block = TreeBlock { nodes: Vec::with_capacity(ranges.len()), leaves: Vec::new() };
     let root = block.search(ranges, None);
-    let Block { nodes, leaves } = block;
-    debug_assert!(matches!(root, Target::Node(0)) || nodes.is_empty());
+    let TreeBlock { nodes, leaves } = block;
+    debug_assert!(matches!(root, JumpTarget::Node(0)) || nodes.is_empty());
     let mut tail = Vec::with_capacity(2 * leaves.len());
     let mut positions = Vec::with_capacity(leaves.len());
     for action in leaves {
         positions.push(nodes.len() + tail.len());
         tail.extend(leaf(action)?);
     }
-    let position = |target: Target| match target {
-        Target::Node(index) => usize::from(index),
-        Target::Leaf(index) => positions[usize::from(index)],
+    let position = |target: JumpTarget| match target {
+        JumpTarget::Node(index) => usize::from(index),
+        JumpTarget::Leaf(index) => positions[usize::from(index)],
     };
     let mut program = Vec::with_capacity(nodes.len() + tail.len());
     for (index, node) in nodes.iter().enumerate() {
@@ -215,12 +217,12 @@ fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
     Ok(program)
 }
 
-impl<'a> Block<'a> {
-    /// Nodes in preorder: every jump goes forward, as BPF demands. `end`: where the last range
-    /// ends, if it does.
-    fn search(&mut self, ranges: &[Range<'a>], end: Option<u32>) -> Target {
+impl<'a> TreeBlock<'a> {
+    /// Comparisons in preorder: every jump goes forward, as BPF demands. `end`: the end of the last
+    /// range, if it has one.
+    fn search(&mut self, ranges: &[CallRange<'a>], end: Option<u32>) -> JumpTarget {
         let (lower, upper) = match ranges {
-            [] => return self.leaf(Action::Allow),
+            [] => return self.leaf(CallAnswer::Allow),
             [range] => return self.leaf(range.action),
             _ => ranges.split_at(middle(ranges)),
         };
@@ -229,45 +231,45 @@ impl<'a> Block<'a> {
         }
         let index = self.nodes.len();
         let pivot = upper[0].first;
-        self.nodes.push(Node {
+        self.nodes.push(Comparison {
             code: JUMP_AT_LEAST,
             with: pivot,
-            yes: Target::Node(0),
-            no: Target::Node(0),
+            yes: JumpTarget::Node(0),
+            no: JumpTarget::Node(0),
         });
         self.nodes[index].no = self.search(lower, Some(pivot));
         self.nodes[index].yes = self.search(upper, end);
-        Target::Node(index as u16)
+        JumpTarget::Node(index as u16)
     }
 
-    /// One comparison for each number that is not answered as all others are.
-    fn row(&mut self, ranges: &[Range<'a>], common: Action<'a>) -> Target {
+    /// One comparison for each number with an answer of its own.
+    fn row(&mut self, ranges: &[CallRange<'a>], common: CallAnswer<'a>) -> JumpTarget {
         let first = self.nodes.len();
         for range in ranges.iter().filter(|range| range.action != common) {
-            let (yes, no) = (self.leaf(range.action), Target::Node(self.nodes.len() as u16 + 1));
-            self.nodes.push(Node { code: JUMP_EQUAL, with: range.first, yes, no });
+            let (yes, no) =
+                (self.leaf(range.action), JumpTarget::Node(self.nodes.len() as u16 + 1));
+            self.nodes.push(Comparison { code: JUMP_EQUAL, with: range.first, yes, no });
         }
         let otherwise = self.leaf(common);
         if let Some(last) = self.nodes.last_mut() {
             last.no = otherwise;
         }
-        Target::Node(first as u16)
+        JumpTarget::Node(first as u16)
     }
 
-    fn leaf(&mut self, action: Action<'a>) -> Target {
+    fn leaf(&mut self, action: CallAnswer<'a>) -> JumpTarget {
         let known = self.leaves.iter().position(|known| *known == action);
-        Target::Leaf(known.unwrap_or_else(|| {
+        JumpTarget::Leaf(known.unwrap_or_else(|| {
             self.leaves.push(action);
             self.leaves.len() - 1
         }) as u16)
     }
 }
 
-/// What all numbers are answered with but for a few single ones.
-fn common_action<'a>(ranges: &[Range<'a>], end: Option<u32>) -> Option<Action<'a>> {
-    // So many single ones have at most one range more between and around them than there are of
-    // themselves.
-    if ranges.len() > 2 * IN_A_ROW + 1 {
+/// The answer to all numbers but a few single ones.
+fn common_action<'a>(ranges: &[CallRange<'a>], end: Option<u32>) -> Option<CallAnswer<'a>> {
+    // n single numbers make at most 2n + 1 ranges.
+    if ranges.len() > 2 * MAX_ROW_LENGTH + 1 {
         return None;
     }
     let ends = ranges.iter().skip(1).map(|range| Some(range.first)).chain([end]);
@@ -276,26 +278,28 @@ fn common_action<'a>(ranges: &[Range<'a>], end: Option<u32>) -> Option<Action<'a
     let mut actions = wide.map(|(range, _)| range.action);
     let common = actions.next()?;
     let single = ranges.iter().filter(|range| range.action != common).count();
-    (actions.all(|action| action == common) && (1..=IN_A_ROW).contains(&single)).then_some(common)
+    (actions.all(|action| action == common) && (1..=MAX_ROW_LENGTH).contains(&single))
+        .then_some(common)
 }
 
-/// Where as many numbers lie below as above, of those that are walked: there are no more.
-fn middle(ranges: &[Range<'_>]) -> usize {
-    const WALKED: u32 = 512;
-    let start = |at: usize| ranges[at].first.min(WALKED);
+/// The range that splits the numbers in half. Numbers above the constant do not count: the
+/// architecture has no such calls.
+fn middle(ranges: &[CallRange<'_>]) -> usize {
+    const MAX_COUNTED_NUMBER: u32 = 512;
+    let start = |at: usize| ranges[at].first.min(MAX_COUNTED_NUMBER);
     let half = start(0).midpoint(start(ranges.len() - 1).max(start(0)));
     let middle = ranges.partition_point(|range| range.first < half);
     middle.clamp(1, ranges.len() - 1)
 }
 
-fn leaf(action: Action<'_>) -> Result<Vec<Instruction>, BpfError> {
+fn leaf(action: CallAnswer<'_>) -> Result<Vec<Instruction>, BpfError> {
     let mut program = Vec::new();
     match action {
-        Action::Allow => (),
-        Action::Errno(errno) => return Ok(vec![refusal(errno)]),
-        Action::Notify => return Ok(vec![instruction(RETURN, RET_USER_NOTIF)]),
-        Action::Kill => return Ok(vec![instruction(RETURN, RET_KILL_PROCESS)]),
-        Action::Arguments(looks) => {
+        CallAnswer::Allow => (),
+        CallAnswer::Errno(errno) => return Ok(vec![refusal(errno)]),
+        CallAnswer::Notify => return Ok(vec![instruction(RETURN, RET_USER_NOTIF)]),
+        CallAnswer::Kill => return Ok(vec![instruction(RETURN, RET_KILL_PROCESS)]),
+        CallAnswer::Arguments(looks) => {
             for look in looks {
                 program.extend(look_at(look)?);
             }
@@ -309,7 +313,7 @@ const fn refusal(errno: i32) -> Instruction {
     instruction(RETURN, RET_ERRNO | errno as u32)
 }
 
-fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
+fn look_at(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
     let body = test_of(look)?;
     let Some((index, values)) = look.when else { return Ok(body) };
     let mut program = vec![instruction(LOAD, offset_of_argument(index))];
@@ -326,9 +330,9 @@ fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
     Ok(program)
 }
 
-/// Load, compare, refuse: what passes goes on behind the refusal.
-fn test_of(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
-    if let Test::RefuseBitsWithout { bits, others, errno } = look.test {
+/// Load, compare, refuse. A value that passes jumps over the refusal.
+fn test_of(look: &ArgumentRule<'_>) -> Result<Vec<Instruction>, BpfError> {
+    if let ValueTest::RefuseBitsWithout { bits, others, errno } = look.test {
         return Ok(vec![
             instruction(LOAD, offset_of_argument(look.index)),
             jump(JUMP_ANY_BIT, others, 2, 0)?,
@@ -337,12 +341,13 @@ fn test_of(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
         ]);
     }
     let (code, values, hit_passes, answer) = match &look.test {
-        Test::Refuse { values, errno } => (JUMP_EQUAL, *values, false, refusal(*errno)),
-        Test::Only { values, errno } => (JUMP_EQUAL, *values, true, refusal(*errno)),
-        Test::RefuseBits { bits, errno } | Test::RefuseBitsWithout { bits, errno, .. } => {
+        ValueTest::Refuse { values, errno } => (JUMP_EQUAL, *values, false, refusal(*errno)),
+        ValueTest::Only { values, errno } => (JUMP_EQUAL, *values, true, refusal(*errno)),
+        ValueTest::RefuseBits { bits, errno }
+        | ValueTest::RefuseBitsWithout { bits, errno, .. } => {
             (JUMP_ANY_BIT, std::slice::from_ref(bits), false, refusal(*errno))
         }
-        Test::Notify { values } => {
+        ValueTest::Notify { values } => {
             (JUMP_EQUAL, *values, false, instruction(RETURN, RET_USER_NOTIF))
         }
     };

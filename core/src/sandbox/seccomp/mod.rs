@@ -1,31 +1,31 @@
-//! From the plan's system call list to a filter: which number gets which answer.
+//! From the plan's system call list to a filter: the answer to each number.
 //!
-//! Some answers do not depend on the list. io_uring would carry out calls that no filter sees;
-//! TIOCSTI and TIOCLINUX type into the terminal the fence was started from; a socket family that
-//! the plan does not name reaches services, kernel code and networks that nothing else here
-//! watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is ENOSYS, on
-//! which every libc falls back to clone (EPERM would break threads).
+//! Some answers do not depend on the list. io_uring would make calls that no filter sees. TIOCSTI
+//! and TIOCLINUX type into the caller's terminal. A socket family that the plan does not name
+//! reaches services, kernel code and networks that nothing else here watches. clone3 has its flags
+//! behind a pointer, which no filter can read, so it gets ENOSYS: every libc then falls back to
+//! clone (EPERM would break threads).
 
 pub mod bpf;
 mod sockets;
 
-use self::bpf::{Action, BpfError, Look, Range, Test};
-use self::sockets::Sockets;
+use self::bpf::{ArgumentRule, BpfError, CallAnswer, CallRange, ValueTest};
+use self::sockets::SocketRules;
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::{self, Arch, Finder, Syscall};
 use crate::plan::{self, SocketAccess};
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
-const TERMINAL_INJECTION: &[Look<'_>] =
-    &[Look::at(1, Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM })];
+const TERMINAL_INJECTION: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(1, ValueTest::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM })];
 
-/// What decides who reads from a terminal, and what becomes of what is typed: settings (TCSETS and
-/// its kin, with the older and newer ones), flow (TCXONC), what waits to be read (TCFLSH), whose it
-/// is (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), its size (TIOCSWINSZ), its line discipline (TIOCSETD).
-const TERMINAL_CHANGES: &[Look<'_>] = &[Look::at(
+/// Calls that change a terminal: settings (TCSETS and its variants), flow (TCXONC), pending input
+/// (TCFLSH), ownership (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), size (TIOCSWINSZ) and line discipline
+/// (TIOCSETD).
+const TERMINAL_CHANGES: &[ArgumentRule<'_>] = &[ArgumentRule::at(
     1,
-    Test::Notify {
+    ValueTest::Notify {
         values: &[
             0x5402,
             0x5403,
@@ -52,37 +52,42 @@ const TERMINAL_CHANGES: &[Look<'_>] = &[Look::at(
 
 /// Landlock does not judge prlimit(2) on another process of the same user: it could end the
 /// supervisor by its CPU limit, or silence the journal by its file size limit.
-const OWN_PROCESS: &[Look<'_>] = &[Look::at(0, Test::Only { values: &[0], errno: libc::EPERM })];
+const OWN_PROCESS_ONLY: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(0, ValueTest::Only { values: &[0], errno: libc::EPERM })];
 
-/// A process group reaches across pid namespaces: kill(2) of 0 is for everybody in it, also for
-/// those who have no number here.
-const NAMED_PROCESSES: &[Look<'_>] =
-    &[Look::at(0, Test::Refuse { values: &[0], errno: libc::EPERM })];
+/// A process group can span pid namespaces: kill(2) of 0 signals every process of the group, also
+/// those without a pid here.
+const NO_PROCESS_GROUP: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(0, ValueTest::Refuse { values: &[0], errno: libc::EPERM })];
 
-/// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only
-/// unshare and clone3 know it.
+/// Every CLONE_NEW* flag of clone(2). CLONE_NEWTIME is in the signal byte there: only unshare and
+/// clone3 have it.
 const CLONE_NEW: u32 = 0x7E02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
-const CLONE_NAMESPACES: &[Look<'_>] =
-    &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM })];
-const UNSHARE_NAMESPACES: &[Look<'_>] =
-    &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM })];
+const CLONE_NAMESPACES: &[ArgumentRule<'_>] =
+    &[ArgumentRule::at(0, ValueTest::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM })];
+const UNSHARE_NAMESPACES: &[ArgumentRule<'_>] = &[ArgumentRule::at(
+    0,
+    ValueTest::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM },
+)];
 
-/// Under exec rules. Processes that share their working directory could change it after it was
-/// judged, and what an interpreter then opens by a relative path; only threads share it, and an
-/// exec ends them. And who listens last answers: nobody may take over what we answer.
+/// For exec rules. Processes that share their working directory could change it after it was
+/// judged, and so the file that an interpreter opens by a relative path. Only threads share it, and
+/// an exec ends them. And the last listener answers: the command must not install one of its own.
 const CLONE_FS: u32 = 0x200;
 const CLONE_THREAD: u32 = 0x1_0000;
-const GATED_CLONE: &[Look<'_>] = &[
-    Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM }),
-    Look::at(
+const GATED_CLONE: &[ArgumentRule<'_>] = &[
+    ArgumentRule::at(0, ValueTest::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM }),
+    ArgumentRule::at(
         0,
-        Test::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM },
+        ValueTest::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM },
     ),
 ];
 const SECCOMP_NEW_LISTENER: u32 = 1 << 3;
-const GATED_SECCOMP: &[Look<'_>] =
-    &[Look::at(1, Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY })];
+const GATED_SECCOMP: &[ArgumentRule<'_>] = &[ArgumentRule::at(
+    1,
+    ValueTest::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY },
+)];
 
 #[derive(Debug)]
 pub struct Filter {
@@ -105,8 +110,8 @@ impl Filter {
         reach: SocketAccess,
     ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
-            plan::Default::Allow => Action::Allow,
-            plan::Default::Deny => Action::Errno(libc::ENOSYS),
+            plan::Default::Allow => CallAnswer::Allow,
+            plan::Default::Deny => CallAnswer::Errno(libc::ENOSYS),
         };
         let mut families: Vec<u32> =
             requested.sockets.iter().map(|family| family.number()).collect();
@@ -115,11 +120,14 @@ impl Filter {
         }
         families.extend(reach.unix_by_path.then_some(plan::Family::Unix.number()));
         families.dedup();
-        let sockets =
-            Sockets::of(&families, requested.sockets.contains(&plan::Family::NetlinkAll), reach);
+        let sockets = SocketRules::of(
+            &families,
+            requested.sockets.contains(&plan::Family::NetlinkAll),
+            reach,
+        );
         let calls = calls(requested, arch);
         let mut ranges = Vec::with_capacity(calls.len() + 2);
-        ranges.push(Range { first: 0, action: unknown });
+        ranges.push(CallRange { first: 0, action: unknown });
         let mut listed = vec![false; syscalls::TABLE.len()];
         requested.syscalls.iter().for_each(|syscall| listed[syscall.row] = true);
         let mut refused = Vec::with_capacity(calls.len());
@@ -127,15 +135,15 @@ impl Filter {
         for (number, syscall) in calls {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
             let action = match syscall.name {
-                "kill" if !on_block_list && shared_group => Action::Arguments(NAMED_PROCESSES),
-                "clone" if !on_block_list && gated => Action::Arguments(GATED_CLONE),
+                "kill" if !on_block_list && shared_group => CallAnswer::Arguments(NO_PROCESS_GROUP),
+                "clone" if !on_block_list && gated => CallAnswer::Arguments(GATED_CLONE),
                 "seccomp" if !on_block_list && (gated || reach.is_held()) => {
-                    Action::Arguments(GATED_SECCOMP)
+                    CallAnswer::Arguments(GATED_SECCOMP)
                 }
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
             };
             blocked += usize::from(on_block_list);
-            if let Action::Errno(_) = action {
+            if let CallAnswer::Errno(_) = action {
                 refused.push(syscall.name);
             }
             set(&mut ranges, number, action);
@@ -146,18 +154,18 @@ impl Filter {
         Ok(Filter { program: bpf::assemble(arch, ranges)?, blocked, absent, refused })
     }
 
-    /// Whatever the arguments are.
+    /// Is the call refused, whatever its arguments are?
     pub fn refuses(&self, name: &str) -> bool {
         self.refused.contains(&name)
     }
 }
 
-/// In the order of their numbers: every call whose answer may be another than that to calls nobody
-/// knows. Of some hundred that is a fifth, and each launch compiles a filter.
+/// In the order of their numbers: every call whose answer may differ from the default. That is a
+/// fifth of some hundred calls, and each launch compiles a filter.
 fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> {
     let mut wanted = vec![requested.default == plan::Default::Deny; syscalls::TABLE.len()];
     let mut finder = Finder::new();
-    let special = SPECIAL.iter().filter_map(|name| finder.find(name.as_bytes()));
+    let special = SPECIAL_CALLS.iter().filter_map(|name| finder.find(name.as_bytes()));
     requested
         .syscalls
         .iter()
@@ -171,25 +179,25 @@ fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> 
         .collect()
 }
 
-/// A program of its own for calls that the supervisor answers: what it is asked with has to reach
-/// him before any other filter can refuse that. Where another filter refuses a call, nobody is
-/// asked.
+/// A separate program for calls that the supervisor answers. It is installed first, because another
+/// filter could refuse to send its listener. If another filter refuses a call, the supervisor does
+/// not get it.
 pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
-    let mut ranges = vec![Range { first: 0, action: Action::Allow }];
+    let mut ranges = vec![CallRange { first: 0, action: CallAnswer::Allow }];
     for (number, syscall) in arch.syscalls() {
         let action = match names.contains(&syscall.name) {
-            true if syscall.name == "ioctl" => Action::Arguments(TERMINAL_CHANGES),
-            true => Action::Notify,
-            false => Action::Allow,
+            true if syscall.name == "ioctl" => CallAnswer::Arguments(TERMINAL_CHANGES),
+            true => CallAnswer::Notify,
+            false => CallAnswer::Allow,
         };
         set(&mut ranges, number, action);
-        set(&mut ranges, number + 1, Action::Allow);
+        set(&mut ranges, number + 1, CallAnswer::Allow);
     }
     bpf::assemble(arch, ranges)
 }
 
-/// Those that are not simply allowed or refused, below and in [`Filter::compile`]. In their order.
-const SPECIAL: [&str; 16] = [
+/// Calls that are not simply allowed or refused, here and in [`Filter::compile`], in order.
+const SPECIAL_CALLS: [&str; 16] = [
     "clone",
     "clone3",
     "io_uring_enter",
@@ -208,26 +216,33 @@ const SPECIAL: [&str; 16] = [
     "unshare",
 ];
 
-fn answer<'a>(name: &str, blocked: bool, namespaces: bool, sockets: &'a Sockets<'_>) -> Action<'a> {
+fn answer<'a>(
+    name: &str,
+    blocked: bool,
+    namespaces: bool,
+    sockets: &'a SocketRules<'_>,
+) -> CallAnswer<'a> {
     match name {
-        "io_uring_setup" | "io_uring_enter" | "io_uring_register" => Action::Errno(libc::ENOSYS),
-        "clone3" if blocked || !namespaces => Action::Errno(libc::ENOSYS),
-        _ if blocked => Action::Errno(libc::EPERM),
-        "ioctl" => Action::Arguments(TERMINAL_INJECTION),
-        "prlimit64" => Action::Arguments(OWN_PROCESS),
-        "clone" if !namespaces => Action::Arguments(CLONE_NAMESPACES),
-        "unshare" if !namespaces => Action::Arguments(UNSHARE_NAMESPACES),
-        name => sockets.answer(name).unwrap_or(Action::Allow),
+        "io_uring_setup" | "io_uring_enter" | "io_uring_register" => {
+            CallAnswer::Errno(libc::ENOSYS)
+        }
+        "clone3" if blocked || !namespaces => CallAnswer::Errno(libc::ENOSYS),
+        _ if blocked => CallAnswer::Errno(libc::EPERM),
+        "ioctl" => CallAnswer::Arguments(TERMINAL_INJECTION),
+        "prlimit64" => CallAnswer::Arguments(OWN_PROCESS_ONLY),
+        "clone" if !namespaces => CallAnswer::Arguments(CLONE_NAMESPACES),
+        "unshare" if !namespaces => CallAnswer::Arguments(UNSHARE_NAMESPACES),
+        name => sockets.answer(name).unwrap_or(CallAnswer::Allow),
     }
 }
 
-/// Numbers arrive in ascending order; equal neighbours are one range.
-fn set<'a>(ranges: &mut Vec<Range<'a>>, first: u32, action: Action<'a>) {
+/// Numbers come in ascending order. Equal neighbours are one range.
+fn set<'a>(ranges: &mut Vec<CallRange<'a>>, first: u32, action: CallAnswer<'a>) {
     if ranges.last().is_some_and(|last| last.first == first) {
         ranges.pop();
     }
     if ranges.last().is_none_or(|last| last.action != action) {
-        ranges.push(Range { first, action });
+        ranges.push(CallRange { first, action });
     }
 }
 

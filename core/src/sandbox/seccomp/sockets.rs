@@ -1,10 +1,10 @@
-//! What sockets may be made, and what may be asked of them.
+//! Which sockets may be made, and which options they may get.
 //!
-//! In the landlock tier no namespace keeps a fenced network in: the supervisor connects every
-//! socket (network/supervised_connect.rs), and what remains here is to leave no socket that reaches
-//! somebody without connect(2), and no option that leads a connection astray.
+//! In the landlock tier no namespace holds a filtered network. The supervisor connects every socket
+//! (`network/supervised_connect.rs`). So this filter must leave no socket that reaches a host
+//! without connect(2), and no option that redirects a connection.
 
-use super::bpf::{Action, Look, Test};
+use super::bpf::{ArgumentRule, CallAnswer, ValueTest};
 use crate::plan::{Mode, SocketAccess};
 
 const UNIX: u32 = libc::AF_UNIX as u32;
@@ -27,69 +27,76 @@ const CONNECTED: &[u32] = &{
     [a, b, c, d, e, f, g, h]
 };
 
-/// Only unix sockets come in pairs. socketpair(2) makes both sockets before it finds that out: of
-/// any other family it would load the module and run the code that socket(2) is kept from.
-const UNIX_PAIRS: Look<'_> = Look::at(0, Test::Only { values: &[UNIX], errno: libc::EAFNOSUPPORT });
+/// Only unix sockets come in pairs. socketpair(2) makes both sockets before it notices that: for
+/// any other family it would load the module and run the code that socket(2) must not reach.
+const UNIX_PAIRS: ArgumentRule<'_> =
+    ArgumentRule::at(0, ValueTest::Only { values: &[UNIX], errno: libc::EAFNOSUPPORT });
 
-/// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be turned to any socket file,
-/// without socket(2). Stream and sequenced pairs (1 and 5) are connected for good.
-const CONNECTED_PAIRS: Look<'_> = Look::at(1, Test::RefuseBits { bits: 0b10, errno: libc::EPERM });
+/// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be connected to any socket file,
+/// without socket(2). Stream and sequenced pairs (1 and 5) stay connected.
+const CONNECTED_PAIRS: ArgumentRule<'_> =
+    ArgumentRule::at(1, ValueTest::RefuseBits { bits: 0b10, errno: libc::EPERM });
 
-/// Each datagram has an address of its own, which nobody could look at.
-const CONNECTED_UNIX: Look<'_> =
-    Look::at(1, Test::Only { values: CONNECTED, errno: libc::EPROTONOSUPPORT }).when(0, &[UNIX]);
+/// Each datagram has an address of its own, which the supervisor can not check.
+const CONNECTED_UNIX: ArgumentRule<'_> =
+    ArgumentRule::at(1, ValueTest::Only { values: CONNECTED, errno: libc::EPROTONOSUPPORT })
+        .when(0, &[UNIX]);
 
-/// No datagrams, and nothing raw. TCP alone: MPTCP, SCTP and their like have calls of their own to
-/// reach somebody, and Landlock does not judge them. Who is told that there is no such protocol
-/// takes TCP.
-const STREAM_INTERNET: Look<'_> =
-    Look::at(1, Test::Only { values: STREAMS, errno: libc::EACCES }).when(0, INTERNET);
-const TCP_INTERNET: Look<'_> = Look::at(
+/// No datagrams, and nothing raw. Only TCP: MPTCP, SCTP and others have their own calls to reach a
+/// host, and Landlock does not judge them. Programs that get this errno fall back to TCP.
+const STREAM_INTERNET: ArgumentRule<'_> =
+    ArgumentRule::at(1, ValueTest::Only { values: STREAMS, errno: libc::EACCES }).when(0, INTERNET);
+const TCP_INTERNET: ArgumentRule<'_> = ArgumentRule::at(
     2,
-    Test::Only { values: &[0, libc::IPPROTO_TCP as u32], errno: libc::EPROTONOSUPPORT },
+    ValueTest::Only { values: &[0, libc::IPPROTO_TCP as u32], errno: libc::EPROTONOSUPPORT },
 )
 .when(0, INTERNET);
 
-/// What libc lists interfaces with. Other protocols lead to kernel code that few programs need
-/// (netfilter, audit, generic families).
-const ROUTE_NETLINK: Look<'_> =
-    Look::at(2, Test::Only { values: &[libc::NETLINK_ROUTE as u32], errno: libc::EPROTONOSUPPORT })
-        .when(0, &[NETLINK]);
+/// libc lists interfaces with this protocol. Other protocols lead to kernel code that few programs
+/// need (netfilter, audit, generic families).
+const ROUTE_NETLINK: ArgumentRule<'_> = ArgumentRule::at(
+    2,
+    ValueTest::Only { values: &[libc::NETLINK_ROUTE as u32], errno: libc::EPROTONOSUPPORT },
+)
+.when(0, &[NETLINK]);
 
 /// TCP Fast Open connects by sending.
-const FAST_OPEN: Test<'_> =
-    Test::RefuseBits { bits: libc::MSG_FASTOPEN as u32, errno: libc::EOPNOTSUPP };
-const SENDTO: &[Look<'_>] = &[Look::at(3, FAST_OPEN)]; // sendmmsg too
-const SENDMSG: &[Look<'_>] = &[Look::at(2, FAST_OPEN)];
+const FAST_OPEN: ValueTest<'_> =
+    ValueTest::RefuseBits { bits: libc::MSG_FASTOPEN as u32, errno: libc::EOPNOTSUPP };
+const SENDTO: &[ArgumentRule<'_>] = &[ArgumentRule::at(3, FAST_OPEN)]; // sendmmsg too
+const SENDMSG: &[ArgumentRule<'_>] = &[ArgumentRule::at(2, FAST_OPEN)];
 
-/// Options by which packets to one address go to another first (source routes), or by another
-/// device; and Fast Open.
-const STRAYING: &[Look<'_>] = &[
-    Look::at(
+/// Options that send packets through another address first (source routes) or another device, and
+/// Fast Open.
+const REDIRECTING_OPTIONS: &[ArgumentRule<'_>] = &[
+    ArgumentRule::at(
         2,
-        Test::Refuse { values: &[libc::TCP_FASTOPEN_CONNECT as u32], errno: libc::ENOPROTOOPT },
+        ValueTest::Refuse {
+            values: &[libc::TCP_FASTOPEN_CONNECT as u32],
+            errno: libc::ENOPROTOOPT,
+        },
     )
     .when(1, &[libc::IPPROTO_TCP as u32]),
-    Look::at(
+    ArgumentRule::at(
         2,
-        Test::Refuse {
+        ValueTest::Refuse {
             values: &[libc::IP_OPTIONS as u32, libc::IP_UNICAST_IF as u32],
             errno: libc::EPERM,
         },
     )
     .when(1, &[libc::IPPROTO_IP as u32]),
-    Look::at(2, Test::Refuse { values: IPV6_STRAYING, errno: libc::EPERM })
+    ArgumentRule::at(2, ValueTest::Refuse { values: IPV6_REDIRECTING_OPTIONS, errno: libc::EPERM })
         .when(1, &[libc::IPPROTO_IPV6 as u32]),
-    Look::at(
+    ArgumentRule::at(
         2,
-        Test::Refuse {
+        ValueTest::Refuse {
             values: &[libc::SO_BINDTODEVICE as u32, libc::SO_BINDTOIFINDEX as u32],
             errno: libc::EPERM,
         },
     )
     .when(1, &[libc::SOL_SOCKET as u32]),
 ];
-const IPV6_STRAYING: &[u32] = &[
+const IPV6_REDIRECTING_OPTIONS: &[u32] = &[
     5,  // IPV6_2292RTHDR
     6,  // IPV6_2292PKTOPTIONS
     32, // IPV6_FLOWLABEL_MGR
@@ -98,19 +105,21 @@ const IPV6_STRAYING: &[u32] = &[
     libc::IPV6_UNICAST_IF as u32,
 ];
 
-/// What the plan's socket families come to.
-pub struct Sockets<'a> {
+/// The rules that follow from the plan's socket families.
+pub struct SocketRules<'a> {
     any: bool,
-    named: Vec<Look<'a>>,
-    pairs: &'static [Look<'static>],
+    named: Vec<ArgumentRule<'a>>,
+    pairs: &'static [ArgumentRule<'static>],
     fenced: bool,
 }
 
-impl<'a> Sockets<'a> {
-    /// `all_netlink`: of every protocol, where a namespace keeps the network.
+impl<'a> SocketRules<'a> {
+    /// `all_netlink`: allow every protocol, because a namespace holds the network.
     pub fn of(families: &'a [u32], all_netlink: bool, reach: SocketAccess) -> Self {
-        let mut named =
-            vec![Look::at(0, Test::Only { values: families, errno: libc::EAFNOSUPPORT })];
+        let mut named = vec![ArgumentRule::at(
+            0,
+            ValueTest::Only { values: families, errno: libc::EAFNOSUPPORT },
+        )];
         if reach.unix_by_path {
             named.push(CONNECTED_UNIX);
         }
@@ -129,15 +138,15 @@ impl<'a> Sockets<'a> {
         }
     }
 
-    /// None: it has nothing to do with sockets.
-    pub fn answer(&self, name: &str) -> Option<Action<'_>> {
+    /// None: the call is not about sockets.
+    pub fn answer(&self, name: &str) -> Option<CallAnswer<'_>> {
         match name {
-            "socket" if !self.any => Some(Action::Errno(libc::EAFNOSUPPORT)),
-            "socket" => Some(Action::Arguments(&self.named)),
-            "socketpair" => Some(Action::Arguments(self.pairs)),
-            "sendto" | "sendmmsg" if self.fenced => Some(Action::Arguments(SENDTO)),
-            "sendmsg" if self.fenced => Some(Action::Arguments(SENDMSG)),
-            "setsockopt" if self.fenced => Some(Action::Arguments(STRAYING)),
+            "socket" if !self.any => Some(CallAnswer::Errno(libc::EAFNOSUPPORT)),
+            "socket" => Some(CallAnswer::Arguments(&self.named)),
+            "socketpair" => Some(CallAnswer::Arguments(self.pairs)),
+            "sendto" | "sendmmsg" if self.fenced => Some(CallAnswer::Arguments(SENDTO)),
+            "sendmsg" if self.fenced => Some(CallAnswer::Arguments(SENDMSG)),
+            "setsockopt" if self.fenced => Some(CallAnswer::Arguments(REDIRECTING_OPTIONS)),
             _ => None,
         }
     }

@@ -1,5 +1,5 @@
-//! Filters run through a small BPF machine, for both architectures: every answer of every number is
-//! looked at.
+//! Filters run through a small BPF machine, for both architectures. Every answer to every number is
+//! checked.
 
 use super::bpf::{
     JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR,
@@ -13,7 +13,7 @@ const EPERM: u32 = RET_ERRNO | libc::EPERM as u32;
 const ENOSYS: u32 = RET_ERRNO | libc::ENOSYS as u32;
 const EAFNOSUPPORT: u32 = RET_ERRNO | libc::EAFNOSUPPORT as u32;
 
-struct Call {
+struct TestCall {
     arch: u32,
     number: u32,
     arguments: [u64; 6],
@@ -21,7 +21,7 @@ struct Call {
 
 /// What the kernel would answer. Panics on anything that bpf_check_classic and seccomp_check_filter
 /// refuse.
-fn interpret(program: &[Instruction], call: &Call) -> u32 {
+fn interpret(program: &[Instruction], call: &TestCall) -> u32 {
     let mut accumulator = 0;
     let mut at = 0;
     for _ in 0..program.len() {
@@ -78,7 +78,7 @@ fn blocking(names: &[&str], arch: Arch) -> Filter {
 fn answer_with(filter: &Filter, arch: Arch, number: u32, arguments: &[u64]) -> u32 {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
-    interpret(&filter.program, &Call { arch: arch.audit(), number, arguments: all })
+    interpret(&filter.program, &TestCall { arch: arch.audit(), number, arguments: all })
 }
 
 fn answer_to(filter: &Filter, arch: Arch, name: &str, arguments: &[u64]) -> u32 {
@@ -113,7 +113,7 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
 }
 
 #[test]
-fn under_exec_rules_nobody_shares_a_directory_or_listens() {
+fn exec_rules_refuse_shared_directories_and_new_listeners() {
     for arch in ARCHES {
         let open = requested(plan::Default::Allow, &[], false);
         let (plain, gated) = [false, true]
@@ -136,7 +136,7 @@ fn under_exec_rules_nobody_shares_a_directory_or_listens() {
 }
 
 #[test]
-fn calls_of_a_list_go_to_the_listener_and_no_others() {
+fn only_listed_calls_go_to_the_listener() {
     for arch in ARCHES {
         let program = notifying(arch, &["renameat", "renameat2", "execve"]).unwrap();
         let filter = Filter { program, blocked: 0, absent: Vec::new(), refused: Vec::new() };
@@ -192,7 +192,7 @@ fn a_foreign_architecture_and_x32_are_killed() {
         let filter = blocking(&["ptrace"], arch);
         let other = if arch == Arch::X86_64 { Arch::Aarch64 } else { Arch::X86_64 };
         for foreign in [I386, ARM, other.audit(), 0] {
-            let call = Call { arch: foreign, number: 1, arguments: [0; 6] };
+            let call = TestCall { arch: foreign, number: 1, arguments: [0; 6] };
             assert_eq!(interpret(&filter.program, &call), RET_KILL_PROCESS);
         }
     }
@@ -203,7 +203,7 @@ fn a_foreign_architecture_and_x32_are_killed() {
 }
 
 #[test]
-fn terminal_injection_is_refused_whatever_the_upper_bits_say() {
+fn terminal_injection_is_refused_with_any_upper_bits() {
     for arch in ARCHES {
         let filter = blocking(&[], arch);
         for high in [0, 1 << 32, 0xFFFF_FFFF << 32] {
@@ -255,7 +255,7 @@ fn only_the_named_socket_families_pass() {
 }
 
 #[test]
-fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
+fn a_datagram_pair_needs_the_unix_family() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     for arch in ARCHES {
         let without = plan::Seccomp {
@@ -318,7 +318,7 @@ fn only_unix_sockets_come_in_pairs() {
 }
 
 #[test]
-fn limits_of_another_process_are_out_of_reach() {
+fn limits_of_another_process_can_not_be_set() {
     for arch in ARCHES {
         let filter = blocking(&[], arch);
         assert_eq!(answer_to(&filter, arch, "prlimit64", &[0, 7]), RET_ALLOW);
@@ -327,7 +327,7 @@ fn limits_of_another_process_are_out_of_reach() {
 }
 
 #[test]
-fn namespaces_are_made_only_when_the_plan_says_so() {
+fn namespaces_need_permission_of_the_plan() {
     const THREAD: u64 = 0x3D_0F00;
     for arch in ARCHES {
         let closed = blocking(&[], arch);
@@ -358,7 +358,7 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
 }
 
 #[test]
-fn an_allow_list_refuses_all_the_rest() {
+fn an_allow_list_refuses_every_other_call() {
     let listed =
         ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
     for arch in ARCHES {
@@ -400,7 +400,7 @@ fn the_longest_lists_still_assemble() {
     let all: Vec<&str> = syscalls::TABLE.iter().map(|syscall| syscall.name).collect();
     let every_second: Vec<&str> = all.iter().step_by(2).copied().collect();
     for arch in ARCHES {
-        // By number every second call is refused: as many ranges as there can be.
+        // Every second number is refused: the largest possible number of ranges.
         let alternating: Vec<&str> =
             arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
         for names in [&all, &every_second, &alternating] {
@@ -422,7 +422,7 @@ fn the_longest_lists_still_assemble() {
                     let answer = answer_with(&filter, arch, number, &[1]);
                     let expected = match (refused, syscall.name) {
                         (true, "clone3") => ENOSYS,
-                        // the argument is not our own process
+                        // the argument is not this process
                         (true, _) | (false, "prlimit64") => EPERM,
                         (false, _) => RET_ALLOW,
                     };
@@ -456,7 +456,7 @@ fn sixty_names_make_a_short_program() {
 }
 
 #[test]
-fn whatever_is_not_simply_allowed_is_known_as_special() {
+fn every_call_with_another_answer_is_listed_as_special() {
     for arch in ARCHES {
         let filtered = SocketAccess { network: Some(plan::Mode::Filtered), unix_by_path: true };
         for (namespaces, families, reach) in [
@@ -465,28 +465,28 @@ fn whatever_is_not_simply_allowed_is_known_as_special() {
             (true, &[1], SocketAccess::default()),
             (false, &[1, 2], filtered),
         ] {
-            let sockets = Sockets::of(families, false, reach);
-            let special = |name| answer(name, false, namespaces, &sockets) != Action::Allow;
+            let sockets = SocketRules::of(families, false, reach);
+            let special = |name| answer(name, false, namespaces, &sockets) != CallAnswer::Allow;
             let unknown: Vec<&str> = arch
                 .syscalls()
                 .map(|(_, syscall)| syscall.name)
                 .filter(|name| special(name))
                 .collect();
             assert!(
-                unknown.len() > 5 && unknown.iter().all(|name| SPECIAL.contains(name)),
+                unknown.len() > 5 && unknown.iter().all(|name| SPECIAL_CALLS.contains(name)),
                 "{unknown:?}"
             );
         }
     }
     assert!(
-        ["kill", "clone", "seccomp"].iter().all(|name| SPECIAL.contains(name)),
+        ["kill", "clone", "seccomp"].iter().all(|name| SPECIAL_CALLS.contains(name)),
         "of Filter::compile itself"
     );
-    assert!(SPECIAL.iter().all(|name| syscalls::find(name).is_some()));
+    assert!(SPECIAL_CALLS.iter().all(|name| syscalls::find(name).is_some()));
 }
 
 #[test]
-fn of_a_terminal_only_changes_are_asked_about() {
+fn only_terminal_changes_go_to_the_listener() {
     const TCGETS: u64 = 0x5401;
     const TCSETSW: u64 = 0x5403;
     const TIOCSPGRP: u64 = 0x5410;
@@ -496,7 +496,7 @@ fn of_a_terminal_only_changes_are_asked_about() {
         let answer = |command: u64| {
             interpret(
                 &program,
-                &Call { arch: arch.audit(), number, arguments: [0, command, 0, 0, 0, 0] },
+                &TestCall { arch: arch.audit(), number, arguments: [0, command, 0, 0, 0, 0] },
             )
         };
         assert_eq!((answer(TCGETS), answer(0)), (RET_ALLOW, RET_ALLOW));
@@ -506,7 +506,7 @@ fn of_a_terminal_only_changes_are_asked_about() {
     }
 }
 
-/// Of a filter for what the supervisor connects.
+/// The filter of a plan whose sockets the supervisor connects.
 fn reaching(arch: Arch, network: Option<plan::Mode>, unix_by_path: bool) -> Filter {
     let sockets = [Family::Inet, Family::Inet6, Family::Netlink].into();
     let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
@@ -514,7 +514,7 @@ fn reaching(arch: Arch, network: Option<plan::Mode>, unix_by_path: bool) -> Filt
 }
 
 #[test]
-fn of_a_network_that_is_pinned_only_tcp_is_left() {
+fn supervised_connect_leaves_only_tcp() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     const EACCES: u32 = RET_ERRNO | libc::EACCES as u32;
     const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
@@ -552,7 +552,7 @@ fn of_a_network_that_is_pinned_only_tcp_is_left() {
 }
 
 #[test]
-fn of_netlink_there_are_routes_alone_unless_the_plan_says_more() {
+fn netlink_allows_only_routes_by_default() {
     const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
     for arch in ARCHES {
         let usual = reaching(arch, None, false);
@@ -591,7 +591,7 @@ fn of_netlink_there_are_routes_alone_unless_the_plan_says_more() {
 }
 
 #[test]
-fn nothing_connects_by_sending_and_no_option_leads_astray() {
+fn no_send_connects_and_no_option_redirects() {
     const FASTOPEN: u64 = 0x2000_0000;
     const EOPNOTSUPP: u32 = RET_ERRNO | libc::EOPNOTSUPP as u32;
     const ENOPROTOOPT: u32 = RET_ERRNO | libc::ENOPROTOOPT as u32;
@@ -627,7 +627,7 @@ fn nothing_connects_by_sending_and_no_option_leads_astray() {
 }
 
 #[test]
-fn where_socket_files_are_granted_one_by_one_nothing_is_sent_without_a_connection() {
+fn single_socket_grants_refuse_unconnected_sends() {
     const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
     for arch in ARCHES {
         let filter = reaching(arch, None, true);

@@ -1,4 +1,4 @@
-//! What is read of a call, what is said of it, and that nothing which is heard breaks anything.
+//! What the observer reads from a call, what it sends, and that no answer breaks it.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn pair() -> (Observer, OwnedFd) {
     (Observer::new(ours, Tier::Full), theirs)
 }
 
-fn observed(act: Act, create: bool, path: &[u8], program: &[u8]) -> Observed {
+fn observed(act: FileAct, create: bool, path: &[u8], program: &[u8]) -> Observed {
     Observed { act, create, path: path.to_vec(), program: program.to_vec() }
 }
 
@@ -30,7 +30,7 @@ fn call(name: &str, arguments: [u64; 6]) -> Call {
     Call::made_by(thread, number, arguments)
 }
 
-fn seen(observer: &mut Observer, call: &Call) -> Vec<(Act, bool, Vec<u8>)> {
+fn seen(observer: &mut Observer, call: &Call) -> Vec<(FileAct, bool, Vec<u8>)> {
     let Ok(index) =
         observer.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
     else {
@@ -42,10 +42,10 @@ fn seen(observer: &mut Observer, call: &Call) -> Vec<(Act, bool, Vec<u8>)> {
 }
 
 #[test]
-fn what_is_told_is_what_the_examples_have() {
+fn sent_messages_match_the_examples() {
     let examples = [
-        observed(Act::Read, false, b"/home/ada/.ssh/id_rsa", b"/usr/bin/cat"),
-        observed(Act::Update, true, b"/w/caf\xc3\xa9/\xff", b"/usr/bin/python3.11"),
+        observed(FileAct::Read, false, b"/home/ada/.ssh/id_rsa", b"/usr/bin/cat"),
+        observed(FileAct::Update, true, b"/w/caf\xc3\xa9/\xff", b"/usr/bin/python3.11"),
     ];
     let said = examples.map(|one| {
         serde_json::from_str::<Value>(&one.message().replace("\\udcff", "\\u00ff")).unwrap()
@@ -54,7 +54,7 @@ fn what_is_told_is_what_the_examples_have() {
 }
 
 #[test]
-fn what_is_heard_is_what_the_examples_have() {
+fn received_messages_match_the_examples() {
     let (mut observer, theirs) = pair();
     for message in golden("from_observer") {
         say(&theirs, message.to_string().as_bytes());
@@ -72,7 +72,7 @@ fn what_is_heard_is_what_the_examples_have() {
 }
 
 #[test]
-fn who_talks_nonsense_is_gone_and_that_is_told() {
+fn an_observer_with_invalid_messages_is_dropped_and_reported() {
     for wrong in golden("wrong_from_observer")
         .iter()
         .map(Value::to_string)
@@ -82,13 +82,13 @@ fn who_talks_nonsense_is_gone_and_that_is_told() {
         say(&theirs, wrong.as_bytes());
         observer.turn();
         assert!(observer.fd().is_none(), "{wrong}");
-        observer.note([Some(observed(Act::Read, false, b"/x", b"/y")), None]);
+        observer.note([Some(observed(FileAct::Read, false, b"/x", b"/y")), None]);
         assert!(observer.finish().is_some_and(|missed| missed.contains("is gone")), "{wrong}");
     }
 }
 
 #[test]
-fn paths_are_read_with_the_directory_they_begin_in() {
+fn relative_paths_get_their_base_directory() {
     let (mut observer, _theirs) = pair();
     let here = std::env::current_dir().unwrap().into_os_string().into_encoded_bytes();
     let (old, new) = (c"old", c"/new");
@@ -98,21 +98,33 @@ fn paths_are_read_with_the_directory_they_begin_in() {
     let (create, path_only) = ((libc::O_RDWR | libc::O_CREAT) as u64, libc::O_PATH as u64);
     let how = [u64::from(libc::O_WRONLY as u32), 0, 0];
     for (call, expected) in [
-        (call("openat", [cwd, old, 0, 0, 0, 0]), vec![(Act::Read, false, below(b"old"))]),
-        (call("openat", [0, new, create, 0, 0, 0]), vec![(Act::Update, true, b"/new".to_vec())]),
+        (call("openat", [cwd, old, 0, 0, 0, 0]), vec![(FileAct::Read, false, below(b"old"))]),
+        (
+            call("openat", [0, new, create, 0, 0, 0]),
+            vec![(FileAct::Update, true, b"/new".to_vec())],
+        ),
         (call("openat", [cwd, old, path_only, 0, 0, 0]), vec![]),
         (
             call("openat2", [cwd, new, how.as_ptr() as u64, 24, 0, 0]),
-            vec![(Act::Write, false, b"/new".to_vec())],
+            vec![(FileAct::Write, false, b"/new".to_vec())],
         ),
         (call("openat2", [cwd, new, 8, 24, 0, 0]), vec![]),
         (
             call("renameat2", [cwd, old, cwd, new, 0, 0]),
-            vec![(Act::Remove, false, below(b"old")), (Act::Replace, false, b"/new".to_vec())],
+            vec![
+                (FileAct::Remove, false, below(b"old")),
+                (FileAct::Replace, false, b"/new".to_vec()),
+            ],
         ),
-        (call("mkdirat", [cwd, new, 0o755, 0, 0, 0]), vec![(Act::Make, false, b"/new".to_vec())]),
+        (
+            call("mkdirat", [cwd, new, 0o755, 0, 0, 0]),
+            vec![(FileAct::Make, false, b"/new".to_vec())],
+        ),
         (call("utimensat", [cwd, 0, 0, 0, 0, 0]), vec![]),
-        (call("fchownat", [cwd, new, 0, 0, 0, 0]), vec![(Act::Change, false, b"/new".to_vec())]),
+        (
+            call("fchownat", [cwd, new, 0, 0, 0, 0]),
+            vec![(FileAct::Change, false, b"/new".to_vec())],
+        ),
         // No such descriptor, no such memory, no such call.
         (call("openat", [9999, old, 0, 0, 0, 0]), vec![]),
         (call("openat", [cwd, 8, 0, 0, 0, 0]), vec![]),
@@ -124,45 +136,45 @@ fn paths_are_read_with_the_directory_they_begin_in() {
 }
 
 #[test]
-fn the_landlock_tier_does_not_look_at_what_landlock_does_not_judge() {
+fn the_landlock_tier_skips_calls_that_landlock_does_not_judge() {
     assert!(calls(Tier::Full).any(|call| call == "chmod"));
     assert!(!calls(Tier::Landlock).any(|call| call == "chmod"));
     assert!(calls(Tier::Full).all(|call| syscalls::find(call).is_some()));
 }
 
 #[test]
-fn each_act_is_told_once_and_only_so_many_at_all() {
+fn each_act_is_sent_once_up_to_the_limit() {
     let (mut observer, theirs) = pair();
     for _ in 0..3 {
-        observer.note([Some(observed(Act::Read, false, b"/x", b"/y")), None]);
-        observer.note([Some(observed(Act::Write, false, b"/x", b"/y")), None]);
+        observer.note([Some(observed(FileAct::Read, false, b"/x", b"/y")), None]);
+        observer.note([Some(observed(FileAct::Write, false, b"/x", b"/y")), None]);
     }
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     let told = std::iter::from_fn(|| {
         rustix::net::recv(&theirs, &mut buffer[..], RecvFlags::DONTWAIT).ok()
     })
     .count();
     assert_eq!(told, 2);
-    for number in 0..2 * MOST_SEEN {
+    for number in 0..2 * MAX_ACTS {
         // As `look` does it, before it reads anything.
-        if observer.seen.len() < MOST_SEEN {
+        if observer.seen.len() < MAX_ACTS {
             observer.note([
-                Some(observed(Act::Read, false, number.to_string().as_bytes(), b"/y")),
+                Some(observed(FileAct::Read, false, number.to_string().as_bytes(), b"/y")),
                 None,
             ]);
         } else {
             observer.passed_over += 1;
         }
     }
-    assert_eq!(observer.seen.len(), MOST_SEEN);
-    assert!(observer.unsent_bytes < ROOM);
+    assert_eq!(observer.seen.len(), MAX_ACTS);
+    assert!(observer.unsent_bytes < MAX_UNSENT_BYTES);
 }
 
 #[test]
-fn an_end_without_a_word_is_told() {
+fn an_end_without_a_last_message_is_reported() {
     for (judged, missed) in [(Some(1), false), (Some(0), true), (None, true)] {
         let (mut observer, theirs) = pair();
-        observer.note([Some(observed(Act::Read, false, b"/x", b"/y")), None]);
+        observer.note([Some(observed(FileAct::Read, false, b"/x", b"/y")), None]);
         if let Some(count) = judged {
             say(&theirs, format!("{{\"judged\":{count}}}").as_bytes());
         }

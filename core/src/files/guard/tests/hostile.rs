@@ -1,13 +1,12 @@
-//! A command that works against its guard: shut directories, floods of names, names that change all
-//! the time.
+//! A hostile command: shut directories, floods of names, names that change all the time.
 
 use super::*;
 
 #[test]
-fn rights_taken_away_do_not_help() {
+fn removed_rights_do_not_hide_names() {
     test_tree::become_ordinary();
-    let mut watch = Watch::over(Scene::new());
-    let shut = |watch: &Watch, name: &str, mode| {
+    let mut watch = GuardedTree::over(TestTree::new());
+    let shut = |watch: &GuardedTree, name: &str, mode| {
         fs::set_permissions(watch.scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
     };
     watch.scene.file("w/a/.envrc");
@@ -20,13 +19,13 @@ fn rights_taken_away_do_not_help() {
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.vscode"]);
     assert_eq!(fs::metadata(watch.scene.path("w/a")).unwrap().mode() & 0o777, 0o500);
-    // Once it can be entered, it is.
+    // A directory that can be entered again is scanned.
     shut(&watch, "w/c", 0o700);
     watch.turn();
     shut(&watch, "w/c/d", 0o700);
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.vscode", "w/c/d/.npmrc"]);
-    // And in the end in any case.
+    // The last scan checks it in any case.
     watch.scene.file("w/e/f/.npmrc");
     shut(&watch, "w/e/f", 0o000);
     shut(&watch, "w/e", 0o000);
@@ -35,12 +34,12 @@ fn rights_taken_away_do_not_help() {
 }
 
 #[test]
-fn a_shut_root_is_not_taken_for_an_empty_one() {
+fn a_shut_root_does_not_count_as_empty() {
     test_tree::become_ordinary();
     for at_the_end in [false, true] {
-        let scene = Scene::new();
+        let scene = TestTree::new();
         scene.dir("w/a");
-        let mut watch = Watch::over(scene);
+        let mut watch = GuardedTree::over(scene);
         let a = rustix::fs::open(watch.scene.path("w/a"), OFlags::PATH, rustix::fs::Mode::empty())
             .unwrap();
         fs::set_permissions(watch.scene.path("w"), fs::Permissions::from_mode(0o000)).unwrap();
@@ -57,14 +56,14 @@ fn a_shut_root_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
-fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
+fn a_directory_that_lists_but_can_not_be_searched_hides_nothing() {
     test_tree::become_ordinary();
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for name in ["a", "b"] {
         scene.file(format!("w/{name}/x"));
     }
-    let mut watch = Watch::over(scene);
-    let shut = |watch: &Watch, name: &str, mode| {
+    let mut watch = GuardedTree::over(scene);
+    let shut = |watch: &GuardedTree, name: &str, mode| {
         fs::set_permissions(watch.scene.path(name), fs::Permissions::from_mode(mode)).unwrap();
     };
     fs::rename(watch.scene.path("w/a/x"), watch.scene.path("w/a/.envrc")).unwrap();
@@ -75,8 +74,8 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
     shut(&watch, "w/b", 0o600);
     watch.finish();
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/b/.npmrc"]);
-    // One whose names can be opened and not listed gets its rights back at once.
-    let mut watch = Watch::over(Scene::new());
+    // A directory whose names can be opened but not listed gets its rights back at once.
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.scene.file("w/c/.env");
     shut(&watch, "w/c", 0o300);
     watch.turn();
@@ -85,22 +84,22 @@ fn a_directory_that_tells_its_names_and_can_not_be_searched_hides_nothing() {
 
 #[test]
 fn denied_names_are_covered_before_other_events_are_judged() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     scene.dir("w/many");
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for number in 0..300 {
         watch.scene.dir(format!("w/many/{number}"));
         watch.scene.file(format!("w/many/{number}/.envrc"));
     }
     watch.scene.file("w/.env");
-    let Watch { guard, events, scene, .. } = &mut watch;
+    let GuardedTree { guard, events, scene, .. } = &mut watch;
     let mut first = None;
     let mut put_covers = |covers: &[Cover]| {
         let left = (0..300)
             .filter(|number| scene.path(format!("w/many/{number}/.envrc")).exists())
             .count();
         first.get_or_insert((covers.len(), left));
-        Ok(vec![Placed::Now; covers.len()])
+        Ok(vec![CoverResult::Now; covers.len()])
     };
     while guard.is_due() {
         guard.turn(&mut put_covers, &mut |event| events.push(event)).unwrap();
@@ -110,8 +109,8 @@ fn denied_names_are_covered_before_other_events_are_judged() {
 }
 
 #[test]
-fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
-    let mut watch = Watch::over(Scene::new());
+fn a_last_scan_with_an_error_handles_the_rest_and_reports_it() {
+    let mut watch = GuardedTree::over(TestTree::new());
     let mut at =
         rustix::fs::open(watch.scene.dir("w/deep"), OFlags::PATH, rustix::fs::Mode::empty())
             .unwrap();
@@ -136,9 +135,9 @@ fn a_last_scan_that_can_not_look_at_a_part_takes_the_rest_and_says_so() {
 }
 
 #[test]
-fn too_many_are_the_end() {
-    let mut watch = Watch::over(Scene::new());
-    for number in 0..=MAX_TAKEN {
+fn too_many_protected_names_end_the_run() {
+    let mut watch = GuardedTree::over(TestTree::new());
+    for number in 0..=MAX_QUARANTINED {
         watch.scene.file(format!("w/{number}/.envrc"));
     }
     let mut outcome = Ok(());
@@ -146,22 +145,22 @@ fn too_many_are_the_end() {
         outcome = watch.try_turn();
     }
     assert!(matches!(outcome, Err(GuardError::TooManyTaken)));
-    // The command is ended then; what it left is taken all the same.
+    // Then the command is ended. Names that it left are still quarantined.
     watch.scene.file("w/more/.envrc");
     watch.finish();
-    assert!(!watch.exists("w/more/.envrc") && watch.taken().len() == MAX_TAKEN + 2);
+    assert!(!watch.exists("w/more/.envrc") && watch.taken().len() == MAX_QUARANTINED + 2);
 }
 
 #[test]
 fn a_guard_with_nothing_to_read_does_nothing() {
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = GuardedTree::over(TestTree::new());
     watch.turn().finish();
     assert!(watch.events.is_empty() && watch.guard.timeout().is_none());
 }
 
 #[test]
-fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_outside() {
-    let scene = Scene::new();
+fn names_that_change_all_the_time_are_handled_by_the_last_scan() {
+    let scene = TestTree::new();
     let victim = scene.dir("victim");
     for name in [
         "victim/.envrc",
@@ -171,7 +170,7 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
     ] {
         scene.file(name);
     }
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     let w = watch.scene.path("w");
     let rounds = std::thread::scope(|scope| {
         let racer = scope.spawn(|| {
@@ -182,7 +181,7 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
                 let _ = fs::create_dir_all(dir.join("x/.git/hooks"));
                 let _ = fs::write(dir.join("x/.git/hooks/post-checkout"), "evil");
                 let _ = fs::write(dir.join("x/.envrc"), "evil");
-                // A directory that is listed becomes a link to elsewhere, and the other way round.
+                // A listed directory becomes a link to elsewhere, and the other way round.
                 let _ = fs::rename(dir.join("x"), dir.join("y"));
                 let _ = symlink(&victim, dir.join("x"));
                 let _ = fs::rename(dir.join("y"), w.join(format!("s{}", round % 5)));
@@ -199,7 +198,7 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
         while !racer.is_finished() {
             match watch.try_turn() {
                 Ok(()) => {}
-                Err(GuardError::TooManyTaken) => watch.guard.post.taken = 0,
+                Err(GuardError::TooManyTaken) => watch.guard.state.taken = 0,
                 Err(error) => panic!("{error}"),
             }
         }

@@ -1,17 +1,17 @@
-//! Repositories in what is watched: git works, and what it would run is taken away.
+//! Repositories in watched trees: git works, and names that it would run are quarantined.
 
 use super::*;
 
 #[test]
-fn git_works_and_what_it_would_run_is_taken() {
-    let scene = Scene::new();
+fn git_works_and_names_that_it_would_run_are_quarantined() {
+    let scene = TestTree::new();
     let w = scene.dir("w");
     scene.file("w/file");
     assert!(
         git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
     );
-    let mut watch = Watch::over(scene);
-    // Beside a repository that is there: commit, stash, worktree.
+    let mut watch = GuardedTree::over(scene);
+    // Next to an existing repository: commit, stash, worktree.
     fs::write(w.join("file"), "changed").unwrap();
     assert!(
         git(&w, &["stash", "-q"])
@@ -23,7 +23,7 @@ fn git_works_and_what_it_would_run_is_taken() {
     watch.turn();
     assert_eq!(watch.taken(), [""; 0]);
     assert!(git(&w.join("tree"), &["status"]));
-    // A new repository, turn by turn as git goes on.
+    // A new repository, with turns while git works.
     assert!(git(&w, &["init", "-q", "sub"]));
     watch.turn();
     let sub = w.join("sub");
@@ -55,13 +55,13 @@ fn git_works_and_what_it_would_run_is_taken() {
 
 #[test]
 fn git_is_not_disturbed_while_it_works() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     let w = scene.dir("w");
     scene.file("w/file");
     assert!(
         git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"])
     );
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for round in 0..10 {
         std::thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -87,9 +87,9 @@ fn git_is_not_disturbed_while_it_works() {
 }
 
 #[test]
-fn content_that_was_judged_is_judged_again_however_it_is_written() {
+fn judged_content_is_judged_again_after_any_write() {
     use std::io::Write as _;
-    let mut watch = Watch::over(Scene::new());
+    let mut watch = GuardedTree::over(TestTree::new());
     let w = watch.scene.path("w");
     for name in ["a", "b", "c"] {
         assert!(git(&w, &["init", "-q", name]));
@@ -101,7 +101,7 @@ fn content_that_was_judged_is_judged_again_however_it_is_written() {
     open.write_all(b"[core]\n\tfsmonitor = evil\n").unwrap();
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.git/config"]);
-    // Given another name, by which it could be written.
+    // It gets another name, which could be written.
     fs::hard_link(w.join("b/.git/config"), w.join("other")).unwrap();
     watch.turn();
     assert_eq!(watch.taken(), ["w/a/.git/config", "w/b/.git/config"]);
@@ -115,11 +115,11 @@ fn content_that_was_judged_is_judged_again_however_it_is_written() {
 
 #[test]
 fn a_repository_without_a_work_tree_loses_its_head() {
-    let scene = Scene::new();
+    let scene = TestTree::new();
     for name in ["HEAD", "objects/x", "refs/x"] {
         scene.file(Path::new("w/old.git").join(name));
     }
-    let mut watch = Watch::over(scene);
+    let mut watch = GuardedTree::over(scene);
     for name in [
         "trap/HEAD",
         "trap/objects/x",

@@ -1,4 +1,4 @@
-//! What a guard remembers from one turn to the next.
+//! The state of a guard between two turns.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -9,83 +9,89 @@ use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::quarantine::Quarantine;
-use crate::files::scan::{Held, Survey, Through};
+use crate::files::scan::{GitLink, HeldName, ScanResult};
 use crate::files::tree_roots::OpenTree;
 use crate::files::walk::{Dir, WalkError};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::AbsPath;
 
-use super::foreign_sockets::Silent;
-use super::watches::Nodes;
+use super::foreign_sockets::SilentSockets;
+use super::watches::Watches;
 use super::{GuardEvent, watch};
 
-/// What a guard remembers.
-pub struct Post {
-    pub nodes: Nodes,
+/// The state of a guard.
+pub struct GuardState {
+    pub nodes: Watches,
     pub store: Quarantine,
     pub guards_git: bool,
-    /// Names that were locked or denied at the start, in order, without those that went away since:
-    /// with the mount on it, so that what comes to the name may be the command's. A name that stays
-    /// is a mount point inside, which the command can not replace; so whoever does is outside, and
-    /// it is locked again. It goes by the directory that holds it: another one that comes to the
-    /// same path is new.
-    pub held: Vec<Held>,
-    /// What was covered at the start, in order: never taken away.
+    /// Names that were locked or denied at the start, in order, without those that went away since.
+    /// A name that went away took its mount with it, so a new object there may be the command's. A
+    /// name that stays is a mount point inside, which the command can not replace. So only the host
+    /// replaces it, and it is locked again. A name belongs to its directory: another directory at
+    /// the same path is new.
+    pub held: Vec<HeldName>,
+    /// Objects that were covered at the start, in order: never quarantined.
     pub covered: Vec<Object>,
     /// The watches of closed files.
     file_watches: HashMap<i32, Identity>,
-    /// Files that are masked or locked under some name, by inode first, as a listing has it. The
-    /// host can give such a file another name (link(2)), by which it is covered too.
+    /// Files that are masked or locked under some name, sorted by inode, as a listing has it. The
+    /// host can give such a file another name (link(2)), which is covered too.
     closed: BTreeMap<(u64, Identity), CoverKind>,
-    /// Repositories without a work tree that were there before, in order.
+    /// Bare repositories of the start, in order.
     pub bare: Vec<Object>,
-    /// Those that were met at a path where they are not known: they were moved outside.
+    /// Bare repositories at a new path: the host has moved them.
     pub moved: Vec<Vec<u8>>,
-    /// Symlinks in git directories that were there before, in order.
-    pub through: Vec<Through>,
+    /// Symlinks in git directories of the start, in order.
+    pub through: Vec<GitLink>,
     /// Directories that could not be listed, and were closed as a whole.
     pub shut: Vec<Object>,
-    /// What was denied at the start, in order.
+    /// Objects that were denied at the start, in order.
     pub masked: Vec<Object>,
-    /// Events were lost, so that names went away and came unseen, and directories ended unseen:
-    /// what is not the object of the start is new.
+    /// Events were lost, so names and directories may have changed unseen: only the objects of the
+    /// start are not new.
     pub lost: bool,
-    /// Flagged names, as last seen: the tree, and the path there.
+    /// Flagged names of the last scan: the tree, and the path in it.
     pub flagged: Vec<(usize, Vec<u8>)>,
-    /// How many of them were left out.
+    /// The number of flagged names that were left out.
     pub unlisted: usize,
     pub taken: usize,
     pub covers: Vec<Cover>,
     /// Bytes of the paths of covers, and of flagged names.
     pub kept: usize,
-    /// What the last scan could not look at first.
+    /// The first error of the last scan.
     pub unfinished: Option<WalkError>,
     pub events: Vec<GuardEvent>,
-    /// What could not be taken away was said once.
+    /// Names whose failure was already reported.
     pub failed: Vec<AbsPath>,
     pub content: Vec<u8>,
     /// Some directory can not be watched.
     pub blind: bool,
-    /// The name itself made the event, and was not found on a walk below it.
+    /// The name itself made the event: it was not found below another one.
     pub direct: bool,
-    /// Events were lost: what was covered may be covered no more.
+    /// Events were lost: covered names may be uncovered.
     pub again: bool,
-    /// Sockets that nobody answers for yet.
-    pub silent: Silent,
-    /// The sandbox is gone; nothing is covered any more.
+    /// Sockets that no process answers on yet.
+    pub silent: SilentSockets,
+    /// The sandbox has ended; nothing is covered any more.
     pub finishing: bool,
 }
 
-impl Post {
-    pub fn new(nodes: Nodes, store: Quarantine, guards_git: bool, survey: Survey) -> Post {
-        let Survey { mut held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
+impl GuardState {
+    pub fn new(
+        nodes: Watches,
+        store: Quarantine,
+        guards_git: bool,
+        scan_trees: ScanResult,
+    ) -> GuardState {
+        let ScanResult { mut held, mut bare, mut through, shut, flagged, mut masked, .. } =
+            scan_trees;
         masked.sort_unstable();
         through.sort_unstable();
         held.sort_unstable();
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
         bare.sort_unstable();
-        Post {
+        GuardState {
             nodes,
             store,
             guards_git,
@@ -111,7 +117,7 @@ impl Post {
             blind: false,
             direct: false,
             again: false,
-            silent: Silent::default(),
+            silent: SilentSockets::default(),
             finishing: false,
         }
     }
@@ -120,7 +126,7 @@ impl Post {
         self.held.binary_search_by(|held| (held.parent, &*held.name).cmp(&(parent, name))).ok()
     }
 
-    /// A name went away.
+    /// Notes that a name went away.
     pub fn gone(&mut self, parent: Identity, name: &[u8]) {
         if let Some(index) = self.find_held(parent, name) {
             self.held.remove(index);
@@ -132,15 +138,15 @@ impl Post {
         self.held.get(first).is_some_and(|held| held.parent == parent)
     }
 
-    /// Is this a name that was locked or denied at the start, with what it had then, or with what
-    /// somebody outside has put in its place? That only events tell, each of them.
+    /// Is this a name that was locked or denied at the start, with its object of the start or one
+    /// that the host has put there? Only a complete sequence of events tells that.
     pub fn is_held(&self, parent: Identity, name: &[u8], object: Object) -> bool {
         self.find_held(parent, name)
             .is_some_and(|index| !self.lost || self.held[index].object == object)
     }
 
-    /// Is this a repository that was there before? Where the birth of a directory is not known,
-    /// what git writes in it changes it: so its number counts for as long as each event was seen.
+    /// Is this a repository of the start? If the birth time of a directory is not known, git's
+    /// writes change its identity. Then its inode number counts, as long as no event was lost.
     pub fn was_bare(&self, dir: &Dir<'_>) -> bool {
         let first = self.bare.partition_point(|object| object.identity < dir.identity);
         let known = self.bare.get(first).filter(|object| object.identity == dir.identity);
@@ -149,16 +155,16 @@ impl Post {
         })
     }
 
-    /// What was covered at the start, in order.
+    /// Stores the objects that were covered at the start, in order.
     pub fn remember(&mut self, mut covered: Vec<Object>, mut masked: Vec<Object>) {
         covered.sort_unstable();
         masked.sort_unstable();
         (self.covered, self.masked) = (covered, masked);
     }
 
-    /// A file is masked or locked, and stays so under each name that it gets. It is watched: a
-    /// number that is free may be another file's next. One that may not be watched is kept until
-    /// the end of the run.
+    /// Closes a file under each name that it gets. The file is watched, because a free inode number
+    /// may become another file's. A file that can not be watched stays closed until the end of the
+    /// run.
     pub fn close(
         &mut self,
         inotify: BorrowedFd<'_>,
@@ -178,7 +184,7 @@ impl Post {
         }
         match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
             Ok(watch) if self.nodes.of_watch(watch).is_none() => {
-                drop(self.file_watches.insert(watch, identity))
+                self.file_watches.insert(watch, identity);
             }
             Ok(_) | Err(Errno::ACCESS) => {}
             Err(error) => return Err(error),
@@ -187,7 +193,7 @@ impl Post {
         Ok(())
     }
 
-    /// How a file is closed, under whatever name it is found.
+    /// How a file is closed, under any of its names.
     pub fn closed(&self, identity: Identity) -> Option<CoverKind> {
         self.closed.get(&(identity.inode(), identity)).copied()
     }
@@ -208,14 +214,13 @@ impl Post {
         Some(identity)
     }
 
-    /// A directory is watched no more: names come and go there unseen, and itself may end unseen.
+    /// A directory is not watched any more: it may change and end unseen.
     pub fn unwatched(&mut self, watch: i32) {
         let identity = self.forget(watch);
         self.lost |= self.bare.iter().any(|object| Some(object.identity) == identity);
     }
 
-    /// The kernel gave a watch up: what it was on is no more, and its number may be another
-    /// directory's next.
+    /// The kernel has dropped a watch: its object has ended, and the inode number may be reused.
     pub fn ended(&mut self, watch: i32) {
         if let Some(identity) = self.forget(watch) {
             self.bare.retain(|object| object.identity != identity);
@@ -227,8 +232,8 @@ impl Post {
         Ok(!self.shut.is_empty() && self.shut.contains(&Object::at(dir, c"")?))
     }
 
-    /// Opens a directory whose owner has taken his own rights away, from it or from one above it.
-    /// They are given back for good.
+    /// Opens a directory whose owner has removed its own rights, from it or from one above it. They
+    /// are restored for good.
     pub fn open_shut(&self, tree: &OpenTree, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -239,8 +244,8 @@ impl Post {
         Ok(dir)
     }
 
-    /// Gives a directory back its owner's rights to list and to search it. False: it is another
-    /// user's, or was shut from the start and is closed as a whole.
+    /// Restores the owner's rights to list and search a directory. False: it belongs to another
+    /// user, or was shut at the start and is closed as a whole.
     pub fn give_rights(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
         let stat = rustix::fs::fstat(dir)?;
         if stat.st_uid != rustix::process::getuid().as_raw() || self.is_shut(dir)? {
