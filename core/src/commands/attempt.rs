@@ -10,7 +10,7 @@ use rustix::process::WaitOptions;
 use super::error::Refusal;
 use crate::kernel::{errno_names, sys};
 use crate::plan::Plan;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::sandbox::enter::{self, Fence};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::FullTier;
@@ -95,7 +95,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     };
 
     let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
-    writer::string(&mut out, path.as_bytes(), Invalid::Surrogate);
+    writer::string(&mut out, path.as_bytes(), NonUtf8::Surrogate);
     let errno = result
         .err()
         .map_or("null".to_owned(), |errno| format!("\"{}\"", errno_names::errno(errno)));
@@ -133,7 +133,7 @@ fn enclosed<'f>(
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
-    let mask = sys::hold_signals();
+    let mask = sys::block_signals();
     let attend: Attend<'_> = &mut |_, _| Ok(());
     let started = enclosure.start(
         fence,
@@ -149,7 +149,7 @@ fn enclosed<'f>(
         "",
         |_| (),
     );
-    sys::release_signals(&mask);
+    sys::restore_signal_mask(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),
         Started::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),

@@ -14,7 +14,7 @@ use crate::journal::JournalError;
 use crate::limits::LimitsError;
 use crate::network::NetworkError;
 use crate::network::rules::host_table::TableError;
-use crate::network::supervisor::http_helper::HttpError;
+use crate::network::supervisor::http_helper::HttpHelperError;
 use crate::plan::PlanError;
 use crate::sandbox::container::JailError;
 use crate::sandbox::enter::FenceError;
@@ -126,4 +126,4 @@ macro_rules! through {
 
 through!(SandboxError: FilesError, BpfError, TempError, FenceError, NamespacesError, JailError);
 through!(SandboxError: NamesError, GuardError, SessionError, UnfinishedError);
-through!(NetworkError: HttpError, TableError);
+through!(NetworkError: HttpHelperError, TableError);

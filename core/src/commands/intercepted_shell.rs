@@ -134,7 +134,7 @@ fn base_name(path: &[u8]) -> &[u8] {
 /// Becomes the shell, or says why not.
 pub fn start(called: Called, argv: Vec<CString>) -> i32 {
     let failure = become_shell(called, argv).map_or_else(|failure| failure, |never| match never {});
-    stderr::complain(&failure.to_string(), failure.hint());
+    stderr::print_error(&failure.to_string(), failure.hint());
     failure.exit_code()
 }
 
@@ -181,7 +181,10 @@ fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
     match compiled.enter(&dir, &inherited) {
         Ok(environment) => execute(real, argv, environment),
         Err(refusal) if compiled.on_failure == OnFailure::Open && is_login(&argv) => {
-            stderr::say("paddock", &format!("warning: this shell is not contained: {refusal}"));
+            stderr::print_line(
+                "paddock",
+                &format!("warning: this shell is not contained: {refusal}"),
+            );
             execute(real, argv, inherited)
         }
         Err(refusal) => Err(refusal.into()),

@@ -25,7 +25,7 @@ use crate::network::{namespace, supervised_connect};
 use crate::plan::rights::{self, Rights};
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{self, SocketAccess};
 use crate::sandbox::seccomp::{Filter, bpf};
 use crate::sandbox::temp_dir::Temp;
@@ -158,7 +158,7 @@ impl Scene {
                 "{{\"mechanism\":\"{}\",\"held\":{held},\"detail\":",
                 mechanism.name
             ));
-            writer::string(out, detail.as_bytes(), Invalid::Text);
+            writer::string(out, detail.as_bytes(), NonUtf8::Text);
             out.push_str(&format!(",\"needs\":\"{}\"}}", mechanism.needs));
         });
         out
@@ -268,7 +268,7 @@ fn landlock_ioctl(_: &Scene) -> ProbeResult {
 /// A file moves between two directories that grant everything but that.
 fn landlock_refer(scene: &Scene) -> ProbeResult {
     let fence = || {
-        let all = rights::known_to(2).0;
+        let all = rights::supported_by(2).0;
         restrict(handling(all)?, &[(&scene.dir, all & !AccessFs::Refer)])
     };
     let act = || {
@@ -318,7 +318,7 @@ fn landlock_ptrace(scene: &Scene) -> ProbeResult {
 /// The core's own filter, with one harmless call on the list.
 fn filter() -> Result<(), Errno> {
     let requested = plan::Seccomp {
-        default: plan::Default::Allow,
+        default: plan::SeccompDefault::Allow,
         syscalls: syscalls::find("getpriority").into_iter().collect(),
         sockets: BTreeSet::new(),
         namespaces: false,
@@ -437,7 +437,7 @@ fn ptrace_stop(scene: &Scene) -> ProbeResult {
         trace::seize(process)?;
         trace::interrupt(process)?;
         let deadline = Instant::now() + Duration::from_secs(2);
-        while trace::look(process)?.is_none() {
+        while trace::poll_traced(process)?.is_none() {
             if Instant::now() > deadline {
                 return Err(Errno::TIMEDOUT);
             }
@@ -475,7 +475,7 @@ fn user_namespace(scene: &Scene) -> ProbeResult {
 
 /// A network of its own, with its loopback.
 fn network_namespace(_: &Scene) -> ProbeResult {
-    let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
+    let seen = see(&own_user, &|| own_network(plan::NetworkMode::None).map(drop));
     ProbeResult {
         held: seen == Seen::Done,
         detail: format!("a network of its own: {}", seen.words()),
@@ -486,7 +486,7 @@ fn network_namespace(_: &Scene) -> ProbeResult {
 /// it.
 fn network_filter(_: &Scene) -> ProbeResult {
     let call = || {
-        let _sockets = own_network(plan::Mode::Filtered)?;
+        let _sockets = own_network(plan::NetworkMode::Filtered)?;
         for nobody in ["203.0.113.1:80", "[2001:db8::1]:80"] {
             TcpStream::connect(nobody)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -504,7 +504,7 @@ fn own_user() -> Result<(), Errno> {
     sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0]).map(drop)
 }
 
-fn own_network(mode: plan::Mode) -> Result<Vec<OwnedFd>, Errno> {
+fn own_network(mode: plan::NetworkMode) -> Result<Vec<OwnedFd>, Errno> {
     let (default, ask_timeout_s) = (plan::Action::Deny, 1);
     let (denied, allowed, approved, local_ports, published) =
         (vec![], vec![], vec![], vec![], vec![]);

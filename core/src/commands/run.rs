@@ -18,23 +18,23 @@ use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::gate::Gate;
-use crate::journal::event::exec::ExecOutcome;
+use crate::journal::event::exec::ExecReport;
 use crate::journal::event::limits::ExceededLimit;
-use crate::journal::event::{Event, Start};
+use crate::journal::event::{Event, SessionStart};
 use crate::journal::{self, Journal, JournalError};
 use crate::kernel::random::random_name;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{ancestry, errno_names, stderr};
 use crate::limits::Limits;
-use crate::limits::process_usage::Tree;
+use crate::limits::process_usage::ProcessTree;
 use crate::network::NetworkError;
 use crate::network::supervised_connect::SupervisedConnect;
-use crate::network::supervisor::host_questions::Asker;
-use crate::network::supervisor::http_helper::Http;
-use crate::network::supervisor::prepare::Outside;
-use crate::network::supervisor::proxy_password::Token;
+use crate::network::supervisor::host_questions::HostQuestions;
+use crate::network::supervisor::http_helper::HttpHelper;
+use crate::network::supervisor::prepare::NetworkSetup;
+use crate::network::supervisor::proxy_password::ProxyToken;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
-use crate::plan::{Level, Plan, Tier};
+use crate::plan::{NoticeLevel, Plan, Tier};
 use crate::sandbox::command::Command;
 use crate::sandbox::container::Jail;
 use crate::sandbox::enter::{self, Fence};
@@ -97,7 +97,7 @@ pub fn run(
             let last_words = outcome.events(started_at.elapsed().as_millis());
             for event in last_words {
                 if let Err(error) = journal.append(&event) {
-                    stderr::complain(&error.to_string(), error.hint());
+                    stderr::print_error(&error.to_string(), error.hint());
                 }
             }
         }
@@ -149,15 +149,15 @@ fn fenced(
     holder: Option<SessionOwner>,
 ) -> Result<RunResult, Refusal> {
     finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| {
-        stderr::say("paddock", line)
+        stderr::print_line("paddock", line)
     })?;
     closed_links::close(&mut plan)?;
-    let http = Http::start(&plan, plan_fd)?;
+    let http = HttpHelper::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
     standard_fds::check_sockets(&plan)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
-    let outside = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
+    let outside = NetworkSetup::prepare(plan.network.as_ref(), plan.tier, http)?;
     let fence = Fence::prepare(&plan, limits.rlimits(), call_handlers::answered(&plan))?;
     let look = || {
         let preflight = Preflight::prepare(&plan, &fence, journal)?;
@@ -189,7 +189,7 @@ fn fenced(
     let observer = Observer::start(&plan, plan_fd)?;
     let bundle = outside.ready()?;
     // From here on there is something to clean up: no signal may end us before.
-    let mask = sys::hold_signals();
+    let mask = sys::block_signals();
     let temp = match &plan.temp {
         Some(requested) => Some(Temp::make(&requested.parent, plan.user.uid, session)?),
         None => None,
@@ -197,7 +197,7 @@ fn fenced(
     // Connections are made for a command that no namespace keeps in.
     let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
     let sockets = granted.map_or_else(Vec::new, Files::sockets);
-    let pin = SupervisedConnect::new(&plan, &sockets, outside.door())
+    let pin = SupervisedConnect::new(&plan, &sockets, outside.loopback_proxy_address())
         .map_err(NetworkError::SupervisedConnect)?;
     let mut attendants =
         CallHandlers::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
@@ -206,7 +206,7 @@ fn fenced(
     }
     let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let started = (|| {
-        let terminal = ancestry::terminal();
+        let terminal = ancestry::terminal_name();
         let record = |argv: &[CString], preflight: &Preflight<'_>| {
             if let Some(holder) = &holder {
                 holder.tell_confinement(preflight.confines_writes(&plan));
@@ -261,7 +261,7 @@ fn fenced(
             chatty,
         )
     })();
-    let asker = plan.network.as_ref().map(Asker::of);
+    let asker = plan.network.as_ref().map(HostQuestions::of);
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
@@ -276,7 +276,7 @@ fn fenced(
         Err(refusal) => Err(refusal),
     };
     if let Some(Err(error)) = temp.map(Temp::remove) {
-        stderr::complain(&error.to_string(), "remove it by hand when nothing uses it any more");
+        stderr::print_error(&error.to_string(), "remove it by hand when nothing uses it any more");
     }
     outcome
 }
@@ -300,9 +300,9 @@ impl Running {
         mut self,
         fence: Fence,
         attendants: CallHandlers,
-        asker: Option<Asker>,
+        asker: Option<HostQuestions>,
         limits: Limits,
-        outside: Outside,
+        outside: NetworkSetup,
         journal: Option<&Journal>,
         plan_fd: &OwnedFd,
         quiet: bool,
@@ -322,19 +322,19 @@ impl Running {
                 let sockets = std::mem::take(&mut sandbox.sockets);
                 let user = sandbox.inside().user();
                 outside
-                    .outlet(sockets, user, plan_fd, sandbox.init, asker)
+                    .relay_in_namespace(sockets, user, plan_fd, sandbox.init, asker)
                     .map_err(SuperviseError::Wait)?
             }
-            (Subject::Kept(kept), Some(asker)) => {
-                outside.outlet_at_door(plan_fd, kept.keeper, asker).map_err(SuperviseError::Wait)?
-            }
-            (Subject::Child(child), Some(asker)) => {
-                outside.outlet_at_door(plan_fd, *child, asker).map_err(SuperviseError::Wait)?
-            }
+            (Subject::Kept(kept), Some(asker)) => outside
+                .relay_at_loopback_proxy(plan_fd, kept.keeper, asker)
+                .map_err(SuperviseError::Wait)?,
+            (Subject::Child(child), Some(asker)) => outside
+                .relay_at_loopback_proxy(plan_fd, *child, asker)
+                .map_err(SuperviseError::Wait)?,
         };
         let outlet = outlet.map(|mut outlet| {
             if let Some(command) = self.subject.pid().filter(|_| holder.is_some()) {
-                outlet.tell_apart(command);
+                outlet.track_branches(command);
             }
             outlet
         });
@@ -345,7 +345,7 @@ impl Running {
                 let copied = session
                     .map(|session| Copied { workspace: session.workspace(), veil: &self.veil });
                 let inside = Some((sandbox.inside(), copied));
-                (inside, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
+                (inside, sandbox.proc.as_fd(), ProcessTree::Namespace, &sandbox.volatile[..])
             }
             Subject::Child(_) | Subject::Kept(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -355,7 +355,7 @@ impl Running {
                     Subject::Kept(kept) => kept.keeper,
                     _ => rustix::process::getpid(),
                 };
-                (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
+                (None, host_proc.as_fd(), ProcessTree::DescendantsOf(top), &[][..])
             }
         };
         if let (Some(guard), Some(session), Some((inside, _))) =
@@ -380,7 +380,7 @@ impl Running {
         let mut duties =
             SupervisorTasks::new(self.guard, inside, watch, calls, outlet, journal, quiet);
         duties.holder = holder;
-        sys::give_back_memory();
+        sys::release_memory();
         let end = event_loop::wait(&self.subject, &mut duties)?;
         let Finished { exceeded: ended_by, watches, is_closed, is_scanned } = duties.finish();
         if is_scanned {
@@ -390,7 +390,7 @@ impl Running {
         let ended_by = ended_by.or_else(by_signal);
         let exceeded = limits.finish(ended_by);
         for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
-            stderr::say("paddock", &format!("ended: {one}"));
+            stderr::print_line("paddock", &format!("ended: {one}"));
         }
         let mut left: Vec<OwnedFd> = watches.into_iter().collect();
         match (self.session, self.subject) {
@@ -400,7 +400,7 @@ impl Running {
                     let text = format!(
                         "changes wait in session {id}: paddock diff, paddock apply, paddock discard"
                     );
-                    stderr::say("paddock", &text);
+                    stderr::print_line("paddock", &text);
                 }
             }
             // A copy is not taken apart behind the back of whoever applies it.
@@ -477,7 +477,7 @@ fn start_enclosed<'f>(
             session.map(Session::close);
             // It may have run for a moment.
             let mut say = |event| {
-                tasks::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line))
+                tasks::telling(&event).0.iter().for_each(|line| stderr::print_line("paddock", line))
             };
             if guard.is_none_or(|mut guard| guard.finish(&mut say).is_ok()) {
                 unmark(mark);
@@ -490,7 +490,7 @@ fn start_enclosed<'f>(
 /// Nothing that the command did is left to be looked through.
 fn unmark(mark: Option<Mark>) {
     if let Some(Err(error)) = mark.map(Mark::remove) {
-        stderr::complain(&error.to_string(), error.hint());
+        stderr::print_error(&error.to_string(), error.hint());
     }
 }
 
@@ -515,7 +515,7 @@ fn command(
     plan: &Plan,
     argv: Vec<CString>,
     temp: Option<&Temp>,
-    proxy: Option<(SocketAddr, &Token)>,
+    proxy: Option<(SocketAddr, &ProxyToken)>,
 ) -> Result<Command, Refusal> {
     let inherited = sys::inherited_environment();
     let mut environment = match &plan.environment {
@@ -552,11 +552,11 @@ fn record_start(
     tty: Option<&CStr>,
     preflight: &Preflight<'_>,
 ) -> Result<(), JournalError> {
-    journal.append(&Event::Start(Start {
+    journal.append(&Event::Start(SessionStart {
         user: plan.user.name.as_bytes(),
         uid: plan.user.uid,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
-        ppid_chain: &ancestry::parents(),
+        ppid_chain: &ancestry::parent_chain(),
         cwd: plan.workdir.as_bytes(),
         tty: tty.map(CStr::to_bytes),
         command: argv,
@@ -566,7 +566,7 @@ fn record_start(
         actual: preflight.actual(plan),
     }))?;
     // What the user accepted as weaker is never silent.
-    let noticed = plan.notices.iter().filter(|notice| notice.level == Level::Unenforced);
+    let noticed = plan.notices.iter().filter(|notice| notice.level == NoticeLevel::Unenforced);
     let noticed = noticed.map(|notice| notice.text.as_bytes());
     for text in noticed.chain(preflight.unenforced().map(|text| text.as_bytes())) {
         journal.append(&Event::Partial { text })?;
@@ -576,7 +576,7 @@ fn record_start(
 
 fn is_chatty(plan: &Plan, quiet: bool) -> bool {
     !quiet
-        && plan.notices.iter().any(|notice| notice.level == Level::Info)
+        && plan.notices.iter().any(|notice| notice.level == NoticeLevel::Info)
         && rustix::termios::isatty(rustix::stdio::stderr())
 }
 
@@ -591,44 +591,47 @@ fn announce_copy(veil: &Whiteouts, chatty: bool) {
         "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \
          elsewhere once they are seen"
     };
-    stderr::say("paddock", text);
+    stderr::print_line("paddock", text);
 }
 
 fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool) {
     let chatty = is_chatty(plan, quiet);
     for notice in &plan.notices {
         match notice.level {
-            Level::Warning | Level::Unenforced => {
-                stderr::say("paddock", &format!("warning: {}", notice.text))
+            NoticeLevel::Warning | NoticeLevel::Unenforced => {
+                stderr::print_line("paddock", &format!("warning: {}", notice.text))
             }
-            Level::Info if chatty => stderr::say("paddock", &notice.text.to_string()),
-            Level::Info => {}
+            NoticeLevel::Info if chatty => stderr::print_line("paddock", &notice.text.to_string()),
+            NoticeLevel::Info => {}
         }
     }
-    for held in limits.held().iter().filter(|_| chatty) {
-        stderr::say("paddock", &format!("limit {held}"));
+    for held in limits.active().iter().filter(|_| chatty) {
+        stderr::print_line("paddock", &format!("limit {held}"));
     }
     for warning in preflight.warnings() {
-        stderr::say("paddock", &format!("warning: {warning}"));
+        stderr::print_line("paddock", &format!("warning: {warning}"));
     }
     if plan.workspace.is_some() && plan.seccomp.is_none() {
-        stderr::say(
+        stderr::print_line(
             "paddock",
             "warning: without seccomp directories of the workspace can not be renamed (EXDEV)",
         );
     }
 }
 
-fn record_decided(journal: &Journal, decided: &[ExecOutcome]) -> Result<(), Refusal> {
+fn record_decided(journal: &Journal, decided: &[ExecReport]) -> Result<(), Refusal> {
     journal.append_all(&decided.iter().map(Event::Exec).collect::<Vec<_>>()).map_err(Refusal::from)
 }
 
 /// `decided`: what the gate had to say.
-fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult {
+fn not_executed(name: &[u8], errno: Errno, decided: &[ExecReport]) -> RunResult {
     if let Some(refusal) =
-        decided.iter().rev().find_map(ExecOutcome::refusal).filter(|_| errno == Errno::ACCESS)
+        decided.iter().rev().find_map(ExecReport::refusal).filter(|_| errno == Errno::ACCESS)
     {
-        stderr::complain(&refusal, "`paddock why --exec COMMAND` says which rule it is, and where");
+        stderr::print_error(
+            &refusal,
+            "`paddock why --exec COMMAND` says which rule it is, and where",
+        );
         return RunResult {
             exit_code: EXIT_NOT_EXECUTABLE,
             signal: None,
@@ -656,7 +659,7 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult
         }
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
-    stderr::complain(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
+    stderr::print_error(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
     RunResult {
         exit_code,
         signal: None,

@@ -19,7 +19,7 @@ use super::previously_writable;
 use super::tree_roots::{OpenTree, Tree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path;
-use crate::plan::Protected;
+use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// The directory itself is the first. Deeper down programs keep what they make for themselves:
@@ -58,7 +58,7 @@ pub fn inside<'p>(places: impl Iterator<Item = &'p AbsPath>) -> Result<Vec<AbsPa
         return Ok(Vec::new());
     }
     let text = |text: &str| Text::from_bytes(text.into());
-    let all = Protected { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
+    let all = ProtectedNames { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
     let mut names = Names::new(&[], &[all], &[], &[])?;
     let ground = TreeRoots::open(&trees, &[])?;
     let (mut walker, mut found) =

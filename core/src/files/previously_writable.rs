@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::kernel::resolved_path::{self, Identity, Link, Place};
+use crate::kernel::resolved_path::{self, FollowedLink, Identity, ResolvedPath};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::{self, Grant, Plan, Reached, Tier};
+use crate::plan::{self, Grant, Plan, PreviouslyWritable, Tier};
 
 /// One of the places can not be told; then nobody can say what stands in it.
 #[derive(Debug)]
@@ -24,20 +24,20 @@ pub struct Unknown {
 
 pub struct Reach<'p> {
     plan: &'p Plan,
-    requested: &'p plan::Files,
+    requested: &'p plan::FilesPlan,
     /// Looked up when the first link outside the root directory is met: most runs meet none.
     trees: OnceCell<Trees>,
 }
 
 impl<'p> Reach<'p> {
-    pub fn of(plan: &'p Plan, requested: &'p plan::Files) -> Reach<'p> {
+    pub fn of(plan: &'p Plan, requested: &'p plan::FilesPlan) -> Reach<'p> {
         Reach { plan, requested, trees: OnceCell::new() }
     }
 
     /// The directory of the first of these links that a command could have made.
     pub fn planted<'l>(
         &self,
-        links: impl IntoIterator<Item = &'l Link>,
+        links: impl IntoIterator<Item = &'l FollowedLink>,
     ) -> Result<Option<AbsPath>, Unknown> {
         for link in links {
             let unknown = |source| Unknown { path: self.plan.cwd.clone(), source };
@@ -49,7 +49,7 @@ impl<'p> Reach<'p> {
                 .map_err(unknown)?;
             // The root directory, which holds the links of a merged /usr, is in no tree a command
             // can write.
-            if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.place) {
+            if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.resolved) {
                 return Ok(Some(dir));
             }
         }
@@ -58,8 +58,11 @@ impl<'p> Reach<'p> {
 
     /// Later runs know that this place was given.
     pub fn is_recorded(&self, real: &AbsPath, identity: Identity) -> bool {
-        let known = |tree: &Reached| tree.identity.map(Identity::from) == Some(identity);
-        self.requested.reached.iter().any(|tree| known(tree) || real.is_within(&tree.path))
+        let known = |tree: &PreviouslyWritable| tree.identity.map(Identity::from) == Some(identity);
+        self.requested
+            .previously_writable
+            .iter()
+            .any(|tree| known(tree) || real.is_within(&tree.path))
     }
 
     fn trees(&self) -> Result<&Trees, Unknown> {
@@ -81,21 +84,22 @@ struct Trees {
 }
 
 impl Trees {
-    fn of(plan: &Plan, requested: &plan::Files) -> Result<Trees, Unknown> {
+    fn of(plan: &Plan, requested: &plan::FilesPlan) -> Result<Trees, Unknown> {
         // What the full tier makes anew is not the host's, and a container has places of its own.
         let made = |grant: &Grant| {
-            plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path))
+            plan.container.is_some()
+                || (plan.tier == Tier::Full && plan::is_private_path(&grant.path))
         };
         let writable = requested.grants.iter().filter(|grant| grant.writes() && !made(grant));
         let given = writable
             .map(|grant| &grant.path)
-            .chain(requested.reached.iter().map(|tree| &tree.path));
+            .chain(requested.previously_writable.iter().map(|tree| &tree.path));
         let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
             .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
         let mut trees = Trees {
             names: Vec::new(),
             identities: requested
-                .reached
+                .previously_writable
                 .iter()
                 .filter_map(|tree| tree.identity)
                 .map(Identity::from)
@@ -108,7 +112,7 @@ impl Trees {
         for path in given {
             let unknown = |source| Unknown { path: path.clone(), source };
             let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
-            trees.identities.extend(way.place.object);
+            trees.identities.extend(way.resolved.object);
             // The name as it is written counts as well: it led to itself when a command was given
             // it.
             trees.names.push(path.clone());
@@ -119,7 +123,7 @@ impl Trees {
         Ok(trees)
     }
 
-    fn hold(&self, dir: &AbsPath, link: &Place) -> bool {
+    fn hold(&self, dir: &AbsPath, link: &ResolvedPath) -> bool {
         dir.as_bytes().starts_with(&self.temporary)
             || self.names.iter().any(|tree| dir.is_within(tree))
             || self.identities.iter().any(|tree| link.above.contains(tree))

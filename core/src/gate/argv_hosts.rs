@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use iri_string::types::UriStr;
 
-use crate::plan::host_name::{Host, Name};
+use crate::plan::host_name::{Host, HostName};
 
 /// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an
 /// address.
@@ -16,7 +16,7 @@ use crate::plan::host_name::{Host, Name};
 pub enum Pattern {
     Any,
     Is(Host),
-    Below(Name),
+    Below(HostName),
 }
 
 impl Pattern {
@@ -25,7 +25,7 @@ impl Pattern {
             return Some(Pattern::Any);
         }
         if let Some(parent) = text.strip_prefix(b"*.") {
-            return Name::read(parent).map(Pattern::Below);
+            return HostName::read(parent).map(Pattern::Below);
         }
         let bare: Option<Ipv6Addr> =
             std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn name(text: &str) -> Option<Host> {
-        Name::read(text.as_bytes()).map(Host::Name)
+        HostName::read(text.as_bytes()).map(Host::Name)
     }
 
     fn address(text: &str) -> Option<Host> {

@@ -1,20 +1,20 @@
 //! What people are told of an exec that did not run.
 
 use super::argv_text;
-use crate::journal::event::exec::{self, ExecOutcome, ExecResult};
+use crate::journal::event::exec::{self, ExecReport, ExecResult};
 
-impl ExecOutcome {
+impl ExecReport {
     /// What people are told at once; None: there is nothing wrong.
     pub fn refusal(&self) -> Option<String> {
         const SHOWN: usize = 200;
-        let changed = match self.outcome {
+        let changed = match self.result {
             ExecResult::Ran { .. } | ExecResult::Failed => return None,
             ExecResult::Denied => None,
             ExecResult::Attack(what) => Some(what),
         };
         let mut line = match &self.argv[..] {
             [] => self.exe.clone(),
-            argv => argv_text::joined(exec::words(argv)),
+            argv => argv_text::joined(exec::nul_separated(argv)),
         };
         if line.len() > SHOWN {
             line.truncate(SHOWN);

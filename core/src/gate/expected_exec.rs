@@ -14,10 +14,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
 use super::trusted_dirs::Places;
-use crate::journal::event::exec::{Process, words};
-use crate::kernel::calling_process::{Caller, Standing, in_proc};
-use crate::kernel::process_memory::Memory;
-use crate::kernel::seccomp_notify::{Call, LONGEST_PATH};
+use crate::journal::event::exec::{ExecProcess, nul_separated};
+use crate::kernel::calling_process::{CallingProcess, WorkingDirectory, proc_path};
+use crate::kernel::process_memory::ProcessMemory;
+use crate::kernel::seccomp_notify::{InterceptedCall, MAX_PATH_BYTES};
 use crate::kernel::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
@@ -44,15 +44,15 @@ pub struct Expected {
     pub pid: u32,
     /// Where it stands, and who it is. None: nothing depends on it. For the journal that is looked
     /// up while nobody waits for us.
-    pub standing: Option<Standing>,
-    pub process: Option<Process>,
+    pub standing: Option<WorkingDirectory>,
+    pub process: Option<ExecProcess>,
     /// What was found to be in files of the chain, where that was asked and may change.
     pub digests: Vec<(usize, [u8; 32])>,
 }
 
 /// What is kept from one look to the next.
 pub struct CallerView {
-    pub memory: Memory,
+    pub memory: ProcessMemory,
     known: Known,
     /// The command can not change its root: that of the first call is everybody's.
     root_stays: bool,
@@ -74,7 +74,7 @@ pub struct Unseen {
     /// Each with its NUL.
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
-    pub process: Process,
+    pub process: ExecProcess,
 }
 
 /// How the call asks for its file.
@@ -86,7 +86,7 @@ struct ExecCall {
 }
 
 impl ExecCall {
-    fn of(call: &Call) -> ExecCall {
+    fn of(call: &InterceptedCall) -> ExecCall {
         let [a, b, c, _, e, _] = call.arguments;
         if i64::from(call.number) == libc::SYS_execveat {
             ExecCall { dir: a as i32, path: b, argv: c, flags: e as i32 }
@@ -99,7 +99,7 @@ impl ExecCall {
 impl Expected {
     /// `closely`: also where the process stands and who it is.
     pub fn of(
-        call: &Call,
+        call: &InterceptedCall,
         places: Option<&Places>,
         sight: &mut CallerView,
         closely: bool,
@@ -107,13 +107,13 @@ impl Expected {
         let asked = ExecCall::of(call);
         let memory = &mut sight.memory;
         let mut unseen = Unseen {
-            process: Process { pid: call.thread, ..Process::default() },
+            process: ExecProcess { pid: call.thread, ..ExecProcess::default() },
             ..Unseen::default()
         };
         memory.turn_to(call.thread);
-        memory.look_at_both(asked.path, asked.argv);
+        memory.prefetch_pages(asked.path, asked.argv);
         let mut path = Vec::with_capacity(256);
-        let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
+        let read = memory.string(asked.path, MAX_PATH_BYTES, Errno::NAMETOOLONG, &mut path);
         let argv = read.and_then(|()| arguments(memory, asked.argv));
         let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
         // A thread that executes gets the number of its process.
@@ -121,7 +121,7 @@ impl Expected {
         let mut process = None;
         if closely {
             unseen.process =
-                Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
+                ExecProcess::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
             process = Some(unseen.process);
         }
         let caller = sight.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
@@ -148,18 +148,18 @@ impl Expected {
             Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
             Err(Broken::Unseen { named, why }) => {
                 let process =
-                    process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
+                    process.or_else(|| ExecProcess::of(call.thread).ok()).unwrap_or(unseen.process);
                 let call = Box::new(Unseen {
                     exe: named,
                     argv,
-                    cwd: Standing::of(call.thread).path,
+                    cwd: WorkingDirectory::of(call.thread).path,
                     process,
                 });
                 return Err(Unexpected::Unseen { call, why });
             }
         };
         let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
-        let standing = (closely || starts_there).then(|| Standing::of(call.thread));
+        let standing = (closely || starts_there).then(|| WorkingDirectory::of(call.thread));
         let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
         Ok(Expected {
             named,
@@ -177,8 +177,8 @@ impl Expected {
     /// What nothing depended on so far, and a person's answer will. Its number may come to mean
     /// another, as ever.
     pub fn complete(&mut self, thread: u32) {
-        self.process = self.process.or_else(|| Process::of(thread).ok());
-        self.standing.get_or_insert_with(|| Standing::of(thread));
+        self.process = self.process.or_else(|| ExecProcess::of(thread).ok());
+        self.standing.get_or_insert_with(|| WorkingDirectory::of(thread));
     }
 
     pub fn cwd(&self) -> &[u8] {
@@ -186,8 +186,8 @@ impl Expected {
     }
 
     /// By its number alone, if it ended before more could be seen of it.
-    pub fn process(&self) -> Process {
-        self.process.unwrap_or(Process { pid: self.pid, ..Process::default() })
+    pub fn process(&self) -> ExecProcess {
+        self.process.unwrap_or(ExecProcess { pid: self.pid, ..ExecProcess::default() })
     }
 
     /// As the program gets them, each with its NUL.
@@ -197,7 +197,7 @@ impl Expected {
 
     /// As the caller gave them.
     pub fn arguments(&self) -> Vec<&[u8]> {
-        words(&self.argv)
+        nul_separated(&self.argv)
     }
 
     /// The same program with the same arguments in the same place.
@@ -254,7 +254,7 @@ fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
     expanded
 }
 
-fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
+fn arguments(memory: &mut ProcessMemory, address: u64) -> Result<Vec<u8>, Errno> {
     let mut argv = Vec::with_capacity(256);
     if address != 0 {
         for pointer in memory.words(address, MOST_ARGUMENTS)? {
@@ -271,17 +271,19 @@ fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     Ok(argv)
 }
 
-fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broken> {
+fn open(caller: &CallingProcess, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broken> {
     if path.is_empty() {
         // fexecve(3), memfd: what the descriptor is, if that is asked for and it is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
-        return caller.own(&format!("fd/{}", asked.dir), PATH).map_err(|_| Errno::BADF.into());
+        return caller
+            .open_proc_file(&format!("fd/{}", asked.dir), PATH)
+            .map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
         // The one way through a descriptor that many programs take: themselves.
-        return Ok(caller.own("exe", PATH)?);
+        return Ok(caller.open_proc_file("exe", PATH)?);
     }
     let flags =
         if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
@@ -290,7 +292,7 @@ fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broke
 
 fn status(thread: u32) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(
-        in_proc(thread, "status"),
+        proc_path(thread, "status"),
         OFlags::RDONLY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
@@ -310,14 +312,14 @@ pub fn is_traced(thread: u32) -> bool {
 
 impl CallerView {
     pub fn new(root_stays: bool) -> CallerView {
-        CallerView { memory: Memory::of(0), known: Known::default(), root_stays, root: None }
+        CallerView { memory: ProcessMemory::of(0), known: Known::default(), root_stays, root: None }
     }
 
-    fn caller(&mut self, thread: u32) -> Result<Caller, Errno> {
+    fn caller(&mut self, thread: u32) -> Result<CallingProcess, Errno> {
         if let Some(root) = &self.root {
-            return Ok(Caller::below(thread, root));
+            return Ok(CallingProcess::with_root(thread, root));
         }
-        let caller = Caller::of(thread)?;
+        let caller = CallingProcess::of(thread)?;
         if self.root_stays {
             self.root = Some(Rc::clone(caller.root()));
         }
@@ -325,22 +327,22 @@ impl CallerView {
     }
 }
 
-impl Process {
-    pub fn of(thread: u32) -> Result<Process, Errno> {
+impl ExecProcess {
+    pub fn of(thread: u32) -> Result<ExecProcess, Errno> {
         match sys::process_info(thread) {
-            Ok(info) => Ok(Process { pid: info.tgid, parent: info.ppid, uid: info.euid }),
+            Ok(info) => Ok(ExecProcess { pid: info.tgid, parent: info.ppid, uid: info.euid }),
             // Older kernels tell it in words, which takes five times as long.
-            Err(_) => Process::parse(&status(thread)?).ok_or(Errno::SRCH),
+            Err(_) => ExecProcess::parse(&status(thread)?).ok_or(Errno::SRCH),
         }
     }
 
-    fn parse(status: &[u8]) -> Option<Process> {
+    fn parse(status: &[u8]) -> Option<ExecProcess> {
         let number = |key: &[u8], index: usize| {
             let line =
                 status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
             std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(index)?.parse().ok()
         };
-        Some(Process {
+        Some(ExecProcess {
             pid: number(b"Tgid:", 0)?,
             parent: number(b"PPid:", 0)?,
             uid: number(b"Uid:", 1)?,
@@ -356,13 +358,13 @@ mod tests {
     fn a_caller_is_told_by_its_status() {
         let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\nPid:\t43\nPPid:\t7\nTracerPid:\t0\n\
                        Uid:\t1000\t1001\t1000\t1000\n";
-        assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001 }));
-        assert_eq!(Process::parse(b"Tgid:\t42\n"), None);
+        assert_eq!(ExecProcess::parse(status), Some(ExecProcess { pid: 42, parent: 7, uid: 1001 }));
+        assert_eq!(ExecProcess::parse(b"Tgid:\t42\n"), None);
     }
 
     #[test]
     fn arguments_are_read_whole_or_not_at_all() {
-        let mut memory = Memory::of(rustix::process::getpid().as_raw_nonzero().get() as u32);
+        let mut memory = ProcessMemory::of(rustix::process::getpid().as_raw_nonzero().get() as u32);
         let strings = [&b"git\0"[..], b"\0", b"\xff\n\0"];
         let pointers: Vec<u64> =
             strings.iter().map(|string| string.as_ptr() as u64).chain([0]).collect();
@@ -382,7 +384,7 @@ mod tests {
 
     #[test]
     fn words_are_split_at_their_nuls() {
-        assert_eq!(words(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
-        assert_eq!(words(b"\0"), [b""]);
+        assert_eq!(nul_separated(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
+        assert_eq!(nul_separated(b"\0"), [b""]);
     }
 }

@@ -10,7 +10,7 @@ const LINE: usize = 256;
 const HEAD: usize = 4096;
 /// The kernel takes no more of either.
 const PROGRAM_HEADERS: usize = 65536;
-const LONGEST_PATH: usize = 4096;
+const MAX_PATH_BYTES: usize = 4096;
 const DYNAMIC: usize = 1 << 16;
 
 // little endian; what else there is, the filter does not let run
@@ -98,7 +98,7 @@ fn binary(file: &impl AsFd, head: &[u8]) -> Option<Program> {
         headers.chunks_exact(size).any(|header| field(header, 0) == Some(wanted.to_le_bytes()))
     };
     if has(PT_INTERP) {
-        let text = part_of(PT_INTERP, LONGEST_PATH)?;
+        let text = part_of(PT_INTERP, MAX_PATH_BYTES)?;
         return Some(Program::Binary {
             loader: Some(text.split(|byte| *byte == 0).next()?.to_vec()),
         });

@@ -36,10 +36,10 @@ use self::rules::{Cause, Exec, ExecDecision, File, Parent, RuleError, Rules};
 use self::shells::Shells;
 use self::trusted_dirs::Places;
 use crate::approve::approver_process;
-use crate::approve::open_questions::{Given, OpenQuestions};
-use crate::journal::event::exec::{self, ExecOutcome, ExecResult, Process};
-use crate::kernel::seccomp_notify::{Answer, Call, Listener};
-use crate::kernel::sys::trace::{self, Traced};
+use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
+use crate::journal::event::exec::{self, ExecProcess, ExecReport, ExecResult};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
+use crate::kernel::sys::trace::{self, TraceStop};
 use crate::kernel::{ancestry, calling_process};
 use crate::plan::{self, Action, Plan, original_shell};
 
@@ -56,7 +56,7 @@ const MOST_DENIED: usize = 64;
 const ROLL_CALL: Duration = Duration::from_secs(1);
 
 pub struct Gate {
-    plan: plan::Gate,
+    plan: plan::GatePlan,
     rules: Rules,
     /// None: files are not fenced.
     places: Option<Places>,
@@ -73,16 +73,16 @@ pub struct Gate {
     /// What a person denied last, and to which process. One that searches PATH comes again with the
     /// same file by another name.
     denied: VecDeque<(u32, [u8; 32])>,
-    decided: Vec<ExecOutcome>,
+    decided: Vec<ExecReport>,
     shells: Shells,
     /// The command, and who started it: one of us.
-    command: Option<Process>,
+    command: Option<ExecProcess>,
 }
 
 /// An exec that a person is asked about.
 struct ExecQuestion {
     id: u64,
-    call: Call,
+    call: InterceptedCall,
     expected: Expected,
     verdict: ExecDecision,
     since: Instant,
@@ -94,7 +94,7 @@ struct ExecQuestion {
 
 /// An exec that was allowed.
 struct Admitted {
-    call: Call,
+    call: InterceptedCall,
     expected: Expected,
     decision: Decision,
     /// Its directory in /proc, looked for while the kernel works. None: it has ended.
@@ -179,12 +179,17 @@ impl Gate {
         self.is_tracing() && self.asked.is_empty()
     }
 
-    pub fn decided(&mut self) -> Vec<ExecOutcome> {
+    pub fn decided(&mut self) -> Vec<ExecReport> {
         std::mem::take(&mut self.decided)
     }
 
     /// An exec arrived.
-    pub fn take(&mut self, listener: &Listener, call: Call, desk: &mut OpenQuestions) {
+    pub fn take(
+        &mut self,
+        listener: &NotifyListener,
+        call: InterceptedCall,
+        desk: &mut OpenQuestions,
+    ) {
         let arrived = Instant::now();
         let closely = self.command.is_none() || self.rules.name_callers();
         let expected = Expected::of(&call, self.places.as_ref(), &mut self.sight, closely);
@@ -193,13 +198,15 @@ impl Gate {
         }
         let mut expected = match expected {
             Ok(expected) => expected,
-            Err(Unexpected::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
+            Err(Unexpected::Fails(errno)) => {
+                return listener.answer(&call, CallAnswer::Fail(errno));
+            }
             Err(Unexpected::Unseen { call: unseen, why }) => {
                 let decision =
                     Decision { rule: None, reason: Some(why.to_owned()), by: None, asked_ms: None };
                 let Unseen { exe, argv, cwd, process } = *unseen;
                 self.tell(process, exe, argv, cwd, ExecResult::Denied, decision);
-                return listener.answer(&call, Answer::Fail(Errno::ACCESS));
+                return listener.answer(&call, CallAnswer::Fail(Errno::ACCESS));
             }
         };
         let command = *self.command.get_or_insert(expected.process());
@@ -255,7 +262,7 @@ impl Gate {
     fn judge(
         &self,
         expected: &mut Expected,
-        command: Process,
+        command: ExecProcess,
         deadline: Instant,
     ) -> (ExecDecision, Option<usize>) {
         let digests = RefCell::new(Vec::new());
@@ -265,7 +272,8 @@ impl Gate {
         } else {
             None
         };
-        let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
+        let parent_argv =
+            parent.as_ref().map(|(_, argv)| exec::nul_separated(argv)).unwrap_or_default();
         let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
@@ -301,7 +309,7 @@ impl Gate {
     }
 
     /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.
-    fn parent_of(&self, process: Process, command: Process) -> Option<(Vec<u8>, Vec<u8>)> {
+    fn parent_of(&self, process: ExecProcess, command: ExecProcess) -> Option<(Vec<u8>, Vec<u8>)> {
         if process.parent == command.parent && process.pid != command.pid {
             return None; // an orphan, which one of us took in
         }
@@ -335,14 +343,26 @@ impl Gate {
         Decision { rule, reason, by: None, asked_ms: None }
     }
 
-    fn deny(&mut self, listener: &Listener, call: &Call, expected: Expected, decision: Decision) {
+    fn deny(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+        expected: Expected,
+        decision: Decision,
+    ) {
         // While it waits, it is who it is.
         self.told(expected, ExecResult::Denied, decision);
-        listener.answer(call, Answer::Fail(Errno::ACCESS));
+        listener.answer(call, CallAnswer::Fail(Errno::ACCESS));
     }
 
     /// The call was seen to wait still.
-    fn admit(&mut self, listener: &Listener, call: Call, expected: Expected, decision: Decision) {
+    fn admit(
+        &mut self,
+        listener: &NotifyListener,
+        call: InterceptedCall,
+        expected: Expected,
+        decision: Decision,
+    ) {
         self.shells.note(&expected, &decision);
         let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
         // One at a time of each process. A thread that executes holds a lock that attaching to its
@@ -356,16 +376,16 @@ impl Gate {
                 // It stays in its call, as the filter asked for; this takes hold when it comes back
                 // from there to the old program.
                 let _ = trace::interrupt(call.thread);
-                listener.answer(&call, Answer::Continue);
+                listener.answer(&call, CallAnswer::Continue);
                 // While the kernel works. It is ours: its number stays its own.
-                admitted.own = calling_process::directory_of(process).ok();
+                admitted.own = calling_process::proc_directory(process).ok();
                 admitted.expected.process =
-                    admitted.expected.process.or_else(|| Process::of(process).ok());
+                    admitted.expected.process.or_else(|| ExecProcess::of(process).ok());
                 self.traced.push(admitted);
             }
             Err(_) if self.plan.trace => {
                 admitted.expected.complete(call.thread);
-                listener.answer(&call, Answer::Continue);
+                listener.answer(&call, CallAnswer::Continue);
                 let Admitted { expected, decision, .. } = admitted;
                 self.told(expected, ExecResult::Ran { verified: false }, decision);
             }
@@ -389,8 +409,8 @@ impl Gate {
 
     fn ask(
         &mut self,
-        listener: &Listener,
-        call: Call,
+        listener: &NotifyListener,
+        call: InterceptedCall,
         expected: Expected,
         verdict: ExecDecision,
         desk: &mut OpenQuestions,
@@ -430,13 +450,14 @@ impl Gate {
     ) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
-        let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
+        let parent_argv =
+            parent.as_ref().map(|(_, argv)| exec::nul_separated(argv)).unwrap_or_default();
         let rule = match verdict.cause {
             Cause::Rule(rule) | Cause::Error { rule, .. } => self.plan.rules.get(rule),
             _ => None,
         };
         let decision = self.decision(verdict);
-        desk.ask(&approver_process::Question::Exec(approver_process::Exec {
+        desk.ask(&approver_process::Question::Exec(approver_process::ExecQuestion {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),
@@ -451,17 +472,17 @@ impl Gate {
     }
 
     /// Looks after everybody who is on his way or waits.
-    pub fn turn(&mut self, listener: &Listener, desk: &mut OpenQuestions) {
+    pub fn turn(&mut self, listener: &NotifyListener, desk: &mut OpenQuestions) {
         self.look_at_traced(listener);
         if self.asked.is_empty() {
             return;
         }
-        for Given { id, answer, by } in
-            desk.given(|id| self.asked.iter().any(|asked| asked.id == id))
+        for QuestionAnswer { id, answer, by } in
+            desk.take_answers(|id| self.asked.iter().any(|asked| asked.id == id))
         {
             self.answered(listener, id, answer, by);
         }
-        if desk.is_deserted() {
+        if desk.is_approver_gone() {
             self.dismiss(listener, |_| true, "whoever was asked is gone", desk);
         }
         let now = Instant::now();
@@ -484,7 +505,7 @@ impl Gate {
 
     fn answered(
         &mut self,
-        listener: &Listener,
+        listener: &NotifyListener,
         id: u64,
         answer: approver_process::Answer,
         by: String,
@@ -513,7 +534,7 @@ impl Gate {
 
     fn dismiss(
         &mut self,
-        listener: &Listener,
+        listener: &NotifyListener,
         which: impl Fn(&ExecQuestion) -> bool,
         why: &str,
         desk: &mut OpenQuestions,
@@ -529,17 +550,17 @@ impl Gate {
         }
     }
 
-    fn look_at_traced(&mut self, listener: &Listener) {
+    fn look_at_traced(&mut self, listener: &NotifyListener) {
         let numbers: Vec<(u32, u32)> =
             self.traced.iter().map(|traced| (traced.call.thread, traced.expected.pid)).collect();
         for (thread, process) in numbers {
-            let found = trace::look(thread);
+            let found = trace::poll_traced(thread);
             let is_there = found.is_ok();
             // A thread that executes a program takes over the number of the process, which is none
             // of ours until then.
             let (pid, found) = match found {
                 Ok(None) | Err(Errno::CHILD) if process != thread => {
-                    (process, trace::look(process))
+                    (process, trace::poll_traced(process))
                 }
                 found => (thread, found),
             };
@@ -552,9 +573,9 @@ impl Gate {
         }
     }
 
-    fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {
+    fn heard_of(&mut self, listener: &NotifyListener, pid: u32, traced: TraceStop) {
         match traced {
-            Traced::Executed { former } => {
+            TraceStop::Executed { former } => {
                 let Some(index) =
                     self.traced.iter().position(|admitted| admitted.call.thread == former)
                 else {
@@ -594,7 +615,7 @@ impl Gate {
                     }
                 }
             }
-            Traced::Interrupted => {
+            TraceStop::Interrupted => {
                 let index = self.traced.iter().position(|admitted| admitted.call.thread == pid);
                 if let Some(index) = index {
                     self.traced[index].expected.complete(pid);
@@ -606,15 +627,15 @@ impl Gate {
                     self.leave(listener, index, ExecResult::Failed);
                 }
             }
-            Traced::Signalled(signal) => {
-                let _ = trace::go_on(pid, signal);
+            TraceStop::Signalled(signal) => {
+                let _ = trace::resume(pid, signal);
             }
-            Traced::Ended => self.ended(listener, pid),
+            TraceStop::Ended => self.ended(listener, pid),
         }
     }
 
     /// A traced one is dead and buried.
-    fn ended(&mut self, listener: &Listener, pid: u32) {
+    fn ended(&mut self, listener: &NotifyListener, pid: u32) {
         let is_it =
             |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
         if let Some(index) = self.traced.iter().position(is_it) {
@@ -623,7 +644,7 @@ impl Gate {
     }
 
     /// It is through, or will never be; the next one of its process has its turn.
-    fn leave(&mut self, listener: &Listener, index: usize, outcome: ExecResult) {
+    fn leave(&mut self, listener: &NotifyListener, index: usize, outcome: ExecResult) {
         let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
         let process = expected.pid;
         if !killed {
@@ -649,7 +670,7 @@ impl Gate {
 
     fn tell(
         &mut self,
-        process: Process,
+        process: ExecProcess,
         exe: Vec<u8>,
         argv: Vec<u8>,
         cwd: Vec<u8>,
@@ -662,13 +683,13 @@ impl Gate {
         let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
-        self.decided.push(ExecOutcome {
+        self.decided.push(ExecReport {
             process,
             branch,
             exe,
             argv,
             cwd,
-            outcome,
+            result: outcome,
             rule,
             reason,
             by,

@@ -20,7 +20,7 @@ use super::argv_text;
 use crate::files::patterns::{Globs, NamesError};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::{self, Action, Gate, Key};
+use crate::plan::{self, Action, ExecRuleKey, GatePlan};
 
 /// Memory for one compiled expression: some thousand letters of a usual one.
 const REGEX_SIZE: usize = 1 << 20;
@@ -222,7 +222,7 @@ impl Collected<'_> {
 }
 
 impl Rules {
-    pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
+    pub fn compile(gate: &GatePlan) -> Result<Rules, RuleError> {
         let mut collected = Collected { globs: Globs::new(), expressions: Vec::new() };
         let rules = gate
             .rules
@@ -235,7 +235,7 @@ impl Rules {
             .map(|rule| Rule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let patterns = collected.compile()?;
-        let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
+        let GatePlan { default, on_error, exec_only_granted: only_granted, .. } = *gate;
         Ok(Rules { rules, approved, patterns, default, on_error, only_granted })
     }
 
@@ -306,7 +306,10 @@ impl Rules {
 }
 
 impl Rule {
-    fn compile<'a>(rule: &'a plan::Rule, patterns: &mut Collected<'a>) -> Result<Rule, RuleError> {
+    fn compile<'a>(
+        rule: &'a plan::ExecRule,
+        patterns: &mut Collected<'a>,
+    ) -> Result<Rule, RuleError> {
         let mut keys = Vec::with_capacity(rule.matches.len());
         for one in &rule.matches {
             keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, patterns)?));
@@ -357,7 +360,7 @@ impl Rule {
 
 impl Test {
     fn compile<'a>(
-        key: Key,
+        key: ExecRuleKey,
         values: &'a [Text],
         id: &'a Text,
         patterns: &mut Collected<'a>,
@@ -376,21 +379,23 @@ impl Test {
             values.iter().map(|value| read(value.as_bytes())).collect()
         }
         Ok(match key {
-            Key::Exe => Test::Exe(values.to_vec()),
-            Key::ExeBasename => Test::Basename(values.to_vec()),
-            Key::ExeGlob => Test::Glob(patterns()?),
-            Key::ExeSha256 => {
+            ExecRuleKey::Exe => Test::Exe(values.to_vec()),
+            ExecRuleKey::ExeBasename => Test::Basename(values.to_vec()),
+            ExecRuleKey::ExeGlob => Test::Glob(patterns()?),
+            ExecRuleKey::ExeSha256 => {
                 Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
             }
-            Key::ArgvRegex => Test::Argv(regexes()),
-            Key::ArgvContains => Test::Contains(values.to_vec()),
-            Key::ArgvHostIn => Test::HostIn(
+            ExecRuleKey::ArgvRegex => Test::Argv(regexes()),
+            ExecRuleKey::ArgvContains => Test::Contains(values.to_vec()),
+            ExecRuleKey::ArgvHostIn => Test::HostIn(
                 each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
             ),
-            Key::CwdGlob => Test::Cwd(patterns()?),
-            Key::Uid => Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?),
-            Key::ParentExe => Test::ParentExe(values.to_vec()),
-            Key::ParentArgv => Test::ParentArgv(regexes()),
+            ExecRuleKey::CwdGlob => Test::Cwd(patterns()?),
+            ExecRuleKey::Uid => {
+                Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?)
+            }
+            ExecRuleKey::ParentExe => Test::ParentExe(values.to_vec()),
+            ExecRuleKey::ParentArgv => Test::ParentArgv(regexes()),
         })
     }
 

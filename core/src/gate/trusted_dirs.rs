@@ -38,7 +38,9 @@ impl Places {
                 _ => {}
             }
         }
-        places.written.extend(files.reached.iter().map(|tree| tree.path.as_bytes().to_vec()));
+        places
+            .written
+            .extend(files.previously_writable.iter().map(|tree| tree.path.as_bytes().to_vec()));
         places.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
         places.written.extend(PRIVATE.map(<[u8]>::to_vec));
         Some(places)

@@ -7,11 +7,11 @@
 use std::ffi::CString;
 use std::io::Write as _;
 
-pub const LIMIT: usize = 2048;
+pub const MAX_HEAD_BYTES: usize = 2048;
 pub const FIRST_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct JournalHead {
     pub seq: u64,
     pub hash: String,
     pub file: CString,
@@ -27,9 +27,9 @@ pub struct Loss {
     pub reason: String,
 }
 
-impl Head {
-    pub fn first(file: &CString) -> Head {
-        Head {
+impl JournalHead {
+    pub fn first(file: &CString) -> JournalHead {
+        JournalHead {
             seq: 0,
             hash: FIRST_HASH.to_owned(),
             file: file.clone(),
@@ -45,7 +45,7 @@ impl Head {
         }
     }
 
-    pub fn parse(stored: &[u8]) -> Option<Head> {
+    pub fn parse(stored: &[u8]) -> Option<JournalHead> {
         let mut parts = stored.split(|byte| *byte == 0);
         let line = parts.next()?.strip_suffix(b"\n")?;
         // A fixed file name may hold spaces: it is what stands between the hash and the size.
@@ -59,7 +59,7 @@ impl Head {
             && hash.len() == FIRST_HASH.len()
             && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .then_some(())?;
-        Some(Head {
+        Some(JournalHead {
             seq: number(seq)?,
             hash: hash.to_owned(),
             file: CString::new(file).ok()?,

@@ -24,19 +24,19 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use self::event::{BODY_LIMIT, Event};
+use self::event::{Event, MAX_BODY_BYTES};
 use crate::kernel::clock::Utc;
 use crate::kernel::{errno_names, stderr};
 use crate::plan;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
-use head::{Head, Loss};
+use head::{JournalHead, Loss};
 
-pub const LINE_LIMIT: usize = 4096;
+pub const MAX_LINE_BYTES: usize = 4096;
 
 /// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of
 /// values.
-const PREFIX_LIMIT: usize = 192;
-const _: () = assert!(BODY_LIMIT + PREFIX_LIMIT + 2 <= LINE_LIMIT);
+const MAX_PREFIX_BYTES: usize = 192;
+const _: () = assert!(MAX_BODY_BYTES + MAX_PREFIX_BYTES + 2 <= MAX_LINE_BYTES);
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -120,15 +120,15 @@ pub struct Journal {
     to_stderr: bool,
     /// The file written last, kept open: the command may own it, and could change its mode before
     /// the end is written.
-    file: RefCell<Option<Written>>,
+    file: RefCell<Option<CurrentFile>>,
     /// Whoever could not even write that he begins has done nothing that would be missing.
-    begun: Cell<bool>,
+    has_written: Cell<bool>,
     /// What `head` could not take.
     lost: RefCell<Option<Loss>>,
 }
 
 #[derive(Debug)]
-struct Written {
+struct CurrentFile {
     /// None: its name stays.
     day: Option<i64>,
     name: CString,
@@ -138,7 +138,7 @@ struct Written {
 impl Journal {
     /// Opens the journal for appending, creating what is missing.
     pub fn open(
-        requested: &plan::Journal,
+        requested: &plan::JournalPlan,
         uid: u32,
         session: String,
     ) -> Result<Journal, JournalError> {
@@ -150,7 +150,7 @@ impl Journal {
         let dir_path = requested.dir.clone();
         let head = open_file(&dir, &dir_path, &CString::from_name(&head_name), OFlags::RDWR, uid)?;
         let (fixed_name, to_stderr) = (requested.file.clone(), requested.stderr);
-        let (file, begun, lost) = (RefCell::new(None), Cell::new(false), RefCell::new(None));
+        let (file, has_written, lost) = (RefCell::new(None), Cell::new(false), RefCell::new(None));
         Ok(Journal {
             dir_path,
             dir,
@@ -161,14 +161,14 @@ impl Journal {
             session,
             to_stderr,
             file,
-            begun,
+            has_written,
             lost,
         })
     }
 
     /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would
     /// lose it.
-    pub fn inspect(requested: &plan::Journal, uid: u32) -> Result<bool, JournalError> {
+    pub fn inspect(requested: &plan::JournalPlan, uid: u32) -> Result<bool, JournalError> {
         const TMPFS: u32 = 0x0102_1994;
         match open_dir(&requested.dir) {
             Ok(dir) => {
@@ -196,12 +196,12 @@ impl Journal {
         }
         let lines = self.lock().and_then(|()| self.append_locked(events));
         if let Err(error) = &lines {
-            self.lose(events.len(), error);
+            self.count_lost(events.len(), error);
         }
         let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
         let lines = lines?;
         if self.to_stderr {
-            lines.lines().for_each(|line| stderr::say("paddock", &format!("audit {line}")));
+            lines.lines().for_each(|line| stderr::print_line("paddock", &format!("audit {line}")));
         }
         Ok(())
     }
@@ -211,8 +211,8 @@ impl Journal {
             .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })
     }
 
-    fn lose(&self, count: usize, error: &JournalError) {
-        if !self.begun.get() {
+    fn count_lost(&self, count: usize, error: &JournalError) {
+        if !self.has_written.get() {
             return;
         }
         let mut lost = self.lost.borrow_mut();
@@ -220,12 +220,12 @@ impl Journal {
         let loss = lost.get_or_insert_with(new);
         loss.count += count as u64;
         let locked = !matches!(error, JournalError::Lock { .. });
-        if locked && self.remember(loss).is_ok() {
+        if locked && self.store_loss(loss).is_ok() {
             *lost = None;
         }
     }
 
-    fn remember(&self, loss: &Loss) -> Result<(), JournalError> {
+    fn store_loss(&self, loss: &Loss) -> Result<(), JournalError> {
         let Some((mut head, stored_length)) = self.read_head()? else {
             return Err(JournalError::Headless { path: self.path(&self.head_name) });
         };
@@ -249,7 +249,7 @@ impl Journal {
                     OFlags::RDWR | OFlags::APPEND,
                     self.uid,
                 )?;
-                Written { day, name, file }
+                CurrentFile { day, name, file }
             }
         };
         let lines = self.append_to(&written.file, &written.name, &now, events);
@@ -268,7 +268,7 @@ impl Journal {
             Some(stored) => stored,
             None => {
                 self.refuse_headless()?;
-                (Head::first(name), 0)
+                (JournalHead::first(name), 0)
             }
         };
         // Only a file that is due begins anew. One whose lines were taken away does not get to look
@@ -281,7 +281,7 @@ impl Journal {
                 Err(Errno::NOENT) => {}
                 Err(source) => return Err(self.open_error(&head.file, source)),
             }
-            head = Head { file: name.clone(), size: 0, ..head };
+            head = JournalHead { file: name.clone(), size: 0, ..head };
         }
         self.catch_up(&mut head, file)?;
 
@@ -289,15 +289,17 @@ impl Journal {
             head.add(loss);
         }
         let losses = std::mem::take(&mut head.losses);
-        let told = losses.iter().map(|loss| {
+        let lost_events = losses.iter().map(|loss| {
             let event = Event::JournalLost { count: loss.count, reason: &loss.reason };
             (loss.session.as_str(), event.body())
         });
-        let bodies = told.chain(events.iter().map(|event| (self.session.as_str(), event.body())));
+        let bodies =
+            lost_events.chain(events.iter().map(|event| (self.session.as_str(), event.body())));
 
         let before = head.size;
         let ts = now.timestamp();
-        let mut lines = String::with_capacity((losses.len() + events.len()) * (PREFIX_LIMIT + 512));
+        let mut lines =
+            String::with_capacity((losses.len() + events.len()) * (MAX_PREFIX_BYTES + 512));
         for (session, body) in bodies {
             let start = lines.len();
             let _ = write!(
@@ -326,21 +328,21 @@ impl Journal {
             let _ = rustix::fs::ftruncate(file, before);
             return Err(error);
         }
-        self.begun.set(true);
+        self.has_written.set(true);
         self.lost.take();
         Ok(lines)
     }
 
     /// Also returns how long the stored head is. None: nothing was ever written.
-    fn read_head(&self) -> Result<Option<(Head, usize)>, JournalError> {
+    fn read_head(&self) -> Result<Option<(JournalHead, usize)>, JournalError> {
         let path = || self.path(&self.head_name);
-        let mut buffer = [0; head::LIMIT];
+        let mut buffer = [0; head::MAX_HEAD_BYTES];
         let length = rustix::io::pread(&self.head, &mut buffer, 0)
             .map_err(|source| JournalError::Read { path: path(), source })?;
         match &buffer[..length] {
             [] => Ok(None),
             stored => Ok(Some((
-                Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?,
+                JournalHead::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?,
                 length,
             ))),
         }
@@ -370,13 +372,13 @@ impl Journal {
         Ok(())
     }
 
-    fn write_head(&self, head: &Head, stored_length: usize) -> Result<(), JournalError> {
+    fn write_head(&self, head: &JournalHead, stored_length: usize) -> Result<(), JournalError> {
         let mut text = head.text();
         let length = text.len();
         // What was there goes at once, also if we are killed before its place is cut off.
         text.resize(length.max(stored_length), 0);
         let failed = |source| JournalError::Write { path: self.path(&self.head_name), source };
-        if text.len() > head::LIMIT {
+        if text.len() > head::MAX_HEAD_BYTES {
             return Err(failed(Errno::FBIG));
         }
         match rustix::io::pwrite(&self.head, &text, 0).map_err(failed)? {
@@ -390,7 +392,7 @@ impl Journal {
     }
 
     /// Brings `head` to the end of its file: adopts whole lines that chain on, cuts a torn one off.
-    fn catch_up(&self, head: &mut Head, file: &OwnedFd) -> Result<(), JournalError> {
+    fn catch_up(&self, head: &mut JournalHead, file: &OwnedFd) -> Result<(), JournalError> {
         let path = || self.path_of(&head.file);
         let read_failed = |source| JournalError::Read { path: path(), source };
         let actual = rustix::fs::fstat(file).map_err(read_failed)?.st_size as u64;
@@ -477,7 +479,7 @@ fn open_dir(dir: &AbsPath) -> Result<OwnedFd, Errno> {
     rustix::fs::open(dir.as_c_str(), flags, Mode::empty())
 }
 
-fn open_or_create_dir(requested: &plan::Journal, uid: u32) -> Result<OwnedFd, JournalError> {
+fn open_or_create_dir(requested: &plan::JournalPlan, uid: u32) -> Result<OwnedFd, JournalError> {
     let dir = &requested.dir;
     let mut opened = open_dir(dir);
     if matches!(opened, Err(Errno::NOENT)) {
@@ -497,7 +499,11 @@ fn open_or_create_dir(requested: &plan::Journal, uid: u32) -> Result<OwnedFd, Jo
 
 /// A directory of daily files is 0700. One that holds a journal file the user named may be
 /// readable: the file itself is 0600, and nobody else may put another in its place.
-fn check_dir(opened: &OwnedFd, requested: &plan::Journal, uid: u32) -> Result<(), JournalError> {
+fn check_dir(
+    opened: &OwnedFd,
+    requested: &plan::JournalPlan,
+    uid: u32,
+) -> Result<(), JournalError> {
     let dir = &requested.dir;
     let stat = rustix::fs::fstat(opened)
         .map_err(|source| JournalError::OpenDir { dir: dir.clone(), source })?;

@@ -15,6 +15,6 @@ pub fn keep_only(standard: &OwnedFd, kept: &[&OwnedFd]) -> Result<(), Errno> {
     for fd in kept {
         rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
     }
-    sys::release_every_signal();
+    sys::unblock_every_signal();
     Ok(())
 }

@@ -13,9 +13,9 @@ use super::{open_beneath, sys};
 pub const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 pub const NO_EXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
 /// What every mount inside has: set-user-id files and device nodes mean nothing there.
-pub const PLAIN: MountAttrFlags =
+pub const NO_SUID_NO_DEV: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
-pub const DEVICE: MountAttrFlags =
+pub const NO_SUID_NO_EXEC: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
 /// A new file system with its options, mounted nowhere yet.
@@ -49,7 +49,7 @@ pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, 
 }
 
 /// The same of a mount that we made ourselves: it may open more than the original.
-pub fn clone_again(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+pub fn clone_own_mount(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
     let tree = clone_tree(at, attributes)?;
     let closed = (READ_ONLY | NO_EXEC).difference(attributes);
     sys::mount_setattr(tree.as_fd(), false, 0, closed.bits().into())?;
@@ -79,19 +79,19 @@ pub fn open_host_at(dir: impl AsFd, path: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 /// Opens a name of the tree below `root` for looking: no symlink can lead out of it, or anywhere.
-pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+pub fn open_below_root(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
 }
 
 /// The same of a path that may be longer than one call takes.
-pub fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub fn open_deep_path(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     open_beneath::open(root, path.strip_prefix(b"/").unwrap_or(path), OFlags::PATH)
 }
 
 /// The same through symlinks, which are resolved in that tree.
-pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+pub fn follow_below_root(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }

@@ -26,7 +26,7 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// What the watchdog wants of `/proc/PID/stat` (proc_pid_stat(5)). Times are in clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
+pub struct CpuStat {
     /// Of all threads, those that have ended included.
     pub own_ticks: u64,
     /// Of the children that were waited for, and of those that they had waited for.
@@ -34,16 +34,16 @@ pub struct Stat {
     pub threads: u64,
 }
 
-impl Stat {
+impl CpuStat {
     /// `PID (NAME) STATE PPID …`, where NAME may hold anything.
-    pub fn parse(text: &[u8]) -> Option<Stat> {
+    pub fn parse(text: &[u8]) -> Option<CpuStat> {
         let close = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = words(&text[close + 1..]);
         let mut field = |skipped: usize| number(fields.nth(skipped)?);
         let (user, system) = (field(11)?, field(0)?);
         let (reaped_user, reaped_system) = (field(0)?, field(0)?);
         let threads = field(2)?;
-        Some(Stat {
+        Some(CpuStat {
             own_ticks: user.saturating_add(system),
             reaped_ticks: reaped_user.saturating_add(reaped_system),
             threads,
@@ -123,10 +123,10 @@ mod tests {
     fn a_hostile_name_does_not_confuse_the_fields() {
         let stat =
             b"77 (a) R 1 (b) c) S 42 77 77 0 -1 4194560 7 8 9 10 11 12 13 14 20 0 3 0 5000 1 2";
-        let expected = Stat { own_ticks: 23, reaped_ticks: 27, threads: 3 };
-        assert_eq!(Stat::parse(stat), Some(expected));
+        let expected = CpuStat { own_ticks: 23, reaped_ticks: 27, threads: 3 };
+        assert_eq!(CpuStat::parse(stat), Some(expected));
         for wrong in [&b""[..], b"77 )(", b"77 (a) S 42", b"no name at all"] {
-            assert_eq!(Stat::parse(wrong), None);
+            assert_eq!(CpuStat::parse(wrong), None);
         }
     }
 

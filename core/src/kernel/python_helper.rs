@@ -11,7 +11,7 @@ pub const SCRIPT: &str = "paddock-python";
 /// -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say
 /// what Python runs. An agent can write these kinds of place. (The script finds a package that was
 /// installed for one user only by itself.)
-pub const ALONE: [&str; 3] = ["-E", "-P", "-s"];
+pub const ISOLATION_OPTIONS: [&str; 3] = ["-E", "-P", "-s"];
 
 /// The interpreter of the script, as the installer wrote it for the environment the package is in:
 /// on the first line, or, where its path is too long for the kernel or holds a space, in a line

@@ -66,33 +66,34 @@ impl Object {
     }
 
     /// Is it the one of these, in order, that has its number?
-    pub fn is_among(self, known: &[Object]) -> bool {
+    pub fn is_in(self, known: &[Object]) -> bool {
         known.binary_search(&self).is_ok()
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct ResolvedPath {
     /// The thing itself; None when nothing has that name yet.
     pub object: Option<Identity>,
     /// The directories above it: its parent (or the nearest one that exists) first, the root last.
     pub above: Vec<Identity>,
 }
 
-impl Place {
+impl ResolvedPath {
     /// The place of an open directory.
-    pub fn of_dir(dir: impl AsFd) -> Result<Place, Errno> {
-        let mut chain = climb(dir)?;
+    pub fn of_dir(dir: impl AsFd) -> Result<ResolvedPath, Errno> {
+        let mut chain = ancestors_of(dir)?;
         let object = Some(chain.remove(0));
-        Ok(Place { object, above: chain })
+        Ok(ResolvedPath { object, above: chain })
     }
 
     /// Every place that a path stands for: each symlink on the way, and where it leads in the end.
-    pub fn all_of(path: &[u8]) -> Result<Vec<Place>, Errno> {
+    pub fn all_of(path: &[u8]) -> Result<Vec<ResolvedPath>, Errno> {
         let followed = follow(path)?;
-        let mut places: Vec<Place> = followed.links.into_iter().map(|link| link.place).collect();
-        places.push(followed.place);
-        Ok(places)
+        let mut resolved_paths: Vec<ResolvedPath> =
+            followed.links.into_iter().map(|link| link.resolved).collect();
+        resolved_paths.push(followed.resolved);
+        Ok(resolved_paths)
     }
 
     pub fn is_within(&self, tree: Identity) -> bool {
@@ -101,17 +102,17 @@ impl Place {
 }
 
 /// A path after all its symlinks.
-pub struct Followed {
+pub struct FollowedPath {
     pub real: PathBuf,
-    pub place: Place,
-    pub links: Vec<Link>,
+    pub resolved: ResolvedPath,
+    pub links: Vec<FollowedLink>,
 }
 
 /// A symlink met on the way: where it stands (no link leads there), and what it says.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct FollowedLink {
     pub at: PathBuf,
-    pub place: Place,
+    pub resolved: ResolvedPath,
     pub target: CString,
 }
 
@@ -121,13 +122,13 @@ pub struct Link {
 /// belongs to somebody else, no command of this user has shut it and none gets through it, so it
 /// stands for all below. Our own one is an error: a fenced command can shut it, because Landlock
 /// does not judge chmod.
-pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
+pub fn follow(path: &[u8]) -> Result<FollowedPath, Errno> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
     let mut ahead = names(Path::new(OsStr::from_bytes(path)));
     let mut real = PathBuf::from("/");
     // Of the directories on the way, the root first.
     let mut chain = vec![Identity::from(&rustix::fs::lstat("/")?)];
-    let mut end = End::Found;
+    let mut end = WalkEnd::Found;
     let mut links = Vec::new();
     while let Some(name) = ahead.pop() {
         let here = match name.as_bytes() {
@@ -139,21 +140,21 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
             b"." => continue,
             b".." => {
                 real.pop();
-                if end == End::Found && chain.len() > 1 {
+                if end == WalkEnd::Found && chain.len() > 1 {
                     chain.pop();
                 }
                 continue;
             }
             _ => real.join(&name),
         };
-        if end != End::Found {
+        if end != WalkEnd::Found {
             real = here;
             continue;
         }
         let stat = match rustix::fs::lstat(&here) {
             Ok(stat) => stat,
             Err(errno) => {
-                end = End::after(errno, &real)?;
+                end = WalkEnd::after(errno, &real)?;
                 real = here;
                 continue;
             }
@@ -168,23 +169,23 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
         }
         let target = rustix::fs::readlink(&here, Vec::new())?;
         ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
-        let place = Place {
+        let resolved = ResolvedPath {
             object: Some(Identity::from(&stat)),
             above: chain.iter().rev().copied().collect(),
         };
-        links.push(Link { at: here, place, target });
+        links.push(FollowedLink { at: here, resolved, target });
     }
     chain.reverse();
     let object = match end {
-        End::Missing => None,
-        End::Found | End::Shut => Some(chain.remove(0)),
+        WalkEnd::Missing => None,
+        WalkEnd::Found | WalkEnd::Shut => Some(chain.remove(0)),
     };
-    Ok(Followed { real, place: Place { object, above: chain }, links })
+    Ok(FollowedPath { real, resolved: ResolvedPath { object, above: chain }, links })
 }
 
 /// How the known part of a path ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum WalkEnd {
     Found,
     /// The next name is not there.
     Missing,
@@ -192,43 +193,43 @@ enum End {
     Shut,
 }
 
-impl End {
-    fn after(errno: Errno, dir: &Path) -> Result<End, Errno> {
+impl WalkEnd {
+    fn after(errno: Errno, dir: &Path) -> Result<WalkEnd, Errno> {
         match errno {
-            Errno::NOENT => Ok(End::Missing),
-            Errno::NOTDIR => Ok(End::Shut),
+            Errno::NOENT => Ok(WalkEnd::Missing),
+            Errno::NOTDIR => Ok(WalkEnd::Shut),
             Errno::ACCESS
                 if rustix::fs::lstat(dir)?.st_uid != rustix::process::getuid().as_raw() =>
             {
-                Ok(End::Shut)
+                Ok(WalkEnd::Shut)
             }
             errno => Err(errno),
         }
     }
 }
 
-pub fn of_current_directory() -> Result<Identity, Errno> {
+pub fn current_directory_identity() -> Result<Identity, Errno> {
     rustix::fs::stat(".").map(|stat| Identity::from(&stat))
 }
 
-const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// From a directory up to the root, itself first.
-fn climb(dir: impl AsFd) -> Result<Vec<Identity>, Errno> {
+fn ancestors_of(dir: impl AsFd) -> Result<Vec<Identity>, Errno> {
     let mut chain = vec![Identity::from(&rustix::fs::fstat(&dir)?)];
-    let mut parent = rustix::fs::openat(&dir, c"..", DIR, Mode::empty())?;
+    let mut parent = rustix::fs::openat(&dir, c"..", PATH_DIR, Mode::empty())?;
     loop {
         let identity = Identity::from(&rustix::fs::fstat(&parent)?);
         if chain.last() == Some(&identity) {
             return Ok(chain);
         }
         chain.push(identity);
-        parent = rustix::fs::openat(&parent, c"..", DIR, Mode::empty())?;
+        parent = rustix::fs::openat(&parent, c"..", PATH_DIR, Mode::empty())?;
     }
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, DIR, Mode::empty())
+    rustix::fs::open(path, PATH_DIR, Mode::empty())
 }
 
 /// The path under which the kernel knows an open file.
@@ -238,12 +239,12 @@ pub fn resolved_path(file: impl AsFd) -> Result<CString, Errno> {
 }
 
 /// The place of an open file that is no directory.
-pub fn place_of_file(file: impl AsFd) -> Result<Place, Errno> {
+pub fn resolved_file(file: impl AsFd) -> Result<ResolvedPath, Errno> {
     let stat = rustix::fs::fstat(&file)?;
     let path = resolved_path(&file)?;
     let parent = Path::new(OsStr::from_bytes(path.as_bytes())).parent().ok_or(Errno::NOENT)?;
     let dir = open_dir(parent)?;
-    Ok(Place { object: Some(Identity::from(&stat)), above: climb(dir)? })
+    Ok(ResolvedPath { object: Some(Identity::from(&stat)), above: ancestors_of(dir)? })
 }
 
 /// Opens one entry of a directory for looking only, and not through a symlink.
@@ -282,11 +283,11 @@ mod tests {
             let at: Vec<&Path> =
                 followed.links.iter().map(|link| link.at.strip_prefix(&root).unwrap()).collect();
             assert_eq!(at, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
-            assert_eq!(followed.place.object, object.map(identity), "{path}");
-            assert!(followed.place.is_within(identity("")), "{path}");
+            assert_eq!(followed.resolved.object, object.map(identity), "{path}");
+            assert!(followed.resolved.is_within(identity("")), "{path}");
             for link in &followed.links {
                 assert_eq!(
-                    link.place.above[0],
+                    link.resolved.above[0],
                     identity(link.at.parent().unwrap().to_str().unwrap()),
                     "{path}"
                 );

@@ -27,9 +27,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource};
 
-use self::cgroup::{Cgroups, Version, Wanted};
-use self::process_usage::Tree;
-use self::watchdog::Watch;
+use self::cgroup::{Cgroups, Version, WantedGroups};
+use self::process_usage::ProcessTree;
+use self::watchdog::Watchdog;
 use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 use crate::kernel::proc_text;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -46,20 +46,20 @@ impl From<Version> for Means {
 
 /// A limit that stands. Its text is for people: `memory_mb 512: cgroup v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ActiveLimit {
     pub limit: Limit,
     pub value: u64,
     pub means: Means,
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for ActiveLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.limit.name(), self.value, self.means.name())
     }
 }
 
-impl From<Held> for ExceededLimit {
-    fn from(Held { limit, value, means }: Held) -> ExceededLimit {
+impl From<ActiveLimit> for ExceededLimit {
+    fn from(ActiveLimit { limit, value, means }: ActiveLimit) -> ExceededLimit {
         ExceededLimit { limit, value, means, ended: true, unwatched: false }
     }
 }
@@ -117,28 +117,28 @@ impl LimitsError {
 
 const MEBIBYTE: u64 = 1 << 20;
 /// The first process of the namespaces is ours; it counts, and is not the command's.
-const FIRST_PROCESS: u64 = 1;
+const INIT_TASKS: u64 = 1;
 /// Once numbers have come around, the kernel gives none below this to a new process
 /// (RESERVED_PIDS).
 const RESERVED_PIDS: u64 = 300;
 /// What the kernel lets pid_max be at most (PID_MAX_LIMIT).
-const HIGHEST_PID_MAX: u64 = 4 << 20;
+const MAX_PID_MAX: u64 = 4 << 20;
 /// Room for what the user starts elsewhere, where the kernel counts the tasks of all his sessions
 /// together.
-const NPROC_ROOM: u64 = 1024;
+const NPROC_MARGIN: u64 = 1024;
 /// Halfway between an ordinary process and the first to go.
 const OOM_SCORE_ADJ: &[u8] = b"500";
 
 /// The limits of one run: chosen, and made where something had to be made. Dropping them removes
 /// it.
 pub struct Limits {
-    held: Vec<Held>,
+    active: Vec<ActiveLimit>,
     rlimits: Vec<(Resource, u64)>,
     pid_max: Option<u32>,
     groups: Cgroups,
     pub(crate) full_tier: bool,
     /// The watch has seen every slot of `processes` taken.
-    pub(crate) crowded: Cell<bool>,
+    pub(crate) was_full: Cell<bool>,
 }
 
 impl Limits {
@@ -160,40 +160,40 @@ impl Limits {
         };
         let memory_bytes = bytes(Limit::Memory, requested.memory_mb)?;
         let file_bytes = bytes(Limit::FileSize, requested.file_size_mb)?;
-        let ours = if full_tier { FIRST_PROCESS } else { 0 };
+        let ours = if full_tier { INIT_TASKS } else { 0 };
         let tasks = requested.processes.map(|processes| processes.saturating_add(ours));
 
-        let wanted = Wanted { memory_bytes, tasks, cpu_time: requested.cpu_s.is_some() };
+        let wanted = WantedGroups { memory_bytes, tasks, cpu_time: requested.cpu_s.is_some() };
         let groups = if memory_bytes.is_some() || tasks.is_some() || wanted.cpu_time {
             Cgroups::make(session, &wanted)
         } else {
             Cgroups::none()
         };
         let chosen =
-            Chosen::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
+            ChosenMeans::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
         let mut rlimits = chosen.rlimits(requested, memory_bytes, file_bytes, tasks);
         if chosen.processes == Some(Means::Watchdog)
             && let Some(processes) = requested.processes
         {
             rlimits.push((
                 Resource::Nproc,
-                tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_ROOM),
+                tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_MARGIN),
             ));
         }
         let pid_max = requested.processes.filter(|_| full_tier).and_then(pid_max_for);
         Ok(Limits {
-            held: chosen.held(requested),
+            active: chosen.active(requested),
             rlimits,
             pid_max,
             groups,
             full_tier,
-            crowded: Cell::new(false),
+            was_full: Cell::new(false),
         })
     }
 
     /// The files of a cgroup belong to the user. A plan keeps every cgroup tree unwritable, but may
     /// be older than one of them.
-    pub fn check_unwritable(&self, files: &plan::Files) -> Result<(), LimitsError> {
+    pub fn check_unwritable(&self, files: &plan::FilesPlan) -> Result<(), LimitsError> {
         for point in self.groups.mount_points() {
             let Ok(tree) = Text::from_bytes(point.clone()).and_then(AbsPath::new) else { continue };
             let exposes = |grant: &plan::Grant| {
@@ -209,19 +209,19 @@ impl Limits {
     }
 
     /// What is in force, by which means.
-    pub fn held(&self) -> &[Held] {
-        &self.held
+    pub fn active(&self) -> &[ActiveLimit] {
+        &self.active
     }
 
-    pub(crate) fn holding(&self, limit: Limit) -> Option<Held> {
-        self.held.iter().copied().find(|held| held.limit == limit)
+    pub(crate) fn active_limit(&self, limit: Limit) -> Option<ActiveLimit> {
+        self.active.iter().copied().find(|active| active.limit == limit)
     }
 
     /// Somebody has to stay while the command runs.
     pub fn need_supervisor(&self) -> bool {
         [Limit::Memory, Limit::Processes, Limit::Cpu, Limit::Wall]
             .iter()
-            .any(|limit| self.holding(*limit).is_some())
+            .any(|limit| self.active_limit(*limit).is_some())
     }
 
     /// For each process of the tree, soft and hard.
@@ -261,7 +261,7 @@ impl Limits {
 
     fn admit_as(&self, pid: &[u8], oom_score_adj: &[u8]) -> Result<(), LimitsError> {
         self.groups.admit(pid).map_err(LimitsError::Admit)?;
-        if self.holding(Limit::Memory).is_some() {
+        if self.active_limit(Limit::Memory).is_some() {
             // If the machine runs out of memory all the same, it is this tree that goes.
             let path = std::ffi::CStr::from_bytes_with_nul(oom_score_adj).unwrap_or(c"");
             let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
@@ -276,10 +276,10 @@ impl Limits {
     pub fn watch<'a>(
         &'a self,
         proc: BorrowedFd<'a>,
-        tree: Tree,
+        tree: ProcessTree,
         volatile: &'a [OwnedFd],
-    ) -> Result<Watch<'a>, LimitsError> {
-        Watch::start(self, proc, tree, volatile).map_err(LimitsError::Watch)
+    ) -> Result<Watchdog<'a>, LimitsError> {
+        Watchdog::start(self, proc, tree, volatile).map_err(LimitsError::Watch)
     }
 
     /// A limit whose signal ended a process of the tree.
@@ -289,7 +289,7 @@ impl Limits {
             libc::SIGXCPU => Limit::Cpu,
             _ => return None,
         };
-        self.holding(limit).map(ExceededLimit::from)
+        self.active_limit(limit).map(ExceededLimit::from)
     }
 
     /// Everything that was met, for the journal; `ended_by` is what the watch said. Removes what
@@ -298,16 +298,16 @@ impl Limits {
         let mut met = Vec::with_capacity(2);
         met.extend(ended_by);
         let mut also = |limit, ended| {
-            if let Some(held) = self.holding(limit)
+            if let Some(active) = self.active_limit(limit)
                 && !met.iter().any(|exceeded| exceeded.limit == limit)
             {
-                met.push(ExceededLimit { ended, ..held.into() });
+                met.push(ExceededLimit { ended, ..active.into() });
             }
         };
         if self.groups.oom_kills() > 0 {
             also(Limit::Memory, true);
         }
-        if self.groups.refused_forks() > 0 || self.crowded.get() {
+        if self.groups.refused_forks() > 0 || self.was_full.get() {
             also(Limit::Processes, false);
         }
         met
@@ -316,14 +316,19 @@ impl Limits {
 
 /// The means for each limit that has a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Chosen {
+struct ChosenMeans {
     memory: Option<Means>,
     processes: Option<Means>,
     cpu: Option<Means>,
 }
 
-impl Chosen {
-    fn new(requested: &RequestedLimits, full_tier: bool, root: bool, groups: &Cgroups) -> Chosen {
+impl ChosenMeans {
+    fn new(
+        requested: &RequestedLimits,
+        full_tier: bool,
+        root: bool,
+        groups: &Cgroups,
+    ) -> ChosenMeans {
         let memory = groups.memory().map_or(Means::Watchdog, Means::from);
         let processes = match groups.tasks() {
             Some(version) => version.into(),
@@ -332,14 +337,14 @@ impl Chosen {
             None => Means::Watchdog,
         };
         let cpu = groups.clock().map_or(Means::Watchdog, Means::from);
-        Chosen {
+        ChosenMeans {
             memory: requested.memory_mb.map(|_| memory),
             processes: requested.processes.map(|_| processes),
             cpu: requested.cpu_s.map(|_| cpu),
         }
     }
 
-    fn held(&self, requested: &RequestedLimits) -> Vec<Held> {
+    fn active(&self, requested: &RequestedLimits) -> Vec<ActiveLimit> {
         let all = [
             (Limit::Memory, requested.memory_mb, self.memory),
             (Limit::Processes, requested.processes, self.processes),
@@ -349,7 +354,9 @@ impl Chosen {
             (Limit::Wall, requested.wall_s, Some(Means::Watchdog)),
         ];
         all.into_iter()
-            .filter_map(|(limit, value, means)| Some(Held { limit, value: value?, means: means? }))
+            .filter_map(|(limit, value, means)| {
+                Some(ActiveLimit { limit, value: value?, means: means? })
+            })
             .collect()
     }
 
@@ -393,15 +400,15 @@ impl RequestedLimits {
 
 /// So high that `processes` of them still have a number when the low ones were used up.
 fn pid_max_for(processes: u64) -> Option<u32> {
-    let wanted = processes.checked_add(RESERVED_PIDS + FIRST_PROCESS + 1)?;
-    u32::try_from(wanted).ok().filter(|wanted| u64::from(*wanted) < HIGHEST_PID_MAX)
+    let wanted = processes.checked_add(RESERVED_PIDS + INIT_TASKS + 1)?;
+    u32::try_from(wanted).ok().filter(|wanted| u64::from(*wanted) < MAX_PID_MAX)
 }
 
 /// The user's are not told; all of them together are more.
 fn tasks_on_this_machine() -> u64 {
     let text = std::fs::read("/proc/loadavg").unwrap_or_default();
     // Unknown: then the number alone is no backstop, and must not be in the way.
-    proc_text::tasks(&text).map_or(HIGHEST_PID_MAX, |(_, all)| all)
+    proc_text::tasks(&text).map_or(MAX_PID_MAX, |(_, all)| all)
 }
 
 /// Where in the buffer the digits begin.

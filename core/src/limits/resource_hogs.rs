@@ -19,8 +19,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::process_usage::Tree;
-use super::{ExceededLimit, Held, Limit, Limits, Means, RequestedLimits};
+use super::process_usage::ProcessTree;
+use super::{ActiveLimit, ExceededLimit, Limit, Limits, Means, RequestedLimits};
 
 use memory::{MANY_SMALL, SHARED_HOG};
 
@@ -34,17 +34,17 @@ const NONE: RequestedLimits = RequestedLimits {
     wall_s: None,
 };
 /// No test may hang: what the scene itself does not end is ended by this.
-const DEADLINE_S: u64 = 120;
+const TIMEOUT_S: u64 = 120;
 /// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it,
 /// and a limit of the user's tasks.
-const SAFE_TASKS: u64 = 300;
+const MAX_SAFE_TASKS: u64 = 300;
 
 /// What the supervisor's part found out.
 #[derive(Debug, Serialize, Deserialize)]
 struct HogResult {
     /// The command's own, or 128 and the signal.
     code: i32,
-    held: Vec<String>,
+    active: Vec<String>,
     timed_out: bool,
     /// `limit by means`, those that ended the run first; `(ended)` behind them.
     met: Vec<String>,
@@ -52,18 +52,18 @@ struct HogResult {
     elapsed_ms: u64,
     /// From the verdict until nobody was left.
     kill_ms: u64,
-    looks: u32,
-    look_us: u64,
-    most_tasks: u64,
+    checks: u32,
+    check_us: u64,
+    max_tasks: u64,
     output: String,
     /// How far a hog says it came, in a file that survives it.
-    reach: u64,
+    reached: u64,
 }
 
-struct Place(PathBuf);
+struct HogDir(PathBuf);
 
-impl Place {
-    fn new() -> Place {
+impl HogDir {
+    fn new() -> HogDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name =
             format!("paddock-hog-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -72,11 +72,11 @@ impl Place {
         if is_root() {
             chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
-        Place(path)
+        HogDir(path)
     }
 }
 
-impl Drop for Place {
+impl Drop for HogDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -91,8 +91,8 @@ fn binary() -> &'static Path {
     static REACHABLE: OnceLock<PathBuf> = OnceLock::new();
     REACHABLE.get_or_init(|| {
         let built = std::env::current_exe().unwrap();
-        let reach = format!("{} test -x \"$0\"", as_user());
-        if Command::new("sh").args(["-c", &reach]).arg(&built).status().unwrap().success() {
+        let reached = format!("{} test -x \"$0\"", as_user());
+        if Command::new("sh").args(["-c", &reached]).arg(&built).status().unwrap().success() {
             return built;
         }
         let copy = std::env::temp_dir().join(format!("paddock-hogs-{}", std::process::id()));
@@ -108,22 +108,22 @@ fn as_user() -> &'static str {
 }
 
 /// Groups of the ordinary user in some trees, as an administrator would make them.
-struct Delegated(Vec<PathBuf>);
+struct DelegatedGroups(Vec<PathBuf>);
 
-impl Delegated {
-    fn none() -> Delegated {
-        Delegated(Vec::new())
+impl DelegatedGroups {
+    fn none() -> DelegatedGroups {
+        DelegatedGroups(Vec::new())
     }
 
     /// None where the machine has no such tree, or nobody may delegate.
-    fn make(trees: &[&str]) -> Option<Delegated> {
+    fn make(trees: &[&str]) -> Option<DelegatedGroups> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock_hogs_{}_{}",
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
-        let mut made = Delegated::none();
+        let mut made = DelegatedGroups::none();
         for tree in trees {
             let group = Path::new("/sys/fs/cgroup").join(tree).join(&name);
             if !is_root() || fs::create_dir(&group).is_err() {
@@ -137,7 +137,7 @@ impl Delegated {
                 }
             }
             if *tree == "pids" {
-                fs::write(group.join("pids.max"), SAFE_TASKS.to_string()).unwrap();
+                fs::write(group.join("pids.max"), MAX_SAFE_TASKS.to_string()).unwrap();
             }
             made.0.push(group);
         }
@@ -152,7 +152,7 @@ impl Delegated {
     }
 }
 
-impl Drop for Delegated {
+impl Drop for DelegatedGroups {
     fn drop(&mut self) {
         self.0.iter().for_each(|group| empty_and_remove(group));
     }
@@ -161,7 +161,7 @@ impl Drop for Delegated {
 /// Also when a test has failed and left something in it.
 fn empty_and_remove(group: &Path) {
     let _ = fs::write(group.join("pids.max"), "0");
-    let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
+    let deadline = Instant::now() + Duration::from_secs(TIMEOUT_S);
     while fs::remove_dir(group).is_err() && Instant::now() < deadline {
         let below = fs::read_dir(group).into_iter().flatten().flatten().map(|entry| entry.path());
         below.filter(|path| path.is_dir()).for_each(|path| empty_and_remove(&path));
@@ -175,10 +175,10 @@ fn empty_and_remove(group: &Path) {
 }
 
 /// A group of root's around everything that a scene starts.
-struct Safety(Option<PathBuf>);
+struct SafetyGroup(Option<PathBuf>);
 
-impl Safety {
-    fn new() -> Safety {
+impl SafetyGroup {
+    fn new() -> SafetyGroup {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock_safety_{}_{}",
@@ -190,28 +190,33 @@ impl Safety {
         if made {
             // Another test may have taken the umask away for the moment.
             fs::set_permissions(&group, fs::Permissions::from_mode(0o755)).unwrap();
-            fs::write(group.join("pids.max"), SAFE_TASKS.to_string()).unwrap();
+            fs::write(group.join("pids.max"), MAX_SAFE_TASKS.to_string()).unwrap();
         }
-        Safety(made.then_some(group))
+        SafetyGroup(made.then_some(group))
     }
 }
 
-impl Drop for Safety {
+impl Drop for SafetyGroup {
     fn drop(&mut self) {
         self.0.iter().for_each(|group| empty_and_remove(group));
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tier {
+enum HogTier {
     Landlock,
     Full,
 }
 
-fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]) -> HogResult {
-    let place = Place::new();
+fn run(
+    tier: HogTier,
+    delegated: &DelegatedGroups,
+    limits: RequestedLimits,
+    argv: &[&str],
+) -> HogResult {
+    let dir = HogDir::new();
     let scene = json!({
-        "full": tier == Tier::Full,
+        "full": tier == HogTier::Full,
         "limits": {
             "memory_mb": limits.memory_mb, "processes": limits.processes, "cpu_s": limits.cpu_s,
             "open_files": limits.open_files, "file_size_mb": limits.file_size_mb, "wall_s": limits.wall_s,
@@ -221,9 +226,9 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
     // Joins the groups while still root, then becomes the ordinary user.
     // A group for processes that is delegated has the safety above it.
     let safety = if delegated.0.iter().any(|group| group.starts_with("/sys/fs/cgroup/pids")) {
-        Safety(None)
+        SafetyGroup(None)
     } else {
-        Safety::new()
+        SafetyGroup::new()
     };
     let joins: String = delegated
         .0
@@ -231,7 +236,7 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
         .chain(&safety.0)
         .map(|group| format!("echo $$ > {}/cgroup.procs || exit 9; ", group.display()))
         .collect();
-    let script = format!("{joins}exec prlimit --nproc={} {} \"$@\"", 2 * SAFE_TASKS, as_user());
+    let script = format!("{joins}exec prlimit --nproc={} {} \"$@\"", 2 * MAX_SAFE_TASKS, as_user());
     let output = Command::new("sh")
         .args(["-c", &script, "sh"])
         .arg(binary())
@@ -243,16 +248,16 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
             "--test-threads=1",
         ])
         .env("PADDOCK_SCENE", scene.to_string())
-        .current_dir(&place.0)
+        .current_dir(&dir.0)
         .output()
         .unwrap();
-    let result = fs::read(place.0.join("result"));
+    let result = fs::read(dir.0.join("result"));
     let result = result.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let outcome: HogResult = serde_json::from_slice(&result).unwrap();
+    let result: HogResult = serde_json::from_slice(&result).unwrap();
     assert_eq!(delegated.left(), Vec::<PathBuf>::new(), "groups were left behind");
-    assert!(!outcome.timed_out, "{outcome:?}");
-    println!("{} {outcome:?}", argv.join(" ").lines().nth(1).unwrap_or_default());
-    outcome
+    assert!(!result.timed_out, "{result:?}");
+    println!("{} {result:?}", argv.join(" ").lines().nth(1).unwrap_or_default());
+    result
 }
 
 #[test]
@@ -268,10 +273,10 @@ fn supervisor() {
 
     let limits =
         Limits::prepare(&requested, full, &format!("{:016x}", own.as_raw_nonzero())).unwrap();
-    let held = limits.held().iter().map(Held::to_string).collect();
+    let active = limits.active().iter().map(ActiveLimit::to_string).collect();
     // Who only watches is not slowed down by a second watcher.
     let held_by_kernel =
-        limits.holding(Limit::Processes).is_some_and(|held| held.means != Means::Watchdog);
+        limits.active_limit(Limit::Processes).is_some_and(|active| active.means != Means::Watchdog);
     let (mut child, first, _stderr) = start(full, &argv);
     limits.admit(first).unwrap();
     for (resource, value) in limits.rlimits() {
@@ -282,24 +287,24 @@ fn supervisor() {
         rustix::process::prlimit(Some(first), *resource, limit).unwrap();
     }
     // Should everything here fail, these do not.
-    let backstop = Rlimit { current: Some(DEADLINE_S), maximum: Some(DEADLINE_S) };
+    let backstop = Rlimit { current: Some(TIMEOUT_S), maximum: Some(TIMEOUT_S) };
     if requested.cpu_s.is_none() {
         rustix::process::prlimit(Some(first), Resource::Cpu, backstop).unwrap();
     }
     let (proc, tree) = if full {
-        (open_proc(&format!("/proc/{}/root/proc", first.as_raw_nonzero())), Tree::Namespace)
+        (open_proc(&format!("/proc/{}/root/proc", first.as_raw_nonzero())), ProcessTree::Namespace)
     } else {
-        (open_proc("/proc"), Tree::DescendantsOf(own))
+        (open_proc("/proc"), ProcessTree::DescendantsOf(own))
     };
     let mut watch = limits.watch(proc.as_fd(), tree, &[]).unwrap();
-    let mut census =
+    let mut usage =
         crate::limits::process_usage::ProcessUsage::new(proc.as_fd(), tree, &[]).unwrap();
     let main = Pid::from_raw(child.id() as i32).unwrap();
     let started = Instant::now();
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
 
     let mut timed_out = false;
-    let (mut looks, mut look_time, mut most_tasks) = (0, Duration::ZERO, 0);
+    let (mut checks, mut check_time, mut max_tasks) = (0, Duration::ZERO, 0);
     let (end, exceeded) = loop {
         if let Some((pid, status)) = rustix::process::wait(WaitOptions::NOHANG).unwrap() {
             if pid == main {
@@ -310,18 +315,18 @@ fn supervisor() {
         if watch.next_check().is_some_and(|next| Instant::now() >= next) {
             let before = Instant::now();
             let exceeded = watch.check();
-            looks += 1;
-            look_time += before.elapsed();
+            checks += 1;
+            check_time += before.elapsed();
             if exceeded.is_some() {
                 break (None, exceeded);
             }
         }
         if held_by_kernel {
             let columns =
-                crate::limits::process_usage::Columns { stat: true, ..Default::default() };
-            most_tasks = most_tasks.max(census.count(columns).unwrap().tasks);
+                crate::limits::process_usage::UsageFields { stat: true, ..Default::default() };
+            max_tasks = max_tasks.max(usage.count(columns).unwrap().tasks);
         }
-        if started.elapsed() > Duration::from_secs(DEADLINE_S) {
+        if started.elapsed() > Duration::from_secs(TIMEOUT_S) {
             timed_out = true;
             break (None, None);
         }
@@ -332,29 +337,29 @@ fn supervisor() {
     };
     let elapsed_ms = started.elapsed().as_millis() as u64;
     let verdict_at = Instant::now();
-    let end = bury(&mut watch, main, end, full.then_some(first));
+    let end = end_all(&mut watch, main, end, full.then_some(first));
     let kill_ms = verdict_at.elapsed().as_millis() as u64;
     let met = limits.finish(exceeded).iter().map(text_of).collect();
     let code = end.exit_status().or(end.terminating_signal().map(|signal| 128 + signal)).unwrap();
     // Whatever the command made of its last moments: the run was ended.
     let code = if exceeded.is_some() { 137 } else { code };
-    let outcome = HogResult {
+    let result = HogResult {
         code,
-        held,
+        active,
         timed_out,
         met,
         elapsed_ms,
         kill_ms,
-        looks,
-        look_us: look_time.as_micros() as u64 / u64::from(looks.max(1)),
-        most_tasks,
+        checks,
+        check_us: check_time.as_micros() as u64 / u64::from(checks.max(1)),
+        max_tasks,
         output: fs::read_to_string("output").unwrap(),
-        reach: fs::read_to_string("reach")
+        reached: fs::read_to_string("reach")
             .ok()
             .and_then(|text| text.trim().parse().ok())
             .unwrap_or(0),
     };
-    fs::write("result", serde_json::to_vec(&outcome).unwrap()).unwrap();
+    fs::write("result", serde_json::to_vec(&result).unwrap()).unwrap();
 }
 
 fn text_of(exceeded: &ExceededLimit) -> String {
@@ -408,14 +413,14 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
 }
 
 /// Ends all that is left, and returns how the command ended.
-fn bury(
-    watch: &mut crate::limits::watchdog::Watch<'_>,
+fn end_all(
+    watch: &mut crate::limits::watchdog::Watchdog<'_>,
     main: Pid,
     end: Option<WaitStatus>,
     init: Option<Pid>,
 ) -> WaitStatus {
     let mut end = end;
-    let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
+    let deadline = Instant::now() + Duration::from_secs(TIMEOUT_S);
     if let (Some(init), None) = (init, end) {
         rustix::process::kill_process(init, Signal::KILL).unwrap();
     }
@@ -445,16 +450,16 @@ fn megabytes(memory_mb: u64) -> RequestedLimits {
     RequestedLimits { memory_mb: Some(memory_mb), ..NONE }
 }
 
-fn assert_ended(outcome: &HogResult, met: &str) {
-    assert!(outcome.output.starts_with("started\n"), "{outcome:?}");
-    assert!(!outcome.output.contains("full"), "{outcome:?}");
-    assert_eq!(outcome.code, 137, "{outcome:?}");
-    assert_eq!(outcome.met, [format!("{met} (ended)")], "{outcome:?}");
+fn assert_ended(result: &HogResult, met: &str) {
+    assert!(result.output.starts_with("started\n"), "{result:?}");
+    assert!(!result.output.contains("full"), "{result:?}");
+    assert_eq!(result.code, 137, "{result:?}");
+    assert_eq!(result.met, [format!("{met} (ended)")], "{result:?}");
 }
 
-fn assert_unharmed(outcome: &HogResult) {
-    assert_eq!((outcome.code, outcome.output.as_str()), (0, "started\nfull\n"), "{outcome:?}");
-    assert!(outcome.met.is_empty(), "{outcome:?}");
+fn assert_unharmed(result: &HogResult) {
+    assert_eq!((result.code, result.output.as_str()), (0, "started\nfull\n"), "{result:?}");
+    assert!(result.met.is_empty(), "{result:?}");
 }
 
 /// Doubles itself until it can not. A line comes before, and one after if it ever ends.
@@ -475,17 +480,17 @@ fn tasks(processes: u64) -> RequestedLimits {
 }
 
 /// It goes on until the wall clock ends it, and is never more than it may be.
-fn assert_bomb_is_held(tier: Tier, delegated: &Delegated, means: &str) {
+fn assert_bomb_is_held(tier: HogTier, delegated: &DelegatedGroups, means: &str) {
     let limits = RequestedLimits { wall_s: Some(1), ..tasks(40) };
-    let outcome = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
-    assert_eq!(outcome.held[0], format!("processes 40: {means}"));
+    let result = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
+    assert_eq!(result.active[0], format!("processes 40: {means}"));
     // The first process of a namespace is ours.
-    assert!((30..=41).contains(&outcome.most_tasks), "{outcome:?}");
+    assert!((30..=41).contains(&result.max_tasks), "{result:?}");
     let expected = [
         "wall_s 1 exceeded by watchdog (ended)".to_owned(),
         format!("processes 40 exceeded by {means}"),
     ];
-    assert_eq!(outcome.met, expected, "{outcome:?}");
+    assert_eq!(result.met, expected, "{result:?}");
     let gives_up = run(tier, delegated, limits, &["sh", "-c", BOMB]);
     assert!(
         gives_up.output.starts_with("started\n") && gives_up.output.contains("Cannot fork"),
@@ -495,20 +500,26 @@ fn assert_bomb_is_held(tier: Tier, delegated: &Delegated, means: &str) {
 
 #[test]
 fn a_bomb_is_ended_by_the_watchdog() {
-    let outcome = run(Tier::Landlock, &Delegated::none(), tasks(40), &["sh", "-c", BOMB]);
-    assert_eq!(outcome.held, ["processes 40: watchdog"]);
-    assert_ended(&outcome, "processes 40 exceeded by watchdog");
-    let outcome = run(Tier::Landlock, &Delegated::none(), tasks(40), &python(STUBBORN_BOMB, ""));
-    assert_ended(&outcome, "processes 40 exceeded by watchdog");
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), NONE, &["sh", "-c", CROWD]));
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), tasks(80), &["sh", "-c", CROWD]));
+    let result = run(HogTier::Landlock, &DelegatedGroups::none(), tasks(40), &["sh", "-c", BOMB]);
+    assert_eq!(result.active, ["processes 40: watchdog"]);
+    assert_ended(&result, "processes 40 exceeded by watchdog");
+    let result =
+        run(HogTier::Landlock, &DelegatedGroups::none(), tasks(40), &python(STUBBORN_BOMB, ""));
+    assert_ended(&result, "processes 40 exceeded by watchdog");
+    assert_unharmed(&run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &["sh", "-c", CROWD]));
+    assert_unharmed(&run(
+        HogTier::Landlock,
+        &DelegatedGroups::none(),
+        tasks(80),
+        &["sh", "-c", CROWD],
+    ));
 }
 
 #[test]
 fn a_bomb_does_not_grow_in_a_user_namespace() {
-    assert_bomb_is_held(Tier::Full, &Delegated::none(), "user namespace");
-    assert_unharmed(&run(Tier::Full, &Delegated::none(), NONE, &["sh", "-c", CROWD]));
-    assert_unharmed(&run(Tier::Full, &Delegated::none(), tasks(80), &["sh", "-c", CROWD]));
+    assert_bomb_is_held(HogTier::Full, &DelegatedGroups::none(), "user namespace");
+    assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), NONE, &["sh", "-c", CROWD]));
+    assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), tasks(80), &["sh", "-c", CROWD]));
 }
 
 /// Three at once, each in short-lived children that are waited for; `$0` says how long.
@@ -536,14 +547,20 @@ fn seconds(cpu_s: u64) -> RequestedLimits {
 
 #[test]
 fn processor_time_of_the_whole_tree_is_limited() {
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &Delegated::none(), seconds(1), &["sh", "-c", BURNERS, "10000000"]);
-        assert_eq!(outcome.held, ["cpu_s 1: watchdog"]);
-        assert_ended(&outcome, "cpu_s 1 exceeded by watchdog");
-        assert_unharmed(&run(tier, &Delegated::none(), NONE, &["sh", "-c", BURNERS, "30000"]));
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result =
+            run(tier, &DelegatedGroups::none(), seconds(1), &["sh", "-c", BURNERS, "10000000"]);
+        assert_eq!(result.active, ["cpu_s 1: watchdog"]);
+        assert_ended(&result, "cpu_s 1 exceeded by watchdog");
         assert_unharmed(&run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
+            NONE,
+            &["sh", "-c", BURNERS, "30000"],
+        ));
+        assert_unharmed(&run(
+            tier,
+            &DelegatedGroups::none(),
             seconds(20),
             &["sh", "-c", BURNERS, "30000"],
         ));
@@ -552,26 +569,27 @@ fn processor_time_of_the_whole_tree_is_limited() {
 
 #[test]
 fn time_of_children_that_nobody_waits_for_counts_as_well() {
-    let outcome = run(Tier::Landlock, &Delegated::none(), seconds(2), &python(FORGOTTEN, ""));
-    assert_ended(&outcome, "cpu_s 2 exceeded by watchdog");
+    let result =
+        run(HogTier::Landlock, &DelegatedGroups::none(), seconds(2), &python(FORGOTTEN, ""));
+    assert_ended(&result, "cpu_s 2 exceeded by watchdog");
 }
 
 #[test]
 fn the_wall_clock_ends_a_run() {
     let limits = RequestedLimits { wall_s: Some(1), ..NONE };
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result = run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
             limits,
             &["sh", "-c", "echo started; sleep 2; echo full"],
         );
-        assert_ended(&outcome, "wall_s 1 exceeded by watchdog");
-        assert!((950..1900).contains(&outcome.elapsed_ms), "{outcome:?}");
-        assert_eq!(outcome.looks, 1, "a clock needs no looking in between");
+        assert_ended(&result, "wall_s 1 exceeded by watchdog");
+        assert!((950..1900).contains(&result.elapsed_ms), "{result:?}");
+        assert_eq!(result.checks, 1, "a clock needs no looking in between");
         assert_unharmed(&run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
             NONE,
             &["sh", "-c", "echo started; sleep 2; echo full"],
         ));
@@ -583,10 +601,10 @@ fn open_files_are_limited() {
     let script =
         "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')";
     let limits = RequestedLimits { open_files: Some(64), ..NONE };
-    let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
-    assert!(outcome.code == 1 && outcome.output.contains("Too many open files"), "{outcome:?}");
-    assert_eq!(outcome.held, ["open_files 64: rlimit"]);
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), NONE, &python(script, "")));
+    let result = run(HogTier::Landlock, &DelegatedGroups::none(), limits, &python(script, ""));
+    assert!(result.code == 1 && result.output.contains("Too many open files"), "{result:?}");
+    assert_eq!(result.active, ["open_files 64: rlimit"]);
+    assert_unharmed(&run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &python(script, "")));
 }
 
 #[test]
@@ -603,16 +621,16 @@ import os
 open('reach', 'w').write(str(os.stat('big').st_size))
 print('full')";
     let limits = RequestedLimits { file_size_mb: Some(1), ..NONE };
-    let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
+    let result = run(HogTier::Landlock, &DelegatedGroups::none(), limits, &python(script, ""));
     assert_eq!(
-        (outcome.output.as_str(), outcome.reach),
+        (result.output.as_str(), result.reached),
         ("started\nFile too large\nfull\n", 1 << 20)
     );
-    let control = run(Tier::Landlock, &Delegated::none(), NONE, &python(script, ""));
-    assert_eq!((control.output.as_str(), control.reach), ("started\nfull\n", 3 << 20));
+    let control = run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &python(script, ""));
+    assert_eq!((control.output.as_str(), control.reached), ("started\nfull\n", 3 << 20));
     let killed = run(
-        Tier::Landlock,
-        &Delegated::none(),
+        HogTier::Landlock,
+        &DelegatedGroups::none(),
         limits,
         &["sh", "-c", "exec head -c 3000000 /dev/zero > big"],
     );
@@ -621,14 +639,14 @@ print('full')";
 
 #[test]
 fn a_group_of_version_1_holds_memory() {
-    let Some(delegated) = Delegated::make(&["memory"]) else { return };
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &delegated, megabytes(64), &python(SHARED_HOG, "1500"));
-        assert_eq!(outcome.held, ["memory_mb 64: cgroup v1"]);
-        assert_ended(&outcome, "memory_mb 64 exceeded by cgroup v1");
-        assert!(outcome.reach <= 64, "it got {} MB", outcome.reach);
-        let outcome = run(tier, &delegated, megabytes(64), &python(MANY_SMALL, "60"));
-        assert_ended(&outcome, "memory_mb 64 exceeded by cgroup v1");
+    let Some(delegated) = DelegatedGroups::make(&["memory"]) else { return };
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result = run(tier, &delegated, megabytes(64), &python(SHARED_HOG, "1500"));
+        assert_eq!(result.active, ["memory_mb 64: cgroup v1"]);
+        assert_ended(&result, "memory_mb 64 exceeded by cgroup v1");
+        assert!(result.reached <= 64, "it got {} MB", result.reached);
+        let result = run(tier, &delegated, megabytes(64), &python(MANY_SMALL, "60"));
+        assert_ended(&result, "memory_mb 64 exceeded by cgroup v1");
         assert_unharmed(&run(tier, &delegated, megabytes(600), &python(SHARED_HOG, "300")));
         assert_unharmed(&run(tier, &delegated, NONE, &python(SHARED_HOG, "300")));
     }
@@ -636,8 +654,8 @@ fn a_group_of_version_1_holds_memory() {
 
 #[test]
 fn a_group_of_version_1_holds_processes() {
-    let Some(delegated) = Delegated::make(&["pids"]) else { return };
-    for tier in [Tier::Landlock, Tier::Full] {
+    let Some(delegated) = DelegatedGroups::make(&["pids"]) else { return };
+    for tier in [HogTier::Landlock, HogTier::Full] {
         assert_bomb_is_held(tier, &delegated, "cgroup v1");
         assert_unharmed(&run(tier, &delegated, tasks(80), &["sh", "-c", CROWD]));
     }
@@ -646,15 +664,19 @@ fn a_group_of_version_1_holds_processes() {
 #[test]
 fn the_clock_of_a_group_misses_nobody() {
     for (tree, version) in [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")] {
-        let Some(delegated) = Delegated::make(&[tree]) else { continue };
+        let Some(delegated) = DelegatedGroups::make(&[tree]) else { continue };
         for (program, script) in [("sh", BURNERS), ("/usr/bin/python3", FORGOTTEN)] {
-            let outcome =
-                run(Tier::Landlock, &delegated, seconds(1), &[program, "-c", script, "10000000"]);
-            assert_eq!(outcome.held, [format!("cpu_s 1: {version}")]);
-            assert_ended(&outcome, &format!("cpu_s 1 exceeded by {version}"));
+            let result = run(
+                HogTier::Landlock,
+                &delegated,
+                seconds(1),
+                &[program, "-c", script, "10000000"],
+            );
+            assert_eq!(result.active, [format!("cpu_s 1: {version}")]);
+            assert_ended(&result, &format!("cpu_s 1 exceeded by {version}"));
         }
         assert_unharmed(&run(
-            Tier::Landlock,
+            HogTier::Landlock,
             &delegated,
             seconds(20),
             &["sh", "-c", BURNERS, "30000"],
@@ -664,12 +686,12 @@ fn the_clock_of_a_group_misses_nobody() {
 
 #[test]
 fn a_session_sweeps_what_a_killed_one_left() {
-    let Some(delegated) = Delegated::make(&["pids"]) else { return };
+    let Some(delegated) = DelegatedGroups::make(&["pids"]) else { return };
     let forgotten = delegated.0[0].join("paddock-0123456789abcdef");
     fs::create_dir(&forgotten).unwrap();
     chown(&forgotten, Some(NOBODY), Some(NOBODY)).unwrap();
     assert_eq!(
-        run(Tier::Landlock, &delegated, tasks(80), &["true"]).held,
+        run(HogTier::Landlock, &delegated, tasks(80), &["true"]).active,
         ["processes 80: cgroup v1"]
     );
     assert!(!forgotten.exists());

@@ -9,8 +9,8 @@ const ALL: RequestedLimits = RequestedLimits {
     wall_s: Some(60),
 };
 
-fn chosen(full_tier: bool, root: bool) -> Chosen {
-    Chosen::new(&ALL, full_tier, root, &Cgroups::none())
+fn chosen(full_tier: bool, root: bool) -> ChosenMeans {
+    ChosenMeans::new(&ALL, full_tier, root, &Cgroups::none())
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn every_key_has_to_be_there_and_no_other() {
 #[test]
 fn nothing_asked_is_nothing_done() {
     let limits = Limits::prepare(&RequestedLimits::default(), true, "unit").unwrap();
-    assert!(limits.held().is_empty() && limits.rlimits().is_empty() && !limits.need_supervisor());
+    assert!(limits.active().is_empty() && limits.rlimits().is_empty() && !limits.need_supervisor());
     assert_eq!(limits.pid_max(), None);
     assert!(limits.finish(None).is_empty());
 }
@@ -75,14 +75,14 @@ fn without_cgroups_the_tier_decides() {
 
 #[test]
 fn a_cgroup_needs_no_backstop_for_memory_and_processes() {
-    let held = Chosen {
+    let active = ChosenMeans {
         memory: Some(Means::CgroupV2),
         processes: Some(Means::CgroupV1),
         cpu: Some(Means::CgroupV2),
     };
-    let rlimits = held.rlimits(&ALL, Some(512 << 20), None, Some(65));
+    let rlimits = active.rlimits(&ALL, Some(512 << 20), None, Some(65));
     assert_eq!(rlimits, [(Resource::Cpu, 11), (Resource::Nofile, 100)]);
-    let texts: Vec<String> = held.held(&ALL).iter().map(Held::to_string).collect();
+    let texts: Vec<String> = active.active(&ALL).iter().map(ActiveLimit::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -139,16 +139,16 @@ fn what_was_met_is_told_once() {
     let only_wall =
         RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
     // Nobody may make a group for this test, and nobody needs one.
-    let chosen = Chosen::new(&only_wall, true, false, &Cgroups::none());
+    let chosen = ChosenMeans::new(&only_wall, true, false, &Cgroups::none());
     let limits = Limits {
-        held: chosen.held(&only_wall),
+        active: chosen.active(&only_wall),
         rlimits: Vec::new(),
         pid_max: None,
         groups: Cgroups::none(),
         full_tier: true,
-        crowded: Cell::new(true),
+        was_full: Cell::new(true),
     };
-    let wall: ExceededLimit = limits.holding(Limit::Wall).unwrap().into();
+    let wall: ExceededLimit = limits.active_limit(Limit::Wall).unwrap().into();
     let met = limits.finish(Some(wall));
     assert_eq!(met.len(), 2);
     assert_eq!((met[0].to_string().as_str(), met[0].ended), ("wall_s 1 exceeded", true));

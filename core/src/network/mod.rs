@@ -11,8 +11,8 @@
 //!
 //! A socket belongs to the namespace it was made in, whoever has it: init makes them ([`inside`])
 //! and hands them out, and nothing in there has one of its own. The supervisor keeps them until
-//! somebody calls, and gives them to a relay then ([`outlet`]), which is a program of its own
-//! ([`attend`]): it reads what strangers send, and has nothing but these sockets, the plan and a
+//! somebody calls, and gives them to a relay then ([`relay_in_namespace`]), which is a program of its own
+//! ([`run_relay`]): it reads what strangers send, and has nothing but these sockets, the plan and a
 //! line to the supervisor.
 //!
 //! What a relay does with them:
@@ -48,20 +48,20 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Resource, Rlimit};
 
 pub use self::error::NetworkError;
-use self::relay::Sockets;
-use self::supervisor::proxy_password::Token;
-pub use self::supervisor::published_ports::{PublishError, Within};
+use self::relay::RelaySockets;
+use self::supervisor::proxy_password::ProxyToken;
+pub use self::supervisor::published_ports::{CommandNetwork, PublishError};
 use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
-use crate::plan::{Mode as NetworkMode, Network, Plan, Tier};
+use crate::plan::{Network, NetworkMode, Plan, Tier};
 
 /// What the host knows of names.
-const RESOLVER: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
 /// What a relay is given.
-pub struct Given {
+pub struct RelayArguments {
     /// The way inside, where there are ports to publish.
-    pub within: Option<Within>,
+    pub command_network: Option<CommandNetwork>,
     /// To whom it hands over.
     pub handover: Option<OwnedFd>,
     pub sockets: Vec<OwnedFd>,
@@ -69,40 +69,51 @@ pub struct Given {
 
 /// The command `relay`: the life of a relay. Its sockets are those of [`namespace::enter`], then
 /// those of published ports.
-pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, NetworkError> {
-    let Given { within, handover, sockets: fds } = given;
+pub fn run_relay(
+    plan: &Plan,
+    socket: OwnedFd,
+    arguments: RelayArguments,
+) -> Result<i32, NetworkError> {
+    let RelayArguments { command_network, handover, sockets: fds } = arguments;
     let Some(network) = &plan.network else {
         return Err(NetworkError::Usage("the plan has no network"));
     };
     let filtered = network.mode == NetworkMode::Filtered;
-    let token =
-        if filtered { Some(Token::receive(&told).map_err(NetworkError::Relay)?) } else { None };
+    let token = if filtered {
+        Some(ProxyToken::receive(&socket).map_err(NetworkError::Relay)?)
+    } else {
+        None
+    };
     // In the landlock tier clients come one by one, by the line.
-    let made_inside = filtered && plan.tier == Tier::Full;
-    let mut sockets = sorted(fds, network, made_inside).map_err(NetworkError::Relay)?;
-    if made_inside && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
+    let made_in_namespace = filtered && plan.tier == Tier::Full;
+    let mut sockets = sort_sockets(fds, network, made_in_namespace).map_err(NetworkError::Relay)?;
+    if made_in_namespace && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
         return Err(NetworkError::Usage("sockets are missing"));
     }
     confine().map_err(NetworkError::Relay)?;
-    sockets.within = within;
+    sockets.command_network = command_network;
     sockets.handover = handover;
-    Ok(relay::run(network, sockets, token, told))
+    Ok(relay::run(network, sockets, token, socket))
 }
 
 /// By what they are, and where. The last of those that were made inside is the one to ask for
 /// sockets with.
-fn sorted(fds: Vec<OwnedFd>, network: &Network, made_inside: bool) -> Result<Sockets, Errno> {
-    let mut sockets = Sockets::default();
-    let mut are_inside = made_inside;
+fn sort_sockets(
+    fds: Vec<OwnedFd>,
+    network: &Network,
+    made_in_namespace: bool,
+) -> Result<RelaySockets, Errno> {
+    let mut sockets = RelaySockets::default();
+    let mut in_namespace = made_in_namespace;
     for fd in fds {
         if sockopt::socket_domain(&fd)? == AddressFamily::NETLINK {
             sockets.diagnosis = Some(fd);
-            are_inside = false;
+            in_namespace = false;
             continue;
         }
         let port = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?.port();
         match sockopt::socket_type(&fd)? {
-            _ if !are_inside => {
+            _ if !in_namespace => {
                 let shown = network.published.iter().find(|one| one.host == port);
                 sockets.published.push((*shown.ok_or(Errno::PROTO)?, fd));
             }
@@ -127,9 +138,9 @@ fn confine() -> Result<(), Errno> {
         Err(Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    let (handled, scoped) = rights::known_to(abi);
+    let (handled, scoped) = rights::supported_by(abi);
     let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, scoped.bits())?;
-    for path in readable() {
+    for path in readable_dirs() {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => opened,
@@ -137,7 +148,7 @@ fn confine() -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         };
         let reading: Rights = AccessFs::ReadFile | AccessFs::ReadDir;
-        let reading = if path.is_dir() { reading } else { rights::on_a_file(reading) };
+        let reading = if path.is_dir() { reading } else { rights::for_file(reading) };
         sys::landlock_add_rule(ruleset.as_fd(), reading.bits(), opened.as_fd())?;
     }
     sys::landlock_restrict_self(ruleset.as_fd())
@@ -145,16 +156,16 @@ fn confine() -> Result<(), Errno> {
 
 /// Whole directories: such a file is replaced when the host's network changes, and a rule is about
 /// what it was.
-fn readable() -> Vec<PathBuf> {
-    let mut places = vec![PathBuf::from("/etc")];
-    for path in RESOLVER {
+fn readable_dirs() -> Vec<PathBuf> {
+    let mut dirs = vec![PathBuf::from("/etc")];
+    for path in RESOLVER_FILES {
         let Ok(real) = std::fs::canonicalize(path) else { continue };
         match real.parent() {
-            Some(parent) if parent != Path::new("/") => places.push(parent.to_owned()),
-            _ => places.push(real),
+            Some(parent) if parent != Path::new("/") => dirs.push(parent.to_owned()),
+            _ => dirs.push(real),
         }
     }
-    places
+    dirs
 }
 
 #[cfg(test)]

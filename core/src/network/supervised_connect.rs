@@ -19,46 +19,46 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::journal::event::network::NetworkDecision;
-use crate::kernel::calling_process::Caller;
+use crate::kernel::calling_process::CallingProcess;
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
-use crate::plan::{self, Family, Plan, SocketAccess, Tier};
+use crate::plan::{self, Plan, SocketAccess, SocketFamily, Tier};
 
 /// struct sockaddr_storage: the longest that the kernel takes.
-const LONGEST_ADDRESS: usize = 128;
+const MAX_ADDRESS_BYTES: usize = 128;
 /// A connection on this machine is made in a fraction of it.
-const AT_ONCE: Duration = Duration::from_millis(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(10);
 /// As many may wait; each holds a descriptor.
-const MOST_PARKED: usize = 256;
+const MAX_PENDING_CONNECTS: usize = 256;
 /// What people are told of, before somebody asks for it.
-const MOST_REFUSED: usize = 64;
+const MAX_REFUSED_REPORTS: usize = 64;
 
 pub struct SupervisedConnect {
     /// None: it is not fenced.
-    network: Option<Fenced>,
+    network: Option<AllowedTargets>,
     /// Socket files that may be connected to. As long as they are held open, nothing else gets
     /// their numbers.
     sockets: Vec<(Identity, OwnedFd)>,
-    parked: Vec<Parked>,
+    pending: Vec<PendingConnect>,
     /// Readable when something parked has come to its end.
     ready: OwnedFd,
     refused: Vec<NetworkDecision>,
-    arrivals: Vec<SocketAddr>,
+    proxy_clients: Vec<SocketAddr>,
 }
 
-struct Fenced {
+struct AllowedTargets {
     /// Where the proxy takes connections.
-    door: Option<SocketAddr>,
+    proxy: Option<SocketAddr>,
     local_ports: Vec<u16>,
 }
 
 /// A socket file that a grant names, where it really lies.
-pub type Socket = (AbsPath, Identity);
+pub type GrantedSocket = (AbsPath, Identity);
 
-struct Parked {
-    call: Call,
+struct PendingConnect {
+    call: InterceptedCall,
     socket: OwnedFd,
     /// As long as its owner wants to wait (SO_SNDTIMEO).
     until: Option<Instant>,
@@ -66,18 +66,20 @@ struct Parked {
 
 /// The calls that have to wait; none, if a namespace sees to it, or if no socket is made that could
 /// reach somebody.
-pub fn calls(reach: SocketAccess) -> &'static [&'static str] {
-    match reach {
-        SocketAccess { network: Some(plan::Mode::Filtered), .. } => &["bind", "connect", "listen"],
+pub fn calls(access: SocketAccess) -> &'static [&'static str] {
+    match access {
+        SocketAccess { network: Some(plan::NetworkMode::Filtered), .. } => {
+            &["bind", "connect", "listen"]
+        }
         SocketAccess { unix_by_path: true, .. } => &["connect"],
         _ => &[],
     }
 }
 
 /// What the filter and we have to hold; nothing in the full tier.
-pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
+pub fn socket_access(plan: &Plan, sockets: &[GrantedSocket]) -> SocketAccess {
     let opened =
-        plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&Family::Unix));
+        plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&SocketFamily::Unix));
     match plan.tier {
         Tier::Full => SocketAccess::default(),
         Tier::Landlock => SocketAccess {
@@ -90,45 +92,49 @@ pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
 /// Can a descriptor of another process be had at all? A container's filter may refuse it.
 pub fn check() -> Result<(), Errno> {
     let (one, _other) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    sys::descriptor_of(rustix::process::getpid().as_raw_nonzero().get() as u32, one.as_raw_fd())
-        .map(drop)
+    sys::duplicate_descriptor(
+        rustix::process::getpid().as_raw_nonzero().get() as u32,
+        one.as_raw_fd(),
+    )
+    .map(drop)
 }
 
 /// What an address of the internet families says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialled {
-    Nobody,
-    Somebody(SocketAddr),
+enum TargetAddress {
+    Unspecified,
+    Socket(SocketAddr),
 }
 
 impl SupervisedConnect {
-    /// `door`: where the proxy takes connections.
+    /// `proxy`: where the proxy takes connections.
     pub fn new(
         plan: &Plan,
-        sockets: &[Socket],
-        door: Option<SocketAddr>,
+        sockets: &[GrantedSocket],
+        proxy: Option<SocketAddr>,
     ) -> Result<Option<SupervisedConnect>, Errno> {
-        let reach = reach_of(plan, sockets);
-        if calls(reach).is_empty() {
+        let access = socket_access(plan, sockets);
+        if calls(access).is_empty() {
             return Ok(None);
         }
-        let granted = sockets.iter().filter(|_| reach.unix_by_path);
-        let sockets = granted.map(|(path, identity)| Ok((*identity, hold(path, *identity)?)));
+        let granted = sockets.iter().filter(|_| access.unix_by_path);
+        let sockets =
+            granted.map(|(path, identity)| Ok((*identity, open_socket_file(path, *identity)?)));
         let sockets = sockets.collect::<Result<_, Errno>>()?;
         let network = plan
             .network
             .as_ref()
-            .map(|network| Fenced { door, local_ports: network.local_ports.clone() });
+            .map(|network| AllowedTargets { proxy, local_ports: network.local_ports.clone() });
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
-        let (parked, refused, arrivals) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Some(SupervisedConnect { network, sockets, parked, ready, refused, arrivals }))
+        let (pending, refused, proxy_clients) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Some(SupervisedConnect { network, sockets, pending, ready, refused, proxy_clients }))
     }
 
-    pub fn knows(call: &Call) -> bool {
+    pub fn handles(call: &InterceptedCall) -> bool {
         matches!(i64::from(call.number), libc::SYS_connect | libc::SYS_bind | libc::SYS_listen)
     }
 
-    pub fn take(&mut self, listener: &Listener, call: Call) {
+    pub fn take(&mut self, listener: &NotifyListener, call: InterceptedCall) {
         let answer = match i64::from(call.number) {
             libc::SYS_connect => self.connect(listener, &call),
             libc::SYS_bind => self.bind(listener, &call),
@@ -137,44 +143,47 @@ impl SupervisedConnect {
         match answer {
             Ok(Some(answer)) => listener.answer(&call, answer),
             Ok(None) => {}
-            Err(errno) => listener.answer(&call, Answer::Fail(errno)),
+            Err(errno) => listener.answer(&call, CallAnswer::Fail(errno)),
         }
     }
 
     /// Ok(None): it is parked.
-    fn connect(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
+    fn connect(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Result<Option<CallAnswer>, Errno> {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let family = sockopt::socket_domain(&socket)?;
         let connected = match (family, &self.network) {
             (AddressFamily::UNIX, _) => self.connect_unix(&socket, call, &address)?,
-            (AddressFamily::INET | AddressFamily::INET6, Some(fenced)) => {
-                let dialled = dialled(&address)?;
-                if let Dialled::Somebody(target) = dialled
-                    && !fenced.reaches(target, sockopt::socket_type(&socket)?)
+            (AddressFamily::INET | AddressFamily::INET6, Some(allowed_targets)) => {
+                let target_address = target_address(&address)?;
+                if let TargetAddress::Socket(target) = target_address
+                    && !allowed_targets.reaches(target, sockopt::socket_type(&socket)?)
                 {
                     self.refuse(target);
                     return Err(Errno::ACCESS);
                 }
-                let to_door =
-                    matches!(dialled, Dialled::Somebody(target) if fenced.is_door(target));
-                let connected = sys::connect_within(socket.as_fd(), &address, AT_ONCE);
-                if to_door
+                let to_proxy = matches!(target_address, TargetAddress::Socket(target) if allowed_targets.is_proxy(target));
+                let connected = sys::connect_within(socket.as_fd(), &address, CONNECT_TIMEOUT);
+                if to_proxy
                     && let Ok(own) =
                         rustix::net::getsockname(&socket).and_then(SocketAddr::try_from)
                 {
-                    self.arrivals.push(unmapped(own));
+                    self.proxy_clients.push(unmapped(own));
                 }
                 connected
             }
             (AddressFamily::NETLINK, _) | (_, None) => {
-                sys::connect_within(socket.as_fd(), &address, AT_ONCE)
+                sys::connect_within(socket.as_fd(), &address, CONNECT_TIMEOUT)
             }
             _ => return Err(Errno::AFNOSUPPORT),
         };
         match connected {
-            Ok(()) => Ok(Some(Answer::Value(0))),
+            Ok(()) => Ok(Some(CallAnswer::Value(0))),
             Err(Errno::INPROGRESS | Errno::INTR) if family != AddressFamily::UNIX => {
-                self.park(call, socket)
+                self.wait_for_connection(call, socket)
             }
             // Nobody takes from its queue.
             Err(Errno::INTR) => Err(Errno::AGAIN),
@@ -187,7 +196,7 @@ impl SupervisedConnect {
     fn connect_unix(
         &self,
         socket: &OwnedFd,
-        call: &Call,
+        call: &InterceptedCall,
         address: &[u8],
     ) -> Result<Result<(), Errno>, Errno> {
         let path =
@@ -197,43 +206,54 @@ impl SupervisedConnect {
         // granted.
         let path = path.ok_or(Errno::CONNREFUSED)?;
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
-        let file =
-            Caller::of(call.thread)?.open(libc::AT_FDCWD, path, OFlags::PATH | OFlags::CLOEXEC)?;
+        let file = CallingProcess::of(call.thread)?.open(
+            libc::AT_FDCWD,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+        )?;
         let found = Identity::from(&rustix::fs::fstat(&file)?);
         let granted = self.sockets.iter().find(|(identity, _)| *identity == found);
         let (_, file) = granted.ok_or(Errno::ACCESS)?;
         let mut buffer = [0; 32];
-        let link = open_beneath::link_to(file, &mut buffer);
+        let link = open_beneath::proc_fd_path(file, &mut buffer);
         let mut target = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
         target.extend_from_slice(link.to_bytes_with_nul());
-        Ok(sys::connect_within(socket.as_fd(), &target, AT_ONCE))
+        Ok(sys::connect_within(socket.as_fd(), &target, CONNECT_TIMEOUT))
     }
 
-    fn park(&mut self, call: &Call, socket: OwnedFd) -> Result<Option<Answer>, Errno> {
+    fn wait_for_connection(
+        &mut self,
+        call: &InterceptedCall,
+        socket: OwnedFd,
+    ) -> Result<Option<CallAnswer>, Errno> {
         // Its owner looks after it himself.
         if rustix::fs::fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
             return Err(Errno::INPROGRESS);
         }
-        if self.parked.len() == MOST_PARKED {
+        if self.pending.len() == MAX_PENDING_CONNECTS {
             return Err(Errno::AGAIN);
         }
-        let patience = sockopt::socket_timeout(&socket, sockopt::Timeout::Send)?;
+        let timeout = sockopt::socket_timeout(&socket, sockopt::Timeout::Send)?;
         let flags = EventFlags::OUT | EventFlags::ONESHOT;
         epoll::add(&self.ready, &socket, EventData::new_u64(0), flags)?;
-        self.parked.push(Parked {
+        self.pending.push(PendingConnect {
             call: *call,
             socket,
-            until: patience.map(|patience| Instant::now() + patience),
+            until: timeout.map(|timeout| Instant::now() + timeout),
         });
         Ok(None)
     }
 
     /// Only on this machine: what others could reach is no way in for them, and no way out either.
-    fn bind(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
+    fn bind(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Result<Option<CallAnswer>, Errno> {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let is_own = match sockopt::socket_domain(&socket)? {
             AddressFamily::INET | AddressFamily::INET6 => {
-                matches!(dialled(&address)?, Dialled::Somebody(own) if own.ip().is_loopback())
+                matches!(target_address(&address)?, TargetAddress::Socket(own) if own.ip().is_loopback())
             }
             AddressFamily::NETLINK => true,
             // A socket file is made by its maker alone, with his rights; and nobody inside could
@@ -243,11 +263,15 @@ impl SupervisedConnect {
         if !is_own {
             return Err(Errno::ACCESS);
         }
-        sys::bind_to(socket.as_fd(), &address).map(|()| Some(Answer::Value(0)))
+        sys::bind_to(socket.as_fd(), &address).map(|()| Some(CallAnswer::Value(0)))
     }
 
     /// Who was not bound to this machine would get a port that everybody reaches.
-    fn listen(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
+    fn listen(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Result<Option<CallAnswer>, Errno> {
         let socket = socket_of(listener, call)?;
         if matches!(sockopt::socket_domain(&socket)?, AddressFamily::INET | AddressFamily::INET6) {
             let own =
@@ -256,11 +280,11 @@ impl SupervisedConnect {
                 return Err(Errno::ACCESS);
             }
         }
-        rustix::net::listen(&socket, call.arguments[1] as i32).map(|()| Some(Answer::Value(0)))
+        rustix::net::listen(&socket, call.arguments[1] as i32).map(|()| Some(CallAnswer::Value(0)))
     }
 
     fn refuse(&mut self, target: SocketAddr) {
-        if self.refused.len() < MOST_REFUSED {
+        if self.refused.len() < MAX_REFUSED_REPORTS {
             self.refused.push(NetworkDecision::unproxied(target));
         }
     }
@@ -271,78 +295,78 @@ impl SupervisedConnect {
     }
 
     /// Who was connected to the proxy since the last time, by the address it calls from.
-    pub fn arrivals(&mut self) -> Vec<SocketAddr> {
-        std::mem::take(&mut self.arrivals)
+    pub fn proxy_clients(&mut self) -> Vec<SocketAddr> {
+        std::mem::take(&mut self.proxy_clients)
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.parked.is_empty()).then(|| self.ready.as_fd())
+        (!self.pending.is_empty()).then(|| self.ready.as_fd())
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.parked.iter().filter_map(|parked| parked.until).min()
+        self.pending.iter().filter_map(|pending| pending.until).min()
     }
 
     /// Answers those that have come to their end.
-    pub fn turn(&mut self, listener: &Listener) {
-        if self.parked.is_empty() {
+    pub fn turn(&mut self, listener: &NotifyListener) {
+        if self.pending.is_empty() {
             return;
         }
-        let mut events = Vec::with_capacity(MOST_PARKED);
+        let mut events = Vec::with_capacity(MAX_PENDING_CONNECTS);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         // Which of them it is does not matter: each is asked.
         let _ = epoll::wait(&self.ready, rustix::buffer::spare_capacity(&mut events), Some(&now));
         let ready = &self.ready;
-        self.parked.retain(|parked| {
-            let ended = parked
+        self.pending.retain(|pending| {
+            let ended = pending
                 .end()
-                .or_else(|| (!listener.still_waits(&parked.call)).then_some(Answer::Continue));
+                .or_else(|| (!listener.still_waits(&pending.call)).then_some(CallAnswer::Continue));
             let Some(answer) = ended else {
                 let flags = EventFlags::OUT | EventFlags::ONESHOT;
-                let _ = epoll::modify(ready, &parked.socket, EventData::new_u64(0), flags);
+                let _ = epoll::modify(ready, &pending.socket, EventData::new_u64(0), flags);
                 return true;
             };
             // The duplicate is not the last descriptor of its socket, so it does not leave by being
             // closed.
-            let _ = epoll::delete(ready, &parked.socket);
-            if answer != Answer::Continue {
-                listener.answer(&parked.call, answer);
+            let _ = epoll::delete(ready, &pending.socket);
+            if answer != CallAnswer::Continue {
+                listener.answer(&pending.call, answer);
             }
             false
         });
     }
 }
 
-impl Parked {
-    fn end(&self) -> Option<Answer> {
+impl PendingConnect {
+    fn end(&self) -> Option<CallAnswer> {
         let mut waiting = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::OUT)];
         let polled = rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if matches!(polled, Ok(1..)) {
             return Some(match sockopt::socket_error(&self.socket) {
-                Ok(Ok(())) => Answer::Value(0),
-                Ok(Err(errno)) | Err(errno) => Answer::Fail(errno),
+                Ok(Ok(())) => CallAnswer::Value(0),
+                Ok(Err(errno)) | Err(errno) => CallAnswer::Fail(errno),
             });
         }
         self.until
             .is_some_and(|until| until <= Instant::now())
-            .then_some(Answer::Fail(Errno::INPROGRESS))
+            .then_some(CallAnswer::Fail(Errno::INPROGRESS))
     }
 }
 
-impl Fenced {
+impl AllowedTargets {
     fn reaches(&self, target: SocketAddr, kind: SocketType) -> bool {
         let is_host = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
             .contains(&target.ip());
         let is_local = is_host && self.local_ports.contains(&target.port());
-        kind == SocketType::STREAM && (is_local || self.is_door(target))
+        kind == SocketType::STREAM && (is_local || self.is_proxy(target))
     }
 
-    fn is_door(&self, target: SocketAddr) -> bool {
-        self.door == Some(target)
+    fn is_proxy(&self, target: SocketAddr) -> bool {
+        self.proxy == Some(target)
     }
 }
 
-fn hold(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
+fn open_socket_file(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
     if Identity::from(&rustix::fs::fstat(&file)?) == identity {
@@ -353,14 +377,14 @@ fn hold(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
 }
 
 /// A duplicate of the socket that a call is about.
-fn socket_of(listener: &Listener, call: &Call) -> Result<OwnedFd, Errno> {
-    let socket = sys::descriptor_of(call.thread, call.arguments[0] as i32)?;
+fn socket_of(listener: &NotifyListener, call: &InterceptedCall) -> Result<OwnedFd, Errno> {
+    let socket = sys::duplicate_descriptor(call.thread, call.arguments[0] as i32)?;
     if listener.still_waits(call) { Ok(socket) } else { Err(Errno::SRCH) }
 }
 
-fn address_of(call: &Call) -> Result<Vec<u8>, Errno> {
+fn address_of(call: &InterceptedCall) -> Result<Vec<u8>, Errno> {
     let length = call.arguments[2] as u32 as usize;
-    if length > LONGEST_ADDRESS {
+    if length > MAX_ADDRESS_BYTES {
         return Err(Errno::INVAL);
     }
     let mut address = vec![0; length];
@@ -371,7 +395,7 @@ fn address_of(call: &Call) -> Result<Vec<u8>, Errno> {
 }
 
 /// By the lengths that the kernel asks for.
-fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
+fn target_address(address: &[u8]) -> Result<TargetAddress, Errno> {
     let family = address
         .first_chunk()
         .map(|family| i32::from(u16::from_ne_bytes(*family)))
@@ -380,7 +404,7 @@ fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
         address.get(2..4).and_then(|port| port.first_chunk()).map(|port| u16::from_be_bytes(*port))
     };
     let ip: Option<IpAddr> = match family {
-        libc::AF_UNSPEC => return Ok(Dialled::Nobody),
+        libc::AF_UNSPEC => return Ok(TargetAddress::Unspecified),
         libc::AF_INET if address.len() >= 16 => {
             address[4..].first_chunk::<4>().map(|ip| (*ip).into())
         }
@@ -391,7 +415,7 @@ fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
         _ => return Err(Errno::AFNOSUPPORT),
     };
     let (ip, port) = ip.zip(port()).ok_or(Errno::INVAL)?;
-    Ok(Dialled::Somebody(unmapped(SocketAddr::new(ip, port))))
+    Ok(TargetAddress::Socket(unmapped(SocketAddr::new(ip, port))))
 }
 
 /// ::ffff:127.0.0.1 is 127.0.0.1.
@@ -415,10 +439,12 @@ mod tests {
 
     #[test]
     fn only_the_proxy_and_listed_ports_of_this_machine_are_reached() {
-        let door = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 4000);
-        let fenced = Fenced { door: Some(door), local_ports: vec![5432] };
-        let reaches = |address: &[u8]| match dialled(address) {
-            Ok(Dialled::Somebody(target)) => fenced.reaches(target, SocketType::STREAM),
+        let proxy = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 4000);
+        let allowed_targets = AllowedTargets { proxy: Some(proxy), local_ports: vec![5432] };
+        let reaches = |address: &[u8]| match target_address(address) {
+            Ok(TargetAddress::Socket(target)) => {
+                allowed_targets.reaches(target, SocketType::STREAM)
+            }
             other => panic!("{other:?}"),
         };
         let mapped = |ip: Ipv4Addr| v6(ip.to_ipv6_mapped(), 5432);
@@ -441,16 +467,16 @@ mod tests {
         ] {
             assert!(!reaches(&address), "{address:?}");
         }
-        assert!(!fenced.reaches(door, SocketType::DGRAM));
+        assert!(!allowed_targets.reaches(proxy, SocketType::DGRAM));
     }
 
     #[test]
     fn an_address_that_the_kernel_would_not_take_is_none() {
-        assert_eq!(dialled(&[]), Err(Errno::INVAL));
-        assert_eq!(dialled(&[libc::AF_INET as u8]), Err(Errno::INVAL));
-        assert_eq!(dialled(&v4([127, 0, 0, 1], 1)[..15]), Err(Errno::INVAL));
-        assert_eq!(dialled(&v6(Ipv6Addr::LOCALHOST, 1)[..23]), Err(Errno::INVAL));
-        assert_eq!(dialled(&[0, 0]), Ok(Dialled::Nobody));
-        assert_eq!(dialled(&[libc::AF_UNIX as u8, 0, b'/']), Err(Errno::AFNOSUPPORT));
+        assert_eq!(target_address(&[]), Err(Errno::INVAL));
+        assert_eq!(target_address(&[libc::AF_INET as u8]), Err(Errno::INVAL));
+        assert_eq!(target_address(&v4([127, 0, 0, 1], 1)[..15]), Err(Errno::INVAL));
+        assert_eq!(target_address(&v6(Ipv6Addr::LOCALHOST, 1)[..23]), Err(Errno::INVAL));
+        assert_eq!(target_address(&[0, 0]), Ok(TargetAddress::Unspecified));
+        assert_eq!(target_address(&[libc::AF_UNIX as u8, 0, b'/']), Err(Errno::AFNOSUPPORT));
     }
 }

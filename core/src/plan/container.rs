@@ -50,7 +50,7 @@ impl IdRange {
         id.checked_sub(self.outside).is_some_and(|offset| offset < self.count)
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let fits = |first: u32| first.checked_add(self.count).is_some();
         self.count > 0 && fits(self.inside) && fits(self.outside)
     }
@@ -103,7 +103,7 @@ impl Container {
                 return wrong("files that no rule inside can hold");
             }
         }
-        if !self.uid_map.iter().chain(&self.gid_map).all(IdRange::is_sound) {
+        if !self.uid_map.iter().chain(&self.gid_map).all(IdRange::is_valid) {
             return wrong("an empty or endless range of numbers");
         }
         let has = |map: &[IdRange], id| map.iter().any(|range| range.has_inside(id));
@@ -214,9 +214,9 @@ mod tests {
 
     #[test]
     fn a_range_has_an_end() {
-        assert!(range(0, 0, 1).is_sound());
-        assert!(!range(0, 0, 0).is_sound());
-        assert!(!range(1, 0, u32::MAX).is_sound());
-        assert!(!range(0, u32::MAX, 2).is_sound());
+        assert!(range(0, 0, 1).is_valid());
+        assert!(!range(0, 0, 0).is_valid());
+        assert!(!range(1, 0, u32::MAX).is_valid());
+        assert!(!range(0, u32::MAX, 2).is_valid());
     }
 }

@@ -15,7 +15,7 @@ use super::wire::bytes::{AbsPath, Text};
 /// What the command may reach, whatever holds it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Files {
+pub struct FilesPlan {
     #[serde(deserialize_with = "grants")]
     pub grants: Vec<Grant>,
     /// Places that no grant may open, and places that none may make writable, by whatever name it
@@ -25,12 +25,13 @@ pub struct Files {
     pub unwritable: Vec<AbsPath>,
     /// Where fenced commands of this user could ever write: no grant follows a link that stands
     /// there.
-    pub reached: Vec<Reached>,
+    #[serde(rename = "reached")]
+    pub previously_writable: Vec<PreviouslyWritable>,
     /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be
     /// written, and exceptions from that.
     pub deny: Vec<Text>,
-    pub deny_names: Vec<Protected>,
-    pub protect: Vec<Protected>,
+    pub deny_names: Vec<ProtectedNames>,
+    pub protect: Vec<ProtectedNames>,
     pub opened: Vec<Text>,
     /// Patterns of names that may be written and are executed outside later, and directories below
     /// which nobody does that.
@@ -42,14 +43,14 @@ pub struct Files {
 /// pattern, each name the rest of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Protected {
+pub struct ProtectedNames {
     pub below: Vec<Text>,
     /// Where they are not, although it lies below.
     pub but: Vec<Text>,
     pub names: Vec<Text>,
 }
 
-impl Files {
+impl FilesPlan {
     /// What is denied by name in certain places, as whole patterns.
     pub fn denied_names(&self) -> impl Iterator<Item = Vec<u8>> {
         self.deny_names.iter().flat_map(|group| group.patterns(&group.below))
@@ -67,7 +68,7 @@ impl Files {
     }
 }
 
-impl Protected {
+impl ProtectedNames {
     fn patterns(&self, beginnings: &[Text]) -> impl Iterator<Item = Vec<u8>> {
         let whole = |beginning: &Text, name: &Text| {
             let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
@@ -81,7 +82,7 @@ impl Protected {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reached {
+pub struct PreviouslyWritable {
     pub path: AbsPath,
     /// Device and inode, if something was there: the place stays known when its owner renames it.
     #[serde(deserialize_with = "present")]
@@ -92,12 +93,12 @@ pub struct Reached {
 pub struct Grant {
     pub path: AbsPath,
     line: Option<u32>,
-    shared: Rc<Shared>,
+    shared: Rc<GrantGroup>,
 }
 
 /// Grants that differ in nothing but their path and line: a profile has a hundred of them.
 #[derive(Debug)]
-pub struct Shared {
+pub struct GrantGroup {
     pub access: Text,
     pub except: Vec<AbsPath>,
     pub optional: bool,
@@ -106,16 +107,16 @@ pub struct Shared {
 }
 
 impl Deref for Grant {
-    type Target = Shared;
+    type Target = GrantGroup;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &GrantGroup {
         &self.shared
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Granted {
+struct GrantList {
     access: Text,
     except: Vec<AbsPath>,
     optional: bool,
@@ -123,10 +124,10 @@ struct Granted {
     source: Text,
 }
 
-impl Granted {
-    fn each(self) -> impl Iterator<Item = Grant> {
-        let Granted { access, except, optional, paths, source } = self;
-        let shared = Rc::new(Shared { access, except, optional, source });
+impl GrantList {
+    fn into_grants(self) -> impl Iterator<Item = Grant> {
+        let GrantList { access, except, optional, paths, source } = self;
+        let shared = Rc::new(GrantGroup { access, except, optional, source });
         paths.into_iter().map(move |(path, line)| Grant { path, line, shared: Rc::clone(&shared) })
     }
 }
@@ -140,7 +141,7 @@ impl Grant {
     }
 
     /// In all but its path and line.
-    pub fn is_like(&self, other: &Grant) -> bool {
+    pub fn differs_only_in_path(&self, other: &Grant) -> bool {
         Rc::ptr_eq(&self.shared, &other.shared)
     }
 
@@ -169,8 +170,8 @@ impl<'de> Visitor<'de> for GrantsVisitor {
         // As many as a profile has. A list that grows while other things are allocated is copied
         // again and again.
         let mut grants = Vec::with_capacity(128);
-        while let Some(granted) = list.next_element::<Granted>()? {
-            grants.extend(granted.each());
+        while let Some(granted) = list.next_element::<GrantList>()? {
+            grants.extend(granted.into_grants());
         }
         Ok(grants)
     }
@@ -181,7 +182,7 @@ fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::E
 }
 
 /// Places that the full tier makes anew, whatever the host has there.
-pub fn is_made_anew(path: &AbsPath) -> bool {
+pub fn is_private_path(path: &AbsPath) -> bool {
     let within = |tree: &[u8]| {
         path.as_bytes()
             .strip_prefix(tree)

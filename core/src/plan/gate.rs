@@ -9,7 +9,7 @@ use super::wire::bytes::Text;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gate {
+pub struct GatePlan {
     /// For what no rule matches.
     pub default: Action,
     /// For what can not be judged; never allow.
@@ -24,9 +24,9 @@ pub struct Gate {
     /// or their content.
     pub exec_only_granted: bool,
     /// The first that matches decides.
-    pub rules: Vec<Rule>,
+    pub rules: Vec<ExecRule>,
     /// What a person approved for good: they answer questions, and nothing else.
-    pub approved: Vec<Rule>,
+    pub approved: Vec<ExecRule>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -49,28 +49,28 @@ impl Action {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct ExecRule {
     pub id: Text,
     pub action: Action,
     #[serde(deserialize_with = "present")]
     pub reason: Option<Text>,
     pub source: Text,
     #[serde(rename = "match")]
-    pub matches: Vec<Match>,
+    pub matches: Vec<ExecRuleMatch>,
 }
 
 /// One key of a rule with the values it lists, one of which has to fit; or, with `not`, none.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Match {
-    pub key: Key,
+pub struct ExecRuleMatch {
+    pub key: ExecRuleKey,
     pub not: bool,
     pub values: Vec<Text>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Key {
+pub enum ExecRuleKey {
     Exe,
     ExeBasename,
     ExeGlob,
@@ -84,7 +84,7 @@ pub enum Key {
     ParentArgv,
 }
 
-impl Gate {
+impl GatePlan {
     /// The values are checked where they are compiled.
     pub fn check(&self) -> Result<(), PlanError> {
         if self.on_error == Action::Allow {
@@ -101,7 +101,7 @@ impl Gate {
     }
 }
 
-fn check(rules: &[Rule]) -> Result<(), PlanError> {
+fn check(rules: &[ExecRule]) -> Result<(), PlanError> {
     for (index, rule) in rules.iter().enumerate() {
         if rule.id.as_bytes().is_empty() {
             return Err(PlanError::Gate("an empty id"));

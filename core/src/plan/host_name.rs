@@ -7,31 +7,31 @@ use std::sync::Arc;
 
 /// Without the dot at the end; with the lengths of the labels it is 255 bytes in a message (RFC
 /// 1035, 2.3.4).
-const LONGEST: usize = 253;
-const LONGEST_LABEL: usize = 63;
+const MAX_NAME_BYTES: usize = 253;
+const MAX_LABEL_BYTES: usize = 63;
 
 /// In lower case, without the dot at the end. Copies share their letters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<[u8]>);
+pub struct HostName(Arc<[u8]>);
 
-impl Name {
+impl HostName {
     /// None: odd. Nobody is asked about it and nothing is dialled.
-    pub fn read(text: &[u8]) -> Option<Name> {
+    pub fn read(text: &[u8]) -> Option<HostName> {
         let name = text.strip_suffix(b".").unwrap_or(text);
         let plain = |label: &[u8]| {
-            (1..=LONGEST_LABEL).contains(&label.len())
+            (1..=MAX_LABEL_BYTES).contains(&label.len())
                 && label
                     .iter()
                     .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
         };
-        if name.len() > LONGEST || !name.split(|byte| *byte == b'.').all(plain) {
+        if name.len() > MAX_NAME_BYTES || !name.split(|byte| *byte == b'.').all(plain) {
             return None;
         }
         // What ends in a number is an address to most programs: 127.1, 2130706433, 0x7f000001
         // (WHATWG URL, "ends in a number").
         let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
         let number = last.iter().all(u8::is_ascii_digit) || matches!(last, [b'0', b'x' | b'X', ..]);
-        (!number).then(|| Name(name.iter().map(u8::to_ascii_lowercase).collect()))
+        (!number).then(|| HostName(name.iter().map(u8::to_ascii_lowercase).collect()))
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -50,19 +50,19 @@ impl Name {
 }
 
 /// So that a part of a name can be looked up as it stands.
-impl Borrow<[u8]> for Name {
+impl Borrow<[u8]> for HostName {
     fn borrow(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.0))
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -71,7 +71,7 @@ impl fmt::Debug for Name {
 /// What stands before the port in an address of the web.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    Name(Name),
+    Name(HostName),
     Address(IpAddr),
 }
 
@@ -86,7 +86,7 @@ impl Host {
         let dotted = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         dotted
             .map(|address| Host::Address(IpAddr::V4(address)))
-            .or_else(|| Name::read(text).map(Host::Name))
+            .or_else(|| HostName::read(text).map(Host::Name))
     }
 }
 
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     fn name(text: &str) -> Option<String> {
-        Name::read(text.as_bytes()).map(|name| name.to_string())
+        HostName::read(text.as_bytes()).map(|name| name.to_string())
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         ] {
             assert_eq!(name(text), None, "{text:?}");
         }
-        assert_eq!(Name::read(b"a\xff"), None);
+        assert_eq!(HostName::read(b"a\xff"), None);
     }
 
     #[test]
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn a_name_is_below_its_parents() {
-        let name = Name::read(b"a.b.example").unwrap();
+        let name = HostName::read(b"a.b.example").unwrap();
         assert_eq!(name.parents().collect::<Vec<_>>(), [&b"b.example"[..], b"example"]);
         assert_eq!(name.labels().collect::<Vec<_>>(), [&b"a"[..], b"b", b"example"]);
-        assert_eq!(Name::read(b"a").unwrap().parents().count(), 0);
+        assert_eq!(HostName::read(b"a").unwrap().parents().count(), 0);
     }
 
     #[test]

@@ -29,12 +29,14 @@ use self::wire::reader::{self, CanonicalError};
 
 pub use container::{Container, IdRange};
 pub use files::{
-    Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix,
+    FilesPlan, Grant, PreviouslyWritable, ProtectedNames, TEMP_PARENT, is_private_path,
+    temp_name_prefix, temp_path_prefix,
 };
-pub use gate::{Action, Gate, Key, Rule};
+pub use gate::{Action, ExecRule, ExecRuleKey, GatePlan};
 pub use limits::RequestedLimits;
 pub use network::{
-    CredentialKind, HostRule, Http, Mode, Network, Published, Route, SocketAccess, Upstream,
+    CredentialKind, HostRule, HttpPlan, Network, NetworkMode, PublishedPort, Route, RouteUpstream,
+    SocketAccess,
 };
 pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell};
 pub use values::present;
@@ -54,16 +56,16 @@ pub struct Plan {
     pub tier: Tier,
     pub user: User,
     #[serde(deserialize_with = "present")]
-    pub journal: Option<Journal>,
+    pub journal: Option<JournalPlan>,
     pub no_new_privs: bool,
     #[serde(deserialize_with = "rlimits")]
     pub rlimits: Vec<(Resource, u64)>,
     #[serde(deserialize_with = "present")]
     pub environment: Option<Environment>,
     #[serde(deserialize_with = "present")]
-    pub temp: Option<Temp>,
+    pub temp: Option<TempPlan>,
     #[serde(deserialize_with = "present")]
-    pub files: Option<Files>,
+    pub files: Option<FilesPlan>,
     #[serde(deserialize_with = "present")]
     pub landlock: Option<Landlock>,
     #[serde(deserialize_with = "present")]
@@ -80,7 +82,7 @@ pub struct Plan {
     pub seccomp: Option<Seccomp>,
     /// Which programs may be started; None: whatever the files let.
     #[serde(deserialize_with = "present")]
-    pub gate: Option<Gate>,
+    pub gate: Option<GatePlan>,
     /// Which hosts may be reached; None: the network is not fenced.
     #[serde(deserialize_with = "present")]
     pub network: Option<Network>,
@@ -115,7 +117,7 @@ pub struct User {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Journal {
+pub struct JournalPlan {
     pub dir: AbsPath,
     #[serde(deserialize_with = "present")]
     pub file: Option<Text>,
@@ -135,7 +137,7 @@ pub struct Environment {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Temp {
+pub struct TempPlan {
     pub parent: AbsPath,
     pub access: Text,
 }
@@ -179,18 +181,18 @@ struct RightList(#[serde(deserialize_with = "right_set")] Rights);
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seccomp {
-    pub default: Default,
+    pub default: SeccompDefault,
     #[serde(deserialize_with = "syscall_set")]
     pub syscalls: Vec<&'static Syscall>,
     /// The families that socket(2) may make.
     #[serde(deserialize_with = "family_set")]
-    pub sockets: BTreeSet<Family>,
+    pub sockets: BTreeSet<SocketFamily>,
     pub namespaces: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Family {
+pub enum SocketFamily {
     Unix,
     Inet,
     Inet6,
@@ -200,13 +202,13 @@ pub enum Family {
     NetlinkAll,
 }
 
-impl Family {
+impl SocketFamily {
     pub fn number(self) -> u32 {
         let number = match self {
-            Family::Unix => libc::AF_UNIX,
-            Family::Inet => libc::AF_INET,
-            Family::Inet6 => libc::AF_INET6,
-            Family::Netlink | Family::NetlinkAll => libc::AF_NETLINK,
+            SocketFamily::Unix => libc::AF_UNIX,
+            SocketFamily::Inet => libc::AF_INET,
+            SocketFamily::Inet6 => libc::AF_INET6,
+            SocketFamily::Netlink | SocketFamily::NetlinkAll => libc::AF_NETLINK,
         };
         number as u32
     }
@@ -214,7 +216,7 @@ impl Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Default {
+pub enum SeccompDefault {
     Allow,
     Deny,
 }
@@ -222,13 +224,13 @@ pub enum Default {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notice {
-    pub level: Level,
+    pub level: NoticeLevel,
     pub text: Text,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum NoticeLevel {
     Info,
     Warning,
     /// Asked for, but not held on this machine; the user accepted that. Printed and journaled.
@@ -350,7 +352,7 @@ impl Plan {
             landlock.check_grants(files)?;
         }
         self.seccomp.as_ref().map_or(Ok(()), Seccomp::check)?;
-        self.gate.as_ref().map_or(Ok(()), Gate::check)?;
+        self.gate.as_ref().map_or(Ok(()), GatePlan::check)?;
         self.network.as_ref().map_or(Ok(()), |network| network.check_in(self))?;
         self.shell.as_ref().map_or(Ok(()), |shell| shell.check_in(self))?;
         self.environment
@@ -422,7 +424,7 @@ impl Landlock {
     }
 
     fn check(&self) -> Result<(), PlanError> {
-        let (rights, scopes) = rights::known_to(self.abi);
+        let (rights, scopes) = rights::supported_by(self.abi);
         if self.handled.is_empty() {
             return Err(PlanError::NothingHandled);
         }
@@ -441,8 +443,8 @@ impl Landlock {
         Ok(())
     }
 
-    fn check_grants(&self, files: &Files) -> Result<(), PlanError> {
-        let mut kinds = files.grants.chunk_by(Grant::is_like).map(|alike| &alike[0]);
+    fn check_grants(&self, files: &FilesPlan) -> Result<(), PlanError> {
+        let mut kinds = files.grants.chunk_by(Grant::differs_only_in_path).map(|alike| &alike[0]);
         match kinds.find(|grant| self.rights(&grant.access).is_none()) {
             Some(grant) => {
                 let (path, access) = (grant.path.clone(), grant.access.clone());
@@ -457,7 +459,7 @@ impl Seccomp {
     fn check(&self) -> Result<(), PlanError> {
         let listed = |name: &str| self.syscalls.iter().any(|syscall| syscall.name == name);
         for needed in ["execve", "exit_group"] {
-            if listed(needed) == (self.default == Default::Allow) {
+            if listed(needed) == (self.default == SeccompDefault::Allow) {
                 return Err(PlanError::ExecImpossible(needed));
             }
         }

@@ -12,7 +12,7 @@ use super::{Plan, PlanError, Tier, present};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    pub mode: Mode,
+    pub mode: NetworkMode,
     /// For hosts that no rule is about.
     pub default: Action,
     /// Where that is said, for whoever is asked.
@@ -21,21 +21,21 @@ pub struct Network {
     /// How long a person may take.
     pub ask_timeout_s: u32,
     /// They are looked at first.
-    pub denied: Vec<Hosts>,
-    pub allowed: Vec<Hosts>,
+    pub denied: Vec<HostRules>,
+    pub allowed: Vec<HostRules>,
     /// What a person approved for good: they answer questions, and nothing else.
-    pub approved: Vec<Hosts>,
+    pub approved: Vec<HostRules>,
     /// Of the host's 127.0.0.1 and ::1, reached at the same port inside.
     pub local_ports: Vec<u16>,
-    pub published: Vec<Published>,
+    pub published: Vec<PublishedPort>,
     /// None: nothing has to be read as HTTP by the Python half.
     #[serde(deserialize_with = "present")]
-    pub http: Option<Http>,
+    pub http: Option<HttpPlan>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
+pub enum NetworkMode {
     /// A network of its own in which nobody else is; in the landlock tier, no sockets for one.
     None,
     Filtered,
@@ -44,7 +44,7 @@ pub enum Mode {
 /// Rules that stand in one file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hosts {
+pub struct HostRules {
     pub source: Text,
     pub hosts: Vec<HostRule>,
 }
@@ -56,7 +56,7 @@ pub struct HostRule(pub Text, pub Option<u16>, pub Option<u32>);
 /// A port inside that the host's 127.0.0.1 shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct PublishedPort {
     pub inside: u16,
     pub host: u16,
 }
@@ -64,9 +64,9 @@ pub struct Published {
 /// What the Python half serves (src/paddock/http). No secret is in it, only where secrets lie.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Http {
+pub struct HttpPlan {
     pub routes: Vec<Route>,
-    pub inspect: Vec<Inspected>,
+    pub inspect: Vec<InspectedHost>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -74,7 +74,7 @@ pub struct Http {
 pub struct Route {
     /// It is reached at this name below paddock.internal.
     pub name: Text,
-    pub upstream: Upstream,
+    pub upstream: RouteUpstream,
     #[serde(deserialize_with = "present")]
     pub credential: Option<Credential>,
     #[serde(deserialize_with = "present")]
@@ -97,7 +97,7 @@ pub struct Route {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Upstream {
+pub struct RouteUpstream {
     #[serde(rename = "scheme")]
     _scheme: Scheme,
     /// An address is without brackets.
@@ -145,7 +145,7 @@ pub struct Endpoint {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Inspected {
+pub struct InspectedHost {
     pub host: Text,
     pub source: Text,
 }
@@ -204,7 +204,7 @@ impl Network {
             || !self.allowed.is_empty()
             || !self.local_ports.is_empty()
             || self.http.is_some();
-        if self.mode == Mode::None && open {
+        if self.mode == NetworkMode::None && open {
             return Err(PlanError::Network("something to reach in a network of nobody"));
         }
         Ok(())
@@ -215,13 +215,13 @@ impl Network {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
     /// None: it is not fenced, or a namespace sees to it.
-    pub network: Option<Mode>,
+    pub network: Option<NetworkMode>,
     /// Unix sockets lead to files that are granted one by one.
     pub unix_by_path: bool,
 }
 
 impl SocketAccess {
-    pub fn is_held(self) -> bool {
+    pub fn is_enforced(self) -> bool {
         self.network.is_some() || self.unix_by_path
     }
 }

@@ -43,12 +43,12 @@ pub fn names(rights: Rights) -> String {
 }
 
 /// What a kernel with this ABI can handle.
-pub fn known_to(abi: i32) -> (Rights, Scopes) {
+pub fn supported_by(abi: i32) -> (Rights, Scopes) {
     (AccessFs::from_all(ABI::from(abi)), Scope::from_all(ABI::from(abi)))
 }
 
 /// The rights that mean something on a file that is no directory; the kernel refuses the others
 /// there (EINVAL).
-pub fn on_a_file(rights: Rights) -> Rights {
+pub fn for_file(rights: Rights) -> Rights {
     rights & AccessFs::from_file(ABI::V9)
 }

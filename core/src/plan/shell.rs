@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::wire::bytes::Text;
-use super::{Mode, Plan, PlanError, Tier};
+use super::{NetworkMode, Plan, PlanError, Tier};
 
 /// Where the real shells of a run are kept: in `/dev`, before twelve digits.
 pub const REAL_SHELLS_PREFIX: &[u8] = b"/dev/.shells_";
@@ -59,7 +59,8 @@ impl Shell {
             plan.journal.is_some() || plan.temp.is_some() || plan.gate.is_some() || plan.observe;
         let elsewhere =
             plan.namespaces.is_some() || plan.workspace.is_some() || plan.container.is_some();
-        let connected = plan.network.as_ref().is_some_and(|network| network.mode != Mode::None);
+        let connected =
+            plan.network.as_ref().is_some_and(|network| network.mode != NetworkMode::None);
         match () {
             () if plan.tier != Tier::Landlock || elsewhere => {
                 Err(PlanError::Shell("namespaces of their own"))

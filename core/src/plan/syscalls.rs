@@ -71,13 +71,13 @@ pub fn find(name: &str) -> Option<&'static Syscall> {
 
 /// The same for names that come in their order, as a plan lists them: each lies behind the one
 /// before.
-pub struct Finder {
+pub struct SyscallFinder {
     ahead: std::slice::Iter<'static, Syscall>,
 }
 
-impl Finder {
-    pub fn new() -> Finder {
-        Finder { ahead: TABLE.iter() }
+impl SyscallFinder {
+    pub fn new() -> SyscallFinder {
+        SyscallFinder { ahead: TABLE.iter() }
     }
 
     pub fn find(&mut self, name: &[u8]) -> Option<&'static Syscall> {
@@ -85,7 +85,7 @@ impl Finder {
         match self.ahead.find(is_it) {
             Some(syscall) => Some(syscall),
             None => {
-                *self = Finder::new();
+                *self = SyscallFinder::new();
                 self.ahead.find(is_it)
             }
         }

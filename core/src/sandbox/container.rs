@@ -21,11 +21,11 @@ use super::error::SandboxError;
 use super::id_map::{self, IdentityError};
 use super::init::{self, Attend, Furnish, InitError, Payload, RootReady, Started};
 use super::root::{self, Masks, RootError};
-use crate::kernel::mount::{self, PLAIN};
-use crate::kernel::resolved_path::{Identity, Place};
+use crate::kernel::mount::{self, NO_SUID_NO_DEV};
+use crate::kernel::resolved_path::{Identity, ResolvedPath};
 use crate::kernel::sys::{self, SignalMask};
 use crate::limits::{Limits, LimitsError};
-use crate::network::namespace::{self, InsideError};
+use crate::network::namespace::{self, NamespaceError};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 
@@ -68,7 +68,7 @@ pub enum JailError {
     #[error(transparent)]
     Root(#[from] RootError),
     #[error(transparent)]
-    Network(#[from] InsideError),
+    Network(#[from] NamespaceError),
 }
 
 impl JailError {
@@ -155,7 +155,7 @@ impl<'p> Jail<'p> {
         }
         // Root opens what the root of the container may not reach: the way to the directory.
         let tree = if self.plan.user.uid == 0 {
-            let copied = mount::clone_tree(&self.rootdir, PLAIN);
+            let copied = mount::clone_tree(&self.rootdir, NO_SUID_NO_DEV);
             Some(copied.map_err(step("the mount of the root directory can not be copied"))?)
         } else {
             None
@@ -235,9 +235,9 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
 /// there at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
-        return mount::follow_inside(root, &path.as_c_str());
+        return mount::follow_below_root(root, &path.as_c_str());
     }
-    let opened = mount::open_inside(root, &path.as_c_str())?;
+    let opened = mount::open_below_root(root, &path.as_c_str())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(opened),
@@ -266,7 +266,7 @@ fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
 fn check_journal(journal: &AbsPath, path: &AbsPath, rootdir: &OwnedFd) -> Result<(), JailError> {
     let failed = |source| JailError::Rootdir { path: path.clone(), source };
     let root = Identity::from(&rustix::fs::fstat(rootdir).map_err(failed)?);
-    for place in Place::all_of(journal.as_bytes()).map_err(failed)? {
+    for place in ResolvedPath::all_of(journal.as_bytes()).map_err(failed)? {
         if place.object == Some(root) || place.above.contains(&root) {
             return Err(JailError::Journal { journal: journal.clone(), path: path.clone() });
         }
@@ -401,7 +401,7 @@ impl Interior<'_, '_> {
                 }
                 // What is not there is missed when it is masked, if it is.
                 let Ok(place) = open_place(root, &way, true) else { break };
-                mount::clone_tree(&place, PLAIN)
+                mount::clone_tree(&place, NO_SUID_NO_DEV)
                     .and_then(|tree| mount::attach(tree, place))
                     .map_err(|source| JailError::Inside {
                         path: way.clone(),
@@ -423,7 +423,7 @@ impl Interior<'_, '_> {
         if Identity::from(&rustix::fs::fstat(&opened).map_err(failed)?) != Identity::from(&seen) {
             return Err(failed(Errno::STALE));
         }
-        mount::clone_tree(opened, PLAIN).map_err(failed)
+        mount::clone_tree(opened, NO_SUID_NO_DEV).map_err(failed)
     }
 
     fn add_rules(

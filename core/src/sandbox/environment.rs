@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::net::SocketAddr;
 
-use crate::network::supervisor::proxy_password::{self, Token};
+use crate::network::supervisor::proxy_password::{self, ProxyToken};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
 
@@ -48,7 +48,7 @@ const DIRECT: &str = "localhost,127.0.0.1,::1,.paddock.internal";
 pub fn with_proxy(
     mut entries: Vec<CString>,
     set: &[(Text, Text)],
-    (address, token): (SocketAddr, &Token),
+    (address, token): (SocketAddr, &ProxyToken),
 ) -> Vec<CString> {
     let names = || PROXIES.into_iter().chain([EXCEPTIONS]).chain(OTHERS);
     let is_set = |name: &str| {
@@ -59,7 +59,7 @@ pub fn with_proxy(
         !names().any(|name| own.eq_ignore_ascii_case(name.as_bytes()))
             || set.iter().any(|(set, _)| set.as_bytes() == own)
     });
-    let proxy = format!("http://{}:{token}@{}", proxy_password::USER, address);
+    let proxy = format!("http://{}:{token}@{}", proxy_password::PROXY_USER, address);
     for name in PROXIES.into_iter().chain([EXCEPTIONS]).filter(|name| !is_set(name)) {
         let value = if name == EXCEPTIONS { DIRECT } else { &proxy };
         entries.extend(CString::new(format!("{name}={value}")));
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn the_proxy_of_the_run_takes_the_place_of_the_caller_s() {
-        let token = Token::new().unwrap();
+        let token = ProxyToken::new().unwrap();
         let inherited = [
             "http_proxy=http://corp",
             "HTTPS_PROXY=x",

@@ -25,11 +25,11 @@ use super::{cover_mount, cpu_affinity, overlay};
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::host_sockets::{self, SocketFile};
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::Listener;
+use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
-use crate::network::namespace::{self, InsideError};
-use crate::network::supervisor::socket_processes::Callers;
+use crate::network::namespace::{self, NamespaceError};
+use crate::network::supervisor::socket_processes::SocketProcesses;
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
 const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
@@ -66,7 +66,7 @@ pub enum InitError {
     #[error(transparent)]
     Jail(JailError),
     #[error(transparent)]
-    Network(#[from] InsideError),
+    Network(#[from] NamespaceError),
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
@@ -94,7 +94,7 @@ pub struct Sandbox {
     /// A /proc that shows the processes of the sandbox and no other.
     pub proc: OwnedFd,
     /// Where calls of the command arrive that we answer.
-    pub listener: Option<Listener>,
+    pub listener: Option<NotifyListener>,
     /// Of its network, for the relay.
     pub sockets: Vec<OwnedFd>,
     /// File systems in memory that are its own.
@@ -123,7 +123,7 @@ pub type Payload<'a> = &'a dyn Fn() -> i32;
 
 /// Answers for the program that is about to be started, by somebody who can not tell us more before
 /// it is: until he can.
-pub type Attend<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
+pub type Attend<'a> = &'a mut dyn FnMut(&NotifyListener, BorrowedFd<'_>) -> Result<(), Errno>;
 
 /// What init makes of its namespaces.
 pub trait Furnish {
@@ -279,7 +279,7 @@ pub fn start(
 /// What the supervisor is given before the command starts.
 #[derive(Default)]
 pub struct Handed {
-    pub listener: Option<Listener>,
+    pub listener: Option<NotifyListener>,
     pub sockets: Vec<OwnedFd>,
     pub overlaid: Option<Overlaid>,
 }
@@ -294,7 +294,7 @@ pub fn hear(
         match init_channel::receive(channel, true)? {
             Some((InitMessage::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
-                attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
+                attend(handed.listener.insert(NotifyListener::new(fd)), channel.as_fd())?;
             }
             Some((InitMessage::Network, sockets)) => handed.sockets.extend(sockets),
             Some((InitMessage::Copied, descriptors)) => {
@@ -419,7 +419,7 @@ impl Inside {
             bound = host_sockets::bound();
         }
         let (bound, mounts) = (bound?, host_sockets::mounts()?);
-        let (mut callers, until) = (Callers::of(self.init), Callers::deadline());
+        let (mut callers, until) = (SocketProcesses::of(self.init), SocketProcesses::deadline());
         suspects.retain(|(_, socket)| {
             let file = SocketFile::of(socket.as_fd(), &mounts);
             let mut same =
@@ -491,13 +491,14 @@ pub fn try_out() -> Usable {
     let child = sys::spawn_into(BIRTH | OWN, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
-            let stage =
-                mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
+            let stage = mount::new_fs(c"tmpfs", &[], mount::NO_SUID_NO_DEV)
+                .map_err(|errno| ("tmpfs", errno))?;
             let root = Stage::find()
                 .and_then(|on| on.put(&stage))
                 .map_err(|error| ("mount", error.errno()))?;
-            mount::new_fs(c"proc", &[], mount::PLAIN).map_err(|errno| ("proc", errno))?;
-            mount::new_fs(c"devpts", &[], mount::PLAIN).map_err(|errno| ("devpts", errno))?;
+            mount::new_fs(c"proc", &[], mount::NO_SUID_NO_DEV).map_err(|errno| ("proc", errno))?;
+            mount::new_fs(c"devpts", &[], mount::NO_SUID_NO_DEV)
+                .map_err(|errno| ("devpts", errno))?;
             usable.overlay = overlay::try_overlay(root.as_fd());
             Ok(())
         })();
@@ -521,7 +522,7 @@ fn init(
     channel: OwnedFd,
 ) -> i32 {
     match set_up(interior, fence, payload, mask, &channel) {
-        Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
+        Ok(Ok(command)) => sys::release_memory_and_run(mourn, command, channel),
         Ok(Err(errno)) => {
             let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125

@@ -29,7 +29,7 @@ pub fn keep(
     failure: &AtomicI64,
 ) -> i32 {
     match start(become_command, command, &channel, failure) {
-        Ok(command) => sys::go_on_alone(mourn, command, channel),
+        Ok(command) => sys::release_memory_and_run(mourn, command, channel),
         Err(_) => 125,
     }
 }

@@ -9,7 +9,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use super::root::Stage;
 use crate::files::workspace::session_dir::{Above, make_dir};
 use crate::files::workspace::whiteouts::Whiteouts;
-use crate::kernel::mount::{self, PLAIN};
+use crate::kernel::mount::{self, NO_SUID_NO_DEV};
 
 /// What the overlay is made of.
 pub struct Layers {
@@ -27,7 +27,7 @@ impl Layers {
     /// A file system in memory for the layer between. The overlay takes only what is mounted
     /// somewhere; it lies where the new root will be built on it, and goes with the old one.
     pub fn stage(stage: &Stage) -> Result<OwnedFd, Errno> {
-        let veil = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
+        let veil = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], NO_SUID_NO_DEV)?;
         stage.put(&veil).map_err(|error| error.errno())
     }
 
@@ -77,5 +77,5 @@ fn mount_overlay(
 pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
     let (lower, upper, work) =
         (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
-    mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], PLAIN).map(drop)
+    mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], NO_SUID_NO_DEV).map(drop)
 }

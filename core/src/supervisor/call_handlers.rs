@@ -12,7 +12,7 @@ use super::observer::{self, Observer};
 use super::rename_handler::{self, Renames};
 use crate::approve::open_questions::{self, OpenQuestions};
 use crate::gate::{self, Gate};
-use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NextCall, NotifyListener};
 use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
@@ -26,7 +26,9 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
     calls.extend(plan.workspace.iter().flat_map(|_| rename_handler::CALLS));
     calls.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
-    calls.extend(open_questions::CALLS.into_iter().filter(|_| open_questions::is_needed(plan)));
+    calls.extend(
+        open_questions::TERMINAL_CALLS.into_iter().filter(|_| open_questions::is_needed(plan)),
+    );
     calls.extend(observer::calls(plan.tier).filter(|_| plan.observe));
     calls
 }
@@ -40,7 +42,7 @@ pub struct CallHandlers {
     pub pin: Option<SupervisedConnect>,
     /// Somebody will answer for renaming, who is not there yet; and calls for him.
     renames_come: bool,
-    early: Vec<Call>,
+    early: Vec<InterceptedCall>,
 }
 
 impl CallHandlers {
@@ -63,8 +65,12 @@ impl CallHandlers {
 
     /// Answers for the first program, which starts while somebody else waits for that. Until
     /// `other` has something to say.
-    pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
-        let children = sys::child_descriptor()?;
+    pub fn attend(
+        &mut self,
+        listener: &NotifyListener,
+        other: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        let children = sys::child_signal_descriptor()?;
         loop {
             let deadline = self
                 .gate
@@ -89,39 +95,44 @@ impl CallHandlers {
             if !ready[0].revents().is_empty() {
                 return Ok(());
             }
-            sys::children_heard();
+            sys::discard_child_signals();
             self.turn(listener);
-            if let Next::Call(call) = listener.next(false)? {
+            if let NextCall::Call(call) = listener.next(false)? {
                 self.take(listener, call, None);
             }
         }
     }
 
-    fn turn(&mut self, listener: &Listener) {
+    fn turn(&mut self, listener: &NotifyListener) {
         self.desk.turn(listener);
         if let Some(gate) = &mut self.gate {
             gate.turn(listener, &mut self.desk);
         }
     }
 
-    fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut Renames<'_>>) {
+    fn take(
+        &mut self,
+        listener: &NotifyListener,
+        call: InterceptedCall,
+        renames: Option<&mut Renames<'_>>,
+    ) {
         let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
         let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
-            _ if self.pin.is_some() && SupervisedConnect::knows(&call) => {
+            _ if self.pin.is_some() && SupervisedConnect::handles(&call) => {
                 if let Some(pin) = &mut self.pin {
                     pin.take(listener, call);
                 }
             }
             (Some(gate), _) if executes => gate.take(listener, call, &mut self.desk),
-            _ if is_change => self.desk.take_change(listener, call),
+            _ if is_change => self.desk.take_terminal_call(listener, call),
             (_, Some(renames)) if Renames::knows(&call) => renames.take(listener, call),
             (_, None) if self.renames_come && Renames::knows(&call) => self.early.push(call),
             // Whoever only looks lets everything go on.
-            _ if seen.is_some() => listener.answer(&call, Answer::Continue),
+            _ if seen.is_some() => listener.answer(&call, CallAnswer::Continue),
             // The filter passes on only what somebody knows an answer to.
-            _ => listener.answer(&call, Answer::Fail(Errno::ACCESS)),
+            _ => listener.answer(&call, CallAnswer::Fail(Errno::ACCESS)),
         }
         if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
             observer.note(seen);
@@ -131,7 +142,7 @@ impl CallHandlers {
 
 /// System calls that wait for our answer, and who knows it.
 pub struct Calls<'a> {
-    listener: Listener,
+    listener: NotifyListener,
     pub attendants: CallHandlers,
     pub renames: Option<Renames<'a>>,
     /// Nobody is left who could call.
@@ -140,7 +151,7 @@ pub struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     pub fn new(
-        listener: Listener,
+        listener: NotifyListener,
         attendants: CallHandlers,
         renames: Option<Renames<'a>>,
     ) -> Calls<'a> {
@@ -152,7 +163,7 @@ impl<'a> Calls<'a> {
         for call in std::mem::take(&mut calls.attendants.early) {
             match &mut calls.renames {
                 Some(renames) => renames.take(&calls.listener, call),
-                None => calls.listener.answer(&call, Answer::Continue),
+                None => calls.listener.answer(&call, CallAnswer::Continue),
             }
         }
         calls
@@ -204,7 +215,7 @@ impl<'a> Calls<'a> {
                 break;
             }
             match self.listener.next(std::mem::take(&mut seen))? {
-                Next::Call(call) => {
+                NextCall::Call(call) => {
                     self.attendants.take(&self.listener, call, self.renames.as_mut());
                     // What comes next is its exec stop, most likely, and that is heard of
                     // elsewhere.
@@ -212,8 +223,8 @@ impl<'a> Calls<'a> {
                         break;
                     }
                 }
-                Next::Nothing => break,
-                Next::Over => {
+                NextCall::Nothing => break,
+                NextCall::Closed => {
                     self.over = true;
                     break;
                 }

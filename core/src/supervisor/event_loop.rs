@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::spin_wait::Vigil;
-use crate::kernel::seccomp_notify::Listener;
-use crate::kernel::sys::{self, Arrival, SignalMask};
+use crate::kernel::seccomp_notify::NotifyListener;
+use crate::kernel::sys::{self, ReceivedSignal, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
 use crate::limits::Limits;
 use crate::limits::descendants::{REAP_PAUSE, end_descendants};
@@ -166,7 +166,7 @@ pub struct Kept {
     channel: OwnedFd,
     /// The command, by a descriptor that can not come to mean another process.
     command: OwnedFd,
-    pub listener: Option<Listener>,
+    pub listener: Option<NotifyListener>,
 }
 
 /// The command, as its supervisor sees it.
@@ -250,7 +250,8 @@ pub fn wait(subject: &Subject, chores: &mut dyn Tasks) -> Result<End, SuperviseE
                 .map_err(SuperviseError::Wait)?,
         };
         let mut called = false;
-        for arrival in woken.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten()
+        for arrival in
+            woken.by_signal.then(|| sys::received_signals(signals.as_fd())).into_iter().flatten()
         {
             let by_lookout =
                 lookout.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
@@ -298,7 +299,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Tasks) -> Result<End, SuperviseE
 fn stop(signal: i32, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Tasks) -> Option<Pid> {
     let supervisor = rustix::process::getpid();
     let lookout = sys::fork(|| look_out(supervisor, subject, signals, chores)).ok()?;
-    sys::stop_by(signal);
+    sys::stop_self_by(signal);
     let _ = rustix::process::kill_process(lookout, Signal::KILL);
     let _ = rustix::process::waitpid(Some(lookout), WaitOptions::empty());
     Some(lookout)
@@ -451,7 +452,7 @@ impl Subject {
         };
     }
 
-    fn pass_on(&self, arrival: &Arrival, foreground: &mut Option<Pid>) {
+    fn pass_on(&self, arrival: &ReceivedSignal, foreground: &mut Option<Pid>) {
         match arrival.signal {
             libc::SIGCHLD | libc::SIGWINCH | libc::SIGTTIN | libc::SIGTTOU | libc::SIGURG => {}
             libc::SIGCONT => {

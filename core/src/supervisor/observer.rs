@@ -25,14 +25,14 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
-use crate::journal::event::files::Refused;
-use crate::kernel::process_memory::Memory;
-use crate::kernel::seccomp_notify::{Call, LONGEST_PATH, Listener};
+use crate::journal::event::files::RefusedFileAccess;
+use crate::kernel::process_memory::ProcessMemory;
+use crate::kernel::seccomp_notify::{InterceptedCall, MAX_PATH_BYTES, NotifyListener};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{Plan, Tier};
 
 /// Different acts that are looked at; of later ones it is only told how many there were.
@@ -183,7 +183,7 @@ pub struct Observed {
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Message {
-    Refused(Refused),
+    RefusedFileAccess(RefusedFileAccess),
     /// At the end: so many acts.
     Judged(u64),
 }
@@ -196,12 +196,12 @@ pub struct Observer {
     granted: Option<Vec<u8>>,
     hasher: RandomState,
     seen: HashSet<u64>,
-    memory: Memory,
+    memory: ProcessMemory,
     unsent: VecDeque<Vec<u8>>,
     unsent_bytes: usize,
     sent: u64,
     judged: u64,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedFileAccess>,
     /// Calls that were not looked at, because there were too many others before them.
     passed_over: u64,
 }
@@ -228,7 +228,7 @@ impl Observer {
             granted: None,
             hasher: RandomState::new(),
             seen: HashSet::new(),
-            memory: Memory::of(0),
+            memory: ProcessMemory::of(0),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             sent: 0,
@@ -252,7 +252,11 @@ impl Observer {
     }
 
     /// What a call is about to do, as far as it is new. To be read before the call is answered.
-    pub fn look(&mut self, listener: &Listener, call: &Call) -> [Option<Observed>; 2] {
+    pub fn look(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> [Option<Observed>; 2] {
         let Ok(index) =
             self.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
         else {
@@ -274,11 +278,16 @@ impl Observer {
         }
     }
 
-    fn look_at(&mut self, call: &Call, shape: &Shape, named: &Named) -> Option<Observed> {
+    fn look_at(
+        &mut self,
+        call: &InterceptedCall,
+        shape: &Shape,
+        named: &Named,
+    ) -> Option<Observed> {
         self.memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);
         let address = call.arguments[named.path];
-        self.memory.string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path).ok()?;
+        self.memory.string(address, MAX_PATH_BYTES, Errno::NAMETOOLONG, &mut path).ok()?;
         if path.is_empty() {
             return None; // by a descriptor, which was judged when it was made
         }
@@ -367,7 +376,7 @@ impl Observer {
             Err(Errno::AGAIN) => false,
             Ok((_, length)) if (1..=LONGEST).contains(&length) => {
                 match reader::from_slice(&buffer[..length]) {
-                    Ok(Message::Refused(refused)) => {
+                    Ok(Message::RefusedFileAccess(refused)) => {
                         self.refused.push(refused);
                         true
                     }
@@ -388,7 +397,7 @@ impl Observer {
         }
     }
 
-    pub fn refused(&mut self) -> Vec<Refused> {
+    pub fn refused(&mut self) -> Vec<RefusedFileAccess> {
         std::mem::take(&mut self.refused)
     }
 
@@ -431,9 +440,9 @@ impl Observed {
             self.act.name(),
             self.create
         );
-        writer::string(&mut out, &self.path, Invalid::Surrogate);
+        writer::string(&mut out, &self.path, NonUtf8::Surrogate);
         out.push_str(",\"program\":");
-        writer::string(&mut out, &self.program, Invalid::Surrogate);
+        writer::string(&mut out, &self.program, NonUtf8::Surrogate);
         let _ = write!(out, "}}}}");
         out
     }
@@ -482,7 +491,7 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let (socket, plan) = (theirs.as_raw_fd().to_string(), plan_fd.as_raw_fd().to_string());
     let words = [interpreter.as_os_str()]
         .into_iter()
-        .chain(python_helper::ALONE.map(OsStr::new))
+        .chain(python_helper::ISOLATION_OPTIONS.map(OsStr::new))
         .chain([script.as_os_str()]);
     let words = words.chain(["observer", "--socket", &socket, "--plan-fd", &plan].map(OsStr::new));
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();

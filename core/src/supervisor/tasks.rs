@@ -21,9 +21,9 @@ use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
-use crate::kernel::stderr::{self, Live};
-use crate::limits::watchdog::Watch;
-use crate::network::supervisor::relay_process::{Heard, RelayProcess};
+use crate::kernel::stderr::{self, NonBlockingStderr};
+use crate::limits::watchdog::Watchdog;
+use crate::network::supervisor::relay_process::{RelayEvent, RelayProcess};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::init::{Inside, Overlaid};
 
@@ -54,7 +54,7 @@ pub struct SupervisorTasks<'a> {
     pub guard: Option<Guard>,
     /// The sandbox's mounts, and what is a copy in them, with what it hides.
     pub inside: Option<(&'a Inside, Option<Copied<'a>>)>,
-    pub limits: Option<Watch<'a>>,
+    pub limits: Option<Watchdog<'a>>,
     pub calls: Option<Calls<'a>>,
     /// Of a network that is filtered.
     pub outlet: Option<RelayProcess<'a>>,
@@ -65,7 +65,7 @@ pub struct SupervisorTasks<'a> {
     /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and
     /// the command can see to that.
     lines: Vec<(&'static str, String)>,
-    live: Live,
+    live: NonBlockingStderr,
     said_last: Option<(u32, String)>,
     quiet: bool,
 }
@@ -74,7 +74,7 @@ impl<'a> SupervisorTasks<'a> {
     pub fn new(
         guard: Option<Guard>,
         inside: Option<(&'a Inside, Option<Copied<'a>>)>,
-        limits: Option<Watch<'a>>,
+        limits: Option<Watchdog<'a>>,
         calls: Option<Calls<'a>>,
         outlet: Option<RelayProcess<'a>>,
         journal: Option<&'a Journal>,
@@ -91,7 +91,7 @@ impl<'a> SupervisorTasks<'a> {
             exceeded: None,
             failure: None,
             lines: Vec::new(),
-            live: Live::new(),
+            live: NonBlockingStderr::new(),
             said_last: None,
             quiet,
         }
@@ -126,12 +126,12 @@ impl<'a> SupervisorTasks<'a> {
             is_closed = is_scanned && self.failure.is_none();
             if let Some(error) = self.failure.take() {
                 let text = error.to_string();
-                stderr::complain(&text, error.hint());
+                stderr::print_error(&text, error.hint());
                 self.append(&[Event::Partial { text: text.as_bytes() }]);
             }
             if let Err(error) = finished {
                 let text = error.to_string();
-                stderr::complain(
+                stderr::print_error(
                     &text,
                     "the next `paddock run`, or `paddock doctor`, finishes it before anything else",
                 );
@@ -162,7 +162,7 @@ impl<'a> SupervisorTasks<'a> {
             let failed =
                 events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
             if let Some(error) = failed {
-                stderr::complain(&error.to_string(), error.hint());
+                stderr::print_error(&error.to_string(), error.hint());
             }
         }
         if self.quiet {
@@ -172,7 +172,7 @@ impl<'a> SupervisorTasks<'a> {
             let text = format!(
                 "the paths of files that are executed outside of the fence are too long to list: {unlisted} more may have changed"
             );
-            stderr::say("paddock", &text);
+            stderr::print_line("paddock", &text);
         }
         if paths.is_empty() {
             return;
@@ -186,7 +186,7 @@ impl<'a> SupervisorTasks<'a> {
             "changed during the run, and executed outside of the fence: {}{more}",
             shown.join(", ")
         );
-        stderr::say("paddock", &text);
+        stderr::print_line("paddock", &text);
     }
 
     /// What the gate has decided: to the journal, and what was refused to people at once, as far as
@@ -211,7 +211,7 @@ impl<'a> SupervisorTasks<'a> {
     fn tell_unproxied(&mut self) {
         let pin = self.calls.as_mut().and_then(|calls| calls.attendants.pin.as_mut());
         let (refused, arrivals) =
-            pin.map(|pin| (pin.refused(), pin.arrivals())).unwrap_or_default();
+            pin.map(|pin| (pin.refused(), pin.proxy_clients())).unwrap_or_default();
         if let Some(outlet) = &mut self.outlet {
             outlet.expect(arrivals);
         }
@@ -226,21 +226,21 @@ impl<'a> SupervisorTasks<'a> {
         let Some(mut outlet) = self.outlet.take() else { return };
         for heard in outlet.turn(self.calls.as_mut().map(|calls| &mut calls.attendants.desk)) {
             match heard {
-                Heard::Decisions(told) => {
+                RelayEvent::Decisions(told) => {
                     self.append(&told.iter().map(Event::Network).collect::<Vec<_>>());
                     for told in told.iter().filter(|told| told.is_denial()) {
                         let (denial, branch) = (outlet.denial(told), outlet.branch_of(told));
                         self.tell_denied(told, denial, branch);
                     }
                 }
-                Heard::Mute(reason) => {
+                RelayEvent::HttpHelperLost(reason) => {
                     let reason = format!("what speaks HTTP: {reason}");
                     self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!(
                         "no route and no inspected host is reached any more: {reason}"
                     ));
                 }
-                Heard::Lost(reason) => {
+                RelayEvent::RelayLost(reason) => {
                     self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!(
                         "the relay is gone, and nothing is reached any more: {reason}"
@@ -307,7 +307,7 @@ impl<'a> SupervisorTasks<'a> {
     }
 
     fn say_at_once(&mut self, line: &str) {
-        if let Some(line) = self.live.say(line) {
+        if let Some(line) = self.live.print_line(line) {
             self.say(line);
         }
     }
@@ -330,7 +330,7 @@ impl<'a> SupervisorTasks<'a> {
 
     fn say_all(&mut self) {
         for (prefix, line) in self.lines.drain(..) {
-            stderr::say(prefix, &line);
+            stderr::print_line(prefix, &line);
         }
     }
 
@@ -347,7 +347,11 @@ pub fn telling(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     match event {
         GuardEvent::Taken { path, kept, whole } => (
             Some(format!("took away {path}, made during the run: it is kept in {kept}")),
-            Event::NameTaken { path: path.as_bytes(), kept: kept.as_bytes(), whole: *whole },
+            Event::NameQuarantined {
+                path: path.as_bytes(),
+                quarantine: kept.as_bytes(),
+                whole: *whole,
+            },
         ),
         GuardEvent::Masked { path, window } => {
             (None, Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() })
@@ -419,7 +423,7 @@ impl Tasks for SupervisorTasks<'_> {
         let [listener, renames, gate, observer, pin] =
             self.calls.as_ref().map_or([None; 5], Calls::descriptors);
         let outlet = self.outlet.as_ref().and_then(RelayProcess::fd);
-        let other = self.outlet.as_ref().and_then(RelayProcess::other_fd);
+        let other = self.outlet.as_ref().and_then(RelayProcess::http_helper_fd);
         let holder = self.holder.as_ref().and_then(SessionOwner::fd);
         [
             self.guard.as_ref().map(Guard::fd),
@@ -435,7 +439,7 @@ impl Tasks for SupervisorTasks<'_> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let limits = self.limits.as_ref().and_then(Watch::next_check);
+        let limits = self.limits.as_ref().and_then(Watchdog::next_check);
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
         let calls = self.calls.as_ref().and_then(Calls::deadline);
         let outlet = self.outlet.as_ref().and_then(RelayProcess::deadline);
@@ -514,10 +518,10 @@ impl Tasks for SupervisorTasks<'_> {
 
     fn dismiss(&mut self) {
         if let Some(calls) = &mut self.calls {
-            calls.attendants.desk.dismiss_companion();
+            calls.attendants.desk.dismiss_approver();
         }
         // Among the descendants that are killed next it is one.
-        if self.outlet.as_ref().is_some_and(RelayProcess::is_at_door) {
+        if self.outlet.as_ref().is_some_and(RelayProcess::uses_loopback_proxy) {
             self.hear_last_words();
         }
     }

@@ -101,7 +101,7 @@ fn start(request: &Request, standard: Vec<OwnedFd>, line: &OwnedFd) -> Result<Pi
                 .map_err(at("warden"))?;
             sys::reset_signal(libc::SIGPIPE);
             sys::reset_signal(libc::SIGXFSZ);
-            sys::release_every_signal();
+            sys::unblock_every_signal();
             Err(Failure { step: "exec", errno: command.exec() })
         };
         if let Err(Failure { step, errno }) = entered() {
@@ -174,9 +174,9 @@ fn open_terminal((rows, columns): (u16, u16)) -> Result<(OwnedFd, OwnedFd), Errn
 
 /// Until nothing is left of it, or nobody wants to know.
 fn attend_to(command: Pid, line: &OwnedFd) -> i32 {
-    let Ok(children) = sys::child_descriptor() else { return SOME_LEFT };
+    let Ok(children) = sys::child_signal_descriptor() else { return SOME_LEFT };
     loop {
-        sys::children_heard();
+        sys::discard_child_signals();
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == command => tell_end(line, status),
@@ -193,7 +193,7 @@ fn attend_to(command: Pid, line: &OwnedFd) -> i32 {
 }
 
 fn tell_end(line: &OwnedFd, status: WaitStatus) {
-    let used = sys::used_by_children();
+    let used = sys::child_usage();
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("\"exited\":{code}"),
         (None, Some(signal)) => format!("\"killed\":{signal}"),

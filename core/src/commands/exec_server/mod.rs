@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::Refusal;
 use crate::kernel::sys;
-use crate::limits::process_usage::{ProcessUsage, Tree};
+use crate::limits::process_usage::{ProcessTree, ProcessUsage};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 
@@ -64,8 +64,8 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
     // Whatever outlives its warden is ours to end.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(Refusal::Attend)?;
-    sys::hold_signals();
-    let children = sys::child_descriptor().map_err(Refusal::Attend)?;
+    sys::block_signals();
+    let children = sys::child_signal_descriptor().map_err(Refusal::Attend)?;
     let mut wardens = HashSet::new();
     let mut orphaned: Option<Instant> = None;
     let mut is_over = false;
@@ -82,7 +82,7 @@ pub fn attend(grace: Option<Duration>) -> Result<i32, Refusal> {
         let (ended, asked) =
             (!ready[0].revents().is_empty(), !is_over && !ready[1].revents().is_empty());
         if ended {
-            sys::children_heard();
+            sys::discard_child_signals();
             if bury(&mut wardens) {
                 orphaned = orphaned.or_else(|| Some(Instant::now()));
             }
@@ -132,9 +132,12 @@ fn end_orphans(wardens: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let mut census =
-        ProcessUsage::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
-    census.spare(wardens.iter().copied());
+    let mut census = ProcessUsage::new(
+        proc.as_fd(),
+        ProcessTree::DescendantsOf(rustix::process::getpid()),
+        &[],
+    )?;
+    census.exclude(wardens.iter().copied());
     let found =
         if is_time { census.kill_descendants()? } else { census.signal_descendants(None)? };
     Ok(found > 0)

@@ -77,7 +77,7 @@ impl Visit<'_> {
         if dir.tree.is_copy() || self.post.finishing {
             return Ok(());
         }
-        let socket = match open_beneath::look(dir.fd, name) {
+        let socket = match open_beneath::open_path_only(dir.fd, name) {
             Ok(socket) => socket,
             Err(Errno::NOENT) => return Ok(()),
             Err(source) => return Err(dir.unseen(name, source)),
@@ -120,7 +120,7 @@ impl Visit<'_> {
         stat: &Stat,
         kind: CoverKind,
     ) -> Result<(), WalkError> {
-        match open_beneath::look(dir.fd, name) {
+        match open_beneath::open_path_only(dir.fd, name) {
             Ok(object) => {
                 let same = rustix::fs::fstat(&object)
                     .is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
@@ -141,7 +141,7 @@ impl Visit<'_> {
     ) -> Result<(), GuardError> {
         let path = dir.absolute(name.to_bytes())?;
         let Post { store, covered, .. } = &mut *self.post;
-        match store.take(dir.fd, name, judged, &|object| object.is_among(covered)) {
+        match store.take(dir.fd, name, judged, &|object| object.is_in(covered)) {
             Ok(RemovalResult::Taken { kept, whole }) => {
                 self.post.taken += 1;
                 self.post.events.push(GuardEvent::Taken { path, kept, whole });
@@ -236,7 +236,7 @@ impl Visit<'_> {
 
     /// The file itself, and not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
-        let opened = open_beneath::look(dir.fd, name.to_bytes())
+        let opened = open_beneath::open_path_only(dir.fd, name.to_bytes())
             .and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
         let (stat, file) = match opened {
             Ok(opened) => opened,
@@ -379,7 +379,7 @@ impl Visitor for Visit<'_> {
             Err(Errno::NOENT) => return Ok(None),
             Err(source) => return self.failed(dir.unseen(name, source)).map(|()| None),
         };
-        let was_covered = object.is_among(&self.post.covered);
+        let was_covered = object.is_in(&self.post.covered);
         match entry.verdict {
             NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
@@ -389,7 +389,7 @@ impl Visitor for Visit<'_> {
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
                 }
-                let there_before = object.is_among(&self.post.masked)
+                let there_before = object.is_in(&self.post.masked)
                     || self.post.is_held(dir.identity, name, object);
                 if there_before || !dir.tree.writable {
                     return Ok(None);
@@ -469,8 +469,8 @@ impl Visitor for Visit<'_> {
         let Some(kind) = self.post.closed(Identity::from(&stat)) else { return Ok(()) };
         // What is locked as a whole, or only read, needs no lock of its own.
         if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
-            let known = Object::at(dir.fd, entry.name)
-                .is_ok_and(|object| object.is_among(&self.post.covered));
+            let known =
+                Object::at(dir.fd, entry.name).is_ok_and(|object| object.is_in(&self.post.covered));
             self.cover(dir, entry.name.to_bytes(), &stat, kind, known)?;
         }
         Ok(())

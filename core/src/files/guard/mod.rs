@@ -149,7 +149,7 @@ impl Guard {
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
         let ground = TreeRoots::open(trees, &left_out)?;
         let mut walker = Walker::default();
-        walker.is_interrupted = Some(sys::is_asked_to_end);
+        walker.is_interrupted = Some(sys::has_end_signal);
         let mut nodes = Nodes::default();
         let mut survey =
             scan::survey(&mut names, &ground, &mut walker, closed, &mut |names,
@@ -334,8 +334,8 @@ impl Guard {
     /// this process to end stops the scan. Ok: all of the trees was looked through; otherwise the
     /// error is [`GuardError::Unfinished`].
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
-        sys::forget_signals();
-        self.walker.is_interrupted = Some(sys::is_asked_to_end);
+        sys::discard_signals();
+        self.walker.is_interrupted = Some(sys::has_end_signal);
         self.walker.deadline = None;
         let finished = self.scan_last(on_event);
         // What was found before an error is told too.
@@ -552,5 +552,5 @@ const WRITTEN: WatchFlags =
 /// inotify has no call that takes a descriptor.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {
     let mut buffer = [0; 32];
-    inotify::add_watch(inotify, open_beneath::link_to(object, &mut buffer), flags)
+    inotify::add_watch(inotify, open_beneath::proc_fd_path(object, &mut buffer), flags)
 }

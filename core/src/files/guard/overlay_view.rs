@@ -165,7 +165,7 @@ impl Seen<'_> {
     /// made does not, and is marked.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
-            let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
+            let made = open_beneath::open_path_only(self.own, path).and_then(rustix::fs::fstat);
             // A whiteout says that the command has none, and the copy shows one all the same.
             return made.is_ok_and(|stat| {
                 FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice
@@ -180,7 +180,7 @@ impl Seen<'_> {
         let made = |end: usize| {
             let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
             let (mut buffer, mut value) = ([0; 32], [0; 1]);
-            rustix::fs::getxattr(open_beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
+            rustix::fs::getxattr(open_beneath::proc_fd_path(&fd, &mut buffer), OPAQUE, &mut value)?;
             Ok::<_, Errno>(value == *b"y")
         };
         ends.map(made).any(|made| made == Ok(true))

@@ -17,7 +17,7 @@ mod state;
 mod tests;
 
 use super::git;
-use crate::plan::Protected;
+use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::Text;
 
 pub use glob::Globs;
@@ -163,7 +163,7 @@ const MAX_STEMS: usize = 60_000;
 impl Names {
     pub fn new(
         deny: &[Text],
-        protect: &[Protected],
+        protect: &[ProtectedNames],
         opened: &[Text],
         flagged: &[Text],
     ) -> Result<Names, NamesError> {
@@ -203,12 +203,12 @@ impl Names {
     }
 
     /// Names that are denied, from [`Names::settle`] on.
-    pub fn deny(&mut self, group: &Protected) -> Result<(), NamesError> {
+    pub fn deny(&mut self, group: &ProtectedNames) -> Result<(), NamesError> {
         self.put_group(Rule::Deny, group)
     }
 
     /// Every beginning and every name is read once, however many patterns they make together.
-    fn put_group(&mut self, rule: Rule, group: &Protected) -> Result<(), NamesError> {
+    fn put_group(&mut self, rule: Rule, group: &ProtectedNames) -> Result<(), NamesError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
         for (rule, beginnings) in [(rule, &group.below), (Rule::Opened, &group.but)] {
             for text in beginnings {

@@ -2,14 +2,14 @@
 
 /// What became of an exec, for the journal and for people.
 #[derive(Debug)]
-pub struct ExecOutcome {
-    pub process: Process,
+pub struct ExecReport {
+    pub process: ExecProcess,
     /// Of what was refused: the child of the run's command that it descends from.
     pub branch: Option<u32>,
     pub exe: Vec<u8>,
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
-    pub outcome: ExecResult,
+    pub result: ExecResult,
     pub rule: Option<Vec<u8>>,
     pub reason: Option<String>,
     pub by: Option<String>,
@@ -32,7 +32,7 @@ pub enum ExecResult {
 
 /// The caller, by numbers of this side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ExecProcess {
     /// Of the whole process, where the caller is one thread of it.
     pub pid: u32,
     pub parent: u32,
@@ -40,6 +40,6 @@ pub struct Process {
 }
 
 /// A list of strings with their NULs.
-pub fn words(block: &[u8]) -> Vec<&[u8]> {
+pub fn nul_separated(block: &[u8]) -> Vec<&[u8]> {
     block.strip_suffix(&[0]).map_or(Vec::new(), |block| block.split(|byte| *byte == 0).collect())
 }

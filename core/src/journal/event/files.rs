@@ -7,7 +7,7 @@ use crate::plan::wire::bytes::Text;
 /// What the fence has refused, as the Python half judges it.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Refused {
+pub struct RefusedFileAccess {
     pub op: Text,
     pub path: Text,
     pub program: Text,
@@ -17,7 +17,7 @@ pub struct Refused {
     pub allow: Option<Text>,
 }
 
-impl Refused {
+impl RefusedFileAccess {
     /// For people.
     pub fn line(&self) -> String {
         let allow =

@@ -15,8 +15,8 @@ const UNPROXIED: &str =
 #[serde(deny_unknown_fields)]
 pub struct NetworkDecision {
     #[allow(dead_code, reason = "there is one kind of message")]
-    event: Kind,
-    pub layer: Layer,
+    event: NetworkEventTag,
+    pub layer: NetworkLayer,
     pub action: NetworkAction,
     #[serde(deserialize_with = "present")]
     pub host: Option<String>,
@@ -47,13 +47,13 @@ pub struct NetworkDecision {
     pub asked_ms: Option<u64>,
     /// Of a request that was read as HTTP; the relay does not say it.
     #[serde(default)]
-    pub request: Option<Box<Spoken>>,
+    pub request: Option<Box<HttpExchange>>,
 }
 
 /// A request of HTTP, as far as it is told.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spoken {
+pub struct HttpExchange {
     #[serde(deserialize_with = "present")]
     pub method: Option<String>,
     /// Without its query.
@@ -71,13 +71,13 @@ pub struct Spoken {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum NetworkEventTag {
     Network,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Layer {
+pub enum NetworkLayer {
     Name,
     Connect,
     Request,
@@ -85,13 +85,13 @@ pub enum Layer {
     Publish,
 }
 
-impl Layer {
+impl NetworkLayer {
     pub fn name(self) -> &'static str {
         match self {
-            Layer::Name => "name",
-            Layer::Connect => "connect",
-            Layer::Request => "request",
-            Layer::Publish => "publish",
+            NetworkLayer::Name => "name",
+            NetworkLayer::Connect => "connect",
+            NetworkLayer::Request => "request",
+            NetworkLayer::Publish => "publish",
         }
     }
 }
@@ -118,14 +118,14 @@ impl NetworkAction {
 impl NetworkDecision {
     /// Who comes to a published port before anybody listens there was denied nothing.
     pub fn is_denial(&self) -> bool {
-        self.action == NetworkAction::Deny && self.layer != Layer::Publish
+        self.action == NetworkAction::Deny && self.layer != NetworkLayer::Publish
     }
 
     /// A connection that a program tried to make itself, where only the proxy does.
     pub fn unproxied(target: SocketAddr) -> NetworkDecision {
         NetworkDecision {
-            event: Kind::Network,
-            layer: Layer::Connect,
+            event: NetworkEventTag::Network,
+            layer: NetworkLayer::Connect,
             action: NetworkAction::Deny,
             host: None,
             port: Some(target.port()),
@@ -148,7 +148,7 @@ impl NetworkDecision {
     }
 
     /// `host:port`, as the option takes it that would allow it. None: it is about nobody.
-    pub fn place(&self) -> Option<String> {
+    pub fn host_and_port(&self) -> Option<String> {
         let host = self.host()?;
         Some(match self.port {
             Some(port) if host.contains(':') => format!("[{host}]:{port}"),

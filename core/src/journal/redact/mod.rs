@@ -14,35 +14,35 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 
 mod shell_syntax;
 
-use shell_syntax::Syntax;
+use shell_syntax::ShellSyntax;
 
 const TABLE: &str = include_str!("../../../../src/paddock/text/secrets.tsv");
-const MARK: &[u8] = b"[redacted]";
+const REDACTED: &[u8] = b"[redacted]";
 /// Characters; shorter ones are names as often as secrets.
-const OPAQUE: usize = 32;
+const MIN_OPAQUE_CHARS: usize = 32;
 /// Two languages add up in two orders.
-const NEARLY: f64 = 1e-9;
+const ENTROPY_TOLERANCE: f64 = 1e-9;
 
-struct Table {
+struct SecretTable {
     flags: Vec<&'static [u8]>,
     harmless: Vec<&'static [u8]>,
     parts: Vec<(&'static str, String)>,
     reference: OnceLock<Option<Regex>>,
-    rules: Vec<Rule>,
+    rules: Vec<SecretRule>,
     /// Beginnings of something, and whose.
     triggers: Vec<(&'static [u8], usize)>,
     /// One bit for each pair of bytes that a trigger begins with.
     pairs: Box<[u64]>,
 }
 
-struct Rule {
-    how: How,
-    besides: &'static [u8],
+struct SecretRule {
+    how: RuleKind,
+    required_bytes: &'static [u8],
     pattern: &'static str,
     expression: OnceLock<Option<Regex>>,
 }
 
-enum How {
+enum RuleKind {
     Name,
     Flag,
     Header,
@@ -56,7 +56,7 @@ pub fn words<'a>(
     let mut hidden = false;
     words.map(move |word| {
         let shown =
-            if hidden && !word.starts_with(b"-") { Cow::Borrowed(MARK) } else { text(word) };
+            if hidden && !word.starts_with(b"-") { Cow::Borrowed(REDACTED) } else { text(word) };
         hidden = word.starts_with(b"-") && table().is_flag(word);
         shown
     })
@@ -65,17 +65,17 @@ pub fn words<'a>(
 pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
     let table = table();
     let mut shown = Cow::Borrowed(text);
-    let mut worth = table.worth_trying(text);
-    while worth != 0 {
-        let index = worth.trailing_zeros() as usize;
-        worth &= worth - 1;
+    let mut candidates = table.matching_rules(text);
+    while candidates != 0 {
+        let index = candidates.trailing_zeros() as usize;
+        candidates &= candidates - 1;
         let Some(rule) = table.rules.get(index) else { continue };
-        if rule.has_besides(text) {
+        if rule.has_required_byte(text) {
             match rule.apply(table, &shown) {
                 Some(Cow::Owned(changed)) => shown = Cow::Owned(changed),
                 Some(Cow::Borrowed(_)) => {}
                 // an expression that does not compile: nothing is shown
-                None => return Cow::Borrowed(MARK),
+                None => return Cow::Borrowed(REDACTED),
             }
         }
     }
@@ -85,14 +85,14 @@ pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-fn table() -> &'static Table {
-    static READ: OnceLock<Table> = OnceLock::new();
-    READ.get_or_init(Table::read)
+fn table() -> &'static SecretTable {
+    static SECRET_TABLE: OnceLock<SecretTable> = OnceLock::new();
+    SECRET_TABLE.get_or_init(SecretTable::read)
 }
 
-impl Table {
-    fn read() -> Table {
-        let mut table = Table {
+impl SecretTable {
+    fn read() -> SecretTable {
+        let mut table = SecretTable {
             flags: Vec::new(),
             harmless: Vec::new(),
             parts: Vec::new(),
@@ -110,10 +110,10 @@ impl Table {
                 "part" => table.parts.push((next(), next().to_owned())),
                 _ => {
                     let how = match next() {
-                        "name" => How::Name,
-                        "flag" => How::Flag,
-                        "header" => How::Header,
-                        _ => How::Any,
+                        "name" => RuleKind::Name,
+                        "flag" => RuleKind::Flag,
+                        "header" => RuleKind::Header,
+                        _ => RuleKind::Any,
                     };
                     let index = table.rules.len();
                     for trigger in next().split(' ').map(str::as_bytes) {
@@ -121,8 +121,13 @@ impl Table {
                         table.pairs[pair / 64] |= 1 << (pair % 64);
                         table.triggers.push((trigger, index));
                     }
-                    let (besides, pattern) = (next().as_bytes(), next());
-                    table.rules.push(Rule { how, besides, pattern, expression: OnceLock::new() });
+                    let (required_bytes, pattern) = (next().as_bytes(), next());
+                    table.rules.push(SecretRule {
+                        how,
+                        required_bytes,
+                        pattern,
+                        expression: OnceLock::new(),
+                    });
                 }
             }
         }
@@ -136,8 +141,8 @@ impl Table {
     }
 
     /// One bit for each rule.
-    fn worth_trying(&self, text: &[u8]) -> u128 {
-        let mut worth = 0;
+    fn matching_rules(&self, text: &[u8]) -> u128 {
+        let mut candidates = 0;
         for at in 0..text.len().saturating_sub(1) {
             let pair = pair(text[at], text[at + 1]);
             if self.pairs[pair / 64] & (1 << (pair % 64)) == 0 {
@@ -154,11 +159,11 @@ impl Table {
                     .get(..trigger.len())
                     .is_some_and(|found| found.eq_ignore_ascii_case(trigger))
                 {
-                    worth |= 1 << rule;
+                    candidates |= 1 << rule;
                 }
             }
         }
-        worth
+        candidates
     }
 
     fn is_flag(&self, word: &[u8]) -> bool {
@@ -179,7 +184,7 @@ impl Table {
     }
 
     /// It is a value, not a word of a language, a reference to one, or the name of a type.
-    fn counts(&self, value: &[u8]) -> bool {
+    fn is_secret_value(&self, value: &[u8]) -> bool {
         let quote = |byte: &u8| matches!(byte, b'"' | b'\'');
         let start = value.iter().position(|byte| !quote(byte)).unwrap_or(value.len());
         let end = value.iter().rposition(|byte| !quote(byte)).map_or(start, |last| last + 1);
@@ -204,30 +209,35 @@ fn pair(first: u8, second: u8) -> usize {
     usize::from(first.to_ascii_lowercase()) << 8 | usize::from(second.to_ascii_lowercase())
 }
 
-impl Rule {
-    fn has_besides(&self, text: &[u8]) -> bool {
-        self.besides == b"-"
+impl SecretRule {
+    fn has_required_byte(&self, text: &[u8]) -> bool {
+        self.required_bytes == b"-"
             || text.iter().any(|byte| match byte {
-                b' ' | b'\t'..=b'\r' => self.besides.contains(&b'_'),
-                byte => *byte != b'_' && self.besides.contains(byte),
+                b' ' | b'\t'..=b'\r' => self.required_bytes.contains(&b'_'),
+                byte => *byte != b'_' && self.required_bytes.contains(byte),
             })
     }
 
-    fn apply<'t>(&self, table: &Table, text: &'t [u8]) -> Option<Cow<'t, [u8]>> {
+    fn apply<'t>(&self, table: &SecretTable, text: &'t [u8]) -> Option<Cow<'t, [u8]>> {
         let expression = self.expression.get_or_init(|| table.compile(self.pattern)).as_ref()?;
         let mut syntax = None;
         Some(expression.replace_all(text, |found: &Captures<'_>| {
-            self.replaced(table, syntax.get_or_insert_with(|| Syntax::of(text)), found)
+            self.replacement(table, syntax.get_or_insert_with(|| ShellSyntax::of(text)), found)
         }))
     }
 
     /// The last group goes, as far as it is no syntax; without groups, all of it or nothing.
-    fn replaced(&self, table: &Table, syntax: &Syntax, found: &Captures<'_>) -> Vec<u8> {
+    fn replacement(
+        &self,
+        table: &SecretTable,
+        syntax: &ShellSyntax,
+        found: &Captures<'_>,
+    ) -> Vec<u8> {
         let whole = found.get(0).map_or(0..0, |whole| whole.range());
         let text = found.get(0).map_or(&b""[..], |whole| whole.as_bytes());
         let Some(value) = found
             .get(found.len() - 1)
-            .filter(|value| !value.is_empty() && self.goes(table, value.as_bytes()))
+            .filter(|value| !value.is_empty() && self.is_redacted(table, value.as_bytes()))
         else {
             return text.to_vec();
         };
@@ -242,15 +252,15 @@ impl Rule {
                 return text.to_vec();
             }
         }
-        [&text[..value.start() - whole.start], MARK, &text[cut - whole.start..]].concat()
+        [&text[..value.start() - whole.start], REDACTED, &text[cut - whole.start..]].concat()
     }
 
-    fn goes(&self, table: &Table, value: &[u8]) -> bool {
+    fn is_redacted(&self, table: &SecretTable, value: &[u8]) -> bool {
         match self.how {
-            How::Name => table.counts(value),
-            How::Flag => !value.starts_with(b"-") && table.counts(value),
-            How::Header => value.len() >= OPAQUE || !is_plain(value),
-            How::Any => true,
+            RuleKind::Name => table.is_secret_value(value),
+            RuleKind::Flag => !value.starts_with(b"-") && table.is_secret_value(value),
+            RuleKind::Header => value.len() >= MIN_OPAQUE_CHARS || !is_plain(value),
+            RuleKind::Any => true,
         }
     }
 }
@@ -270,9 +280,9 @@ fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
     let (mut at, mut done) = (0, 0);
     while at < text.len() {
         let length = text[at..].iter().take_while(|byte| is_part(**byte)).count();
-        if length >= OPAQUE {
+        if length >= MIN_OPAQUE_CHARS {
             let run = &text[at..at + length];
-            if let Some(shown) = opaque(run) {
+            if let Some(shown) = redact_opaque(run) {
                 let out = out.get_or_insert_default();
                 out.extend(&text[done..at]);
                 out.extend(shown);
@@ -287,17 +297,17 @@ fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-fn opaque(run: &[u8]) -> Option<Vec<u8>> {
+fn redact_opaque(run: &[u8]) -> Option<Vec<u8>> {
     if looks_random(run) {
-        return Some(MARK.to_vec());
+        return Some(REDACTED.to_vec());
     }
-    let hides = |part: &&[u8]| part.len() >= OPAQUE && looks_random(part);
+    let hides = |part: &&[u8]| part.len() >= MIN_OPAQUE_CHARS && looks_random(part);
     let parts: Vec<&[u8]> = run.split(|byte| *byte == b'/').collect();
     if parts.len() < 2 || !parts.iter().any(hides) {
         return None;
     }
     let shown: Vec<&[u8]> =
-        parts.iter().map(|part| if hides(part) { MARK } else { part }).collect();
+        parts.iter().map(|part| if hides(part) { REDACTED } else { part }).collect();
     Some(shown.join(&b'/'))
 }
 
@@ -323,9 +333,9 @@ fn looks_random(text: &[u8]) -> bool {
         }
     }
     if count == 0 || strange * 2 < text.len() {
-        return longest.len() >= OPAQUE && is_mixed(longest);
+        return longest.len() >= MIN_OPAQUE_CHARS && is_mixed(longest);
     }
-    length >= 8 * count && entropy(text) >= 3.0 - NEARLY
+    length >= 8 * count && entropy(text) >= 3.0 - ENTROPY_TOLERANCE
 }
 
 /// Letters, then at most four digits.
@@ -341,15 +351,15 @@ fn is_mixed(word: &[u8]) -> bool {
         .windows(2)
         .filter(|pair| pair[0].is_ascii_uppercase() != pair[1].is_ascii_uppercase())
         .count();
-    turns * 5 > word.len() * 2 && entropy(word) >= 4.0 - NEARLY
+    turns * 5 > word.len() * 2 && entropy(word) >= 4.0 - ENTROPY_TOLERANCE
 }
 
 fn entropy(text: &[u8]) -> f64 {
-    let mut counts = [0_u32; 256];
-    text.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+    let mut is_secret_value = [0_u32; 256];
+    text.iter().for_each(|byte| is_secret_value[usize::from(*byte)] += 1);
     let length = text.len() as f64;
     let share = |count: u32| f64::from(count) / length;
-    -counts
+    -is_secret_value
         .iter()
         .filter(|count| **count > 0)
         .map(|count| share(*count) * share(*count).log2())

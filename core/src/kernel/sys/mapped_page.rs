@@ -8,10 +8,10 @@ use super::{Result, last_errno};
 
 /// A page of a file, for as long as this lives. Only where it lies can be asked: whoever cuts the
 /// file would make reading it a fault.
-pub struct Page(*mut c_void);
+pub struct MappedPage(*mut c_void);
 
-impl Page {
-    pub fn of(file: BorrowedFd<'_>) -> Result<Page> {
+impl MappedPage {
+    pub fn of(file: BorrowedFd<'_>) -> Result<MappedPage> {
         let length = rustix::param::page_size();
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe {
@@ -24,7 +24,7 @@ impl Page {
                 0,
             )
         };
-        if start == libc::MAP_FAILED { Err(last_errno()) } else { Ok(Page(start)) }
+        if start == libc::MAP_FAILED { Err(last_errno()) } else { Ok(MappedPage(start)) }
     }
 
     pub fn address(&self) -> u64 {
@@ -32,7 +32,7 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for MappedPage {
     fn drop(&mut self) {
         // SAFETY: our own mapping of that length, and nobody else knows of it.
         unsafe { libc::munmap(self.0, rustix::param::page_size()) };

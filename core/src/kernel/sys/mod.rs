@@ -28,7 +28,7 @@ pub mod trace;
 pub use allocator::Allocator;
 pub use connect::*;
 pub use datagram::*;
-pub use mapped_page::Page;
+pub use mapped_page::MappedPage;
 pub use signals::*;
 
 #[cfg(not(test))]
@@ -48,18 +48,18 @@ fn check(result: libc::c_long) -> Result<libc::c_long> {
 /// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier
 /// calls reached, and what is read again from its file when somebody asks for it.
 #[inline(never)]
-pub fn give_back_memory() {
+pub fn release_memory() {
     #[cfg(not(test))]
-    ARENA.give_back();
-    give_back_mapped();
-    give_back_stack();
+    ARENA.release_free_pages();
+    release_mapped_plan();
+    release_stack();
 }
 
 /// What [`map_sealed`] gave out.
-static MAPPED: OnceLock<&'static [u8]> = OnceLock::new();
+static MAPPED_PLAN: OnceLock<&'static [u8]> = OnceLock::new();
 
-fn give_back_mapped() {
-    if let Some(mapped) = MAPPED.get() {
+fn release_mapped_plan() {
+    if let Some(mapped) = MAPPED_PLAN.get() {
         // SAFETY: a mapping of a file that does not change: whoever looks there again finds the
         // same.
         unsafe {
@@ -70,15 +70,15 @@ fn give_back_mapped() {
 
 /// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns.
 /// Whatever else is in this memory is let go.
-pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd) -> ! {
+pub fn release_memory_and_run(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd) -> ! {
     // SAFETY: a plain function and two numbers are all that is used from here on; none of our
     // callers gets to go on.
     #[cfg(not(test))]
     unsafe {
-        ARENA.forget();
+        ARENA.release_all();
     }
-    give_back_mapped();
-    give_back_stack();
+    release_mapped_plan();
+    release_stack();
     let status = rest(pid, descriptor);
     // SAFETY: ends this process; see `fork`.
     unsafe { libc::_exit(status) }
@@ -86,8 +86,8 @@ pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd)
 
 /// More of it than any call here needs is not there.
 #[inline(never)]
-fn give_back_stack() {
-    const DEEPEST: usize = 256 * 1024;
+fn release_stack() {
+    const MAX_STACK_BYTES: usize = 256 * 1024;
     let page = rustix::param::page_size();
     let mark = 0_u8;
     // One page below this frame is left alone: the C library's own call has its frame there.
@@ -95,7 +95,9 @@ fn give_back_stack() {
     // SAFETY: the stack grows down, so nothing that lives lies below our own frame. Where the range
     // was never part of the stack nothing is mapped: the program is static, and maps what it maps
     // far away from there.
-    unsafe { libc::madvise((end - DEEPEST) as *mut c_void, DEEPEST, libc::MADV_DONTNEED) };
+    unsafe {
+        libc::madvise((end - MAX_STACK_BYTES) as *mut c_void, MAX_STACK_BYTES, libc::MADV_DONTNEED)
+    };
 }
 
 /// Takes over a descriptor whose number came on the command line.
@@ -131,7 +133,7 @@ pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> 
     // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its
     // content as it is.
     let mapped = unsafe { std::slice::from_raw_parts(start.cast(), length) };
-    let _ = MAPPED.set(mapped);
+    let _ = MAPPED_PLAN.set(mapped);
     Ok(mapped)
 }
 
@@ -219,7 +221,7 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
 /// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with descriptors in
 /// common (CLONE_FILES).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
-    const STACK_SIZE: usize = 64 * 1024;
+    const STACK_BYTES: usize = 64 * 1024;
 
     extern "C" fn enter<F: FnMut() -> i32>(closure: *mut c_void) -> c_int {
         // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so
@@ -231,7 +233,7 @@ pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> 
     }
 
     // Not on our own stack: whoever makes room there touches every page of it.
-    let mut stack = Box::<[u128]>::new_uninit_slice(STACK_SIZE / size_of::<u128>());
+    let mut stack = Box::<[u128]>::new_uninit_slice(STACK_BYTES / size_of::<u128>());
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | flags;
     // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK
     // suspends the only thread that could free it; for the same reason child and parent never touch
@@ -245,13 +247,13 @@ pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> 
 }
 
 /// What the children used that were waited for, and theirs.
-pub struct Used {
+pub struct ChildUsage {
     pub cpu_us: i64,
     /// Of the largest.
     pub max_rss_kib: i64,
 }
 
-pub fn used_by_children() -> Used {
+pub fn child_usage() -> ChildUsage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: filled by the call, and zeroes are a valid one too.
     let usage = unsafe {
@@ -259,7 +261,7 @@ pub fn used_by_children() -> Used {
         usage.assume_init()
     };
     let us = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
-    Used { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), max_rss_kib: usage.ru_maxrss }
+    ChildUsage { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), max_rss_kib: usage.ru_maxrss }
 }
 
 /// An ordinary fork; the child ends with what the closure returns.
@@ -408,19 +410,19 @@ pub fn landlock_abi() -> Result<i32> {
 /// A ruleset that handles these rights, also on ports, and scopes.
 pub fn landlock_create_ruleset(files: u64, network: u64, scoped: u64) -> Result<OwnedFd> {
     #[repr(C)]
-    struct Attributes {
+    struct RulesetAttributes {
         files: u64,
         network: u64,
         scoped: u64,
     }
-    let attributes = Attributes { files, network, scoped };
+    let attributes = RulesetAttributes { files, network, scoped };
     // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the
     // kernel copies it before it returns. One that knows less of it wants the rest to be zero.
     let fd = check(unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             ptr::from_ref(&attributes),
-            size_of::<Attributes>(),
+            size_of::<RulesetAttributes>(),
             0,
         )
     })?;
@@ -589,19 +591,19 @@ pub struct ProcessInfo {
 pub fn process_info(thread: u32) -> Result<ProcessInfo> {
     const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
     const PIDFD_GET_INFO: u32 = 0xC040_FF0B; // _IOWR(0xFF, 11, struct pidfd_info), 64 bytes
-    const WANTED: u64 = 0b11; // numbers, user
+    const WANTED_FIELDS: u64 = 0b11; // numbers, user
     // SAFETY: takes numbers, makes a new descriptor.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })? as i32;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut info = ProcessInfo { mask: WANTED, ..ProcessInfo::default() };
+    let mut info = ProcessInfo { mask: WANTED_FIELDS, ..ProcessInfo::default() };
     // SAFETY: the struct has the size that the number of the ioctl names; the kernel writes no
     // more.
     check(
         unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info)) }
             .into(),
     )?;
-    if info.mask & WANTED == WANTED { Ok(info) } else { Err(Errno::NOSYS) }
+    if info.mask & WANTED_FIELDS == WANTED_FIELDS { Ok(info) } else { Err(Errno::NOSYS) }
 }
 
 /// Is this the number of a whole process, and not of one more thread of it?

@@ -15,7 +15,7 @@ use super::{Result, check, last_errno};
 pub struct SignalMask(libc::sigset_t);
 
 /// One signal taken from those that wait.
-pub struct Arrival {
+pub struct ReceivedSignal {
     pub signal: i32,
     /// The process that sent it with kill(2) and its like; None when the kernel did (a key on the
     /// terminal, a timer).
@@ -34,7 +34,7 @@ fn every_signal() -> libc::sigset_t {
 
 /// From here on signals wait to be taken; SIGCHLD gets its default meaning, without which there is
 /// nothing to wait for.
-pub fn hold_signals() -> SignalMask {
+pub fn block_signals() -> SignalMask {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are valid, `before` is written by the call; SIG_DFL installs no code.
     unsafe {
@@ -44,13 +44,13 @@ pub fn hold_signals() -> SignalMask {
     }
 }
 
-pub fn release_signals(mask: &SignalMask) {
+pub fn restore_signal_mask(mask: &SignalMask) {
     // SAFETY: the mask was filled by sigprocmask.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
 }
 
 /// For a program that is started by us, and is not the command: no signal is held in it.
-pub fn release_every_signal() {
+pub fn unblock_every_signal() {
     let mut none = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the whole set before it is used.
     unsafe {
@@ -61,7 +61,7 @@ pub fn release_every_signal() {
 
 /// Stops this process by a held signal, as the terminal would have, so that our parent sees the
 /// same stop. Returns when it was continued.
-pub fn stop_by(signal: i32) {
+pub fn stop_self_by(signal: i32) {
     reset_signal(signal);
     // SAFETY: the set is initialised before use; raising a signal that is held only marks it,
     // releasing it stops us.
@@ -96,7 +96,7 @@ pub fn reset_signal(signal: i32) {
 }
 
 /// Sleeps until a held signal comes (or the time is over).
-pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
+pub fn next_signal(timeout: Option<Duration>) -> Option<ReceivedSignal> {
     let set = every_signal();
     let limit = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs() as _,
@@ -116,7 +116,7 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
                 matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE)
                     .then(|| info.si_pid())
             };
-            return Some(Arrival { signal, sender });
+            return Some(ReceivedSignal { signal, sender });
         }
         if last_errno() != Errno::INTR {
             return None;
@@ -125,12 +125,12 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
 }
 
 /// Forgets the held signals that have come so far.
-pub fn forget_signals() {
+pub fn discard_signals() {
     while next_signal(Some(Duration::ZERO)).is_some() {}
 }
 
 /// Does a held signal wait that asks this process to end? It stays to be taken.
-pub fn is_asked_to_end() -> bool {
+pub fn has_end_signal() -> bool {
     let mut waiting = MaybeUninit::uninit();
     // SAFETY: sigpending initialises the whole set before it is looked at.
     unsafe {
@@ -143,7 +143,7 @@ pub fn is_asked_to_end() -> bool {
     }
 }
 
-/// A descriptor that can be read when a held signal waits; it is taken by [`arrivals`] or
+/// A descriptor that can be read when a held signal waits; it is taken by [`received_signals`] or
 /// [`next_signal`].
 pub fn signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
@@ -154,10 +154,10 @@ pub fn signal_descriptor() -> Result<OwnedFd> {
 }
 
 /// Those that wait, as far as they are taken at once; the descriptor stays readable for the rest.
-pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
-    const AT_ONCE: usize = 8;
-    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; AT_ONCE] =
-        [const { MaybeUninit::uninit() }; AT_ONCE];
+pub fn received_signals(signals: BorrowedFd<'_>) -> impl Iterator<Item = ReceivedSignal> {
+    const MAX_SIGNALS_PER_READ: usize = 8;
+    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; MAX_SIGNALS_PER_READ] =
+        [const { MaybeUninit::uninit() }; MAX_SIGNALS_PER_READ];
     // SAFETY: the kernel writes whole records, and no more than there is room for.
     let read =
         unsafe { libc::read(signals.as_raw_fd(), taken.as_mut_ptr().cast(), size_of_val(&taken)) };
@@ -166,27 +166,30 @@ pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
         // SAFETY: so many were written.
         let taken = unsafe { taken.assume_init() };
         let sent = matches!(taken.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
-        Arrival { signal: taken.ssi_signo as i32, sender: sent.then_some(taken.ssi_pid as i32) }
+        ReceivedSignal {
+            signal: taken.ssi_signo as i32,
+            sender: sent.then_some(taken.ssi_pid as i32),
+        }
     })
 }
 
-/// The same for nothing but the end or the stop of a child; [`children_heard`] takes them.
-pub fn child_descriptor() -> Result<OwnedFd> {
+/// The same for nothing but the end or the stop of a child; [`discard_child_signals`] takes them.
+pub fn child_signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
     let fd =
-        unsafe { libc::signalfd(-1, &only_children(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        unsafe { libc::signalfd(-1, &child_signal_set(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub fn children_heard() {
+pub fn discard_child_signals() {
     let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the set and the time live on this stack; no facts are asked for.
-    while unsafe { libc::sigtimedwait(&only_children(), ptr::null_mut(), &none) } > 0 {}
+    while unsafe { libc::sigtimedwait(&child_signal_set(), ptr::null_mut(), &none) } > 0 {}
 }
 
-fn only_children() -> libc::sigset_t {
+fn child_signal_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the whole set.
     unsafe {

@@ -35,13 +35,13 @@ impl Controller {
 
 /// The directory of this process's own group, from the mount point down to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct CgroupLocation {
     pub mount: Vec<u8>,
     /// Names below the mount point; none for the mount point itself.
     pub names: Vec<Vec<u8>>,
 }
 
-impl Standing {
+impl CgroupLocation {
     /// The own group's directory without the last `up` names.
     pub fn path(&self, up: usize) -> Option<CString> {
         let mut path = self.mount.clone();
@@ -53,16 +53,20 @@ impl Standing {
     }
 
     /// `membership` is /proc/self/cgroup, `mounts` /proc/self/mountinfo.
-    pub fn in_v1(controller: Controller, membership: &[u8], mounts: &[u8]) -> Option<Standing> {
+    pub fn in_v1(
+        controller: Controller,
+        membership: &[u8],
+        mounts: &[u8],
+    ) -> Option<CgroupLocation> {
         let path = path_of(membership, |controllers| listed(controllers, controller.name()))?;
         mounts_of(mounts, b"cgroup", |options| listed(options, controller.name()))
-            .find_map(|mount| mount.standing(path))
+            .find_map(|mount| mount.location(path))
     }
 
-    pub fn in_v2(membership: &[u8], mounts: &[u8]) -> Option<Standing> {
+    pub fn in_v2(membership: &[u8], mounts: &[u8]) -> Option<CgroupLocation> {
         // Its line has no controllers: `0::PATH`. A named hierarchy without any says `name=…`.
         let path = path_of(membership, <[u8]>::is_empty)?;
-        mounts_of(mounts, b"cgroup2", |_| true).find_map(|mount| mount.standing(path))
+        mounts_of(mounts, b"cgroup2", |_| true).find_map(|mount| mount.location(path))
     }
 }
 
@@ -85,7 +89,7 @@ fn path_of(membership: &[u8], is_right: impl Fn(&[u8]) -> bool) -> Option<&[u8]>
     })
 }
 
-struct Mount {
+struct CgroupMount {
     root: Vec<u8>,
     point: Vec<u8>,
 }
@@ -95,20 +99,20 @@ fn mounts_of<'a>(
     mounts: &'a [u8],
     kind: &'static [u8],
     is_right: impl Fn(&[u8]) -> bool + 'a,
-) -> impl Iterator<Item = Mount> + 'a {
+) -> impl Iterator<Item = CgroupMount> + 'a {
     mounts.split(|byte| *byte == b'\n').filter_map(move |line| {
         let mut fields = words(line);
         let (root, point) = (fields.nth(3)?, fields.next()?);
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (actual_kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
         (actual_kind == kind && is_right(options))
-            .then(|| Mount { root: unescaped(root), point: unescaped(point) })
+            .then(|| CgroupMount { root: unescaped(root), point: unescaped(point) })
     })
 }
 
-impl Mount {
+impl CgroupMount {
     /// None if the path leads out of what is mounted (another cgroup namespace).
-    fn standing(self, path: &[u8]) -> Option<Standing> {
+    fn location(self, path: &[u8]) -> Option<CgroupLocation> {
         let names = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/')
                 .filter(|name| !name.is_empty())
@@ -118,7 +122,7 @@ impl Mount {
         let (root, own) = (names(&self.root), names(path));
         let below = own.strip_prefix(root.as_slice())?;
         let leads_out = root.iter().chain(below).any(|name| name == b"..");
-        (!leads_out).then(|| Standing { mount: self.point, names: below.to_vec() })
+        (!leads_out).then(|| CgroupLocation { mount: self.point, names: below.to_vec() })
     }
 }
 
@@ -141,7 +145,7 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
 
 /// What one directory on the way up from the own group says, in version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
+pub struct CgroupLevel {
     /// Groups can be made in it, and processes moved within it: its directory and its cgroup.procs
     /// can be written.
     pub delegated: bool,
@@ -183,7 +187,7 @@ impl Controllers {
 /// own group's. A group that holds processes can not give controllers to groups below it, except
 /// the root of all (no internal processes, cgroups(7)): so the usual place is beside the own group,
 /// and not in it. Whether the kernel agrees is found by trying.
-pub fn candidates(levels: &[Level], wanted: Controllers) -> Vec<usize> {
+pub fn candidates(levels: &[CgroupLevel], wanted: Controllers) -> Vec<usize> {
     let mut found: Vec<(usize, usize)> = Vec::with_capacity(levels.len());
     for (up, level) in levels.iter().enumerate() {
         if !level.delegated {
@@ -217,18 +221,18 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
 ";
 
-    fn path(standing: Option<Standing>) -> Option<String> {
-        standing.map(|standing| standing.path(0).unwrap().into_string().unwrap())
+    fn path(location: Option<CgroupLocation>) -> Option<String> {
+        location.map(|location| location.path(0).unwrap().into_string().unwrap())
     }
 
     #[test]
     fn each_controller_has_its_own_tree_in_version_1() {
-        let own = |controller| path(Standing::in_v1(controller, HYBRID, MOUNTS));
+        let own = |controller| path(CgroupLocation::in_v1(controller, HYBRID, MOUNTS));
         assert_eq!(own(Controller::Memory).as_deref(), Some("/sys/fs/cgroup/my memory/user/a b"));
         assert_eq!(own(Controller::Pids).as_deref(), Some("/sys/fs/cgroup/pids/x"));
         assert_eq!(own(Controller::CpuTime).as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(
-            path(Standing::in_v2(HYBRID, MOUNTS)).as_deref(),
+            path(CgroupLocation::in_v2(HYBRID, MOUNTS)).as_deref(),
             Some("/sys/fs/cgroup/unified/u")
         );
     }
@@ -245,8 +249,8 @@ mod tests {
     fn the_way_up_ends_at_the_mount_point() {
         let membership = b"0::/user.slice/user@1000.service/app.slice/a.scope\n";
         let mounts = b"30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        let standing = Standing::in_v2(membership, mounts).unwrap();
-        let up = |steps| standing.path(steps).map(|path| path.into_string().unwrap());
+        let location = CgroupLocation::in_v2(membership, mounts).unwrap();
+        let up = |steps| location.path(steps).map(|path| path.into_string().unwrap());
         assert_eq!(up(1).as_deref(), Some("/sys/fs/cgroup/user.slice/user@1000.service/app.slice"));
         assert_eq!(up(4).as_deref(), Some("/sys/fs/cgroup"));
         assert_eq!(up(5), None);
@@ -262,12 +266,15 @@ mod tests {
             b"8:pids:/docker/abc\n",
             b"",
         ] {
-            assert_eq!(Standing::in_v2(membership, mounts), None);
+            assert_eq!(CgroupLocation::in_v2(membership, mounts), None);
         }
         let outside = b"30 23 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(Standing::in_v2(b"0::/../../x\n", outside), None);
+        assert_eq!(CgroupLocation::in_v2(b"0::/../../x\n", outside), None);
         assert_eq!(
-            Standing::in_v2(b"0::/x\n", b"30 23 0:26 / /sys rw - sysfs sysfs rw\n30 23 garbage\n"),
+            CgroupLocation::in_v2(
+                b"0::/x\n",
+                b"30 23 0:26 / /sys rw - sysfs sysfs rw\n30 23 garbage\n"
+            ),
             None
         );
     }
@@ -276,8 +283,8 @@ mod tests {
     const PIDS: Controllers = Controllers { memory: false, pids: true };
     const NONE: Controllers = Controllers { memory: false, pids: false };
 
-    fn level(offers: Controllers, gives: Controllers) -> Level {
-        Level { delegated: true, offers, gives, limited: false }
+    fn level(offers: Controllers, gives: Controllers) -> CgroupLevel {
+        CgroupLevel { delegated: true, offers, gives, limited: false }
     }
 
     #[test]
@@ -290,7 +297,8 @@ mod tests {
     #[test]
     fn a_terminal_in_a_user_session_gets_a_group_beside_its_own() {
         // a.scope, app.slice, user@1000.service, then what belongs to root.
-        let levels = [level(NONE, NONE), level(BOTH, BOTH), level(BOTH, BOTH), Level::default()];
+        let levels =
+            [level(NONE, NONE), level(BOTH, BOTH), level(BOTH, BOTH), CgroupLevel::default()];
         assert_eq!(candidates(&levels, BOTH), [1, 2]);
     }
 
@@ -303,13 +311,13 @@ mod tests {
 
     #[test]
     fn nothing_above_what_is_not_delegated_is_tried() {
-        let levels = [Level { delegated: false, ..level(BOTH, BOTH) }, level(BOTH, BOTH)];
+        let levels = [CgroupLevel { delegated: false, ..level(BOTH, BOTH) }, level(BOTH, BOTH)];
         assert!(candidates(&levels, BOTH).is_empty());
     }
 
     #[test]
     fn a_group_is_not_put_beside_one_that_is_limited() {
-        let levels = [Level { limited: true, ..level(BOTH, NONE) }, level(BOTH, BOTH)];
+        let levels = [CgroupLevel { limited: true, ..level(BOTH, NONE) }, level(BOTH, BOTH)];
         assert_eq!(candidates(&levels, BOTH), [0]);
     }
 

@@ -19,26 +19,26 @@ use rustix::process::{Pid, Signal};
 
 use crate::kernel::proc_text::{self, NumberList};
 pub use location::Version;
-use location::{Controller, Controllers, Level, Standing};
+use location::{CgroupLevel, CgroupLocation, Controller, Controllers};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
 const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 
-const PREFIX: &[u8] = b"paddock-";
-const CONTROL: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
-const LIST: OFlags =
+const GROUP_PREFIX: &[u8] = b"paddock-";
+const FILE_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
+const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 /// A sweeper of another session may take a new group for a forgotten one; it can not do so forever.
-const MAKE_ATTEMPTS: usize = 3;
+const MAX_MAKE_ATTEMPTS: usize = 3;
 /// The last process of a group may still be on its way out of the kernel.
-const REMOVE_ATTEMPTS: usize = 40;
+const MAX_REMOVE_ATTEMPTS: usize = 40;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
-const KILL_ROUNDS: usize = 64;
+const MAX_KILL_ROUNDS: usize = 64;
 
 /// What the groups should hold down.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct WantedGroups {
     pub memory_bytes: Option<u64>,
     pub tasks: Option<u64>,
     pub cpu_time: bool,
@@ -46,7 +46,7 @@ pub struct Wanted {
 
 /// The groups of a session. Dropping them removes them.
 pub struct Cgroups {
-    groups: Vec<Group>,
+    groups: Vec<Cgroup>,
     /// Where their files, and those of every other group, can be reached.
     mount_points: Vec<Vec<u8>>,
     memory: Option<usize>,
@@ -54,7 +54,7 @@ pub struct Cgroups {
     cpu_time: Option<usize>,
 }
 
-struct Group {
+struct Cgroup {
     version: Version,
     parent: OwnedFd,
     name: CString,
@@ -65,7 +65,7 @@ struct Group {
 
 impl Cgroups {
     /// Groups for as much of what is wanted as this user may have here.
-    pub fn make(session: &str, wanted: &Wanted) -> Cgroups {
+    pub fn make(session: &str, wanted: &WantedGroups) -> Cgroups {
         let mut made = Cgroups::none();
         let texts = (std::fs::read("/proc/self/cgroup"), std::fs::read("/proc/self/mountinfo"));
         let (Ok(membership), Ok(mounts), Ok(name)) =
@@ -73,24 +73,24 @@ impl Cgroups {
         else {
             return made;
         };
-        if let Some(standing) = Standing::in_v2(&membership, &mounts) {
-            made.make_v2(&standing, &name, wanted);
+        if let Some(location) = CgroupLocation::in_v2(&membership, &mounts) {
+            made.make_v2(&location, &name, wanted);
         }
-        let mut standings = Vec::with_capacity(Controller::ALL.len());
+        let mut locations = Vec::with_capacity(Controller::ALL.len());
         for controller in Controller::ALL {
             if !made.lacks(controller, wanted) {
                 continue;
             }
-            let Some(standing) = Standing::in_v1(controller, &membership, &mounts) else {
+            let Some(location) = CgroupLocation::in_v1(controller, &membership, &mounts) else {
                 continue;
             };
             // Controllers may share one tree.
-            let index = match standings.iter().find(|(known, _)| *known == standing) {
+            let index = match locations.iter().find(|(known, _)| *known == location) {
                 Some((_, index)) => *index,
                 None => {
-                    let Some(group) = make_v1(&standing, &name) else { continue };
+                    let Some(group) = make_v1(&location, &name) else { continue };
                     made.groups.push(group);
-                    standings.push((standing, made.groups.len() - 1));
+                    locations.push((location, made.groups.len() - 1));
                     made.groups.len() - 1
                 }
             };
@@ -134,7 +134,7 @@ impl Cgroups {
         Some(self.groups.get(index?)?.version)
     }
 
-    fn lacks(&self, controller: Controller, wanted: &Wanted) -> bool {
+    fn lacks(&self, controller: Controller, wanted: &WantedGroups) -> bool {
         match controller {
             Controller::Memory => wanted.memory_bytes.is_some() && self.memory.is_none(),
             Controller::Pids => wanted.tasks.is_some() && self.tasks.is_none(),
@@ -188,16 +188,16 @@ impl Cgroups {
             let _ = write(group.dir.as_fd(), c"pids.max", b"0");
         }
         if let Some(group) = self.groups.first() {
-            (0..KILL_ROUNDS).find(|_| !group.kill_listed());
+            (0..MAX_KILL_ROUNDS).find(|_| !group.kill_listed());
         }
     }
 
-    fn make_v2(&mut self, standing: &Standing, name: &CStr, wanted: &Wanted) {
+    fn make_v2(&mut self, location: &CgroupLocation, name: &CStr, wanted: &WantedGroups) {
         let controllers =
             Controllers { memory: wanted.memory_bytes.is_some(), pids: wanted.tasks.is_some() };
-        let mut opened = Vec::with_capacity(standing.names.len() + 1);
-        for up in 0..=standing.names.len() {
-            let Some(dir) = standing.path(up).and_then(|path| open(&path, Version::V2)) else {
+        let mut opened = Vec::with_capacity(location.names.len() + 1);
+        for up in 0..=location.names.len() {
+            let Some(dir) = location.path(up).and_then(|path| open(&path, Version::V2)) else {
                 break;
             };
             let level = read_level(dir.as_fd());
@@ -206,7 +206,7 @@ impl Cgroups {
                 break;
             }
         }
-        let levels: Vec<Level> = opened.iter().map(|(_, level)| *level).collect();
+        let levels: Vec<CgroupLevel> = opened.iter().map(|(_, level)| *level).collect();
         let mut places = Vec::with_capacity(2 * levels.len());
         if controllers.count() > 0 {
             places.extend(
@@ -226,7 +226,7 @@ impl Cgroups {
                 continue;
             }
             let Some(group) =
-                parent.try_clone().ok().and_then(|parent| Group::make(parent, name, Version::V2))
+                parent.try_clone().ok().and_then(|parent| Cgroup::make(parent, name, Version::V2))
             else {
                 continue;
             };
@@ -255,7 +255,7 @@ impl Cgroups {
         }
     }
 
-    fn limit_v1(&mut self, index: usize, controller: Controller, wanted: &Wanted) {
+    fn limit_v1(&mut self, index: usize, controller: Controller, wanted: &WantedGroups) {
         let Some(group) = self.groups.get(index) else { return };
         match controller {
             Controller::Memory => {
@@ -274,28 +274,29 @@ impl Cgroups {
 }
 
 /// A tree of version 1 lets groups be made below any other; there only the own one is asked.
-fn make_v1(standing: &Standing, name: &CStr) -> Option<Group> {
-    Group::make(open(&standing.path(0)?, Version::V1)?, name, Version::V1)
+fn make_v1(location: &CgroupLocation, name: &CStr) -> Option<Cgroup> {
+    Cgroup::make(open(&location.path(0)?, Version::V1)?, name, Version::V1)
 }
 
-impl Group {
-    fn make(parent: OwnedFd, name: &CStr, version: Version) -> Option<Group> {
+impl Cgroup {
+    fn make(parent: OwnedFd, name: &CStr, version: Version) -> Option<Cgroup> {
         sweep(parent.as_fd());
-        for _ in 0..MAKE_ATTEMPTS {
+        for _ in 0..MAX_MAKE_ATTEMPTS {
             rustix::fs::mkdirat(&parent, name, Mode::RWXU).ok()?;
-            let opened = rustix::fs::openat(&parent, name, LIST, Mode::empty()).and_then(|dir| {
-                rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-                let procs = rustix::fs::openat(
-                    &dir,
-                    c"cgroup.procs",
-                    CONTROL | OFlags::WRONLY,
-                    Mode::empty(),
-                )?;
-                Ok((dir, procs))
-            });
+            let opened =
+                rustix::fs::openat(&parent, name, DIR_FLAGS, Mode::empty()).and_then(|dir| {
+                    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+                    let procs = rustix::fs::openat(
+                        &dir,
+                        c"cgroup.procs",
+                        FILE_FLAGS | OFlags::WRONLY,
+                        Mode::empty(),
+                    )?;
+                    Ok((dir, procs))
+                });
             match opened {
                 Ok((dir, procs)) => {
-                    return Some(Group { version, parent, name: name.to_owned(), dir, procs });
+                    return Some(Cgroup { version, parent, name: name.to_owned(), dir, procs });
                 }
                 Err(_) => {
                     let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
@@ -342,7 +343,7 @@ impl Group {
 
     /// Whether there was anything left to kill.
     fn kill_listed(&self) -> bool {
-        let flags = CONTROL | OFlags::RDONLY;
+        let flags = FILE_FLAGS | OFlags::RDONLY;
         let Ok(file) = rustix::fs::openat(&self.dir, c"cgroup.procs", flags, Mode::empty()) else {
             return false;
         };
@@ -363,9 +364,9 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
-        for _ in 0..REMOVE_ATTEMPTS {
+        for _ in 0..MAX_REMOVE_ATTEMPTS {
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
                 Err(Errno::BUSY) => std::thread::sleep(REMOVE_PAUSE),
                 // Whatever else it says: the next session sweeps.
@@ -377,7 +378,7 @@ impl Drop for Group {
 
 /// The directory of a group, if that is what lies there.
 fn open(path: &CStr, version: Version) -> Option<OwnedFd> {
-    let dir = rustix::fs::open(path, LIST, Mode::empty()).ok()?;
+    let dir = rustix::fs::open(path, DIR_FLAGS, Mode::empty()).ok()?;
     let kind = rustix::fs::fstatfs(&dir).ok()?.f_type as u64;
     let expected = match version {
         Version::V1 => CGROUP_SUPER_MAGIC,
@@ -386,11 +387,11 @@ fn open(path: &CStr, version: Version) -> Option<OwnedFd> {
     (kind == expected).then_some(dir)
 }
 
-fn read_level(dir: BorrowedFd<'_>) -> Level {
+fn read_level(dir: BorrowedFd<'_>) -> CgroupLevel {
     let may =
         |name: &CStr, access| rustix::fs::accessat(dir, name, access, AtFlags::EACCESS).is_ok();
     let limits = [c"memory.max", c"memory.high", c"memory.swap.max", c"cpu.max"];
-    Level {
+    CgroupLevel {
         delegated: may(c".", Access::WRITE_OK | Access::EXEC_OK)
             && may(c"cgroup.procs", Access::WRITE_OK),
         offers: Controllers::parse(&contents(dir, c"cgroup.controllers")),
@@ -415,15 +416,15 @@ fn enable(dir: BorrowedFd<'_>, missing: Controllers) {
 
 /// Removes the groups that killed sessions left: empty, and locked by nobody.
 fn sweep(parent: BorrowedFd<'_>) {
-    let Ok(listed) = rustix::fs::openat(parent, c".", LIST, Mode::empty()) else { return };
+    let Ok(listed) = rustix::fs::openat(parent, c".", DIR_FLAGS, Mode::empty()) else { return };
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = entries.next() {
         let name = entry.file_name();
-        if !name.to_bytes().starts_with(PREFIX) {
+        if !name.to_bytes().starts_with(GROUP_PREFIX) {
             continue;
         }
-        let Ok(dir) = rustix::fs::openat(parent, name, LIST, Mode::empty()) else { continue };
+        let Ok(dir) = rustix::fs::openat(parent, name, DIR_FLAGS, Mode::empty()) else { continue };
         if rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
         }
@@ -431,12 +432,12 @@ fn sweep(parent: BorrowedFd<'_>) {
 }
 
 fn write(dir: BorrowedFd<'_>, file: &CStr, text: &[u8]) -> Result<(), Errno> {
-    let file = rustix::fs::openat(dir, file, CONTROL | OFlags::WRONLY, Mode::empty())?;
+    let file = rustix::fs::openat(dir, file, FILE_FLAGS | OFlags::WRONLY, Mode::empty())?;
     rustix::io::write(&file, text).map(drop)
 }
 
 fn read<'b>(dir: BorrowedFd<'_>, file: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
-    let file = rustix::fs::openat(dir, file, CONTROL | OFlags::RDONLY, Mode::empty())?;
+    let file = rustix::fs::openat(dir, file, FILE_FLAGS | OFlags::RDONLY, Mode::empty())?;
     let count = rustix::io::read(&file, &mut *buffer)?;
     Ok(&buffer[..count])
 }
@@ -472,7 +473,7 @@ mod tests {
         }
 
         fn dir(&self) -> OwnedFd {
-            rustix::fs::open(&self.0, LIST, Mode::empty()).unwrap()
+            rustix::fs::open(&self.0, DIR_FLAGS, Mode::empty()).unwrap()
         }
     }
 
@@ -520,7 +521,7 @@ mod tests {
         for name in ["paddock-used", "paddock-forgotten", "paddock-full/below", "other"] {
             std::fs::create_dir_all(fake.0.join(name)).unwrap();
         }
-        let used = rustix::fs::open(fake.0.join("paddock-used"), LIST, Mode::empty()).unwrap();
+        let used = rustix::fs::open(fake.0.join("paddock-used"), DIR_FLAGS, Mode::empty()).unwrap();
         rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).unwrap();
         sweep(fake.dir().as_fd());
         let mut left: Vec<_> =

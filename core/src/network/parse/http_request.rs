@@ -23,23 +23,23 @@ mod tests;
 use crate::plan::host_name::Host;
 
 /// The longest head of a request.
-pub const HEAD_LIMIT: usize = 64 << 10;
+pub const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The longest line with the size of a chunk.
-const SIZE_LIMIT: usize = 1 << 10;
+const MAX_CHUNK_LINE_BYTES: usize = 1 << 10;
 /// All that follows the last chunk.
-const TRAILER_LIMIT: usize = 8 << 10;
+const MAX_TRAILER_BYTES: usize = 8 << 10;
 
 /// Headers that say whom a request is for and how long it is.
-pub(super) const FRAMING: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
+pub(super) const FRAMING_HEADERS: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
 
 /// Servers expect no body with these. Some do not read it, and take it for the next request
 /// (Python's http.server does).
-const BODILESS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
+const BODILESS_METHODS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// More bytes are needed to say; never said of `HEAD_LIMIT` bytes.
+pub enum FirstBytes {
+    /// More bytes are needed to say; never said of `MAX_HEAD_BYTES` bytes.
     More,
     /// Something that a server might take for a request of HTTP, good or bad.
     Request,
@@ -62,20 +62,25 @@ pub fn is_request(line: &[u8]) -> bool {
     let is_version =
         |word: &[u8]| word.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"HTTP/"));
     let takes = |method: &[u8], target: &[u8]| {
-        method.iter().copied().all(is_token) && (is_usual(method) || target.iter().all(is_graphic))
+        method.iter().copied().all(is_token)
+            && (is_uppercase(method) || target.iter().all(is_graphic))
     };
     line.split(|byte| is_blank(*byte)).filter(|word| !word.is_empty()).skip(1).any(is_version)
-        || is_served(line, is_blank, takes)
+        || has_served_target(line, is_blank, takes)
         || is_request_to_java(line)
 }
 
 /// Its lines end with CR and LF together, nothing but a blank is one, and it takes every method,
 /// but not every target: what git and programs that speak no text say is no line to it.
 pub fn is_request_to_java(line: &[u8]) -> bool {
-    is_served(line, |byte| byte == b' ', |_, target| target.iter().all(is_graphic))
+    has_served_target(line, |byte| byte == b' ', |_, target| target.iter().all(is_graphic))
 }
 
-fn is_served(line: &[u8], parts: fn(u8) -> bool, takes: impl Fn(&[u8], &[u8]) -> bool) -> bool {
+fn has_served_target(
+    line: &[u8],
+    parts: fn(u8) -> bool,
+    takes: impl Fn(&[u8], &[u8]) -> bool,
+) -> bool {
     let mut words = line.split(|byte| parts(*byte)).filter(|word| !word.is_empty());
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let is_target =
@@ -87,12 +92,13 @@ fn is_graphic(byte: &u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..)
 }
 
-fn is_usual(method: &[u8]) -> bool {
+fn is_uppercase(method: &[u8]) -> bool {
     method.iter().all(u8::is_ascii_uppercase)
 }
 
-pub fn first(bytes: &[u8]) -> First {
-    let undecided = if bytes.len() < HEAD_LIMIT { First::More } else { First::Request };
+pub fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
+    let undecided =
+        if bytes.len() < MAX_HEAD_BYTES { FirstBytes::More } else { FirstBytes::Request };
     let start =
         bytes.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(bytes.len());
     let bytes = bytes.get(start..).unwrap_or_default();
@@ -101,10 +107,10 @@ pub fn first(bytes: &[u8]) -> First {
         let whole =
             bytes.windows(2).position(|part| part == b"\r\n").and_then(|end| bytes.get(..end));
         return match whole {
-            _ if is_request(line) => First::Request,
-            Some(whole) if is_request_to_java(whole) => First::Request,
-            Some(_) => First::Other,
-            None => First::Unended,
+            _ if is_request(line) => FirstBytes::Request,
+            Some(whole) if is_request_to_java(whole) => FirstBytes::Request,
+            Some(_) => FirstBytes::Other,
+            None => FirstBytes::Unended,
         };
     }
     let length = bytes.iter().position(|byte| !is_token(*byte)).unwrap_or(bytes.len());
@@ -112,12 +118,14 @@ pub fn first(bytes: &[u8]) -> First {
     match rest {
         [] => undecided,
         // Git's own protocol has no line that ends.
-        [blank, ..] if is_blank(*blank) && (is_usual(method) || !rest.contains(&0)) => undecided,
-        _ => First::Unended,
+        [blank, ..] if is_blank(*blank) && (is_uppercase(method) || !rest.contains(&0)) => {
+            undecided
+        }
+        _ => FirstBytes::Unended,
     }
 }
 
-enum Begins {
+enum BodyStart {
     Undecided,
     Request,
     Other,
@@ -125,7 +133,7 @@ enum Begins {
 
 /// Does a body begin with a line that a server could read as a request? `is_whole`: nothing of it
 /// is to come.
-fn body_begins(body: &[u8], is_whole: bool) -> Begins {
+fn body_begins(body: &[u8], is_whole: bool) -> BodyStart {
     let start =
         body.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(body.len());
     let body = body.get(start..).unwrap_or_default();
@@ -134,19 +142,19 @@ fn body_begins(body: &[u8], is_whole: bool) -> Begins {
     let word = body.iter().position(|byte| !is_token(*byte)).unwrap_or(body.len());
     let is_method = body.get(word).is_none_or(|byte| word > 0 && is_blank(*byte));
     match end {
-        _ if !is_method => Begins::Other,
-        None => Begins::Undecided,
-        Some(end) if is_request(body.get(..end).unwrap_or_default()) => Begins::Request,
-        Some(_) => Begins::Other,
+        _ if !is_method => BodyStart::Other,
+        None => BodyStart::Undecided,
+        Some(end) if is_request(body.get(..end).unwrap_or_default()) => BodyStart::Request,
+        Some(_) => BodyStart::Other,
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RequestStep {
     /// Nothing may be passed on before more is there.
     More,
     /// A request begins: to be judged before it is passed on.
-    Head(Head),
+    Head(RequestHead),
     /// So many bytes may be passed on unseen. They need not be here yet.
     Pass(u64),
     /// All that follows may be passed on.
@@ -154,7 +162,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RequestHead {
     /// In bytes, with the empty line at its end.
     pub length: usize,
     /// None: HTTP/1.0 without a Host.
@@ -187,17 +195,17 @@ pub enum RequestError {
 
 /// The requests of one connection.
 #[derive(Debug, Default)]
-pub struct Requests {
-    state: State,
+pub struct HttpRequests {
+    state: RequestState,
     /// A request was seen.
-    begun: bool,
+    has_seen_request: bool,
     /// So many pending bytes were searched for the end of the head or of the trailers.
     searched: usize,
 }
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum RequestState {
     #[default]
     Head,
     /// A body that some servers do not read: its beginning must not be a request. So many bytes.
@@ -216,90 +224,93 @@ enum State {
     Open,
 }
 
-impl Requests {
+impl HttpRequests {
     /// `pending`: all bytes that no earlier step let pass.
-    pub fn next(&mut self, pending: &[u8]) -> Result<Step, RequestError> {
+    pub fn next(&mut self, pending: &[u8]) -> Result<RequestStep, RequestError> {
         match self.state {
-            State::Head => match pending {
+            RequestState::Head => match pending {
                 // Some clients end a body with an empty line that does not count; servers skip it
                 // (RFC 9112, 2.2).
-                [b'\r', b'\n', ..] => Ok(Step::Pass(2)),
-                [] | [b'\r'] => Ok(Step::More),
+                [b'\r', b'\n', ..] => Ok(RequestStep::Pass(2)),
+                [] | [b'\r'] => Ok(RequestStep::More),
                 _ => self.head(pending),
             },
-            State::Doubtful(length) => {
+            RequestState::Doubtful(length) => {
                 let body =
                     pending.get(..usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(pending);
                 match body_begins(body, body.len() as u64 == length) {
-                    Begins::Undecided if body.len() < HEAD_LIMIT => Ok(Step::More),
-                    Begins::Undecided | Begins::Request => Err(RequestError::Body),
-                    Begins::Other => {
-                        self.state = State::Head;
-                        Ok(Step::Pass(length))
+                    BodyStart::Undecided if body.len() < MAX_HEAD_BYTES => Ok(RequestStep::More),
+                    BodyStart::Undecided | BodyStart::Request => Err(RequestError::Body),
+                    BodyStart::Other => {
+                        self.state = RequestState::Head;
+                        Ok(RequestStep::Pass(length))
                     }
                 }
             }
-            State::Body(length) => {
-                self.state = State::Head;
-                Ok(Step::Pass(length))
+            RequestState::Body(length) => {
+                self.state = RequestState::Head;
+                Ok(RequestStep::Pass(length))
             }
-            State::Size { is_plain } => self.size(pending, is_plain),
-            State::ChunkEnd => match pending {
+            RequestState::Size { is_plain } => self.size(pending, is_plain),
+            RequestState::ChunkEnd => match pending {
                 [b'\r', b'\n', ..] => {
-                    self.state = State::Size { is_plain: false };
-                    Ok(Step::Pass(2))
+                    self.state = RequestState::Size { is_plain: false };
+                    Ok(RequestStep::Pass(2))
                 }
-                [] | [b'\r'] => Ok(Step::More),
+                [] | [b'\r'] => Ok(RequestStep::More),
                 _ => Err(RequestError::Malformed),
             },
-            State::Trailers => {
-                let Some(length) = self.block(pending, TRAILER_LIMIT)? else {
-                    return Ok(Step::More);
+            RequestState::Trailers => {
+                let Some(length) = self.block(pending, MAX_TRAILER_BYTES)? else {
+                    return Ok(RequestStep::More);
                 };
                 for line in lines(pending, length) {
                     let (name, _) = field(line)?;
                     // Some servers put them to the headers, where these would count (RFC 9110,
                     // 6.5.1).
-                    if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
+                    if FRAMING_HEADERS.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
                         return Err(RequestError::Malformed);
                     }
                 }
-                self.state = State::Head;
-                Ok(Step::Pass(length as u64))
+                self.state = RequestState::Head;
+                Ok(RequestStep::Pass(length as u64))
             }
-            State::Answer => Ok(Step::More),
-            State::Open => Ok(Step::Open),
+            RequestState::Answer => Ok(RequestStep::More),
+            RequestState::Open => Ok(RequestStep::Open),
         }
     }
 
     /// The server has to say whether it agrees to another protocol.
     pub fn awaits_answer(&self) -> bool {
-        self.state == State::Answer
+        self.state == RequestState::Answer
     }
 
     pub fn answered(&mut self, agreed: bool) {
-        self.state = if agreed { State::Open } else { State::Head };
+        self.state = if agreed { RequestState::Open } else { RequestState::Head };
     }
 
     /// All of the last request was seen, and nothing of the next.
-    pub fn is_between(&self) -> bool {
-        self.state == State::Head
+    pub fn is_between_requests(&self) -> bool {
+        self.state == RequestState::Head
     }
 
-    fn head(&mut self, pending: &[u8]) -> Result<Step, RequestError> {
-        let Some(length) = self.block(pending, HEAD_LIMIT)? else { return Ok(Step::More) };
+    fn head(&mut self, pending: &[u8]) -> Result<RequestStep, RequestError> {
+        let Some(length) = self.block(pending, MAX_HEAD_BYTES)? else {
+            return Ok(RequestStep::More);
+        };
         let (host, port, next) = read(lines(pending, length))?;
-        if next == State::Answer && self.begun {
+        if next == RequestState::Answer && self.has_seen_request {
             return Err(RequestError::Late);
         }
-        (self.state, self.begun) = (next, true);
-        Ok(Step::Head(Head { length, host, port }))
+        (self.state, self.has_seen_request) = (next, true);
+        Ok(RequestStep::Head(RequestHead { length, host, port }))
     }
 
-    fn size(&mut self, pending: &[u8], is_plain: bool) -> Result<Step, RequestError> {
-        let Some(end) = pending.iter().take(SIZE_LIMIT).position(|byte| *byte == b'\n') else {
-            return if pending.len() < SIZE_LIMIT {
-                Ok(Step::More)
+    fn size(&mut self, pending: &[u8], is_plain: bool) -> Result<RequestStep, RequestError> {
+        let Some(end) = pending.iter().take(MAX_CHUNK_LINE_BYTES).position(|byte| *byte == b'\n')
+        else {
+            return if pending.len() < MAX_CHUNK_LINE_BYTES {
+                Ok(RequestStep::More)
             } else {
                 Err(RequestError::Malformed)
             };
@@ -321,8 +332,8 @@ impl Requests {
         if is_plain && !extension.is_empty() {
             return Err(RequestError::Body);
         }
-        self.state = if size == 0 { State::Trailers } else { State::ChunkEnd };
-        Ok(Step::Pass(size + end as u64 + 1))
+        self.state = if size == 0 { RequestState::Trailers } else { RequestState::ChunkEnd };
+        Ok(RequestStep::Pass(size + end as u64 + 1))
     }
 
     /// How long the lines are until the empty one, with it, if that is there already. Each ends
@@ -366,9 +377,9 @@ pub(super) type Authority = (Host, Option<u16>);
 /// Whom a request is for, and what comes behind its head.
 fn read<'a>(
     mut lines: impl Iterator<Item = &'a [u8]>,
-) -> Result<(Option<Host>, Option<u16>, State), RequestError> {
+) -> Result<(Option<Host>, Option<u16>, RequestState), RequestError> {
     let (method, target, newer) = request_line(lines.next().unwrap_or_default())?;
-    let is_bodiless = BODILESS.iter().any(|bodiless| method.eq_ignore_ascii_case(bodiless));
+    let is_bodiless = BODILESS_METHODS.iter().any(|bodiless| method.eq_ignore_ascii_case(bodiless));
     let mut host: Option<Authority> = None;
     let mut length = None;
     let mut chunked = false;
@@ -419,12 +430,12 @@ fn read<'a>(
     };
     let next = match (length, chunked) {
         (Some(_), true) => return Err(RequestError::Length),
-        (None, true) => State::Size { is_plain: is_bodiless },
-        (Some(length @ 1..), false) if is_bodiless => State::Doubtful(length),
-        (Some(length @ 1..), false) => State::Body(length),
+        (None, true) => RequestState::Size { is_plain: is_bodiless },
+        (Some(length @ 1..), false) if is_bodiless => RequestState::Doubtful(length),
+        (Some(length @ 1..), false) => RequestState::Body(length),
         // HTTP/1.0 knows no other protocols (RFC 9110, 7.8).
-        _ if newer && upgrades && connection_upgrades => State::Answer,
-        _ => State::Head,
+        _ if newer && upgrades && connection_upgrades => RequestState::Answer,
+        _ => RequestState::Head,
     };
     Ok((host, port, next))
 }

@@ -2,17 +2,17 @@
 //! 9110, 15.2.2).
 
 /// Of its status line: version, blank, three digits, and what ends them.
-const STATUS: usize = 13;
+const STATUS_LINE_BYTES: usize = 13;
 
 /// `first`: all that the server has said. None: more has to be seen.
-pub fn switches(mut first: &[u8]) -> Option<bool> {
+pub fn switches_protocol(mut first: &[u8]) -> Option<bool> {
     loop {
         let begins = |start: &[u8]| first.iter().zip(start).all(|(byte, wanted)| byte == wanted);
         // Others than 101 are followed by the one that counts.
         if !begins(b"HTTP/1.1 1") {
             return Some(false);
         }
-        let status = first.get(..STATUS)?;
+        let status = first.get(..STATUS_LINE_BYTES)?;
         match status.get(9..)? {
             [b'1', b'0', b'1', b' ' | b'\r'] => return Some(true),
             [b'1', tens, ones, b' ' | b'\r'] if tens.is_ascii_digit() && ones.is_ascii_digit() => {}
@@ -46,10 +46,10 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n", None),
             ("HTTP/1.1 100 Continue\r\n\r\n", None),
         ] {
-            assert_eq!(switches(said.as_bytes()), expected, "{said:?}");
+            assert_eq!(switches_protocol(said.as_bytes()), expected, "{said:?}");
             // Nothing that is yet to come changes what was said.
             for length in 0..said.len() {
-                let early = switches(&said.as_bytes()[..length]);
+                let early = switches_protocol(&said.as_bytes()[..length]);
                 assert!(early.is_none() || early == expected, "{said:?} {length}");
             }
         }

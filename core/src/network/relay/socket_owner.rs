@@ -8,14 +8,14 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// struct nlmsghdr.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 /// Where struct inet_diag_msg has what is asked for.
-const INODE: usize = HEADER + 68;
+const INODE_OFFSET: usize = HEADER_BYTES + 68;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum SocketOwner {
     /// Whoever has the socket with this number.
     Socket(u32),
     /// It was closed by all who had it.
@@ -24,19 +24,19 @@ pub enum Owner {
 }
 
 /// A socket of the network inside, on which its sockets can be asked for.
-pub struct Owners(Option<OwnedFd>);
+pub struct OwnerLookup(Option<OwnedFd>);
 
-impl Owners {
-    pub fn new(socket: Option<OwnedFd>) -> Owners {
-        Owners(socket)
+impl OwnerLookup {
+    pub fn new(socket: Option<OwnedFd>) -> OwnerLookup {
+        OwnerLookup(socket)
     }
 
     /// `client`: an end of a connection inside, `server`: what it is connected to.
-    pub fn of(&self, client: SocketAddr, server: SocketAddr) -> Owner {
-        self.ask(client, server).unwrap_or(Owner::Unknown)
+    pub fn of(&self, client: SocketAddr, server: SocketAddr) -> SocketOwner {
+        self.ask(client, server).unwrap_or(SocketOwner::Unknown)
     }
 
-    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<Owner> {
+    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<SocketOwner> {
         let socket = self.0.as_ref()?;
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(socket, &request(client, server), SendFlags::DONTWAIT, &kernel).ok()?;
@@ -64,20 +64,21 @@ fn request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     }
     bytes.extend([0; 4]); // on any device
     bytes.extend([0xff; 8]); // whatever its cookie is
-    let mut message = ((HEADER + bytes.len()) as u32).to_ne_bytes().to_vec();
-    message.extend(BY_FAMILY.to_ne_bytes());
+    let mut message = ((HEADER_BYTES + bytes.len()) as u32).to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
     message.extend([0; 8]);
     message.extend(bytes);
     message
 }
 
-fn read(answer: &[u8]) -> Option<Owner> {
+fn read(answer: &[u8]) -> Option<SocketOwner> {
     let number = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    if kind == BY_FAMILY {
-        return number(INODE)
-            .map(|inode| if inode == 0 { Owner::Nobody } else { Owner::Socket(inode) });
+    if kind == SOCK_DIAG_BY_FAMILY {
+        return number(INODE_OFFSET).map(|inode| {
+            if inode == 0 { SocketOwner::Nobody } else { SocketOwner::Socket(inode) }
+        });
     }
     // That there is none is said with the same number as that nobody can tell (ENOENT: the kernel
     // lacks tcp_diag).
@@ -91,10 +92,10 @@ mod tests {
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::unix::fs::MetadataExt as _;
 
-    fn owners() -> Owners {
+    fn owners() -> OwnerLookup {
         let flags = SocketFlags::CLOEXEC;
         let protocol = Some(netlink::SOCK_DIAG);
-        Owners::new(
+        OwnerLookup::new(
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)
                 .ok(),
         )
@@ -114,13 +115,13 @@ mod tests {
             .unwrap()
             .ino();
             let owners = owners();
-            assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
+            assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Socket(number as u32));
             // Who only has said all is still there.
             client.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
+            assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Socket(number as u32));
             drop(client);
-            assert_eq!(owners.of(ends.0, ends.1), Owner::Nobody);
-            assert_eq!(Owners::new(None).of(ends.0, ends.1), Owner::Unknown);
+            assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Nobody);
+            assert_eq!(OwnerLookup::new(None).of(ends.0, ends.1), SocketOwner::Unknown);
         }
     }
 

@@ -6,10 +6,10 @@ use std::os::fd::OwnedFd;
 use rustix::pipe::PipeFlags;
 
 /// Most kernels let a user have 64 MiB of pipes; who is over it gets small ones.
-const SIZE: usize = 256 << 10;
+const PIPE_BYTES: usize = 256 << 10;
 
 /// So many are kept for the next.
-const KEPT: usize = 16;
+const MAX_FREE_PIPES: usize = 16;
 
 pub struct Pipe {
     pub out: OwnedFd,
@@ -20,12 +20,12 @@ pub struct Pipe {
 pub struct Pipes {
     free: Vec<Pipe>,
     /// How many more may be made: descriptors are for connections first.
-    left: usize,
+    remaining: usize,
 }
 
 impl Pipes {
-    pub fn new(most: usize) -> Pipes {
-        Pipes { free: Vec::with_capacity(KEPT), left: most }
+    pub fn new(max_pipes: usize) -> Pipes {
+        Pipes { free: Vec::with_capacity(MAX_FREE_PIPES), remaining: max_pipes }
     }
 
     /// None: there are no more; bytes are copied then.
@@ -33,22 +33,22 @@ impl Pipes {
         if let Some(pipe) = self.free.pop() {
             return Some(pipe);
         }
-        self.left = self.left.checked_sub(1)?;
+        self.remaining = self.remaining.checked_sub(1)?;
         let Ok((out, into)) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
         else {
-            self.left += 1;
+            self.remaining += 1;
             return None;
         };
-        let _ = rustix::pipe::fcntl_setpipe_size(&into, SIZE);
+        let _ = rustix::pipe::fcntl_setpipe_size(&into, PIPE_BYTES);
         Some(Pipe { out, into, held: 0 })
     }
 
     /// One that still holds bytes is of no use to anybody else.
-    pub fn give_back(&mut self, pipe: Pipe) {
-        if pipe.held == 0 && self.free.len() < KEPT {
+    pub fn put_back(&mut self, pipe: Pipe) {
+        if pipe.held == 0 && self.free.len() < MAX_FREE_PIPES {
             self.free.push(pipe);
         } else {
-            self.left += 1;
+            self.remaining += 1;
         }
     }
 }
@@ -62,9 +62,9 @@ mod tests {
         let mut pipes = Pipes::new(2);
         let (first, second) = (pipes.take().unwrap(), pipes.take().unwrap());
         assert!(pipes.take().is_none());
-        pipes.give_back(Pipe { held: 3, ..first });
+        pipes.put_back(Pipe { held: 3, ..first });
         assert!(pipes.free.is_empty());
-        pipes.give_back(second);
+        pipes.put_back(second);
         assert_eq!(pipes.free.len(), 1);
         assert!(pipes.take().is_some() && pipes.take().is_some() && pipes.take().is_none());
     }

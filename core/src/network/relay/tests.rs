@@ -41,18 +41,21 @@ fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
         received.reverse();
         assert!(received == sent, "{} bytes", received.len());
         drop(client);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["layer"], &told["action"]),
+            (&message["layer"], &message["action"]),
             (&"connect".into(), &"allow".into()),
-            "{told}"
+            "{message}"
         );
-        assert_eq!((&told["host"], &told["port"]), (&"good.example".into(), &PORT.into()));
+        assert_eq!((&message["host"], &message["port"]), (&"good.example".into(), &PORT.into()));
         assert_eq!(
-            (&told["address"], &told["rule"]),
+            (&message["address"], &message["rule"]),
             (&"93.184.216.34".into(), &"paddock.toml:1".into())
         );
-        assert_eq!((&told["sent"], &told["received"]), (&sent.len().into(), &sent.len().into()));
+        assert_eq!(
+            (&message["sent"], &message["received"]),
+            (&sent.len().into(), &sent.len().into())
+        );
     });
 }
 
@@ -63,24 +66,25 @@ fn a_denied_name_does_not_exist_and_nobody_is_asked() {
         world.name("good.example", "93.184.216.34");
         assert_eq!(world.ask("evil.example"), None);
         assert_eq!(world.ask("evil.example"), None);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["layer"], &told["action"], &told["host"]),
+            (&message["layer"], &message["action"], &message["host"]),
             (&"name".into(), &"deny".into(), &"evil.example".into())
         );
         // The control: one that is allowed has an address at once, and is looked up when it is
         // dialled.
         assert!(world.ask("good.example").is_some());
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut heard = String::new();
         world.dial("good.example").read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "here");
         assert!(
-            world.asked().iter().all(|name| name == "good.example") && !world.asked().is_empty()
+            world.looked_up_names().iter().all(|name| name == "good.example")
+                && !world.looked_up_names().is_empty()
         );
         // And the denied one was told once.
-        assert_eq!(world.told()["action"], "allow");
+        assert_eq!(world.next_message()["action"], "allow");
     });
 }
 
@@ -115,7 +119,7 @@ fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
             let mut answer = vec![0; u16::from_be_bytes(length).into()];
             stream.read_exact(&mut answer).unwrap();
             assert!(
-                answer.windows(16).any(|part| part == address),
+                answer.windows(16).any(|hand_over_connection| hand_over_connection == address),
                 "{answer:?} {}",
                 Ipv6Addr::from(address)
             );
@@ -153,11 +157,11 @@ fn tls_for_another_name_is_refused() {
             let mut client = world.dial("good.example");
             client.write_all(&hello).unwrap();
             assert!(client.read(&mut [0]).is_err());
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["host"]),
+                (&message["action"], &message["host"]),
                 (&"deny".into(), &"good.example".into()),
-                "{told}"
+                "{message}"
             );
         }
         // The control, in two parts.
@@ -195,11 +199,11 @@ fn each_request_has_to_be_for_the_name_of_the_connection() {
             "{answers}"
         );
         assert!(answers.contains("evil.example") && !answers.contains("GET"), "{answers}");
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["layer"], &told["host"]),
+            (&message["layer"], &message["host"]),
             (&"request".into(), &"evil.example".into()),
-            "{told}"
+            "{message}"
         );
 
         // As the first one.
@@ -218,7 +222,7 @@ fn an_address_is_reached_only_if_it_is_listed() {
         let mut heard = String::new();
         world.dial_address("93.184.216.5").read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "here");
-        assert_eq!(world.told()["action"], "allow");
+        assert_eq!(world.next_message()["action"], "allow");
 
         // Its neighbour, metadata, an address that no name was given, the namespace's own.
         for address in
@@ -227,11 +231,11 @@ fn an_address_is_reached_only_if_it_is_listed() {
             let mut client = world.dial_address(address);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["address"]),
+                (&message["action"], &message["address"]),
                 (&"deny".into(), &address.into()),
-                "{told}"
+                "{message}"
             );
         }
         let mut client = world.dial_address("93.184.216.34");
@@ -257,11 +261,11 @@ fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
             let mut client = world.dial(&name);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["address"]),
+                (&message["action"], &message["address"]),
                 (&"deny".into(), &address.into()),
-                "{told}"
+                "{message}"
             );
         }
         // The controls: it is listed; it is nobody's; of several, the one that may be.
@@ -270,19 +274,22 @@ fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
             let mut heard = String::new();
             world.dial(name).read_to_string(&mut heard).unwrap();
             assert_eq!(heard, "here");
-            assert_eq!(world.told()["address"], address);
+            assert_eq!(world.next_message()["address"], address);
         }
         world.name("both.far.example", "127.0.0.1 93.184.216.34");
         let mut heard = String::new();
         world.dial("both.far.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["address"]), ("here", &"93.184.216.34".into()));
+        assert_eq!(
+            (heard.as_str(), &world.next_message()["address"]),
+            ("here", &"93.184.216.34".into())
+        );
     });
 }
 
 #[test]
 fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
     in_world(&rules(&[ALLOWED]), |world| {
-        world.silence();
+        world.stop_name_server();
         let mut client = world.dial("good.example");
         client.write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -291,11 +298,11 @@ fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
             answer.starts_with("HTTP/1.1 502 ") && answer.contains("no name server answered"),
             "{answer}"
         );
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["reason"]),
+            (&message["action"], &message["reason"]),
             (&"fail".into(), &"no name server answered".into()),
-            "{told}"
+            "{message}"
         );
 
         let mut client = world.dial("good.example");
@@ -312,7 +319,11 @@ fn an_answer_that_does_not_fit_is_asked_for_again_by_tcp() {
         let mut heard = String::new();
         world.dial("good.example").read_to_string(&mut heard).unwrap();
         assert_eq!(heard, "here");
-        assert!(world.asked().contains(&"tcp good.example".to_owned()), "{:?}", world.asked());
+        assert!(
+            world.looked_up_names().contains(&"tcp good.example".to_owned()),
+            "{:?}",
+            world.looked_up_names()
+        );
     });
 }
 
@@ -323,9 +334,9 @@ fn a_server_that_is_not_there_is_a_refusal_with_its_reason() {
         let mut client = world.dial("good.example");
         client.write_all(b"\0").unwrap();
         assert!(client.read(&mut [0]).is_err());
-        let told = world.told();
-        let reason = told["reason"].as_str().unwrap();
-        assert!(reason.contains("refused"), "{told}");
+        let message = world.next_message();
+        let reason = message["reason"].as_str().unwrap();
+        assert!(reason.contains("refused"), "{message}");
     });
 }
 
@@ -378,7 +389,7 @@ fn a_thousand_connections_at_once_are_kept_apart() {
         }
         clients.clear();
         for _ in 0..1000 {
-            assert_eq!(world.told()["sent"], 12);
+            assert_eq!(world.next_message()["sent"], 12);
         }
         // What was theirs is there for others.
         let before = world.relay_descriptors();
@@ -427,15 +438,15 @@ fn a_local_port_leads_to_the_host_s_own() {
             .read_to_string(&mut heard)
             .unwrap();
         assert_eq!(heard, "database");
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["host"], &told["port"]),
+            (&message["action"], &message["host"], &message["port"]),
             (&"allow".into(), &serde_json::Value::Null, &5432.into())
         );
         assert_eq!(
-            (&told["rule"], &told["address"]),
+            (&message["rule"], &message["address"]),
             (&"local port 5432".into(), &"127.0.0.1".into()),
-            "{told}"
+            "{message}"
         );
     });
 }

@@ -4,7 +4,7 @@ use crate::journal::event::network::NetworkDecision;
 use crate::network::rules::host_table::{self, NOT_ALLOWED};
 
 impl NetworkDecision {
-    pub fn why(&self, place: &str) -> String {
+    pub fn denial_reason(&self, host_and_port: &str) -> String {
         if let (Some(reason), Some(Some(hint))) =
             (&self.reason, self.request.as_ref().map(|request| &request.hint))
         {
@@ -13,12 +13,12 @@ impl NetworkDecision {
         match (&self.rule, self.reason.as_deref().unwrap_or(NOT_ALLOWED)) {
             (Some(rule), NOT_ALLOWED) => rule.clone(),
             (Some(rule), reason) => format!("{reason}; {rule}"),
-            (None, reason) if host_table::is_unruled(reason) => {
+            (None, reason) if host_table::rule_could_allow(reason) => {
                 // Without a port both of these are meant.
                 let usual = matches!(self.port, Some(80 | 443) | None);
                 format!(
                     "{reason}; --allow-domain {}",
-                    self.host().filter(|_| usual).unwrap_or(place)
+                    self.host().filter(|_| usual).unwrap_or(host_and_port)
                 )
             }
             (None, reason) => reason.to_owned(),
@@ -32,7 +32,7 @@ mod tests {
     use crate::journal::event::network::tests::MESSAGE;
     use crate::plan::wire::reader;
 
-    fn told(changes: &[(&str, &str)]) -> NetworkDecision {
+    fn decision(changes: &[(&str, &str)]) -> NetworkDecision {
         let mut message = MESSAGE.to_owned();
         for (old, new) in changes {
             assert!(message.contains(old), "{old}");
@@ -62,9 +62,12 @@ mod tests {
             (&[reason], "example.com:443 (it leads to a private address)"),
             (&[reason, rule], "example.com:443 (it leads to a private address; paddock.toml:12)"),
         ] {
-            let told = told(changes);
-            let place = told.place().unwrap();
-            assert_eq!(format!("{place} ({})", told.why(&place)), line);
+            let decision = decision(changes);
+            let host_and_port = decision.host_and_port().unwrap();
+            assert_eq!(
+                format!("{host_and_port} ({})", decision.denial_reason(&host_and_port)),
+                line
+            );
         }
     }
 }

@@ -17,15 +17,15 @@ use rustix::net::{
 use rustix::net::{SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt};
 
 /// As many connections may wait for us to come round.
-const BACKLOG: i32 = 4096;
+const LISTEN_BACKLOG: i32 = 4096;
 /// So many are taken before others get their turn.
-const IN_A_ROW: usize = 64;
+const MAX_ACCEPTS_PER_TURN: usize = 64;
 /// Of a message without a client.
-const LONGEST: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// What comes along with a client; nobody reads it.
-const CALLED: &[u8] = b"client";
+const CLIENT_MESSAGE: &[u8] = b"client";
 
-pub struct Door {
+pub struct LoopbackProxy {
     listener: OwnedFd,
     address: SocketAddr,
     /// Where connections of the command come from that have not arrived yet.
@@ -34,8 +34,8 @@ pub struct Door {
     waiting: Option<OwnedFd>,
 }
 
-impl Door {
-    pub fn open() -> Result<Door, Errno> {
+impl LoopbackProxy {
+    pub fn open() -> Result<LoopbackProxy, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
             rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
@@ -43,9 +43,9 @@ impl Door {
         sockopt::set_tcp_nodelay(&listener, true)?;
         sockopt::set_socket_keepalive(&listener, true)?;
         rustix::net::bind(&listener, &SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
-        rustix::net::listen(&listener, BACKLOG)?;
+        rustix::net::listen(&listener, LISTEN_BACKLOG)?;
         let address = rustix::net::getsockname(&listener).and_then(SocketAddr::try_from)?;
-        Ok(Door { listener, address, expected: BTreeSet::new(), waiting: None })
+        Ok(LoopbackProxy { listener, address, expected: BTreeSet::new(), waiting: None })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -68,7 +68,7 @@ impl Door {
 
     /// Takes those that wait, and hands them over one by one; Err: the relay takes none now.
     pub fn hand_over(&mut self, mut take: impl FnMut(OwnedFd) -> Result<(), OwnedFd>) {
-        for _ in 0..IN_A_ROW {
+        for _ in 0..MAX_ACCEPTS_PER_TURN {
             let Some(client) = self.waiting.take().or_else(|| self.next()) else { return };
             if let Err(client) = take(client) {
                 self.waiting = Some(client);
@@ -96,13 +96,14 @@ impl Door {
 }
 
 /// To the relay, by its line. What it can not take now comes back.
-pub fn send(line: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
+pub fn send(socket: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [client.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&fds));
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = rustix::net::sendmsg(line, &[std::io::IoSlice::new(CALLED)], &mut control, flags);
+    let sent =
+        rustix::net::sendmsg(socket, &[std::io::IoSlice::new(CLIENT_MESSAGE)], &mut control, flags);
     match sent {
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => {
             Err(client)
@@ -115,22 +116,22 @@ pub fn send(line: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
 pub enum Received {
     Client(OwnedFd),
     /// A message without a client.
-    Words(Vec<u8>),
+    Message(Vec<u8>),
     Nothing,
     /// The run has ended.
     End,
 }
 
 /// In the relay: what the supervisor says.
-pub fn receive(line: BorrowedFd<'_>) -> Received {
-    let mut words = [0; LONGEST];
+pub fn receive(socket: BorrowedFd<'_>) -> Received {
+    let mut message = [0; MAX_MESSAGE_BYTES];
     loop {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let length = match rustix::net::recvmsg(
-            line,
-            &mut [std::io::IoSliceMut::new(&mut words)],
+            socket,
+            &mut [std::io::IoSliceMut::new(&mut message)],
             &mut control,
             flags,
         ) {
@@ -146,7 +147,7 @@ pub fn receive(line: BorrowedFd<'_>) -> Received {
         });
         return match client {
             Some(client) => Received::Client(client),
-            None => Received::Words(words[..length].to_vec()),
+            None => Received::Message(message[..length].to_vec()),
         };
     }
 }
@@ -160,13 +161,13 @@ mod tests {
 
     #[test]
     fn only_who_is_expected_comes_in() {
-        let mut door = Door::open().unwrap();
+        let mut proxy = LoopbackProxy::open().unwrap();
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut known = TcpStream::connect(door.address()).unwrap();
-        let mut stranger = TcpStream::connect(door.address()).unwrap();
-        door.expect(vec![known.local_addr().unwrap()]);
+        let mut known = TcpStream::connect(proxy.address()).unwrap();
+        let mut stranger = TcpStream::connect(proxy.address()).unwrap();
+        proxy.expect(vec![known.local_addr().unwrap()]);
         let mut taken = 0;
-        door.hand_over(|client| {
+        proxy.hand_over(|client| {
             taken += 1;
             send(ours.as_fd(), client)
         });
@@ -178,26 +179,26 @@ mod tests {
         assert_eq!(rustix::io::read(&client, &mut word).unwrap(), 5);
         assert!(matches!(receive(theirs.as_fd()), Received::Nothing));
         // Who has come from there once is no longer known.
-        assert!(door.expected.is_empty());
+        assert!(proxy.expected.is_empty());
         drop(ours);
         assert!(matches!(receive(theirs.as_fd()), Received::End));
     }
 
     #[test]
     fn what_the_relay_can_not_take_is_kept_for_later() {
-        let mut door = Door::open().unwrap();
+        let mut proxy = LoopbackProxy::open().unwrap();
         let clients = [
-            TcpStream::connect(door.address()).unwrap(),
-            TcpStream::connect(door.address()).unwrap(),
+            TcpStream::connect(proxy.address()).unwrap(),
+            TcpStream::connect(proxy.address()).unwrap(),
         ];
-        door.expect(clients.iter().map(|client| client.local_addr().unwrap()).collect());
-        door.hand_over(Err);
-        assert!(door.is_waiting());
+        proxy.expect(clients.iter().map(|client| client.local_addr().unwrap()).collect());
+        proxy.hand_over(Err);
+        assert!(proxy.is_waiting());
         let mut taken = 0;
-        door.hand_over(|_| {
+        proxy.hand_over(|_| {
             taken += 1;
             Ok(())
         });
-        assert_eq!((taken, door.is_waiting()), (2, false));
+        assert_eq!((taken, proxy.is_waiting()), (2, false));
     }
 }

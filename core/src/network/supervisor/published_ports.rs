@@ -12,9 +12,9 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::sys;
-use crate::plan::Published;
+use crate::plan::PublishedPort;
 
-const BACKLOG: i32 = 1024;
+const LISTEN_BACKLOG: i32 = 1024;
 
 #[derive(Debug, thiserror::Error)]
 #[error("port {port} of this machine's loopback can not be taken for port {inside} inside: {}", errno_text(*.errno))]
@@ -40,9 +40,9 @@ impl PublishError {
 
 /// Listeners at the host's ports. Nothing runs if one of them is taken, also by a program that has
 /// it on one of both addresses.
-pub fn listen(published: &[Published]) -> Result<Vec<OwnedFd>, PublishError> {
+pub fn listen(published: &[PublishedPort]) -> Result<Vec<OwnedFd>, PublishError> {
     let mut listeners = Vec::with_capacity(2 * published.len());
-    for Published { inside, host } in published.iter().copied() {
+    for PublishedPort { inside, host } in published.iter().copied() {
         for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             match listener(SocketAddr::new(address, host)) {
                 Ok(listener) => listeners.push(listener),
@@ -62,17 +62,17 @@ fn listener(at: SocketAddr) -> Result<OwnedFd, Errno> {
     // Connections of the last run that are about to end do not count; another listener does.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &at)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
 }
 
 /// The way into the command's network.
-pub struct Within {
+pub struct CommandNetwork {
     pub user: OwnedFd,
     pub network: OwnedFd,
 }
 
-impl Within {
+impl CommandNetwork {
     /// Made in there by a process that does nothing else, and is ours from then on.
     pub fn socket(&self, family: AddressFamily) -> Result<OwnedFd, Errno> {
         let mut made = Err(Errno::CANCELED);
@@ -110,13 +110,13 @@ mod tests {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(taken) = TcpListener::bind(address) else { continue };
             let host = taken.local_addr().unwrap().port();
-            let refused = listen(&[Published { inside: 80, host }]).unwrap_err();
+            let refused = listen(&[PublishedPort { inside: 80, host }]).unwrap_err();
             assert_eq!(refused.errno, Errno::ADDRINUSE, "{refused}");
             assert!(
                 refused.to_string().contains(&host.to_string()) && refused.hint().contains("free")
             );
             drop(taken);
-            let listeners = listen(&[Published { inside: 80, host }]).unwrap();
+            let listeners = listen(&[PublishedPort { inside: 80, host }]).unwrap();
             for listener in &listeners {
                 let at = SocketAddr::try_from(rustix::net::getsockname(listener).unwrap()).unwrap();
                 assert!(at.ip().is_loopback() && at.port() == host, "{at}");

@@ -8,16 +8,16 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use crate::kernel::ancestry;
-use crate::network::relay::relay_messages::Process;
+use crate::network::relay::relay_messages::SocketProcess;
 
 /// For all searches of one turn together. Whoever comes later stays unknown: others have to be
 /// served as well.
-const TURN: Duration = Duration::from_millis(5);
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// More processes than this are not looked at.
-const MOST_PROCESSES: usize = 4096;
+const MAX_PROCESSES: usize = 4096;
 
-pub struct Callers {
+pub struct SocketProcesses {
     /// The init of the sandbox: all its processes descend from it.
     init: Pid,
     /// Who called last calls again.
@@ -27,13 +27,13 @@ pub struct Callers {
     branches: BTreeMap<u32, u32>,
 }
 
-impl Callers {
-    pub fn of(init: Pid) -> Callers {
-        Callers { init, last: None, command: None, branches: BTreeMap::new() }
+impl SocketProcesses {
+    pub fn of(init: Pid) -> SocketProcesses {
+        SocketProcesses { init, last: None, command: None, branches: BTreeMap::new() }
     }
 
     /// From now on it is remembered which child of the command callers descend from.
-    pub fn tell_apart(&mut self, command: Pid) {
+    pub fn track_branches(&mut self, command: Pid) {
         self.command = Some(command.as_raw_nonzero().get() as u32);
     }
 
@@ -43,37 +43,37 @@ impl Callers {
 
     /// The end of a turn that begins now.
     pub fn deadline() -> Instant {
-        Instant::now() + TURN
+        Instant::now() + SEARCH_TIMEOUT
     }
 
     /// None: nobody has it any more, or there is no time to look further.
-    pub fn find(&mut self, socket: u32, until: Instant) -> Option<Process> {
+    pub fn find(&mut self, socket: u32, until: Instant) -> Option<SocketProcess> {
         let link = format!("socket:[{socket}]");
-        let pid = match self.last.filter(|last| has(*last, &link, until) == Some(true)) {
+        let pid = match self.last.filter(|last| has_socket(*last, &link, until) == Some(true)) {
             Some(last) => last,
             None => self.search(&link, until)?,
         };
         self.last = Some(pid);
         // Once more: the number may be another's by now, and that one's program is not told for it.
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-        if has(pid, &link, until) != Some(true) {
+        if has_socket(pid, &link, until) != Some(true) {
             return None;
         }
         if let Some(branch) = self.command.and_then(|command| ancestry::branch_of(pid, command)) {
-            if self.branches.len() >= MOST_PROCESSES {
+            if self.branches.len() >= MAX_PROCESSES {
                 self.branches.clear();
             }
             self.branches.insert(pid, branch);
         }
-        Some(Process { pid, exe: exe.to_string_lossy().into_owned() })
+        Some(SocketProcess { pid, exe: exe.to_string_lossy().into_owned() })
     }
 
     fn search(&self, link: &str, until: Instant) -> Option<u32> {
         let mut found = vec![self.init.as_raw_nonzero().get() as u32];
         let mut looked_at = 0;
-        while let Some(pid) = found.get(looked_at).copied().filter(|_| looked_at < MOST_PROCESSES) {
+        while let Some(pid) = found.get(looked_at).copied().filter(|_| looked_at < MAX_PROCESSES) {
             looked_at += 1;
-            if has(pid, link, until)? {
+            if has_socket(pid, link, until)? {
                 return Some(pid);
             }
             add_children(pid, &mut found);
@@ -83,7 +83,7 @@ impl Callers {
 }
 
 /// None: the time is over.
-fn has(pid: u32, link: &str, until: Instant) -> Option<bool> {
+fn has_socket(pid: u32, link: &str, until: Instant) -> Option<bool> {
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Some(false) };
     for (index, descriptor) in descriptors.flatten().enumerate() {
         if index % 64 == 0 && Instant::now() >= until {
@@ -137,18 +137,21 @@ mod tests {
             0
         });
         let init = init.unwrap();
-        let mut said = [0; 8];
-        assert_eq!(rustix::io::read(&reader, &mut said).unwrap(), 8);
+        let mut message = [0; 8];
+        assert_eq!(rustix::io::read(&reader, &mut message).unwrap(), 8);
         let [number, child] =
-            [0, 4].map(|at| u32::from_ne_bytes(said[at..at + 4].try_into().unwrap()));
+            [0, 4].map(|at| u32::from_ne_bytes(message[at..at + 4].try_into().unwrap()));
         let later = Instant::now() + Duration::from_secs(60);
-        let mut callers = Callers::of(init);
+        let mut processes = SocketProcesses::of(init);
         let exe = std::fs::read_link("/proc/self/exe").unwrap().to_string_lossy().into_owned();
         for _ in 0..2 {
-            assert_eq!(callers.find(number, later), Some(Process { pid: child, exe: exe.clone() }));
+            assert_eq!(
+                processes.find(number, later),
+                Some(SocketProcess { pid: child, exe: exe.clone() })
+            );
         }
-        assert_eq!(callers.find(1, later), None);
-        assert_eq!(callers.find(number, Instant::now()), None);
+        assert_eq!(processes.find(1, later), None);
+        assert_eq!(processes.find(number, Instant::now()), None);
         rustix::process::kill_process(init, Signal::KILL).unwrap();
         rustix::process::waitpid(Some(init), WaitOptions::empty()).unwrap();
     }

@@ -21,33 +21,33 @@ pub struct Text(Bytes);
 #[derive(Clone)]
 enum Bytes {
     /// A part of the plan that is carried out.
-    Kept(&'static [u8]),
+    InPlan(&'static [u8]),
     /// With one NUL at the end. A CString would write to its memory when it is dropped, and a plan
     /// is dropped when a copy of this process shares that memory: each page would be there twice
     /// from then on.
-    Own(Box<[u8]>),
+    Owned(Box<[u8]>),
 }
 
 /// The plan that is carried out. It stays in memory as it was read, and what is parsed from it
 /// points there: a copy of each string would be a tenth of a launch.
-static KEPT: OnceLock<Kept> = OnceLock::new();
+static PLAN_BYTES: OnceLock<PlanBytes> = OnceLock::new();
 
-struct Kept {
+struct PlanBytes {
     plan: &'static [u8],
     /// None of its strings has an empty, `.` or `..` component: looked at together, its paths take
     /// a third of the time.
-    plain: bool,
+    has_plain_paths: bool,
 }
 
 /// Makes the strings of this plan, when it is parsed, parts of it.
-pub fn keep(plan: &'static [u8]) {
+pub fn remember_plan(plan: &'static [u8]) {
     // Of one that is not written in printable ASCII not even one string is read
     // (plan/wire/reader.rs): none of its parts has to be looked at for NUL and for surrogates.
-    let _ = KEPT.set(Kept { plan, plain: !holds_odd(plan) });
+    let _ = PLAN_BYTES.set(PlanBytes { plan, has_plain_paths: !has_odd_path(plan) });
 }
 
-fn kept(part: &[u8]) -> Option<&'static [u8]> {
-    let Kept { plan, .. } = KEPT.get()?;
+fn part_of_plan(part: &[u8]) -> Option<&'static [u8]> {
+    let PlanBytes { plan, .. } = PLAN_BYTES.get()?;
     let start = part.as_ptr().addr().checked_sub(plan.as_ptr().addr())?;
     plan.get(start..start.checked_add(part.len())?)
 }
@@ -55,15 +55,15 @@ fn kept(part: &[u8]) -> Option<&'static [u8]> {
 impl Text {
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Kept(bytes) => bytes,
-            Bytes::Own(bytes) => &bytes[..bytes.len() - 1],
+            Bytes::InPlan(bytes) => bytes,
+            Bytes::Owned(bytes) => &bytes[..bytes.len() - 1],
         }
     }
 
     pub fn as_c_str(&self) -> Cow<'_, CStr> {
         match &self.0 {
-            Bytes::Kept(bytes) => Cow::Owned(CString::new(*bytes).unwrap_or_default()),
-            Bytes::Own(bytes) => {
+            Bytes::InPlan(bytes) => Cow::Owned(CString::new(*bytes).unwrap_or_default()),
+            Bytes::Owned(bytes) => {
                 Cow::Borrowed(CStr::from_bytes_until_nul(bytes).unwrap_or_default())
             }
         }
@@ -74,7 +74,7 @@ impl Text {
             return Err(TextError::Nul);
         }
         bytes.push(0);
-        Ok(Text(Bytes::Own(bytes.into_boxed_slice())))
+        Ok(Text(Bytes::Owned(bytes.into_boxed_slice())))
     }
 }
 
@@ -162,8 +162,8 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 
     fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<Text, E> {
-        match kept(bytes) {
-            Some(bytes) => Ok(Text(Bytes::Kept(bytes))),
+        match part_of_plan(bytes) {
+            Some(bytes) => Ok(Text(Bytes::InPlan(bytes))),
             None => self.visit_bytes(bytes),
         }
     }
@@ -205,11 +205,12 @@ pub struct AbsPath(Text);
 
 impl AbsPath {
     pub fn new(text: Text) -> Result<AbsPath, TextError> {
-        let known = matches!(text.0, Bytes::Kept(_)) && KEPT.get().is_some_and(|kept| kept.plain);
+        let known = matches!(text.0, Bytes::InPlan(_))
+            && PLAN_BYTES.get().is_some_and(|part_of_plan| part_of_plan.has_plain_paths);
         match text.as_bytes() {
             [b'/', ..] if known => Ok(AbsPath(text)),
             b"/" => Ok(AbsPath(text)),
-            path @ [b'/', ..] if !may_be_odd(path) || has_plain_names(&path[1..]) => {
+            path @ [b'/', ..] if !may_need_check(path) || has_plain_names(&path[1..]) => {
                 Ok(AbsPath(text))
             }
             [b'/', ..] => Err(TextError::NotNormalised(text)),
@@ -237,13 +238,13 @@ impl AbsPath {
 }
 
 /// No for what has certainly no empty, `.` or `..` component.
-fn may_be_odd(path: &[u8]) -> bool {
-    holds_odd(path) || path.ends_with(b"/") || path.ends_with(b"/.")
+fn may_need_check(path: &[u8]) -> bool {
+    has_odd_path(path) || path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
 /// The same for what lies in the middle, where a quote ends a path as well. Of all places at once,
 /// without looking for the first: many are looked at in one step so.
-fn holds_odd(text: &[u8]) -> bool {
+fn has_odd_path(text: &[u8]) -> bool {
     let is = |byte: u8, other: u8| u8::from(byte == other);
     let ends = |byte: u8| is(byte, b'/') | is(byte, b'"');
     let odd = |first: u8, second: u8, third: u8| {
@@ -323,8 +324,13 @@ mod tests {
         ] {
             assert!(AbsPath::new(Text::from_bytes(odd.into()).unwrap()).is_err(), "{odd}");
         }
-        for plain in ["/", "/a", "/a/..b/.c", "/.a", "/..a", "/...", "/a./b..", "/.config/.x"] {
-            assert!(AbsPath::new(Text::from_bytes(plain.into()).unwrap()).is_ok(), "{plain}");
+        for has_plain_paths in
+            ["/", "/a", "/a/..b/.c", "/.a", "/..a", "/...", "/a./b..", "/.config/.x"]
+        {
+            assert!(
+                AbsPath::new(Text::from_bytes(has_plain_paths.into()).unwrap()).is_ok(),
+                "{has_plain_paths}"
+            );
         }
     }
 
@@ -334,11 +340,14 @@ mod tests {
             "/", "/a/", "//a", "/a//b", "/a/../b", "/a/./b", "/..", "/.", "/a/.", "/a/..", "/./a",
             "/../a",
         ] {
-            assert!(holds_odd(format!(r#"{{"cwd":"{odd}","deny":[]}}"#).as_bytes()), "{odd}");
-            assert!(holds_odd(format!(r#"["/a","{odd}"]"#).as_bytes()), "{odd}");
+            assert!(has_odd_path(format!(r#"{{"cwd":"{odd}","deny":[]}}"#).as_bytes()), "{odd}");
+            assert!(has_odd_path(format!(r#"["/a","{odd}"]"#).as_bytes()), "{odd}");
         }
-        for plain in ["/a", "/a/b", "/.a", "/a./b..", "/.config/.x", "a", ""] {
-            assert!(!holds_odd(format!(r#"{{"cwd":"{plain}","deny":[]}}"#).as_bytes()), "{plain}");
+        for has_plain_paths in ["/a", "/a/b", "/.a", "/a./b..", "/.config/.x", "a", ""] {
+            assert!(
+                !has_odd_path(format!(r#"{{"cwd":"{has_plain_paths}","deny":[]}}"#).as_bytes()),
+                "{has_plain_paths}"
+            );
         }
     }
 

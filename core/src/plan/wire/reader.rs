@@ -17,10 +17,10 @@ use serde::forward_to_deserialize_any;
 use super::find_byte;
 
 /// Is looked at in one go.
-const PART: usize = 256;
+const CHUNK_BYTES: usize = 256;
 
 /// Deeper than anything that is read here.
-const DEEPEST: u32 = 32;
+const MAX_DEPTH: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{what} at byte {at}")]
@@ -41,14 +41,14 @@ type Result<T> = std::result::Result<T, CanonicalError>;
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
     // All of some, without looking for the first: that is done for many bytes at once.
     let (mut odd, mut escape) = (0, text.len());
-    for (index, part) in text.chunks(PART).enumerate() {
+    for (index, part) in text.chunks(CHUNK_BYTES).enumerate() {
         odd |=
             part.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' '));
         if part.iter().fold(0, |any, byte| any | u8::from(*byte == b'\\')) != 0 {
-            escape = escape.min(index * PART);
+            escape = escape.min(index * CHUNK_BYTES);
         }
     }
-    let mut reader = Reader { text, at: 0, depth: 0, escape };
+    let mut reader = JsonReader { text, at: 0, depth: 0, escape };
     if odd != 0 {
         return Err(reader.fail("a letter that is not written so"));
     }
@@ -56,7 +56,7 @@ pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
     if reader.at == text.len() { Ok(value) } else { Err(reader.fail("something after the end")) }
 }
 
-struct Reader<'de> {
+struct JsonReader<'de> {
     text: &'de [u8],
     at: usize,
     depth: u32,
@@ -65,7 +65,7 @@ struct Reader<'de> {
     escape: usize,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> JsonReader<'de> {
     #[cold]
     fn fail(&self, what: &str) -> CanonicalError {
         CanonicalError { what: what.into(), at: self.at }
@@ -91,16 +91,16 @@ impl<'de> Reader<'de> {
         Ok(())
     }
 
-    fn word(&mut self, word: &'static [u8]) -> Result<()> {
-        if !self.text[self.at..].starts_with(word) {
+    fn literal(&mut self, literal: &'static [u8]) -> Result<()> {
+        if !self.text[self.at..].starts_with(literal) {
             return Err(self.fail("no value"));
         }
-        self.at += word.len();
+        self.at += literal.len();
         Ok(())
     }
 
     fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.depth == DEEPEST {
+        if self.depth == MAX_DEPTH {
             return Err(self.fail("too many values inside each other"));
         }
         self.depth += 1;
@@ -216,7 +216,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-impl<'de> Deserializer<'de> for &mut Reader<'de> {
+impl<'de> Deserializer<'de> for &mut JsonReader<'de> {
     type Error = CanonicalError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
@@ -225,15 +225,15 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             Some(b'[') => self.deserialize_seq(visitor),
             Some(b'{') => self.deserialize_map(visitor),
             Some(b'n') => {
-                self.word(b"null")?;
+                self.literal(b"null")?;
                 visitor.visit_unit()
             }
             Some(b't') => {
-                self.word(b"true")?;
+                self.literal(b"true")?;
                 visitor.visit_bool(true)
             }
             Some(b'f') => {
-                self.word(b"false")?;
+                self.literal(b"false")?;
                 visitor.visit_bool(false)
             }
             _ => self.number(visitor),
@@ -242,7 +242,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         if self.peek() == Some(b'n') {
-            self.word(b"null")?;
+            self.literal(b"null")?;
             return visitor.visit_none();
         }
         visitor.visit_some(self)
@@ -288,7 +288,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             return self.wrong_kind(visitor);
         }
         self.at += 1;
-        let value = self.deeper(|reader| visitor.visit_seq(Members { reader, first: true }))?;
+        let value = self.deeper(|reader| visitor.visit_seq(JsonMembers { reader, first: true }))?;
         self.take(b']')?;
         Ok(value)
     }
@@ -298,7 +298,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             return self.wrong_kind(visitor);
         }
         self.at += 1;
-        let value = self.deeper(|reader| visitor.visit_map(Members { reader, first: true }));
+        let value = self.deeper(|reader| visitor.visit_map(JsonMembers { reader, first: true }));
         if value.is_ok() {
             self.take(b'}')?;
         }
@@ -334,11 +334,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         visitor: V,
     ) -> Result<V::Value> {
         match self.peek() {
-            Some(b'"') => visitor.visit_enum(Variant { reader: self, alone: true }),
+            Some(b'"') => visitor.visit_enum(JsonVariant { reader: self, alone: true }),
             Some(b'{') => {
                 self.at += 1;
                 let value =
-                    self.deeper(|reader| visitor.visit_enum(Variant { reader, alone: false }))?;
+                    self.deeper(|reader| visitor.visit_enum(JsonVariant { reader, alone: false }))?;
                 self.take(b'}')?;
                 Ok(value)
             }
@@ -360,7 +360,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 }
 
-impl<'de> Reader<'de> {
+impl<'de> JsonReader<'de> {
     /// What is there is told to whoever asked for something else, who says so.
     #[cold]
     fn wrong_kind<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value> {
@@ -378,12 +378,12 @@ impl<'de> Reader<'de> {
 }
 
 /// Of a list or an object. What follows the last is left for whoever opened it.
-struct Members<'a, 'de> {
-    reader: &'a mut Reader<'de>,
+struct JsonMembers<'a, 'de> {
+    reader: &'a mut JsonReader<'de>,
     first: bool,
 }
 
-impl Members<'_, '_> {
+impl JsonMembers<'_, '_> {
     #[inline]
     fn has_next(&mut self, end: u8) -> Result<bool> {
         if self.reader.peek() == Some(end) {
@@ -396,7 +396,7 @@ impl Members<'_, '_> {
     }
 }
 
-impl<'de> SeqAccess<'de> for Members<'_, 'de> {
+impl<'de> SeqAccess<'de> for JsonMembers<'_, 'de> {
     type Error = CanonicalError;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
@@ -407,7 +407,7 @@ impl<'de> SeqAccess<'de> for Members<'_, 'de> {
     }
 }
 
-impl<'de> MapAccess<'de> for Members<'_, 'de> {
+impl<'de> MapAccess<'de> for JsonMembers<'_, 'de> {
     type Error = CanonicalError;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
@@ -424,12 +424,12 @@ impl<'de> MapAccess<'de> for Members<'_, 'de> {
     }
 }
 
-struct Variant<'a, 'de> {
-    reader: &'a mut Reader<'de>,
+struct JsonVariant<'a, 'de> {
+    reader: &'a mut JsonReader<'de>,
     alone: bool,
 }
 
-impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
+impl<'de> EnumAccess<'de> for JsonVariant<'_, 'de> {
     type Error = CanonicalError;
     type Variant = Self;
 
@@ -442,7 +442,7 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
+impl<'de> VariantAccess<'de> for JsonVariant<'_, 'de> {
     type Error = CanonicalError;
 
     fn unit_variant(self) -> Result<()> {
@@ -478,7 +478,7 @@ mod tests {
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields, rename_all = "lowercase")]
-    enum Kind {
+    enum TestKind {
         Alone,
         With(Inner),
     }
@@ -490,7 +490,7 @@ mod tests {
         number: Option<i64>,
         pair: Option<(u64, u64)>,
         names: Vec<String>,
-        kinds: Vec<Kind>,
+        kinds: Vec<TestKind>,
         map: BTreeMap<String, u32>,
     }
 

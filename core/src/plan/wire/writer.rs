@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 /// What becomes of a byte that is not UTF-8.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Invalid {
+pub enum NonUtf8 {
     /// The four characters `\xNN`, for people.
     Text,
     /// A lone surrogate as Python's `surrogateescape` reads it, for programs that need the name
@@ -14,20 +14,20 @@ pub enum Invalid {
 }
 
 /// Room for the mark that replaces what was cut: `…+N more`, escaped.
-const MARK_ROOM: usize = 34;
+const MAX_MARK_CHARS: usize = 34;
 
 /// Appends `bytes` as a JSON string.
-pub fn string(out: &mut String, bytes: &[u8], invalid: Invalid) {
+pub fn string(out: &mut String, bytes: &[u8], invalid: NonUtf8) {
     string_within(out, bytes, invalid, usize::MAX);
 }
 
-/// Appends `bytes` as a JSON string of at most `room` characters between its quotes; what does not
+/// Appends `bytes` as a JSON string of at most `max_chars` characters between its quotes; what does not
 /// fit is counted.
-pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usize) {
+pub fn string_within(out: &mut String, bytes: &[u8], invalid: NonUtf8, max_chars: usize) {
     out.push('"');
     // Most are like this, and stand there as they are.
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-    if bytes.len() <= room
+    if bytes.len() <= max_chars
         && bytes.iter().all(is_plain)
         && let Ok(plain) = std::str::from_utf8(bytes)
     {
@@ -36,13 +36,13 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usi
         return;
     }
     let start = out.len();
-    let cut_at = room.saturating_sub(MARK_ROOM);
+    let cut_at = max_chars.saturating_sub(MAX_MARK_CHARS);
     // The last point up to which everything fits and the mark still would.
     let (mut fits, mut taken) = (start, 0);
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             escape(out, character);
-            if out.len() - start > room {
+            if out.len() - start > max_chars {
                 return cut(out, fits, bytes.len() - taken);
             }
             if out.len() - start <= cut_at {
@@ -52,10 +52,10 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usi
         }
         for byte in chunk.invalid() {
             let _ = match invalid {
-                Invalid::Text => write!(out, "\\\\x{byte:02x}"),
-                Invalid::Surrogate => write!(out, "\\udc{byte:02x}"),
+                NonUtf8::Text => write!(out, "\\\\x{byte:02x}"),
+                NonUtf8::Surrogate => write!(out, "\\udc{byte:02x}"),
             };
-            if out.len() - start > room {
+            if out.len() - start > max_chars {
                 return cut(out, fits, bytes.len() - taken);
             }
             if out.len() - start <= cut_at {
@@ -87,7 +87,7 @@ fn escape(out: &mut String, character: char) {
 }
 
 /// Appends a list of strings.
-pub fn strings<'a>(out: &mut String, items: impl IntoIterator<Item = &'a [u8]>, invalid: Invalid) {
+pub fn strings<'a>(out: &mut String, items: impl IntoIterator<Item = &'a [u8]>, invalid: NonUtf8) {
     list(out, items, |out, item| string(out, item, invalid));
 }
 
@@ -110,9 +110,9 @@ pub fn list<T>(
 mod tests {
     use super::*;
 
-    fn text(bytes: &[u8], room: usize) -> String {
+    fn text(bytes: &[u8], max_chars: usize) -> String {
         let mut out = String::new();
-        string_within(&mut out, bytes, Invalid::Text, room);
+        string_within(&mut out, bytes, NonUtf8::Text, max_chars);
         out
     }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(text("é😀".as_bytes(), 99), r#""\u00e9\ud83d\ude00""#);
         assert_eq!(text(b"a\xffb\xe2\x80", 99), r#""a\\xffb\\xe2\\x80""#);
         let mut out = String::new();
-        string(&mut out, b"\xff\xe2", Invalid::Surrogate);
+        string(&mut out, b"\xff\xe2", NonUtf8::Surrogate);
         assert_eq!(out, r#""\udcff\udce2""#);
     }
 
@@ -136,8 +136,8 @@ mod tests {
 
     #[test]
     fn no_escape_is_cut_in_half() {
-        for room in 0..120 {
-            let cut = text("\u{1}é😀\n".repeat(30).as_bytes(), room.max(MARK_ROOM));
+        for max_chars in 0..120 {
+            let cut = text("\u{1}é😀\n".repeat(30).as_bytes(), max_chars.max(MAX_MARK_CHARS));
             let back: String = serde_json::from_str(&cut).unwrap();
             assert!(cut.is_ascii() && back.contains("more"), "{cut}");
         }

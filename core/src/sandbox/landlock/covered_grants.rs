@@ -13,14 +13,14 @@ use super::{Files, FilesError, Placed, is_dir};
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::home_listing::Seen;
 use crate::files::previously_writable::absolute;
-use crate::kernel::resolved_path::{self, Identity, Link};
+use crate::kernel::resolved_path::{self, FollowedLink, Identity};
 use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
 impl<'p> Files<'p> {
     /// The closed places inside grants, to be masked, and the unwritable ones inside what can be
     /// written, to be locked.
-    pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, FilesError> {
+    pub fn covers(&self, requested: &'p plan::FilesPlan) -> Result<Vec<Cover>, FilesError> {
         let mut covers = Vec::new();
         let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
         let unwritable = requested.unwritable.iter().map(|path| (path, CoverKind::Lock));
@@ -96,12 +96,12 @@ impl<'p> Files<'p> {
 
     /// A link that leads to a closed or own place is a place of its own: turned, it would lead a
     /// later run elsewhere.
-    fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
+    fn lock_links(&self, links: &[FollowedLink], covers: &mut Vec<Cover>) -> Result<(), Errno> {
         for link in links {
             let path = absolute(link.at.clone())?;
             let writable =
                 |placed: &Placed<'_>| placed.grant.writes() && path.is_within(&placed.real);
-            if let Some(identity) = link.place.object
+            if let Some(identity) = link.resolved.object
                 && self.placed.iter().any(writable)
                 && covers.iter().all(|cover| cover.path != path)
             {
@@ -113,7 +113,7 @@ impl<'p> Files<'p> {
 
     /// Closed files, and files right in closed directories, that have other names: under one of
     /// those they may lie in a grant.
-    pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
+    pub fn closed_with_other_names(&self, requested: &plan::FilesPlan) -> Vec<Identity> {
         let mut found = Vec::new();
         let mut note = |stat: &Stat| {
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::io::Errno;
 
-use crate::kernel::resolved_path::{Identity, Link};
+use crate::kernel::resolved_path::{FollowedLink, Identity};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant};
 
@@ -26,14 +26,14 @@ pub struct Signpost {
     pub target: CString,
 }
 
-impl From<&Link> for Signpost {
-    fn from(link: &Link) -> Signpost {
+impl From<&FollowedLink> for Signpost {
+    fn from(link: &FollowedLink) -> Signpost {
         Signpost { at: link.at.as_os_str().as_bytes().to_vec(), target: link.target.clone() }
     }
 }
 
 /// For the channel. Both sides have the plan: a grant is told by its number in there.
-pub fn spell(requested: &plan::Files, placed: &[Placed<'_>]) -> Vec<u8> {
+pub fn spell(requested: &plan::FilesPlan, placed: &[Placed<'_>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128 * placed.len());
     let text = |bytes: &mut Vec<u8>, text: &[u8]| {
         bytes.extend((text.len() as u32).to_le_bytes());
@@ -60,7 +60,7 @@ pub fn spell(requested: &plan::Files, placed: &[Placed<'_>]) -> Vec<u8> {
 }
 
 /// Errno::PROTO: nobody spells like this.
-pub fn read<'p>(requested: &'p plan::Files, bytes: &[u8]) -> Result<Vec<Placed<'p>>, Errno> {
+pub fn read<'p>(requested: &'p plan::FilesPlan, bytes: &[u8]) -> Result<Vec<Placed<'p>>, Errno> {
     let mut rest = Rest(bytes);
     let mut placed = Vec::with_capacity(32);
     while !rest.0.is_empty() {
@@ -72,7 +72,7 @@ pub fn read<'p>(requested: &'p plan::Files, bytes: &[u8]) -> Result<Vec<Placed<'
 struct Rest<'b>(&'b [u8]);
 
 impl<'b> Rest<'b> {
-    fn placed<'p>(&mut self, requested: &'p plan::Files) -> Option<Placed<'p>> {
+    fn placed<'p>(&mut self, requested: &'p plan::FilesPlan) -> Option<Placed<'p>> {
         let grant = requested.grants.get(self.number()? as usize)?;
         let [directory, socket] = self.array()?;
         let identity =

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::files::home_listing::{HomeListing, Seen};
 use crate::files::previously_writable::{Reach, absolute};
 use crate::journal::Journal;
-use crate::kernel::resolved_path::{self, Identity, Link, Place};
+use crate::kernel::resolved_path::{self, FollowedLink, Identity, ResolvedPath};
 use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
@@ -67,7 +67,7 @@ struct Opened {
     stat: Stat,
     /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
     led_to: Option<AbsPath>,
-    links: Vec<Link>,
+    links: Vec<FollowedLink>,
 }
 
 impl Opened {
@@ -93,7 +93,7 @@ fn is_dir(stat: &Stat) -> bool {
 /// An excepted path with the places it stands for.
 struct Except<'p> {
     path: &'p AbsPath,
-    places: Vec<Place>,
+    places: Vec<ResolvedPath>,
 }
 
 impl<'p> Files<'p> {
@@ -119,7 +119,7 @@ impl<'p> Files<'p> {
 
     fn lay(
         plan: &'p Plan,
-        requested: &'p plan::Files,
+        requested: &'p plan::FilesPlan,
         ruleset: Option<BorrowedFd<'p>>,
         journal: Option<&Journal>,
         here: Option<Identity>,
@@ -152,7 +152,7 @@ impl<'p> Files<'p> {
         for grant in &requested.grants {
             if grant.optional && files.home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
-            } else if plan.tier != Tier::Full || !plan::is_made_anew(&grant.path) {
+            } else if plan.tier != Tier::Full || !plan::is_private_path(&grant.path) {
                 files.grant(plan, requested, grant, &reach, here)?;
             } // The rules of places that the full tier makes anew have to wait until these exist.
         }
@@ -177,7 +177,7 @@ impl<'p> Files<'p> {
     fn grant(
         &mut self,
         plan: &Plan,
-        requested: &'p plan::Files,
+        requested: &'p plan::FilesPlan,
         grant: &'p Grant,
         reach: &Reach<'_>,
         here: Option<Identity>,
@@ -245,12 +245,12 @@ impl<'p> Files<'p> {
         excepts: &[Except<'p>],
     ) -> Result<(), FilesError> {
         let own = if opened.is_dir() {
-            Place::of_dir(&opened.fd)
+            ResolvedPath::of_dir(&opened.fd)
         } else {
-            resolved_path::place_of_file(&opened.fd)
+            resolved_path::resolved_file(&opened.fd)
         };
         let own = own.map_err(|source| open_error(grant, source))?;
-        let inside = |place: &Place| {
+        let inside = |place: &ResolvedPath| {
             place.object.is_some_and(|object| own.above.contains(&object))
                 || place.object == own.object
         };
@@ -264,8 +264,9 @@ impl<'p> Files<'p> {
             self.removed.push(Removed { grant, except: except.path.clone() });
             return Ok(());
         }
-        let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
-        let places: Vec<&Place> =
+        let below =
+            |place: &&ResolvedPath| own.object.is_some_and(|object| place.above.contains(&object));
+        let places: Vec<&ResolvedPath> =
             excepts.iter().flat_map(|except| &except.places).filter(below).collect();
         // Inside namespaces these are covered by mounts.
         if places.is_empty() || plan.tier == Tier::Full {
@@ -289,7 +290,7 @@ impl<'p> Files<'p> {
         grant: &'p Grant,
         dir: impl AsFd,
         rights: Rights,
-        places: &[&Place],
+        places: &[&ResolvedPath],
         kept_out: &[AbsPath],
     ) -> Result<(), FilesError> {
         let list_error = |source| FilesError::List {
@@ -312,7 +313,7 @@ impl<'p> Files<'p> {
     ) -> Result<(), FilesError> {
         self.check_file_system(plan, grant, fd, stat.st_dev)?;
         if let Some(ruleset) = self.ruleset {
-            let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
+            let actual_rights = if is_dir(stat) { rights } else { rights::for_file(rights) };
             if actual_rights.is_empty() {
                 return Ok(());
             }
@@ -365,7 +366,7 @@ impl<'p> Files<'p> {
     fn check_journal(
         &self,
         plan: &Plan,
-        requested: &plan::Files,
+        requested: &plan::FilesPlan,
         journal: &AbsPath,
         opened: Option<&Journal>,
     ) -> Result<(), FilesError> {
@@ -375,13 +376,14 @@ impl<'p> Files<'p> {
             from: grant.source(),
         };
         let locate = |source| FilesError::Locate { path: journal.clone(), source };
-        let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
+        let mut places = ResolvedPath::all_of(journal.as_bytes()).map_err(locate)?;
         let opened =
-            opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
+            opened.map(|opened| ResolvedPath::of_dir(opened.dir())).transpose().map_err(locate)?;
         // Inside namespaces what is closed is masked, also where a grant is above it: if it is
         // still what has that name.
-        let named =
-            |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
+        let named = |opened: &ResolvedPath| {
+            places.last().is_some_and(|place| place.object == opened.object)
+        };
         if plan.tier == Tier::Full
             && requested.closed.contains(journal)
             && opened.as_ref().is_none_or(named)
@@ -404,7 +406,7 @@ impl<'p> Files<'p> {
 /// Directories above one are listed in turn.
 pub fn around<E>(
     dir: BorrowedFd<'_>,
-    places: &[&Place],
+    places: &[&ResolvedPath],
     list_error: &impl Fn(Errno) -> E,
     add: &mut impl FnMut(&OwnedFd, &Stat) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -494,7 +496,7 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
 /// plan was compiled.
 fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
-    let here = resolved_path::of_current_directory().map_err(moved)?;
+    let here = resolved_path::current_directory_identity().map_err(moved)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let named = rustix::fs::openat2(
         CWD,
@@ -534,12 +536,12 @@ fn check_way(
 /// Paddock's own places must not be reached through a link that the command could change: the next
 /// run would find others. A link that is itself such a place is kept out of every grant, or locked.
 fn check_own_ways(
-    requested: &plan::Files,
+    requested: &plan::FilesPlan,
     linked: &[&AbsPath],
     reach: &Reach<'_>,
 ) -> Result<(), FilesError> {
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
-    let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
+    let is_own = |link: &FollowedLink| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = resolved_path::follow(path.as_bytes())
             .map_err(|source| FilesError::Locate { path: path.clone(), source })?;
@@ -567,7 +569,7 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
 /// has other names, every closed place. The plan is written by names; a link may lead a grant to a
 /// place that is closed under another name, or a closed name to a place that is granted.
 fn excepts<'p>(
-    requested: &'p plan::Files,
+    requested: &'p plan::FilesPlan,
     grant: &'p Grant,
     opened: &Opened,
     linked: &[&'p AbsPath],
@@ -588,7 +590,7 @@ fn excepts<'p>(
     paths.dedup();
     paths
         .into_iter()
-        .map(|path| match Place::all_of(path.as_bytes()) {
+        .map(|path| match ResolvedPath::all_of(path.as_bytes()) {
             Ok(places) => Ok(Except { path, places }),
             Err(source) => Err(FilesError::Locate { path: path.clone(), source }),
         })
@@ -597,7 +599,7 @@ fn excepts<'p>(
 
 /// The closed places whose names go through a symlink, or might: only these can lie where their
 /// names do not say.
-fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
+fn through_links<'p>(requested: &'p plan::FilesPlan, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != Seen::Unknown {
             return false;

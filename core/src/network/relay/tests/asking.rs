@@ -39,27 +39,27 @@ fn a_host_is_asked_about_when_it_is_dialled_and_not_looked_up_before() {
         assert!(world.ask("new.example").is_some());
         let mut client = world.dial("new.example");
         client.write_all(b"hello").unwrap();
-        let question = world.told();
+        let question = world.next_message();
         let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
         let expected = json!({ "id": 1, "host": "new.example", "port": PORT, "process": process });
         assert_eq!(question, json!({ "ask": expected }));
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.reply(&question, "once");
         assert_eq!(heard(&mut client), "here");
         drop(client);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&message["action"], &message["by"], &message["asked_ms"]),
             (&"allow".into(), &"terminal".into(), &7.into())
         );
         assert_eq!(
-            (&told["pid"], &told["exe"]),
+            (&message["pid"], &message["exe"]),
             (&std::process::id().into(), &"/usr/bin/test".into()),
-            "{told}"
+            "{message}"
         );
         // Once is once.
         let _client = world.dial("new.example");
-        assert_eq!(world.told()["ask"]["host"], "new.example");
+        assert_eq!(world.next_message()["ask"]["host"], "new.example");
     });
 }
 
@@ -69,9 +69,9 @@ fn others_go_on_while_it_is_asked() {
         serve(world);
         world.name("good.example", "93.184.216.34");
         let _waiting = world.dial("new.example");
-        assert_eq!(world.told()["ask"]["host"], "new.example");
+        assert_eq!(world.next_message()["ask"]["host"], "new.example");
         assert_eq!(heard(&mut world.dial("good.example")), "here");
-        assert_eq!(world.told()["host"], "good.example");
+        assert_eq!(world.next_message()["host"], "good.example");
     });
 }
 
@@ -80,7 +80,7 @@ fn hundreds_of_connections_to_one_place_are_one_question() {
     in_world(&asking(&[]), |world| {
         serve(world);
         let mut clients: Vec<TcpStream> = (0..300).map(|_| world.dial("new.example")).collect();
-        let question = world.told();
+        let question = world.next_message();
         assert_eq!(question["ask"]["id"], 1);
         world.reply(&question, "session");
         for client in &mut clients {
@@ -89,12 +89,12 @@ fn hundreds_of_connections_to_one_place_are_one_question() {
         clients.clear();
         // What comes later is covered, and at another port of it or by another name nothing is.
         assert_eq!(heard(&mut world.dial("new.example")), "here");
-        let told: Vec<Value> = (0..301).map(|_| world.told()).collect();
-        assert!(told.iter().all(|told| told["action"] == "allow"));
-        let by = |by: &str| told.iter().filter(|told| told["by"] == by).count();
+        let message: Vec<Value> = (0..301).map(|_| world.next_message()).collect();
+        assert!(message.iter().all(|message| message["action"] == "allow"));
+        let by = |by: &str| message.iter().filter(|message| message["by"] == by).count();
         assert!(by("session") >= 1 && by("terminal") + by("session") == 301);
         let _client = world.dial("other.example");
-        assert_eq!(world.told()["ask"]["host"], "other.example");
+        assert_eq!(world.next_message()["ask"]["host"], "other.example");
     });
 }
 
@@ -105,9 +105,9 @@ fn hundreds_of_questions_stall_nothing() {
         world.name("good.example", "93.184.216.34");
         let names: Vec<String> = (0..500).map(|number| format!("n{number}.example")).collect();
         let mut clients: Vec<TcpStream> = names.iter().map(|name| world.dial(name)).collect();
-        let questions: Vec<Value> = (0..500).map(|_| world.told()).collect();
+        let questions: Vec<Value> = (0..500).map(|_| world.next_message()).collect();
         assert_eq!(heard(&mut world.dial("good.example")), "here");
-        assert_eq!(world.told()["host"], "good.example");
+        assert_eq!(world.next_message()["host"], "good.example");
         for question in &questions {
             world.reply(question, "deny");
         }
@@ -121,22 +121,22 @@ fn who_is_denied_is_refused_with_a_reason_and_not_asked_again_at_once() {
         serve(world);
         let mut client = world.dial("new.example");
         client.write_all(REQUEST).unwrap();
-        let question = world.told();
+        let question = world.next_message();
         world.reply(&question, "deny");
         let answer = heard(&mut client);
         assert!(
             answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"),
             "{answer}"
         );
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&message["action"], &message["by"], &message["asked_ms"]),
             (&"deny".into(), &"terminal".into(), &7.into())
         );
         let mut again = world.dial("new.example");
         assert!(is_refused(&mut again));
-        assert_eq!(world.told()["action"], "deny");
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert_eq!(world.next_message()["action"], "deny");
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
     });
 }
 
@@ -145,21 +145,21 @@ fn a_question_is_withdrawn_when_nobody_waits_for_the_answer() {
     in_world(&asking(&[]), |world| {
         serve(world);
         let (one, mut other) = (world.dial("new.example"), world.dial("new.example"));
-        let question = world.told();
+        let question = world.next_message();
         world.wait_for_callers(2);
         // By a reset, and by a close; one that has only said all still waits.
         reset(one);
         other.shutdown(Shutdown::Write).unwrap();
         std::thread::sleep(Duration::from_millis(50));
-        assert!(world.says_nothing());
+        assert!(world.is_silent());
         other.set_nonblocking(true).unwrap();
         assert_eq!(other.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(other);
-        assert_eq!(world.told(), json!({ "withdrawn": { "id": question["ask"]["id"] } }));
+        assert_eq!(world.next_message(), json!({ "withdrawn": { "id": question["ask"]["id"] } }));
         // An answer that comes too late is nobody's.
         world.reply(&question, "session");
         let _client = world.dial("new.example");
-        assert_eq!(world.told()["ask"]["id"], 2);
+        assert_eq!(world.next_message()["ask"]["id"], 2);
     });
 }
 
@@ -171,23 +171,23 @@ fn rules_are_not_asked_about() {
     in_world(&Network { denied, approved, ..asking(&[]) }, |world| {
         serve(world);
         assert_eq!(world.ask("evil.example"), None);
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
         assert_eq!(world.ask("metadata.google.internal"), None);
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
         // What was approved for good answers the question.
         assert_eq!(heard(&mut world.dial("new.example")), "here");
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["rule"]),
+            (&message["action"], &message["rule"]),
             (&"allow".into(), &"approved.toml:2".into()),
-            "{told}"
+            "{message}"
         );
         // And a name that leads into the host is refused, whoever allows it.
         world.name("inner.example", "127.0.0.1");
         let mut client = world.dial("inner.example");
-        let question = world.told();
+        let question = world.next_message();
         world.reply(&question, "once");
         assert!(is_refused(&mut client));
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
     });
 }

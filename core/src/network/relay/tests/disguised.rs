@@ -50,9 +50,9 @@ fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
                     "{heard}"
                 );
                 if !switches {
-                    assert_eq!(world.told()["host"], "evil.example");
+                    assert_eq!(world.next_message()["host"], "evil.example");
                 }
-                assert_eq!(world.told()["action"], "allow");
+                assert_eq!(world.next_message()["action"], "allow");
             }
         }
         // Before it has answered nothing can be told from what it says.
@@ -90,8 +90,10 @@ fn what_somebody_reads_as_a_request_is_not_passed_on() {
             let request = format!("{line}\r\nHost: evil.example\r\n\r\n");
             for at_once in [request.len(), 1] {
                 let mut client = world.dial("good.example");
-                let sent =
-                    request.as_bytes().chunks(at_once).try_for_each(|part| client.write_all(part));
+                let sent = request
+                    .as_bytes()
+                    .chunks(at_once)
+                    .try_for_each(|hand_over_connection| client.write_all(hand_over_connection));
                 let mut heard = Vec::new();
                 let ended =
                     client.shutdown(Shutdown::Write).and_then(|()| client.read_to_end(&mut heard));
@@ -99,7 +101,7 @@ fn what_somebody_reads_as_a_request_is_not_passed_on() {
                     sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
                 assert!(refused, "{line:?} {}", heard.escape_ascii());
                 // What went before it is told as well.
-                while world.told()["action"] != "deny" {}
+                while world.next_message()["action"] != "deny" {}
                 drop(client);
             }
         }

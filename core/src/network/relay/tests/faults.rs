@@ -29,8 +29,12 @@ fn what_can_not_be_reached_is_no_denial() {
             client.read_to_string(&mut answer).unwrap();
             assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(reason), "{answer}");
             assert!(!answer.contains("--allow-domain"), "{answer}");
-            let told = world.told();
-            assert_eq!((&told["action"], &told["host"]), (&"fail".into(), &name.into()), "{told}");
+            let message = world.next_message();
+            assert_eq!(
+                (&message["action"], &message["host"]),
+                (&"fail".into(), &name.into()),
+                "{message}"
+            );
         }
     });
 }
@@ -46,13 +50,13 @@ fn a_client_that_sends_byte_by_byte_is_judged_like_any_other() {
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut [0]).unwrap(), 0);
             assert_eq!(received(), message);
-            assert_eq!(world.told()["action"], "allow");
+            assert_eq!(world.next_message()["action"], "allow");
         }
         let evil = client_hello(Some("evil.example"));
         let mut client = world.dial("good.example");
         let sent = evil.iter().try_for_each(|byte| client.write_all(&[*byte]));
         assert!(sent.is_err() || client.read(&mut [0]).is_err());
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
     });
 }
 
@@ -67,17 +71,17 @@ fn a_head_without_end_is_refused_and_one_that_just_fits_passes() {
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         assert_eq!(received(), long(60_000));
-        assert_eq!(world.told()["action"], "allow");
+        assert_eq!(world.next_message()["action"], "allow");
 
         let mut client = world.dial("good.example");
         let _ = client.write_all(&long(1_000_000));
         let mut answer = String::new();
         let _ = client.read_to_string(&mut answer);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["layer"]),
+            (&message["action"], &message["layer"]),
             (&"deny".into(), &"request".into()),
-            "{told}"
+            "{message}"
         );
     });
 }
@@ -122,8 +126,8 @@ fn each_direction_ends_by_itself() {
         assert_eq!(heard, "all I have");
         client.write_all(b"and this is what I have").unwrap();
         drop(client);
-        let told = world.told();
-        assert_eq!((&told["sent"], &told["received"]), (&23.into(), &10.into()), "{told}");
+        let message = world.next_message();
+        assert_eq!((&message["sent"], &message["received"]), (&23.into(), &10.into()), "{message}");
     });
 }
 
@@ -141,18 +145,21 @@ fn a_name_server_that_lies_is_not_believed() {
                 ErrorKind::ConnectionReset,
                 "{lie}"
             );
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["address"]),
+                (&message["action"], &message["address"]),
                 (&"fail".into(), &serde_json::Value::Null),
-                "{told}"
+                "{message}"
             );
         }
         // What is true counts, also behind a lie.
         world.name("first.example", "liar:first 93.184.216.34");
         let mut heard = String::new();
         world.dial("first.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["address"]), ("here", &"93.184.216.34".into()));
+        assert_eq!(
+            (heard.as_str(), &world.next_message()["address"]),
+            ("here", &"93.184.216.34".into())
+        );
     });
 }
 
@@ -165,10 +172,13 @@ fn a_name_server_that_is_slow_holds_up_nobody_else() {
         let mut slow = world.dial("slow.example");
         let mut heard = String::new();
         world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["host"]), ("here", &"good.example".into()));
+        assert_eq!(
+            (heard.as_str(), &world.next_message()["host"]),
+            ("here", &"good.example".into())
+        );
         slow.write_all(b"\0").unwrap();
         assert!(slow.read(&mut [0]).is_err());
-        assert_eq!(world.told()["reason"], "no name server answered");
+        assert_eq!(world.next_message()["reason"], "no name server answered");
     });
 }
 
@@ -196,10 +206,16 @@ fn a_server_that_is_slow_holds_up_nobody_else() {
         for _ in 0..20 {
             let mut fast = world.dial("good.example");
             fast.write_all(b"fast\n").unwrap();
-            assert_eq!((answer(fast).as_str(), &world.told()["received"]), ("answer", &6.into()));
+            assert_eq!(
+                (answer(fast).as_str(), &world.next_message()["received"]),
+                ("answer", &6.into())
+            );
         }
         release.send(()).unwrap();
-        assert_eq!((answer(slow).as_str(), &world.told()["received"]), ("answer", &6.into()));
+        assert_eq!(
+            (answer(slow).as_str(), &world.next_message()["received"]),
+            ("answer", &6.into())
+        );
     });
 }
 
@@ -212,17 +228,17 @@ fn a_list_of_servers_that_is_replaced_is_read_again() {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut heard = String::new();
         world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["action"]), ("here", &"allow".into()));
+        assert_eq!((heard.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
         // Nobody is there; by another file of that name.
         world.replace_servers("nameserver 127.0.0.77\noptions timeout:1 attempts:1\n");
         let mut client = world.dial("next.example");
         client.write_all(b"\0").unwrap();
         assert!(client.read(&mut [0]).is_err());
-        assert_eq!(world.told()["action"], "fail");
+        assert_eq!(world.next_message()["action"], "fail");
         world.replace_servers("nameserver 127.0.0.1\n");
         let mut heard = String::new();
         world.dial("next.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["action"]), ("here", &"allow".into()));
+        assert_eq!((heard.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
     });
 }
 
@@ -237,7 +253,7 @@ fn what_is_refused_or_never_answered_leaves_nothing_behind() {
                 (0..200).map(|_| world.dial_address("93.184.216.99")).collect();
             for client in &mut refused {
                 assert!(client.write_all(b"\0").is_err() || client.read(&mut [0]).is_err());
-                assert_eq!(world.told()["port"], PORT);
+                assert_eq!(world.next_message()["port"], PORT);
             }
             let flowing: Vec<TcpStream> = (0..200).map(|_| world.dial("quiet.example")).collect();
             drop(flowing);

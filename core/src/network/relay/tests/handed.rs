@@ -52,7 +52,7 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
         ] {
             let mut client = if by_proxy { proxy(world) } else { world.dial(ROUTE) };
             client.write_all(sent).unwrap();
-            let (message, mut said, connection) = world.handed();
+            let (message, mut said, connection) = world.next_handover();
             assert_eq!(message, json!({ "host": ROUTE, "kind": "route", "port": PORT }));
             let mut connection = connection.unwrap();
             let begun = said.len();
@@ -67,7 +67,7 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
             assert_eq!(all(&mut client), [welcome, b"here"].concat().escape_ascii().to_string());
         }
         // It is told by whoever speaks HTTP.
-        assert!(world.says_nothing());
+        assert!(world.is_silent());
         let mut around = proxy(world);
         around
             .write_all(format!("CONNECT new.example:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
@@ -83,27 +83,27 @@ fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
     in_world(&plan(Action::Ask, inspected), |world| {
         world.name("new.example", "93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        world.call(1, "new.example");
-        let (message, _, connection) = world.handed();
+        world.ask_to_dial(1, "new.example");
+        let (message, _, connection) = world.next_handover();
         assert_eq!(
             (&message["id"], &message["denied"], connection.is_none()),
             (&1.into(), &true.into(), true)
         );
         let _client = world.dial("new.example");
-        let question = world.told();
+        let question = world.next_message();
         assert_eq!(question["ask"]["host"], "new.example");
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.reply(&question, "once");
-        let (message, said, connection) = world.handed();
+        let (message, said, connection) = world.next_handover();
         assert_eq!(message, json!({ "host": "new.example", "kind": "inspect", "port": PORT }));
         assert!(said.is_empty() && connection.is_some());
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&message["action"], &message["by"], &message["asked_ms"]),
             (&"allow".into(), &"terminal".into(), &7.into())
         );
-        world.call(2, "new.example");
-        let (message, _, server) = world.handed();
+        world.ask_to_dial(2, "new.example");
+        let (message, _, server) = world.next_handover();
         assert_eq!(message, json!({ "address": "93.184.216.34", "id": 2 }));
         assert_eq!(all(&mut server.unwrap()), "here");
     });
@@ -112,7 +112,7 @@ fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
 #[test]
 fn when_nobody_speaks_http_any_more_that_is_said() {
     in_world(&with_a_route(), |world| {
-        world.fall_silent();
+        world.end_http_helper();
         let mut client = world.dial(ROUTE);
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut tunnel = proxy(world);
@@ -126,7 +126,7 @@ fn when_nobody_speaks_http_any_more_that_is_said() {
                     && heard.contains("what speaks HTTP for it is gone"),
                 "{heard}"
             );
-            assert_eq!(world.told()["action"], "fail");
+            assert_eq!(world.next_message()["action"], "fail");
         }
     });
 }

@@ -38,8 +38,8 @@ fn what_was_said_too_early_waits_and_is_judged() {
                     client.shutdown(Shutdown::Write).unwrap();
                 }
                 let heard = all(&mut client);
-                let told = world.told();
-                assert_eq!(told["host"], "good.example", "{told}");
+                let message = world.next_message();
+                assert_eq!(message["host"], "good.example", "{message}");
                 if passes {
                     let welcome = if greeting == wish {
                         &b"\x05\x02\x01\x00\x05\0\0\x01\0\0\0\0\0\0"[..]
@@ -49,13 +49,13 @@ fn what_was_said_too_early_waits_and_is_judged() {
                     assert_eq!(heard, welcome, "{}", heard.escape_ascii());
                     assert_eq!(received(), hello);
                     assert_eq!(
-                        (&told["action"], &told["sent"]),
+                        (&message["action"], &message["sent"]),
                         (&"allow".into(), &hello.len().into()),
-                        "{told}"
+                        "{message}"
                     );
                 } else {
                     assert_eq!(
-                        (&told["action"], &told["reason"]),
+                        (&message["action"], &message["reason"]),
                         (&"deny".into(), &"its TLS is for evil.example".into())
                     );
                 }
@@ -81,7 +81,7 @@ fn a_request_that_follows_another_is_not_passed_on() {
             assert!(all(&mut client).is_empty());
             let expected = "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\nConnection: close\r\n\r\nabc";
             assert_eq!(String::from_utf8(received()).unwrap(), expected);
-            assert_eq!(world.told()["action"], "allow");
+            assert_eq!(world.next_message()["action"], "allow");
         }
     });
 }
@@ -102,16 +102,20 @@ fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_
                     heard.starts_with(&format!("HTTP/1.1 {status} ")) && heard.contains(name),
                     "{heard}"
                 );
-                assert_eq!(world.told()["host"], name);
+                assert_eq!(world.next_message()["host"], name);
             }
             let mut client = proxy(world);
             let wish = [SOCKS, b"\x05\x01\x00\x03\x0c", name.as_bytes(), b"\x1f\x90"].concat();
             client.write_all(&wish).unwrap();
             let heard = all(&mut client);
             assert_eq!(heard[4..6], [5, code], "{}", heard.escape_ascii());
-            assert_eq!(world.told()["host"], name);
+            assert_eq!(world.next_message()["host"], name);
         }
-        assert!(world.asked().iter().all(|name| name == "gone.example"), "{:?}", world.asked());
+        assert!(
+            world.looked_up_names().iter().all(|name| name == "gone.example"),
+            "{:?}",
+            world.looked_up_names()
+        );
     });
 }
 

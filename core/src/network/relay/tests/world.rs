@@ -23,17 +23,17 @@ use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 
 use crate::kernel::sys;
-use crate::network::relay::host_resolver::Sources;
-use crate::network::relay::relay_messages::LONGEST;
-use crate::network::relay::{Sockets, run_with};
-use crate::network::supervisor::proxy_password::Token;
+use crate::network::relay::host_resolver::NameSources;
+use crate::network::relay::relay_messages::MAX_MESSAGE_BYTES;
+use crate::network::relay::{RelaySockets, run_with};
+use crate::network::supervisor::proxy_password::ProxyToken;
 use crate::plan::Network;
 
 /// Of every server, and the one that is listened at inside.
 pub const PORT: u16 = 8080;
 
 /// Of the name server.
-const NAMES: u16 = 5300;
+const DNS_PORT: u16 = 5300;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -81,35 +81,35 @@ pub struct World {
     outside: OwnedFd,
     far: OwnedFd,
     line: Arc<OwnedFd>,
-    heard: Receiver<Value>,
-    names: Arc<Mutex<Names>>,
+    messages: Receiver<Value>,
+    names: Arc<Mutex<NameServer>>,
     relay: u32,
     servers: PathBuf,
     /// The other end of what is handed over.
-    handed: Mutex<Option<OwnedFd>>,
+    http_helper: Mutex<Option<OwnedFd>>,
     /// So many callers the relay was told who they are.
-    identified: Arc<AtomicUsize>,
+    owner_found: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
-struct Names {
+struct NameServer {
     known: HashMap<String, String>,
-    asked: Vec<String>,
-    is_silent: bool,
+    looked_up_names: Vec<String>,
+    does_not_answer: bool,
 }
 
 /// Runs `body` in a process of its own, beside a relay with these rules. The relay ends when the
 /// body does.
 pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
-    const ALONE: &str = "PADDOCK_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
+    const SINGLE_TEST_VARIABLE: &str = "PADDOCK_TEST_ALONE";
+    if std::env::var_os(SINGLE_TEST_VARIABLE).is_none() {
         // Namespaces are a process's: the test runs once more, as the only one of its own.
         let name = std::thread::current().name().unwrap().to_owned();
         let mut alone = Command::new("unshare");
         alone
             .args(["--user", "--map-root-user", "--net"])
             .arg(std::env::current_exe().unwrap())
-            .env(ALONE, "");
+            .env(SINGLE_TEST_VARIABLE, "");
         let ended =
             alone.args(["--exact", &name, "--nocapture", "--test-threads=1"]).output().unwrap();
         let said = [ended.stdout, ended.stderr]
@@ -142,31 +142,32 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let (handover, handed) = crate::kernel::socket_pair::pair().unwrap();
+    let (handover, http_helper) = crate::kernel::socket_pair::pair().unwrap();
     sockets.handover = Some(handover);
-    let names = Arc::new(Mutex::new(Names::default()));
+    let names = Arc::new(Mutex::new(NameServer::default()));
     let written = servers.clone();
     // The closure is dropped here, and with it our copy of the other end.
     let child = sys::fork(move || {
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            let (line, (hear, heard)) = (Arc::new(theirs), channel());
-            sockopt::set_socket_timeout(&handed, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
-            let handed = Mutex::new(Some(handed));
-            let identified = Arc::default();
+            let (line, (hear, messages)) = (Arc::new(theirs), channel());
+            sockopt::set_socket_timeout(&http_helper, sockopt::Timeout::Recv, Some(TIMEOUT))
+                .unwrap();
+            let http_helper = Mutex::new(Some(http_helper));
+            let owner_found = Arc::default();
             let world = World {
                 inside,
                 outside,
                 far,
                 line,
-                heard,
+                messages,
                 names,
                 relay,
                 servers: written,
-                handed,
-                identified,
+                http_helper,
+                owner_found,
             };
             world.answer_names();
-            world.listen(hear);
+            world.read_relay(hear);
             body(&world);
         }));
         if ended.is_err() { 101 } else { 0 }
@@ -174,9 +175,9 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     let relayed = run_with(
         plan,
         sockets,
-        Some(Token::known()),
+        Some(ProxyToken::known()),
         ours,
-        Sources { hosts, servers, port: NAMES },
+        NameSources { hosts, servers, port: DNS_PORT },
     );
     let (_, status) =
         rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
@@ -184,7 +185,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     assert_eq!((relayed, status.exit_status()), (0, Some(0)), "what went wrong stands above");
 }
 
-fn say(line: &OwnedFd, message: &Value) {
+fn send(line: &OwnedFd, message: &Value) {
     rustix::net::send(line, message.to_string().as_bytes(), SendFlags::NOSIGNAL).unwrap();
 }
 
@@ -198,7 +199,7 @@ fn enter(namespace: &OwnedFd) {
         .unwrap();
 }
 
-fn sockets(local_ports: &[u16]) -> Sockets {
+fn sockets(local_ports: &[u16]) -> RelaySockets {
     let tcp4 = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
     let tcp6 = TcpListener::bind("[::]:53").unwrap();
     let udp4 = UdpSocket::bind("0.0.0.0:53").unwrap();
@@ -221,7 +222,7 @@ fn sockets(local_ports: &[u16]) -> Sockets {
         protocol,
     );
     let (dialled, names) = (vec![tcp4.into(), tcp6.into()], vec![udp4, udp6]);
-    Sockets { dialled, names, local, diagnosis: diagnosis.ok(), ..Sockets::default() }
+    RelaySockets { dialled, names, local, diagnosis: diagnosis.ok(), ..RelaySockets::default() }
 }
 
 impl World {
@@ -238,12 +239,12 @@ impl World {
     }
 
     /// The name server does not answer any more.
-    pub fn silence(&self) {
-        self.names.lock().unwrap().is_silent = true;
+    pub fn stop_name_server(&self) {
+        self.names.lock().unwrap().does_not_answer = true;
     }
 
-    pub fn asked(&self) -> Vec<String> {
-        self.names.lock().unwrap().asked.clone()
+    pub fn looked_up_names(&self) -> Vec<String> {
+        self.names.lock().unwrap().looked_up_names.clone()
     }
 
     /// Asks for an IPv4 address, as a program inside would.
@@ -259,7 +260,9 @@ impl World {
             0 => {
                 let at = answer
                     .windows(6)
-                    .rposition(|part| part[..2] == [0, 4] && part[2] == 198)
+                    .rposition(|hand_over_connection| {
+                        hand_over_connection[..2] == [0, 4] && hand_over_connection[2] == 198
+                    })
                     .unwrap();
                 Some(Ipv4Addr::new(answer[at + 2], answer[at + 3], answer[at + 4], answer[at + 5]))
             }
@@ -280,18 +283,18 @@ impl World {
     }
 
     /// What the relay says next, or asks about a host.
-    pub fn told(&self) -> Value {
-        self.heard.recv_timeout(TIMEOUT).unwrap()
+    pub fn next_message(&self) -> Value {
+        self.messages.recv_timeout(TIMEOUT).unwrap()
     }
 
-    pub fn says_nothing(&self) -> bool {
-        self.heard.try_recv().is_err()
+    pub fn is_silent(&self) -> bool {
+        self.messages.try_recv().is_err()
     }
 
     /// Until the relay has heard who so many callers are.
     pub fn wait_for_callers(&self, expected: usize) {
         let deadline = Instant::now() + TIMEOUT;
-        while self.identified.load(Ordering::SeqCst) < expected {
+        while self.owner_found.load(Ordering::SeqCst) < expected {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -303,19 +306,21 @@ impl World {
     pub fn reply(&self, question: &Value, verdict: &str) {
         let by = "terminal";
         let reply = json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by, "reason": null, "ms": 7 } });
-        say(&self.line, &reply);
+        send(&self.line, &reply);
     }
 
     /// What whoever speaks HTTP hears next: a message, what stands behind it, and a connection.
-    pub fn handed(&self) -> (Value, Vec<u8>, Option<TcpStream>) {
+    pub fn next_handover(&self) -> (Value, Vec<u8>, Option<TcpStream>) {
         let (mut bytes, mut space) =
             (vec![0; 128 << 10], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let (handed, buffers) = (self.handed.lock().unwrap(), &mut [IoSliceMut::new(&mut bytes)]);
+        let (http_helper, buffers) =
+            (self.http_helper.lock().unwrap(), &mut [IoSliceMut::new(&mut bytes)]);
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let length = rustix::net::recvmsg(handed.as_ref().unwrap(), buffers, &mut control, flags)
-            .unwrap()
-            .bytes;
+        let length =
+            rustix::net::recvmsg(http_helper.as_ref().unwrap(), buffers, &mut control, flags)
+                .unwrap()
+                .bytes;
         let connection = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
@@ -332,23 +337,23 @@ impl World {
     }
 
     /// As whoever speaks HTTP asks for a connection.
-    pub fn call(&self, id: u64, host: &str) {
-        let handed = self.handed.lock().unwrap();
-        say(handed.as_ref().unwrap(), &json!({ "dial": host, "id": id, "port": PORT }));
+    pub fn ask_to_dial(&self, id: u64, host: &str) {
+        let http_helper = self.http_helper.lock().unwrap();
+        send(http_helper.as_ref().unwrap(), &json!({ "dial": host, "id": id, "port": PORT }));
     }
 
     /// Nobody speaks HTTP any more.
-    pub fn fall_silent(&self) {
-        *self.handed.lock().unwrap() = None;
+    pub fn end_http_helper(&self) {
+        *self.http_helper.lock().unwrap() = None;
     }
 
     /// Where who calls is known at once: it is us.
-    fn listen(&self, hear: Sender<Value>) {
+    fn read_relay(&self, hear: Sender<Value>) {
         let line = Arc::clone(&self.line);
         let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
-        let identified = Arc::clone(&self.identified);
+        let owner_found = Arc::clone(&self.owner_found);
         std::thread::spawn(move || {
-            let mut buffer = [0; LONGEST];
+            let mut buffer = [0; MAX_MESSAGE_BYTES];
             while let Ok((length @ 1.., _)) =
                 rustix::net::recv(&*line, &mut buffer, RecvFlags::empty())
             {
@@ -356,8 +361,8 @@ impl World {
                     let message: Value = serde_json::from_slice(one).unwrap();
                     match message.get("who") {
                         Some(who) => {
-                            say(&line, &json!({ "who": { "id": who["id"], "process": process } }));
-                            identified.fetch_add(1, Ordering::SeqCst);
+                            send(&line, &json!({ "who": { "id": who["id"], "process": process } }));
+                            owner_found.fetch_add(1, Ordering::SeqCst);
                         }
                         None => hear.send(message).unwrap(),
                     }
@@ -390,7 +395,7 @@ impl World {
     /// A server that says nothing and keeps what it hears: what is returned gives what the last
     /// connection with any bytes brought.
     pub fn record(&self) -> impl Fn() -> Vec<u8> {
-        let (send, heard) = channel();
+        let (send, messages) = channel();
         let send = Mutex::new(send);
         self.serve(move |mut stream| {
             let mut all = Vec::new();
@@ -399,7 +404,7 @@ impl World {
                 send.lock().unwrap().send(all).unwrap();
             }
         });
-        move || heard.recv_timeout(TIMEOUT).unwrap()
+        move || messages.recv_timeout(TIMEOUT).unwrap()
     }
 
     pub fn relay_descriptors(&self) -> usize {
@@ -423,8 +428,8 @@ impl World {
     }
 
     fn answer_names(&self) {
-        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, NAMES)).unwrap();
-        let streams = TcpListener::bind((Ipv4Addr::LOCALHOST, NAMES)).unwrap();
+        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, DNS_PORT)).unwrap();
+        let streams = TcpListener::bind((Ipv4Addr::LOCALHOST, DNS_PORT)).unwrap();
         let names = Arc::clone(&self.names);
         std::thread::spawn(move || {
             let mut question = [0; 512];
@@ -453,11 +458,11 @@ impl World {
     }
 }
 
-impl Names {
+impl NameServer {
     /// The answer, and those of a liar.
     fn answers(&mut self, question: &[u8]) -> Vec<Vec<u8>> {
         let Some(answer) = self.answer(question, false) else { return Vec::new() };
-        let (name, _) = asked(question);
+        let (name, _) = looked_up_names(question);
         let lie =
             self.known.get(&name).and_then(|known| known.split(' ').next()?.strip_prefix("liar:"));
         let other = [&[answer[0] ^ 1][..], &answer[1..]].concat();
@@ -476,9 +481,9 @@ impl Names {
     }
 
     fn answer(&mut self, question: &[u8], by_stream: bool) -> Option<Vec<u8>> {
-        let (name, end) = asked(question);
-        self.asked.push(if by_stream { format!("tcp {name}") } else { name.clone() });
-        if self.is_silent {
+        let (name, end) = looked_up_names(question);
+        self.looked_up_names.push(if by_stream { format!("tcp {name}") } else { name.clone() });
+        if self.does_not_answer {
             return None;
         }
         let is_v4 = question[end + 1] == 1;
@@ -510,7 +515,7 @@ impl Names {
 }
 
 /// The name in a question, and where its kind stands.
-fn asked(question: &[u8]) -> (String, usize) {
+fn looked_up_names(question: &[u8]) -> (String, usize) {
     let (mut at, mut labels) = (12, Vec::new());
     while question[at] != 0 {
         let length = usize::from(question[at]);

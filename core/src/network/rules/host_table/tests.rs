@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::network::rules::host_table::*;
 
-fn table(default: &str, denied: Value, allowed: Value) -> Result<Table, TableError> {
+fn table(default: &str, denied: Value, allowed: Value) -> Result<HostTable, TableError> {
     let group = |hosts: Value, source: &str| json!([{ "source": source, "hosts": hosts }]);
     let network = json!({
         "mode": "filtered",
@@ -16,35 +16,35 @@ fn table(default: &str, denied: Value, allowed: Value) -> Result<Table, TableErr
         "approved": [],
         "http": null,
     });
-    Table::compile(&serde_json::from_str(&network.to_string()).unwrap())
+    HostTable::compile(&serde_json::from_str(&network.to_string()).unwrap())
 }
 
 /// Action, place of the rule, reason.
-fn told(verdict: HostDecision<'_>) -> (&'static str, Option<String>, Option<&'static str>) {
-    (verdict.action.name(), verdict.rule.map(|rule| rule.to_string()), verdict.reason)
+fn summary(decision: HostDecision<'_>) -> (&'static str, Option<String>, Option<&'static str>) {
+    (decision.action.name(), decision.rule.map(|rule| rule.to_string()), decision.reason)
 }
 
 fn of_name(
-    table: &Table,
+    table: &HostTable,
     name: &str,
     port: Option<u16>,
 ) -> (&'static str, Option<String>, Option<&'static str>) {
-    told(table.judge_name(&Name::read(name.as_bytes()).unwrap(), port))
+    summary(table.judge_name(&HostName::read(name.as_bytes()).unwrap(), port))
 }
 
 fn of_address(
-    table: &Table,
+    table: &HostTable,
     address: &str,
     port: u16,
 ) -> (&'static str, Option<String>, Option<&'static str>) {
-    told(table.judge_address(address.parse().unwrap(), port))
+    summary(table.judge_address(address.parse().unwrap(), port))
 }
 
 fn rule(place: &str) -> Option<String> {
     Some(place.to_owned())
 }
 
-fn dials(table: &Table, address: &str, port: u16) -> bool {
+fn dials(table: &HostTable, address: &str, port: u16) -> bool {
     table.may_dial(address.parse().unwrap(), port, false).is_ok()
 }
 
@@ -123,8 +123,8 @@ fn the_default_is_about_names_only() {
     assert_eq!(of_name(&open, "half.example", Some(25)), ("deny", rule("no.toml:2"), Some(DENIED)));
     assert_eq!(of_address(&open, "8.8.8.8", 443), ("deny", None, Some(NOT_LISTED)));
     let asks = table("ask", denied, json!([["ok.example", 22, 1]])).unwrap();
-    assert_eq!(of_name(&asks, "any.example", None), ("ask", None, Some(ASKED)));
-    assert_eq!(of_name(&asks, "ok.example", Some(443)), ("ask", None, Some(ASKED)));
+    assert_eq!(of_name(&asks, "any.example", None), ("ask", None, Some(DEFAULT_ASKS)));
+    assert_eq!(of_name(&asks, "ok.example", Some(443)), ("ask", None, Some(DEFAULT_ASKS)));
     assert_eq!(of_name(&asks, "ok.example", Some(22)), ("allow", rule("yes.toml:1"), None));
     assert_eq!(of_address(&asks, "8.8.8.8", 443), ("deny", None, Some(NOT_LISTED)));
 }
@@ -160,8 +160,12 @@ fn credentials_of_clouds_are_never_reached() {
         "instance-data.ec2.internal",
         "metadata.azure.internal",
     ] {
-        assert_eq!(of_name(&table, name, Some(80)), ("deny", None, Some(NEVER)), "{name}");
-        assert_eq!(of_name(&table, name, None), ("deny", None, Some(NEVER)), "{name}");
+        assert_eq!(
+            of_name(&table, name, Some(80)),
+            ("deny", None, Some(METADATA_DENIED)),
+            "{name}"
+        );
+        assert_eq!(of_name(&table, name, None), ("deny", None, Some(METADATA_DENIED)), "{name}");
     }
     assert_eq!(of_name(&table, "other.internal", Some(80)).0, "allow");
     for address in [
@@ -172,7 +176,11 @@ fn credentials_of_clouds_are_never_reached() {
         "fe80::1",
         "2002:a9fe:a9fe::",
     ] {
-        assert_eq!(of_address(&table, address, 80), ("deny", None, Some(NEVER)), "{address}");
+        assert_eq!(
+            of_address(&table, address, 80),
+            ("deny", None, Some(METADATA_DENIED)),
+            "{address}"
+        );
         assert!(!dials(&table, address, 80), "{address}");
     }
     assert_eq!(of_address(&table, "8.8.8.8", 80).0, "allow");
@@ -293,7 +301,7 @@ fn many_rules_are_found_as_few_are() {
     assert_eq!(table.allowed.lengths, [120]);
 }
 
-fn with_http(default: &str, http: Value, allowed: Value) -> Table {
+fn with_http(default: &str, http: Value, allowed: Value) -> HostTable {
     let network = json!({
         "mode": "filtered",
         "default": default,
@@ -306,7 +314,7 @@ fn with_http(default: &str, http: Value, allowed: Value) -> Table {
         "published": [],
         "http": http,
     });
-    Table::compile(&serde_json::from_str(&network.to_string()).unwrap()).unwrap()
+    HostTable::compile(&serde_json::from_str(&network.to_string()).unwrap()).unwrap()
 }
 
 fn route(name: &str, host: &str, port: u16, endpoints: Value, inspect: bool) -> Value {
@@ -340,36 +348,36 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
     let allowed =
         json!([["told.example", null, 1], ["shut.example", null, 2], ["192.0.2.0/24", null, 3]]);
     let table = with_http("deny", http, allowed);
-    let verdict = |name: &str, port| of_name(&table, name, port);
+    let decision = |name: &str, port| of_name(&table, name, port);
     for port in [None, Some(80), Some(8080)] {
-        assert_eq!(verdict("open.paddock.internal", port), ("allow", rule("open.toml:3"), None));
+        assert_eq!(decision("open.paddock.internal", port), ("allow", rule("open.toml:3"), None));
         assert_eq!(
-            verdict("none.paddock.internal", port),
+            decision("none.paddock.internal", port),
             ("deny", None, Some("no route has this name"))
         );
-        assert_eq!(verdict("a.open.paddock.internal", port).0, "deny");
-        assert_eq!(verdict("paddock.internal", port).0, "deny");
-        assert_eq!(verdict("denied.paddock.internal", port).1, rule("no.toml:1"));
+        assert_eq!(decision("a.open.paddock.internal", port).0, "deny");
+        assert_eq!(decision("paddock.internal", port).0, "deny");
+        assert_eq!(decision("denied.paddock.internal", port).1, rule("no.toml:1"));
         // Not even by a rule that allows it.
         let guarded = Some("a route with endpoint rules leads there, and no other way does");
-        assert_eq!(verdict("shut.example", port), ("deny", rule("shut.toml:3"), guarded));
-        assert_eq!(verdict("open.example", port).0, "deny");
+        assert_eq!(decision("shut.example", port), ("deny", rule("shut.toml:3"), guarded));
+        assert_eq!(decision("open.example", port).0, "deny");
     }
     assert_eq!(of_address(&table, "192.0.2.1", 80).1, rule("near.toml:3"));
     assert_eq!(of_address(&table, "192.0.2.2", 80).0, "allow");
-    assert_eq!(verdict("seen.example", None), ("allow", rule("seen.toml:3"), None));
-    assert_eq!(verdict("seen.example", Some(443)), ("allow", rule("seen.toml:3"), None));
-    assert_eq!(verdict("seen.example", Some(80)).0, "deny");
+    assert_eq!(decision("seen.example", None), ("allow", rule("seen.toml:3"), None));
+    assert_eq!(decision("seen.example", Some(443)), ("allow", rule("seen.toml:3"), None));
+    assert_eq!(decision("seen.example", Some(80)).0, "deny");
 
-    let handed = |name: &str| table.hands_over(&Name::read(name.as_bytes()).unwrap());
-    assert_eq!(handed("open.paddock.internal"), Some(Handed::Route));
+    let handed = |name: &str| table.handover_kind(&HostName::read(name.as_bytes()).unwrap());
+    assert_eq!(handed("open.paddock.internal"), Some(HandoverKind::Route));
     assert_eq!(
         (handed("seen.example"), handed("told.example")),
-        (Some(Handed::Inspect), Some(Handed::Inspect))
+        (Some(HandoverKind::Inspect), Some(HandoverKind::Inspect))
     );
     assert_eq!((handed("open.example"), handed("other.example")), (None, None));
 
-    let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
+    let host = |text: &str| http_hosts::read_host(text.as_bytes()).unwrap();
     for (text, port, may) in [
         ("open.example", 443, true),
         ("shut.example", 443, true),
@@ -380,8 +388,12 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
         ("other.example", 443, false),
         ("192.0.2.2", 8080, false),
     ] {
-        let agreed = |name: &Name| panic!("{name}: nobody is asked");
-        assert_eq!(table.judge_upstream(&host(text), port, agreed).is_ok(), may, "{text}:{port}");
+        let allowed_by_person = |name: &HostName| panic!("{name}: nobody is asked");
+        assert_eq!(
+            table.judge_upstream(&host(text), port, allowed_by_person).is_ok(),
+            may,
+            "{text}:{port}"
+        );
     }
     let dials = |text: &str, address: &str| {
         table.may_dial_upstream(&host(text), address.parse().unwrap(), 443, false).is_ok()
@@ -400,16 +412,16 @@ fn an_inspected_host_that_is_asked_about_is_called_when_it_was_allowed() {
         json!({ "routes": [], "inspect": [{ "host": "told.example", "source": "p.toml:4" }] });
     let table = with_http("ask", http, json!([]));
     assert_eq!(of_name(&table, "told.example", Some(443)).0, "ask");
-    let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
-    for (text, agreed, may) in [
+    let host = |text: &str| http_hosts::read_host(text.as_bytes()).unwrap();
+    for (text, allowed_by_person, may) in [
         ("told.example", true, true),
         ("told.example", false, false),
         ("other.example", true, false),
     ] {
         assert_eq!(
-            table.judge_upstream(&host(text), 443, |_| agreed).is_ok(),
+            table.judge_upstream(&host(text), 443, |_| allowed_by_person).is_ok(),
             may,
-            "{text} {agreed}"
+            "{text} {allowed_by_person}"
         );
     }
 }
