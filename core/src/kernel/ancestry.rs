@@ -1,15 +1,15 @@
-//! Who started us, as far as the kernel tells: the chain of parents and the terminal.
+//! The parent processes of this process and its terminal, as /proc shows them.
 
 use std::ffi::CString;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags};
 
-/// A chain longer than this is cut by the journal anyway.
+/// The journal cuts a longer chain anyway.
 const MAX_ANCESTORS: usize = 64;
 
-/// `comm:pid` from the parent up to pid 1 (or to the edge of the pid namespace); one that can not
-/// be read is `?:pid` and the last.
+/// `comm:pid` of each ancestor, from the parent up to pid 1 or to the edge of the pid namespace. A
+/// process that can not be read appears as `?:pid` and ends the chain.
 pub fn parent_chain() -> Vec<Vec<u8>> {
     let mut chain = Vec::with_capacity(8);
     let mut next = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
@@ -32,18 +32,17 @@ pub fn parent_chain() -> Vec<Vec<u8>> {
     chain
 }
 
-/// The parent of a process.
 pub fn parent_of(pid: i32) -> Option<i32> {
     read_stat(pid).map(|read_stat| read_stat.parent)
 }
 
-/// By a signal, or by who traces it. Not, if there is no such process any more.
+/// True if a signal or a tracer stopped the process. False if the process is gone.
 pub fn is_stopped(pid: i32) -> bool {
     read_stat(pid).is_some_and(|read_stat| matches!(read_stat.state, b'T' | b't'))
 }
 
-/// Which child of `top` a process descends from, or is. Asked while it waits for us: afterwards its
-/// number may be another's.
+/// The child of `top` that `pid` descends from, or `pid` itself if it is that child. Call this
+/// while the process waits for the supervisor: later its pid can belong to another process.
 pub fn branch_of(pid: u32, top: u32) -> Option<u32> {
     let (mut pid, top) = (i32::try_from(pid).ok()?, i32::try_from(top).ok()?);
     for _ in 0..MAX_ANCESTORS {

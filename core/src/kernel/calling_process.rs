@@ -1,5 +1,5 @@
-//! Whoever made a call that waits for our answer, as /proc has it: its root and the directories
-//! that relative paths begin in.
+//! The process whose intercepted system call waits for an answer: its root directory and the
+//! directories that its relative paths start in, read from /proc.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,8 +19,8 @@ pub struct CallingProcess {
     root: Rc<OwnedFd>,
 }
 
-/// Where a process stands: the path, which is empty if it has none any more, and the directory;
-/// None: it can not be seen.
+/// The working directory of a process. The path is empty if the directory has none any more. The
+/// identity is None if /proc does not show the directory.
 #[derive(Debug)]
 pub struct WorkingDirectory {
     pub path: Vec<u8>,
@@ -28,13 +28,13 @@ pub struct WorkingDirectory {
 }
 
 impl CallingProcess {
-    /// Its number may come to mean another: whether the call still waits is to be seen afterwards.
+    /// The thread id can be reused. The caller must check afterwards that the call still waits.
     pub fn of(thread: u32) -> Result<CallingProcess, Errno> {
         let root = rustix::fs::open(proc_path(thread, "root"), PATH_DIR, Mode::empty())?;
         Ok(CallingProcess { thread, root: Rc::new(root) })
     }
 
-    /// One whose root is known.
+    /// A process whose root directory is already open.
     pub fn with_root(thread: u32, root: &Rc<OwnedFd>) -> CallingProcess {
         CallingProcess { thread, root: Rc::clone(root) }
     }
@@ -43,13 +43,13 @@ impl CallingProcess {
         &self.root
     }
 
-    /// A file of its directory in /proc.
+    /// Opens a file below `/proc/THREAD`.
     pub fn open_proc_file(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         rustix::fs::open(proc_path(self.thread, name), flags, Mode::empty())
     }
 
-    /// A path without the last links being followed, if `flags` say so; absolute, or below a
-    /// descriptor of the caller's.
+    /// Opens a path: an absolute one, or one below a descriptor of the process. `flags` say whether
+    /// a symlink at the end is followed.
     pub fn open(&self, dir: i32, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         if path.starts_with(b"/") {
             return open_in_root(&self.root, path, flags, ResolveFlags::IN_ROOT);
@@ -60,8 +60,9 @@ impl CallingProcess {
         open_in_root(&self.root, &whole, flags, ResolveFlags::IN_ROOT)
     }
 
-    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link
-    /// to the root. It has one only if it can be reached by it.
+    /// The path of the directory that relative paths start in. A `..` can lead out of that
+    /// directory, and a link can lead to the root, so the whole path is needed. Fails with ESTALE
+    /// if the path does not lead to the directory.
     pub fn start_path(&self, dir: i32) -> Result<Vec<u8>, Errno> {
         let start = open_start(self.thread, dir)?;
         let mut buffer = [0; 32];
@@ -85,13 +86,13 @@ impl CallingProcess {
     }
 }
 
-/// Of a whole process in /proc: it stays that one's, whoever gets the number after it.
+/// Opens `/proc/PID`. The descriptor keeps referring to this process after its pid is reused.
 pub fn proc_directory(pid: u32) -> Result<OwnedFd, Errno> {
     rustix::fs::open(format!("/proc/{pid}"), PATH_DIR, Mode::empty())
 }
 
 impl WorkingDirectory {
-    /// Path and directory are of one and the same.
+    /// Path and identity come from the same open directory.
     pub fn of(thread: u32) -> WorkingDirectory {
         let Ok(dir) = open_start(thread, libc::AT_FDCWD) else {
             return WorkingDirectory { path: Vec::new(), identity: None };
@@ -103,7 +104,7 @@ impl WorkingDirectory {
         WorkingDirectory { path, identity }
     }
 
-    /// By name alone, for people. `own`: directory of the process in /proc.
+    /// The path only, for messages. `own` is the `/proc/PID` directory of the process.
     pub fn path_only(own: &OwnedFd) -> WorkingDirectory {
         let identity = || {
             rustix::fs::statat(own, c"cwd", AtFlags::empty()).ok().map(|stat| Identity::from(&stat))
@@ -112,7 +113,8 @@ impl WorkingDirectory {
     }
 }
 
-/// Empty for a directory that is gone; one may also be called as if it were.
+/// The target of a link in /proc; empty for a deleted directory. The name of an existing directory
+/// can also end in ` (deleted)`, so the identity decides.
 fn link_path(dir: impl AsFd, link: &CStr, identity: impl FnOnce() -> Option<Identity>) -> Vec<u8> {
     let path = rustix::fs::readlinkat(dir, link, Vec::with_capacity(256))
         .map_or(Vec::new(), |path| path.into_bytes());
@@ -123,7 +125,7 @@ fn link_path(dir: impl AsFd, link: &CStr, identity: impl FnOnce() -> Option<Iden
     if path.ends_with(b" (deleted)") && !is_there() { Vec::new() } else { path }
 }
 
-/// Where a relative path begins.
+/// Opens the directory that a relative path starts in.
 pub fn open_start(thread: u32, dir: i32) -> Result<OwnedFd, Errno> {
     let path = if dir == libc::AT_FDCWD {
         proc_path(thread, "cwd")
@@ -137,8 +139,8 @@ pub fn proc_path(thread: u32, name: &str) -> String {
     format!("/proc/{thread}/{name}")
 }
 
-/// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no
-/// path.
+/// Opens a path below `root`. Magic links (/proc/self/fd) are not followed: a file found through
+/// one has no path.
 pub fn open_in_root(
     root: &OwnedFd,
     path: &[u8],

@@ -1,5 +1,4 @@
-//! netlink(7): requests to the kernel, several in one datagram, each of which it has to
-//! acknowledge.
+//! netlink(7): several requests in one datagram. The kernel acknowledges each of them.
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -12,13 +11,13 @@ const NLA_F_NESTED: u16 = 1 << 15;
 #[derive(Default)]
 pub struct NetlinkRequests {
     bytes: Vec<u8>,
-    /// Where the last request begins.
+    /// Offset of the request that was begun last.
     last: usize,
     sequence: u32,
     acknowledged: u32,
 }
 
-/// Which of the requests failed, counted from 0, and how. None: there was no answer to it.
+/// The request that failed, counted from 0, and its errno. None: the kernel sent no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetlinkError {
     pub request: Option<u32>,
@@ -26,8 +25,8 @@ pub struct NetlinkError {
 }
 
 impl NetlinkRequests {
-    /// Begins a request. `fixed` is the struct that its kind begins with. One without NLM_F_ACK is
-    /// not answered.
+    /// Begins a request. `fixed` is the struct that a request of this kind starts with. The kernel
+    /// does not answer a request without NLM_F_ACK.
     pub fn add(&mut self, kind: u16, flags: i32, fixed: &[u8]) {
         self.last = self.bytes.len();
         self.bytes.extend([0; 4]);
@@ -40,7 +39,7 @@ impl NetlinkRequests {
         self.put(fixed);
     }
 
-    /// Of the request that was begun last.
+    /// Adds an attribute to the request that was begun last.
     pub fn attribute(&mut self, kind: u16, value: &[u8]) {
         let length = (4 + value.len()) as u16;
         self.bytes.extend(length.to_ne_bytes());
@@ -48,7 +47,7 @@ impl NetlinkRequests {
         self.put(value);
     }
 
-    /// An attribute that is made of others.
+    /// Adds an attribute that contains other attributes.
     pub fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut NetlinkRequests)) {
         let start = self.bytes.len();
         self.attribute(kind | NLA_F_NESTED, &[]);
@@ -57,7 +56,7 @@ impl NetlinkRequests {
         self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// Everything begins at a multiple of four.
+    /// Appends bytes, padded to a multiple of four.
     fn put(&mut self, value: &[u8]) {
         self.bytes.extend(value);
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
@@ -65,8 +64,8 @@ impl NetlinkRequests {
         self.bytes[self.last..self.last + 4].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// `protocol`: None is NETLINK_ROUTE, which is number 0. The kernel has answered when it has
-    /// taken the datagram.
+    /// Sends the requests and reads the answers. `protocol`: None is NETLINK_ROUTE, which is number
+    /// 0. The kernel answers before sendto returns.
     pub fn send(self, protocol: Option<Protocol>) -> Result<(), NetlinkError> {
         let failed = |errno| NetlinkError { request: None, errno };
         let flags = SocketFlags::CLOEXEC;
@@ -85,7 +84,8 @@ impl NetlinkRequests {
     }
 }
 
-/// NLMSG_ERROR with 0 is the acknowledgement. After the error comes the header of the request.
+/// NLMSG_ERROR with 0 is an acknowledgement. After the error code the kernel repeats the header of
+/// the request.
 fn check_reply(answer: &[u8]) -> Result<(), NetlinkError> {
     let number = |at: usize| {
         answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_kernel_says_which_request_it_refuses() {
-        // The device that has no number, twice; asking for one is everybody's right.
+        // RTM_GETLINK for index 0, twice. It needs no privilege.
         let mut requests = NetlinkRequests::default();
         for _ in 0..2 {
             requests.add(libc::RTM_GETLINK, libc::NLM_F_ACK, &[0; 16]);

@@ -1,5 +1,5 @@
-//! Opening what lies below an open directory: through no symlink, never above it, and however deep
-//! it lies.
+//! Opens paths below an open directory. No symlink is followed, no path leaves the directory, and
+//! the path may be longer than PATH_MAX.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,10 +7,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// One path the kernel takes in a single call (PATH_MAX, with its NUL).
+/// The longest path that the kernel takes in one call: PATH_MAX without its NUL.
 const MAX_PATH_BYTES: usize = 4095;
 
-/// The kernel asks to try again while another process renames something on the way.
+/// openat2(2) gives EAGAIN while another process renames a directory of the path.
 pub const MAX_RETRIES: usize = 1000;
 
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -41,7 +41,7 @@ pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errn
     }
 }
 
-/// Opens an open directory once more. Not by `.`: that would need the right to search it.
+/// Opens an open directory again. `.` would need search permission, so it is not used.
 fn reopen(dir: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     if flags.contains(OFlags::PATH) {
         return rustix::io::fcntl_dupfd_cloexec(dir, 0);
@@ -58,9 +58,10 @@ fn resolve(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..MAX_RETRIES {
         match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
-            // Names changed on the way.
+            // A directory of the path was renamed meanwhile.
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // An outer filter hides the call: one name at a time gives the same.
+            // An outer seccomp filter hides openat2. Opening one name at a time gives the same
+            // result.
             Err(Errno::NOSYS) => return name_by_name(root, path, flags),
             opened => return opened,
         }
@@ -85,12 +86,12 @@ fn name_by_name(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, 
     }
 }
 
-/// An entry for looking only: a symlink is itself.
+/// Opens an entry with O_PATH. A symlink at the end is opened itself.
 pub fn open_path_only(root: impl AsFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     open(root, path, OFlags::PATH)
 }
 
-/// Under this name the kernel finds an open file again, whatever became of its path.
+/// The path below /proc/self/fd that opens this file again, even if the file was renamed.
 pub fn proc_fd_path(file: impl AsFd, buffer: &mut [u8; 32]) -> &CStr {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;

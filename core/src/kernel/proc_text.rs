@@ -1,7 +1,7 @@
-//! Numbers out of the text that the kernel writes about processes and cgroups. Pure, and nothing
-//! here allocates: the watchdog reads such text for as long as the command runs.
+//! Reads numbers from the text that the kernel writes about processes and cgroups. Nothing here
+//! allocates: the watchdog reads such text as long as the command runs.
 
-/// Decimal digits and nothing else.
+/// Parses decimal digits; anything else gives None.
 pub fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -24,18 +24,20 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
 }
 
-/// What the watchdog wants of `/proc/PID/stat` (proc_pid_stat(5)). Times are in clock ticks.
+/// The fields of `/proc/PID/stat` that the watchdog reads (proc_pid_stat(5)). Times are in clock
+/// ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuStat {
-    /// Of all threads, those that have ended included.
+    /// Ticks of all threads, including threads that have ended.
     pub own_ticks: u64,
-    /// Of the children that were waited for, and of those that they had waited for.
+    /// Ticks of the reaped children and of the children that those had reaped.
     pub reaped_ticks: u64,
     pub threads: u64,
 }
 
 impl CpuStat {
-    /// `PID (NAME) STATE PPID …`, where NAME may hold anything.
+    /// Parses `PID (NAME) STATE PPID …`. NAME may contain any byte, so the search starts at the
+    /// last `)`.
     pub fn parse(text: &[u8]) -> Option<CpuStat> {
         let close = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = words(&text[close + 1..]);
@@ -56,14 +58,14 @@ pub fn resident_pages(statm: &[u8]) -> Option<u64> {
     number(words(statm).nth(1)?)
 }
 
-/// How many tasks run, and how many there are, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL
+/// The number of running tasks and of all tasks, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL
 /// LAST`.
 pub fn tasks(loadavg: &[u8]) -> Option<(u64, u64)> {
     let mut counts = words(loadavg).nth(3)?.split(|byte| *byte == b'/');
     Some((number(counts.next()?)?, number(counts.next()?)?))
 }
 
-/// Numbers of a list that is read piece by piece: one may begin in a piece and end in the next.
+/// Parses a list of numbers that is read in pieces. A number can span two pieces.
 #[derive(Default)]
 pub struct NumberList {
     unfinished: Option<i32>,

@@ -1,33 +1,34 @@
-//! Reading what another process's memory holds. Others may change it at any time: what was read is
-//! good for a look, and for acting on it ourselves, never for trusting that it still says the same.
+//! Reads the memory of another process. That process can change its memory at any time. The
+//! supervisor may act on the bytes that it read. It must not assume that the memory still has them.
 
 use rustix::io::Errno;
 
 use super::sys;
 
-/// Read at once. More would be slower: the kernel brings every page in first, also those that
-/// nobody asked for.
+/// Bytes of one read. A larger read is slower, because the kernel first loads every page in the
+/// range.
 const WINDOW_BYTES: usize = 4096;
 pub const PAGE_BYTES: u64 = WINDOW_BYTES as u64;
 
-/// Two pages of it are kept: strings lie side by side, and the list of them in another place.
+/// Caches two pages: argument strings lie side by side, and the list of their addresses lies
+/// elsewhere.
 pub struct ProcessMemory {
     thread: u32,
     windows: [Window; 2],
-    /// The one that was read last.
+    /// Index of the page that was read last.
     newest: usize,
 }
 
 #[derive(Default)]
 struct Window {
-    /// Of a whole page, once it was needed; as much as `length` says is known.
+    /// One page, allocated on first use. Only the first `length` bytes are valid.
     bytes: Vec<u8>,
     length: usize,
     start: u64,
 }
 
 impl Window {
-    /// Room for the page that an address lies in.
+    /// Prepares this window for the page that contains `address`.
     fn turn_to(&mut self, address: u64) -> (u64, &mut [u8]) {
         (self.start, self.length) = (address - address % PAGE_BYTES, 0);
         self.bytes.resize(WINDOW_BYTES, 0);
@@ -45,14 +46,14 @@ impl ProcessMemory {
         ProcessMemory { thread, windows: Default::default(), newest: 0 }
     }
 
-    /// The same room for another look, or another's memory.
+    /// Reuses the buffers for the memory of another thread, or for a new read.
     pub fn turn_to(&mut self, thread: u32) {
         self.thread = thread;
         self.windows.iter_mut().for_each(|window| window.length = 0);
     }
 
-    /// The pages of two addresses that are about to be asked for, in one call. One that is not
-    /// there is a fault when it is.
+    /// Reads the pages of two addresses in one call, before they are needed. A missing page causes
+    /// an error only when it is used.
     pub fn prefetch_pages(&mut self, one: u64, other: u64) {
         if one / PAGE_BYTES == other / PAGE_BYTES {
             return;
@@ -64,7 +65,8 @@ impl ProcessMemory {
         second.length = read - first.length;
     }
 
-    /// From an address to the end of its page: the next one may not be there, and need not be.
+    /// The bytes from an address to the end of its page. The next page is not read: it may not
+    /// exist.
     fn rest(&mut self, address: u64) -> Result<&[u8], Errno> {
         let known = self.windows.iter().position(|window| window.bytes_at(address).is_some());
         let index = match known {
@@ -79,7 +81,8 @@ impl ProcessMemory {
         self.windows[index].bytes_at(address).ok_or(Errno::FAULT)
     }
 
-    /// Appends a string without its NUL. `max_bytes`: with it; what is longer is `too_long`.
+    /// Appends a string without its NUL. `max_bytes` includes the NUL; a longer string gives the
+    /// error `too_long`.
     pub fn string(
         &mut self,
         address: u64,
@@ -104,7 +107,7 @@ impl ProcessMemory {
         }
     }
 
-    /// Numbers up to the first 0, which is not one of them.
+    /// Reads numbers until the first 0, which is not included.
     pub fn words(&mut self, address: u64, max_words: usize) -> Result<Vec<u64>, Errno> {
         let mut words = Vec::new();
         let mut at = address;
@@ -135,7 +138,7 @@ impl ProcessMemory {
 mod tests {
     use super::*;
 
-    /// More than one look takes.
+    /// Longer than one window.
     const LONG_BYTES: usize = 3 * WINDOW_BYTES + 5;
 
     fn own() -> ProcessMemory {
@@ -181,7 +184,7 @@ mod tests {
             assert_eq!(out, vec![b'x'; 3 + LONG_BYTES], "{one:x} {other:x}");
             assert_eq!(memory.word(8), Err(Errno::FAULT));
         }
-        // Another's memory is another's.
+        // After the switch, no page of the first process is used.
         let mut memory = own();
         memory.prefetch_pages(first, last);
         memory.turn_to(u32::MAX >> 1);
@@ -206,7 +209,7 @@ mod tests {
         let words = [7_u64, 8, 9, 0, 10];
         assert_eq!(own().words(words.as_ptr() as u64, 3).unwrap(), [7, 8, 9]);
         assert_eq!(own().words(words.as_ptr() as u64, 2), Err(Errno::TOOBIG));
-        // Unaligned, over the border of a window.
+        // An unaligned word that spans two windows.
         let mut memory = own();
         let mut bytes = vec![0_u8; LONG_BYTES];
         let border = 2 * WINDOW_BYTES - bytes.as_ptr() as usize % PAGE_BYTES as usize;

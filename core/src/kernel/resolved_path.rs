@@ -1,5 +1,5 @@
-//! Where a path really lies: by device and inode, after every symlink, also when its end does not
-//! exist (yet).
+//! Resolves a path to device and inode after every symlink, also if its last part does not exist
+//! yet.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,18 +40,19 @@ impl From<(u64, u64)> for Identity {
     }
 }
 
-/// An object for good: the number of one that is removed may be given to the next. The birth tells
-/// them apart. Where the file system does not know it, the last change does: then an object that
-/// was changed is another one.
+/// Identifies a file even after its inode number is reused: the birth time differs. If the file
+/// system has no birth time, the time of the last change is used. Then a changed file counts as
+/// another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Object {
     pub identity: Identity,
-    /// Seconds and nanoseconds.
+    /// Birth time in seconds and nanoseconds.
     pub born: (i64, u32),
 }
 
 impl Object {
-    /// What has a name in a directory, without following it. No name: the open object itself.
+    /// The file with this name in a directory; a symlink is not followed. An empty name means the
+    /// open file itself.
     pub fn at(dir: impl AsFd, name: &CStr) -> Result<Object, Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
         let found =
@@ -65,7 +66,7 @@ impl Object {
         })
     }
 
-    /// Is it the one of these, in order, that has its number?
+    /// True if `known`, which is sorted, contains this file.
     pub fn is_in(self, known: &[Object]) -> bool {
         known.binary_search(&self).is_ok()
     }
@@ -73,21 +74,21 @@ impl Object {
 
 #[derive(Clone, Debug)]
 pub struct ResolvedPath {
-    /// The thing itself; None when nothing has that name yet.
+    /// The file itself. None: nothing has this name yet.
     pub object: Option<Identity>,
-    /// The directories above it: its parent (or the nearest one that exists) first, the root last.
+    /// The directories above it. The parent (or the nearest existing one) comes first, the root
+    /// last.
     pub above: Vec<Identity>,
 }
 
 impl ResolvedPath {
-    /// The place of an open directory.
     pub fn of_dir(dir: impl AsFd) -> Result<ResolvedPath, Errno> {
         let mut chain = ancestors_of(dir)?;
         let object = Some(chain.remove(0));
         Ok(ResolvedPath { object, above: chain })
     }
 
-    /// Every place that a path stands for: each symlink on the way, and where it leads in the end.
+    /// Every location that the path touches: each symlink on the way, and the final target.
     pub fn all_of(path: &[u8]) -> Result<Vec<ResolvedPath>, Errno> {
         let followed = follow(path)?;
         let mut resolved_paths: Vec<ResolvedPath> =
@@ -101,14 +102,14 @@ impl ResolvedPath {
     }
 }
 
-/// A path after all its symlinks.
+/// A path with all symlinks followed.
 pub struct FollowedPath {
     pub real: PathBuf,
     pub resolved: ResolvedPath,
     pub links: Vec<FollowedLink>,
 }
 
-/// A symlink met on the way: where it stands (no link leads there), and what it says.
+/// A symlink on the path: its own location (without links), and its target text.
 #[derive(Clone, Debug)]
 pub struct FollowedLink {
     pub at: PathBuf,
@@ -116,17 +117,17 @@ pub struct FollowedLink {
     pub target: CString,
 }
 
-/// Walks a path as the kernel would, one name at a time, to see whose links lead it.
+/// Walks a path one name at a time, as the kernel does, and records every symlink.
 ///
-/// Only what does not exist has no links. A directory that can not be entered may hold one; if it
-/// belongs to somebody else, no command of this user has shut it and none gets through it, so it
-/// stands for all below. Our own one is an error: a fenced command can shut it, because Landlock
-/// does not judge chmod.
+/// A name that does not exist has no links. A directory that can not be entered may contain one. If
+/// another user owns that directory, no command of this user closed it and none gets through it.
+/// Then the directory stands for everything below it. A closed directory of this user is an error:
+/// a sandboxed command can close it, because Landlock does not check chmod.
 pub fn follow(path: &[u8]) -> Result<FollowedPath, Errno> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
     let mut ahead = names(Path::new(OsStr::from_bytes(path)));
     let mut real = PathBuf::from("/");
-    // Of the directories on the way, the root first.
+    // Identities of the directories on the path, the root first.
     let mut chain = vec![Identity::from(&rustix::fs::lstat("/")?)];
     let mut end = WalkEnd::Found;
     let mut links = Vec::new();
@@ -183,13 +184,13 @@ pub fn follow(path: &[u8]) -> Result<FollowedPath, Errno> {
     Ok(FollowedPath { real, resolved: ResolvedPath { object, above: chain }, links })
 }
 
-/// How the known part of a path ends.
+/// How the walk ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WalkEnd {
     Found,
-    /// The next name is not there.
+    /// The next name does not exist.
     Missing,
-    /// Nobody can look further: the last thing found stands for all below.
+    /// The next name can not be looked up. The last directory stands for everything below it.
     Shut,
 }
 
@@ -214,7 +215,7 @@ pub fn current_directory_identity() -> Result<Identity, Errno> {
 
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// From a directory up to the root, itself first.
+/// Identities of a directory and of all directories above it, up to the root.
 fn ancestors_of(dir: impl AsFd) -> Result<Vec<Identity>, Errno> {
     let mut chain = vec![Identity::from(&rustix::fs::fstat(&dir)?)];
     let mut parent = rustix::fs::openat(&dir, c"..", PATH_DIR, Mode::empty())?;
@@ -232,13 +233,13 @@ fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, PATH_DIR, Mode::empty())
 }
 
-/// The path under which the kernel knows an open file.
+/// The path of an open file, as the kernel knows it.
 pub fn resolved_path(file: impl AsFd) -> Result<CString, Errno> {
     use std::os::fd::AsRawFd as _;
     rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()), Vec::new())
 }
 
-/// The place of an open file that is no directory.
+/// The location of an open file that is not a directory.
 pub fn resolved_file(file: impl AsFd) -> Result<ResolvedPath, Errno> {
     let stat = rustix::fs::fstat(&file)?;
     let path = resolved_path(&file)?;
@@ -247,7 +248,7 @@ pub fn resolved_file(file: impl AsFd) -> Result<ResolvedPath, Errno> {
     Ok(ResolvedPath { object: Some(Identity::from(&stat)), above: ancestors_of(dir)? })
 }
 
-/// Opens one entry of a directory for looking only, and not through a symlink.
+/// Opens one entry of a directory with O_PATH. A symlink is not followed.
 pub fn open_entry(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }

@@ -1,9 +1,8 @@
-//! System calls that wait for the supervisor's answer (seccomp_unotify(2)). A task has one listener
-//! at most, so whatever is to be answered shares this one; what the answers are is no matter of
-//! this file.
+//! System calls that wait for the supervisor's answer (seccomp_unotify(2)). A task has at most one
+//! listener, so all intercepted calls share it. The handlers elsewhere choose the answers.
 //!
-//! What a caller's memory holds may be changed by others at any time: what was read here is good
-//! for acting on it ourselves, never for letting the call go on because of it.
+//! The caller can change its memory at any time. The supervisor may act on what it read from there.
+//! It must not let the call continue because of it.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -13,7 +12,7 @@ use rustix::io::Errno;
 use super::process_memory::ProcessMemory;
 use super::sys::{self, Notification, Response};
 
-/// With its NUL (PATH_MAX).
+/// PATH_MAX, including the NUL.
 pub const MAX_PATH_BYTES: usize = 4096;
 const CONTINUE_FLAG: u32 = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 
@@ -21,11 +20,12 @@ pub struct NotifyListener {
     fd: OwnedFd,
 }
 
-/// A call that waits. It may be given up at any time, when its caller is killed.
+/// A waiting call. It ends at any time if its caller is killed.
 #[derive(Clone, Copy, Debug)]
 pub struct InterceptedCall {
     id: u64,
-    /// The caller, by its number on this side. It may be another's once the call is given up.
+    /// Thread id of the caller in the supervisor's pid namespace. It can be reused once the call
+    /// has ended.
     pub thread: u32,
     pub number: i32,
     pub arguments: [u64; 6],
@@ -33,7 +33,7 @@ pub struct InterceptedCall {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallAnswer {
-    /// The kernel carries the call out, with whatever its arguments are by then.
+    /// The kernel runs the call with the arguments that are in memory by then.
     Continue,
     Fail(Errno),
     Value(i64),
@@ -42,7 +42,7 @@ pub enum CallAnswer {
 pub enum NextCall {
     Call(InterceptedCall),
     Nothing,
-    /// Nobody is left who could call.
+    /// No process with this filter is left.
     Closed,
 }
 
@@ -56,12 +56,11 @@ impl NotifyListener {
         self.fd.as_fd()
     }
 
-    /// Takes a call, without waiting for one. `seen`: something is there for us, a call or the end
-    /// of all; whoever was there and is killed meanwhile still counts for the kernel, so that it
-    /// does not wait then either.
+    /// Takes a call without waiting for one. `seen`: the descriptor is already known to be ready. A
+    /// caller that is killed meanwhile still makes the kernel return.
     pub fn next(&self, mut seen: bool) -> Result<NextCall, Errno> {
         loop {
-            // Receiving waits where nobody calls, whatever the flags of the descriptor are.
+            // SECCOMP_IOCTL_NOTIF_RECV blocks if no call waits, even on a non-blocking descriptor.
             let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
             if !std::mem::take(&mut seen) {
                 match rustix::event::poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -77,20 +76,20 @@ impl NotifyListener {
                 Ok(Notification { id, thread, number, arguments, .. }) => {
                     return Ok(NextCall::Call(InterceptedCall { id, thread, number, arguments }));
                 }
-                // The caller was killed since.
+                // The caller was killed meanwhile.
                 Err(Errno::NOENT | Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Until this was seen to be true, what was found under the caller's number may have been
-    /// another's.
+    /// Facts that were read by the caller's thread id are valid only if this returns true
+    /// afterwards.
     pub fn still_waits(&self, call: &InterceptedCall) -> bool {
         sys::notification_is_valid(self.fd.as_fd(), call.id)
     }
 
-    /// A caller that is gone needs none.
+    /// Errors are ignored: the caller can be gone.
     pub fn answer(&self, call: &InterceptedCall, answer: CallAnswer) {
         let none = Response { id: call.id, value: 0, error: 0, flags: 0 };
         let response = match answer {
@@ -108,8 +107,8 @@ impl InterceptedCall {
         InterceptedCall { id: 0, thread, number, arguments }
     }
 
-    /// The path at an address of the caller's, without its NUL. One that the kernel would not take
-    /// is an error here too.
+    /// The path at an address of the caller, without its NUL. A path that the kernel would refuse
+    /// is an error.
     pub fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let mut path = Vec::with_capacity(256);
         ProcessMemory::of(self.thread).string(

@@ -1,5 +1,5 @@
-//! The core's only words on stderr: `paddock: what`, then `hint: what to do`. What steers a
-//! terminal or can not be seen is escaped.
+//! All output of the core to stderr: `paddock: what`, then `hint: what to do`. Characters that
+//! control a terminal or are invisible are escaped.
 
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags};
 
 pub fn print_line(prefix: &str, text: &str) {
-    // Nowhere is left to report that stderr can not be written.
+    // A failed write to stderr can not be reported anywhere.
     let _ = rustix::io::write(rustix::stdio::stderr(), line(prefix, text).as_bytes());
 }
 
@@ -26,16 +26,16 @@ fn line(prefix: &str, text: &str) -> String {
     line
 }
 
-/// Words while the command runs. Nobody may keep the supervisor from its work by not taking them,
-/// and the command can stop its terminal or fill a pipe: so they are written only where writing can
-/// not wait, and not without end.
+/// Output while the command runs. The command can stop its terminal or fill a pipe, and that must
+/// not block the supervisor. So a line is written only if the write can not block, and the number
+/// of lines is limited.
 pub struct NonBlockingStderr {
-    /// None: whatever is there could make us wait.
+    /// None: a write to this stderr could block.
     out: Option<OwnedFd>,
     lines_printed: usize,
 }
 
-/// So many say enough; after them one in so many as were said before.
+/// After this many lines, only every power of two is printed.
 const MAX_LINES: usize = 50;
 
 impl NonBlockingStderr {
@@ -43,7 +43,7 @@ impl NonBlockingStderr {
         let kind = rustix::fs::fstat(rustix::stdio::stderr())
             .map(|stat| FileType::from_raw_mode(stat.st_mode));
         let out = match kind {
-            // Opened anew, it has flags of its own.
+            // A new open file description has its own O_NONBLOCK flag.
             Ok(FileType::CharacterDevice | FileType::Fifo) => {
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 rustix::fs::open(c"/proc/self/fd/2", flags, Mode::empty()).ok()
@@ -56,7 +56,7 @@ impl NonBlockingStderr {
         NonBlockingStderr { out, lines_printed: 0 }
     }
 
-    /// Gives back what could not be said.
+    /// Returns the text if it could not be printed.
     pub fn print_line<'t>(&mut self, text: &'t str) -> Option<&'t str> {
         self.lines_printed += 1;
         if self.lines_printed > MAX_LINES && !self.lines_printed.is_power_of_two() {
@@ -68,10 +68,10 @@ impl NonBlockingStderr {
     }
 }
 
-/// Code points that steer a terminal, or are shown as nothing or as a blank: control and format
+/// Code points that control a terminal, or appear as nothing or as a blank: control and format
 /// characters, separators, Unicode's `Default_Ignorable_Code_Point` (tags, variation selectors,
-/// fillers), private use, surrogates, noncharacters, an empty Braille pattern. The Python half has
-/// the same (`cli/terminal_output.py`); `schema/examples/unseen.txt` holds both to it.
+/// fillers), private use, surrogates, noncharacters, the empty Braille pattern. Python has the same
+/// list (`cli/terminal_output.py`). `schema/examples/unseen.txt` checks both.
 #[rustfmt::skip]
 const INVISIBLE: [(u32, u32); 47] = [
     (0x0000, 0x001F), (0x007F, 0x00A0), (0x00AD, 0x00AD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD),

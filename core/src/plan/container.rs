@@ -1,5 +1,4 @@
-//! The container of a plan: a root directory of its own, who the command is in there, and what it
-//! keeps.
+//! The container of a plan: its own root directory, its user, and what the command keeps.
 
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
@@ -13,22 +12,22 @@ use super::{Plan, PlanError, Tier};
 #[serde(deny_unknown_fields)]
 pub struct Container {
     pub rootdir: AbsPath,
-    /// Who the command is, by the numbers inside.
+    /// The user of the command, by its id inside the container.
     pub uid: u32,
     pub gid: u32,
     pub uid_map: Vec<IdRange>,
     pub gid_map: Vec<IdRange>,
-    /// Who maps ranges for a user who may not do so himself.
+    /// The programs that map id ranges for an unprivileged user.
     #[serde(deserialize_with = "present")]
     pub mappers: Option<Mappers>,
-    /// A network namespace that exists already, in place of a new one.
+    /// An existing network namespace to join, instead of a new one.
     #[serde(deserialize_with = "present")]
     pub netns: Option<AbsPath>,
     pub loopback: bool,
     pub cgroups: Vec<AbsPath>,
     #[serde(deserialize_with = "capability_set")]
     pub capabilities: CapabilitySet,
-    /// Places inside that nobody may open.
+    /// Paths inside the container that are unreadable.
     pub masks: Vec<Mask>,
 }
 
@@ -68,19 +67,19 @@ pub struct Mappers {
 #[serde(deny_unknown_fields)]
 pub struct Mask {
     pub path: AbsPath,
-    /// A place that is not there is no error.
+    /// True: a missing path is not an error.
     pub optional: bool,
     pub source: Text,
 }
 
 impl Container {
-    /// Supplementary groups can be given up, unless the kernel made it a condition of the map that
-    /// they are not.
+    /// True if the supplementary groups can be cleared. For some id maps the kernel forbids
+    /// setgroups.
     pub fn clears_groups(&self, caller: u32) -> bool {
         caller == 0 || self.mappers.is_some()
     }
 
-    /// Has the caller a number inside? Without one nothing can be made in there.
+    /// True if the caller's uid is mapped inside. Without that, nothing can be created there.
     pub fn maps_caller(&self, caller: u32) -> bool {
         self.uid_map.iter().any(|range| range.has_outside(caller))
     }

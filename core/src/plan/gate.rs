@@ -1,5 +1,5 @@
-//! The gate of a plan: which programs may be started, with which arguments. What the rules mean is
-//! in gate/rules.rs.
+//! The exec gate of a plan: which programs may start, with which arguments. gate/rules.rs says what
+//! the rules mean.
 
 use serde::Deserialize;
 
@@ -10,22 +10,23 @@ use super::wire::bytes::Text;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatePlan {
-    /// For what no rule matches.
+    /// The action if no rule matches.
     pub default: Action,
-    /// For what can not be judged; never allow.
+    /// The action if an exec can not be judged; never `allow`.
     pub on_error: Action,
-    /// How long a judgement may take.
+    /// The time limit of a decision.
     pub timeout_ms: u32,
-    /// How long a person may take.
+    /// The time limit of a person's answer.
     pub ask_timeout_s: u32,
-    /// May programs inside trace each other? Then one can be changed after it was judged.
+    /// True: programs in the sandbox may trace each other. Then a tracer can change a program after
+    /// the decision.
     pub trace: bool,
-    /// Programs that the command could have made itself start only by rules that name their place
-    /// or their content.
+    /// Programs that the command could have created start only if a rule names their path or their
+    /// content.
     pub exec_only_granted: bool,
-    /// The first that matches decides.
+    /// The first matching rule decides.
     pub rules: Vec<ExecRule>,
-    /// What a person approved for good: they answer questions, and nothing else.
+    /// What a person approved permanently. These rules only answer questions.
     pub approved: Vec<ExecRule>,
 }
 
@@ -59,7 +60,7 @@ pub struct ExecRule {
     pub matches: Vec<ExecRuleMatch>,
 }
 
-/// One key of a rule with the values it lists, one of which has to fit; or, with `not`, none.
+/// One key of a rule with its values. One of them must match; with `not`, none may match.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecRuleMatch {
@@ -85,7 +86,7 @@ pub enum ExecRuleKey {
 }
 
 impl GatePlan {
-    /// The values are checked where they are compiled.
+    /// The gate checks the values when it compiles them.
     pub fn check(&self) -> Result<(), PlanError> {
         if self.on_error == Action::Allow {
             return Err(PlanError::Gate("leave for what can not be judged"));

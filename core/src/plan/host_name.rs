@@ -1,21 +1,20 @@
-//! Names of hosts, as far as everybody reads them in the same way.
+//! Host names, restricted to those that every program reads in the same way.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Without the dot at the end; with the lengths of the labels it is 255 bytes in a message (RFC
-/// 1035, 2.3.4).
+/// Without the final dot. On the wire, with the label lengths, this is 255 bytes (RFC 1035, 2.3.4).
 const MAX_NAME_BYTES: usize = 253;
 const MAX_LABEL_BYTES: usize = 63;
 
-/// In lower case, without the dot at the end. Copies share their letters.
+/// A host name in lower case, without the final dot. Clones share their bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostName(Arc<[u8]>);
 
 impl HostName {
-    /// None: odd. Nobody is asked about it and nothing is dialled.
+    /// None: an unusual name. It is neither looked up nor dialled.
     pub fn read(text: &[u8]) -> Option<HostName> {
         let name = text.strip_suffix(b".").unwrap_or(text);
         let plain = |label: &[u8]| {
@@ -27,8 +26,8 @@ impl HostName {
         if name.len() > MAX_NAME_BYTES || !name.split(|byte| *byte == b'.').all(plain) {
             return None;
         }
-        // What ends in a number is an address to most programs: 127.1, 2130706433, 0x7f000001
-        // (WHATWG URL, "ends in a number").
+        // Most programs read a name that ends in a number as an address: 127.1, 2130706433,
+        // 0x7f000001 (WHATWG URL, "ends in a number").
         let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
         let number = last.iter().all(u8::is_ascii_digit) || matches!(last, [b'0', b'x' | b'X', ..]);
         (!number).then(|| HostName(name.iter().map(u8::to_ascii_lowercase).collect()))
@@ -42,14 +41,14 @@ impl HostName {
         self.0.split(|byte| *byte == b'.')
     }
 
-    /// The names that this one is below, the nearest first.
+    /// The parent domains of this name, the nearest first.
     pub fn parents(&self) -> impl Iterator<Item = &[u8]> {
         let dots = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'.');
         dots.filter_map(|(at, _)| self.0.get(at + 1..))
     }
 }
 
-/// So that a part of a name can be looked up as it stands.
+/// Lets a map look up a part of a name without a copy.
 impl Borrow<[u8]> for HostName {
     fn borrow(&self) -> &[u8] {
         &self.0
@@ -68,7 +67,7 @@ impl fmt::Debug for HostName {
     }
 }
 
-/// What stands before the port in an address of the web.
+/// The part of a URL's authority before the port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
     Name(HostName),
@@ -76,8 +75,8 @@ pub enum Host {
 }
 
 impl Host {
-    /// A name, an IPv4 address, an IPv6 address in brackets. None: not a host that everybody reads
-    /// in the same way.
+    /// Reads a name, an IPv4 address, or an IPv6 address in brackets. None: not every program reads
+    /// this host in the same way.
     pub fn read(text: &[u8]) -> Option<Host> {
         if let [b'[', inner @ .., b']'] = text {
             let address: Ipv6Addr = std::str::from_utf8(inner).ok()?.parse().ok()?;

@@ -1,6 +1,6 @@
-//! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is
-//! believed because the compiler would not have written it: an unknown key, a duplicate, a missing
-//! key or a contradiction is refused.
+//! The plan: read from a sealed descriptor, parsed strictly, and checked. The core does not trust
+//! the compiler of the plan. An unknown key, a duplicate, a missing key or a contradiction is
+//! refused.
 
 mod container;
 pub(crate) mod exit_codes;
@@ -42,9 +42,10 @@ pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, origin
 pub use values::present;
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
-/// In the value of a variable that a route sets: a text of this run that stands for its secret.
+/// In the value of a variable that a route sets: a random text of this run that stands for the
+/// secret.
 pub const PLACEHOLDER_TOKEN: &[u8] = b"<placeholder>";
-/// A hundred thousand hosts.
+/// Enough for a hundred thousand hosts.
 pub const MAX_PLAN_BYTES: u64 = 16 << 20;
 const VERSION: u32 = 1;
 
@@ -72,27 +73,27 @@ pub struct Plan {
     pub namespaces: Option<Namespaces>,
     #[serde(deserialize_with = "present")]
     pub workspace: Option<Workspace>,
-    /// A root directory of its own, in place of the host's places.
+    /// The container's own root directory, instead of paths of the host.
     #[serde(deserialize_with = "present")]
     pub container: Option<Container>,
     pub limits: RequestedLimits,
-    /// Where sessions keep what has to outlive them.
+    /// The directory of session state that outlives a run.
     pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]
     pub seccomp: Option<Seccomp>,
-    /// Which programs may be started; None: whatever the files let.
+    /// Which programs may start. None: no restriction besides the files.
     #[serde(deserialize_with = "present")]
     pub gate: Option<GatePlan>,
-    /// Which hosts may be reached; None: the network is not fenced.
+    /// Which hosts may be reached. None: the network is not restricted.
     #[serde(deserialize_with = "present")]
     pub network: Option<Network>,
-    /// What shells are put behind besides; None: they are as any other program.
+    /// Further restrictions of shells. None: a shell is like any other program.
     #[serde(deserialize_with = "present")]
     pub shell: Option<Shell>,
-    /// What the fence refuses is to be told.
+    /// True: report file accesses that the sandbox refuses.
     pub observe: bool,
     pub workdir: AbsPath,
-    /// Where the plan was compiled, and where this process has to stand.
+    /// The working directory of the compiler, which must be the working directory of this process.
     pub cwd: AbsPath,
     pub require_enforced: bool,
     pub notices: Vec<Notice>,
@@ -103,7 +104,7 @@ pub struct Plan {
 pub enum Tier {
     /// Namespaces, and Landlock inside them.
     Full,
-    /// Where namespaces can not be had.
+    /// For machines without user namespaces.
     Landlock,
 }
 
@@ -129,7 +130,7 @@ pub struct JournalPlan {
 pub struct Environment {
     pub pass: Vec<Text>,
     pub deny: Vec<Text>,
-    /// Whole names that pass whatever is denied.
+    /// Exact names that pass even if a pattern denies them.
     pub keep: Vec<Text>,
     #[serde(deserialize_with = "unique")]
     pub set: Vec<(Text, Text)>,
@@ -157,7 +158,7 @@ pub struct Landlock {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespaces {
-    /// May the command make user namespaces of its own?
+    /// True: the command may create user namespaces.
     pub nested: bool,
     pub hostname: Text,
     /// The size of the private /tmp; None leaves it to the kernel.
@@ -165,12 +166,12 @@ pub struct Namespaces {
     pub tmp_mb: Option<u64>,
 }
 
-/// A writable grant on which the command works in a copy.
+/// A writable grant of which the command gets a copy-on-write copy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workspace {
     pub path: AbsPath,
-    /// The session whose copy is worked on further.
+    /// The session whose copy is continued.
     #[serde(deserialize_with = "present")]
     pub resume: Option<Text>,
 }
@@ -196,7 +197,7 @@ pub enum SocketFamily {
     Unix,
     Inet,
     Inet6,
-    /// Of its protocols, routes alone.
+    /// Only the route protocol of netlink.
     Netlink,
     #[serde(rename = "netlink-all")]
     NetlinkAll,
@@ -233,7 +234,8 @@ pub struct Notice {
 pub enum NoticeLevel {
     Info,
     Warning,
-    /// Asked for, but not held on this machine; the user accepted that. Printed and journaled.
+    /// Requested, but not enforced on this machine, and the user accepted that. Printed and
+    /// journaled.
     Unenforced,
 }
 
@@ -321,7 +323,7 @@ impl Plan {
     pub fn parse(bytes: &[u8], uid: u32) -> Result<Box<Plan>, PlanError> {
         let mut plan: Box<Plan> = reader::from_slice(bytes).map_err(PlanError::Json)?;
         if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {
-            // What lies in another comes behind it, as it is mounted; rules have no order.
+            // The full tier mounts outer paths before inner ones. Landlock rules have no order.
             files
                 .grants
                 .sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));
@@ -330,7 +332,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The rights of a named access; every name in a checked plan has some.
+    /// The rights of a named access. Every name in a checked plan has some.
     pub fn rights(&self, access: &Text) -> Rights {
         self.landlock.as_ref().and_then(|landlock| landlock.rights(access)).unwrap_or_default()
     }

@@ -208,7 +208,7 @@ fn layers_can_be_switched_off_only_by_null() {
     }
     bare["no_new_privs"] = json!(false);
     assert!(parse(&bare).is_ok());
-    // Root may do without: it has the capability.
+    // Root needs no no_new_privs: it has the capability.
     let root = with("/no_new_privs", json!(false)).to_string().replace("\"uid\":1000", "\"uid\":0");
     assert!(Plan::parse(root.as_bytes(), 0).is_ok());
 }
@@ -245,7 +245,7 @@ fn a_network_is_whole_and_something_holds_it() {
         assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
     }
     for network in [network, nobody] {
-        // Without namespaces Landlock and seccomp hold it.
+        // In the landlock tier Landlock and seccomp enforce it.
         let mut pinned = golden();
         pinned["network"] = network.clone();
         pinned["network"]["http"] = json!({"routes": [], "inspect": []});
@@ -268,7 +268,7 @@ fn a_network_is_whole_and_something_holds_it() {
             parse(&pinned),
             Err(PlanError::Tier("landlock", "questions about hosts"))
         ));
-        // Without files no namespace is made.
+        // Without files no namespace is created.
         let mut plan = with("/files", Value::Null);
         (plan["landlock"], plan["workspace"]) = (Value::Null, Value::Null);
         plan["network"] = network.clone();

@@ -1,5 +1,5 @@
-//! Values that JSON has no word for: lists without repetition, names of things that there are,
-//! objects in the order they are written.
+//! Values that JSON has no type for: lists without duplicates, known names, objects in the order
+//! they are written.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,7 +13,7 @@ use super::rights::{self, Rights, Scopes};
 use super::syscalls::{self, Syscall, SyscallFinder};
 use super::wire::bytes::Text;
 
-/// An optional value has to be written as `null`: a key that got lost must not switch a layer off.
+/// An optional value must be written as `null`: a lost key must not switch a layer off.
 pub fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -43,7 +43,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
     }
 }
 
-/// serde's own maps let the last of two equal keys win.
+/// Refuses duplicate keys. serde's own maps keep the last of two equal keys.
 pub fn unique<'de, D, V>(deserializer: D) -> Result<Vec<(Text, V)>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,17 +1,17 @@
-//! Memory that is given out and not used again.
+//! An arena allocator that rarely reuses memory.
 //!
-//! The core allocates some tens of kilobytes, starts one command and waits; what it would free on
-//! the way is not worth the bookkeeping, and with the small allocator of a static C library, which
-//! asks the kernel for pages again and again, that bookkeeping is a fifth of a launch. What is
-//! freed or grown last is reused; what does not fit comes from the system's allocator.
+//! The core allocates some tens of kilobytes, starts one command and waits. Bookkeeping for freed
+//! memory is not worth its cost: with the small allocator of a static C library, which asks the
+//! kernel for pages again and again, it takes a fifth of a launch. Only the piece that was
+//! allocated last is reused when it is freed or grown. What does not fit into the arena comes from
+//! the system's allocator.
 //!
-//! Those who go on for long, the relay and its supervisor, free and want the same sizes over and
-//! over. So what came from the system and is freed is kept for whoever wants as much next, by
-//! powers of two and up to a bound.
+//! The relay and its supervisor run for long, and free and allocate the same sizes again and again.
+//! So freed pieces of the system's allocator are kept in lists by power of two, up to a bound.
 //!
-//! While the command runs, what was freed is wanted by others: each page knows how many pieces lie
-//! in it, and those without any go back to the kernel (`release_free_pages`). That is half of what a waiting
-//! supervisor would keep.
+//! While the command runs, other programs need the freed memory. Each page counts its pieces, and
+//! empty pages go back to the kernel (`release_free_pages`). That halves the memory of a waiting
+//! supervisor.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -19,48 +19,48 @@ use std::ops::Range;
 
 use super::ARENA;
 
-/// Pages of it that are never touched cost nothing.
+/// Pages that are never touched cost no memory.
 const ARENA_BYTES: usize = 512 * 1024;
 
-/// The smallest page there is; the kernel's may be several of these.
+/// The smallest page size; the kernel's page can be a multiple of it.
 const MIN_PAGE_BYTES: usize = 4096;
 
-/// The sizes in which the system is asked for memory, if not for more: 32 bytes, and its doubles up
-/// to 32 KiB.
+/// Sizes of the pieces from the system's allocator: 32 bytes, and its doubles up to 32 KiB. Larger
+/// pieces have their own size.
 const MIN_PIECE_BYTES: usize = 32;
 const SIZE_CLASSES: usize = 11;
 
-/// What is kept of each of them, in bytes.
+/// Bytes of free pieces that are kept for each size.
 const MAX_FREE_BYTES_PER_CLASS: usize = 64 * 1024;
 
-/// Aligned as every piece of the system's is.
+/// Alignment of every piece of the system's allocator.
 const PIECE_ALIGNMENT: usize = 16;
 
 #[repr(C, align(4096))]
 struct Buffer(UnsafeCell<[u8; ARENA_BYTES]>);
 
-// SAFETY: as for the arena, which alone knows it.
+// SAFETY: as for the arena, which alone uses it.
 unsafe impl Sync for Buffer {}
 
-/// Apart from the account of it, which lies with what else is written at every start.
+/// Kept apart from its state, which lies with other data that every start writes.
 static BUFFER: Buffer = Buffer(UnsafeCell::new([0; ARENA_BYTES]));
 
-/// There is one.
+/// The only instance is `sys::ARENA`.
 pub struct Arena {
     state: UnsafeCell<ArenaState>,
 }
 
 struct ArenaState {
     used: usize,
-    /// From here on nothing was ever used: it is as the kernel gave it, zero.
+    /// Bytes from this offset on were never used: the kernel left them zero.
     fresh: usize,
-    /// How many pieces lie in each page, or in a part of it.
+    /// The number of pieces that lie in each page, at least in part.
     pieces: [u16; ARENA_BYTES / MIN_PAGE_BYTES],
-    /// Of the system's pieces, those that nobody has now.
+    /// Free pieces of the system's allocator.
     free_list: [FreeList; SIZE_CLASSES],
 }
 
-/// Pieces of one size. Each begins with where the next is.
+/// Free pieces of one size. Each starts with a pointer to the next.
 #[derive(Clone, Copy)]
 struct FreeList {
     first: *mut u8,
@@ -78,7 +78,7 @@ impl ArenaState {
         }
     }
 
-    /// A piece of the system's, at least as large as asked for.
+    /// A piece of the system's allocator, at least as large as requested.
     ///
     /// # Safety
     /// As for `GlobalAlloc::alloc`.
@@ -93,7 +93,7 @@ impl ArenaState {
             // SAFETY: the size is not zero.
             return unsafe { System.alloc(rounded) };
         }
-        // SAFETY: it was put there by `free_piece`, which wrote this, and nobody had it since.
+        // SAFETY: `free_piece` put it there and wrote this pointer, and the piece was unused since.
         free_list.first = unsafe { piece.cast::<*mut u8>().read() };
         free_list.count -= 1;
         piece
@@ -112,7 +112,7 @@ impl ArenaState {
             // SAFETY: the system was asked for it with this layout.
             return unsafe { System.dealloc(piece, rounded) };
         }
-        // SAFETY: it has room for a pointer, is aligned for one, and is nobody's.
+        // SAFETY: it has room for a pointer, is aligned for one, and is unused.
         unsafe { piece.cast::<*mut u8>().write(free_list.first) };
         *free_list = FreeList { first: piece, count: free_list.count + 1 };
     }
@@ -134,7 +134,8 @@ impl ArenaState {
     }
 }
 
-/// Which of the sizes a piece of the system's has, and its layout. None: that of what is asked for.
+/// The size class of a piece from the system's allocator, and its layout. None: the piece has
+/// exactly the requested size.
 fn size_class(layout: Layout) -> Option<(usize, Layout)> {
     let size = layout.size().max(MIN_PIECE_BYTES).checked_next_power_of_two()?;
     let index = (size / MIN_PIECE_BYTES).trailing_zeros() as usize;
@@ -157,13 +158,13 @@ impl Arena {
         BUFFER.0.get().cast()
     }
 
-    /// Where in the buffer a pointer lies, if it does.
+    /// The offset of a pointer in the buffer. None: it lies elsewhere.
     fn offset_of(&self, pointer: *mut u8) -> Option<usize> {
         let offset = (pointer as usize).wrapping_sub(self.start() as usize);
         (offset < ARENA_BYTES).then_some(offset)
     }
 
-    /// Lets the kernel have the pages that nothing lies in.
+    /// Gives empty pages back to the kernel.
     pub fn release_free_pages(&self) {
         // SAFETY: single-threaded, see Sync above.
         let ArenaState { pieces, .. } = unsafe { &*self.state.get() };
@@ -191,7 +192,7 @@ impl Arena {
         }
     }
 
-    /// Lets the kernel have everything.
+    /// Gives all pages back to the kernel.
     ///
     /// # Safety
     /// Nothing that was allocated before may be used afterwards.
@@ -207,7 +208,7 @@ impl Arena {
 // and overlaps no other piece: `used` only grows over fresh bytes and only shrinks to the start of
 // the piece that was handed out last.
 unsafe impl GlobalAlloc for Arena {
-    // Not one copy for each that asks: that would be a third of the program.
+    // Not inlined: copies at every call site would be a third of the program.
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: single-threaded, see Sync above.
@@ -283,7 +284,8 @@ unsafe impl GlobalAlloc for Arena {
                 if !new.is_null() {
                     // SAFETY: both pieces are at least this long and do not overlap.
                     unsafe { pointer.copy_to_nonoverlapping(new, layout.size().min(new_size)) };
-                    // SAFETY: as the old piece was handed out, and nobody knows it any more.
+                    // SAFETY: the old piece was handed out with this layout, and it is not used any
+                    // more.
                     unsafe { self.dealloc(pointer, layout) };
                 }
                 new

@@ -1,4 +1,4 @@
-//! Calls on sockets that belong to others, with addresses that are bytes.
+//! Calls on sockets of other processes, with addresses as raw bytes.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ pub fn duplicate_descriptor(thread: u32, number: i32) -> Result<OwnedFd> {
     const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
     // SAFETY: takes numbers, makes a new descriptor.
     let open = |flags: u32| check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) });
-    // Before Linux 6.9 only whole processes have one.
+    // Before Linux 6.9 only a whole process has a pidfd.
     let handle = open(PIDFD_THREAD).or_else(|_| open(0))?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(handle as i32) };
@@ -26,7 +26,7 @@ pub fn duplicate_descriptor(thread: u32, number: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// An alarm that came from somebody else while ours was set.
+/// Another process sent SIGALRM while this timer ran.
 static FOREIGN_ALARM: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_alarm(_signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
@@ -36,14 +36,14 @@ extern "C" fn on_alarm(_signal: i32, info: *mut libc::siginfo_t, _context: *mut 
     }
 }
 
-/// Connects, and comes back soon after `timeout` (EINTR), whatever is done to the socket meanwhile:
-/// it is not ours alone, so neither its flags nor its timeouts are to be relied on. A connection
-/// that has begun goes on. Every signal is held, before and after.
+/// Connects, and returns soon after `timeout` (EINTR). The socket also belongs to the command, so
+/// its flags and timeouts can change at any time and are not used. A started connection continues.
+/// All signals are blocked before and after.
 pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], timeout: Duration) -> Result<()> {
     let pause =
         libc::timeval { tv_sec: timeout.as_secs() as _, tv_usec: timeout.subsec_micros() as _ };
     let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    // Again and again: one that comes before the call waits would be lost.
+    // The timer repeats: a signal that arrives before connect blocks would be lost.
     let armed = libc::itimerval { it_interval: pause, it_value: pause };
     let disarmed = libc::itimerval { it_interval: never, it_value: never };
     // SAFETY: all structs are plain numbers on this stack, for which zero is a value; the handler

@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::{Result, check};
 
-/// Who sent a datagram, and to which address.
+/// The sender of a datagram, and the address it was sent to.
 pub struct DatagramSender {
     from: libc::sockaddr_storage,
     from_length: libc::socklen_t,
@@ -19,10 +19,10 @@ enum LocalAddress {
     V6(libc::in6_pktinfo),
 }
 
-/// Aligned as a cmsghdr wants it, with room for the larger of the two.
+/// Aligned for a cmsghdr, with room for the larger of the two structs.
 type ControlBuffer = [u64; 8];
 
-/// A datagram that is longer than the buffer is cut.
+/// A datagram that is longer than the buffer is truncated.
 pub fn receive_datagram(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
@@ -49,8 +49,8 @@ pub fn receive_datagram(
         match header.as_ref().map(|header| (header.cmsg_level, header.cmsg_type)) {
             Some((libc::IPPROTO_IP, libc::IP_PKTINFO)) => {
                 let mut info = libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().read_unaligned();
-                // As ip(7) wants it: the local address of the answer, by whatever interface the
-                // routes say.
+                // As ip(7) requires: the answer gets this local address, and the routes choose the
+                // interface.
                 info.ipi_spec_dst = info.ipi_addr;
                 info.ipi_ifindex = 0;
                 Some(LocalAddress::V4(info))
@@ -64,7 +64,7 @@ pub fn receive_datagram(
     Ok((length as usize, DatagramSender { from, from_length: message.msg_namelen, to }))
 }
 
-/// An answer that can not be sent now is lost, as datagrams are.
+/// An answer that can not be sent now is lost, like any datagram.
 pub fn answer_datagram(
     socket: BorrowedFd<'_>,
     sender: &DatagramSender,

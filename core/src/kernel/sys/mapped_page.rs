@@ -1,4 +1,4 @@
-//! A page of a file in memory, which is only asked where it lies.
+//! A mapped page of a file. Only its address is used.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -6,8 +6,8 @@ use std::ptr;
 
 use super::{Result, last_errno};
 
-/// A page of a file, for as long as this lives. Only where it lies can be asked: whoever cuts the
-/// file would make reading it a fault.
+/// One page of a file, mapped as long as this value lives. Its bytes can not be read: if another
+/// process truncates the file, reading would be a fault.
 pub struct MappedPage(*mut c_void);
 
 impl MappedPage {
@@ -34,7 +34,7 @@ impl MappedPage {
 
 impl Drop for MappedPage {
     fn drop(&mut self) {
-        // SAFETY: our own mapping of that length, and nobody else knows of it.
+        // SAFETY: this value owns the mapping of that length.
         unsafe { libc::munmap(self.0, rustix::param::page_size()) };
     }
 }

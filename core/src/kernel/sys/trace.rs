@@ -1,5 +1,5 @@
-//! ptrace(2), as far as an exec is watched with it. Every call has to come from the thread that
-//! attached: the program has only one.
+//! ptrace(2), as far as the exec gate needs it. Every call must come from the thread that attached;
+//! the program has only one.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,15 +12,15 @@ use super::{Result, check};
 const PTRACE_EVENT_EXEC: i32 = 4;
 const PTRACE_EVENT_STOP: i32 = 128;
 
-/// What became of a traced thread.
+/// What happened to a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceStop {
-    /// It executes a new program, of which nothing has run. It was the thread of this number
-    /// before.
+    /// It executes a new program; no instruction of it has run. `former` is its thread id before
+    /// the exec.
     Executed {
         former: u32,
     },
-    /// It did not, and is on its way back to the old one.
+    /// It did not execute a program and returns to the old one.
     Interrupted,
     /// A signal is about to be delivered.
     Signalled(i32),
@@ -51,7 +51,7 @@ fn request(request: u32, pid: u32, data: usize) -> Result<()> {
     .map(drop)
 }
 
-/// Attaches to a thread, which goes on as if nothing were; it dies with us.
+/// Attaches to a thread, which continues to run. The thread is killed if this process ends.
 pub fn seize(thread: u32) -> Result<()> {
     request(
         libc::PTRACE_SEIZE as u32,
@@ -60,33 +60,33 @@ pub fn seize(thread: u32) -> Result<()> {
     )
 }
 
-/// Stops it where it next returns to its program.
+/// Stops the thread when it next returns to its program.
 pub fn interrupt(thread: u32) -> Result<()> {
     request(libc::PTRACE_INTERRUPT as u32, thread, 0)
 }
 
-/// Lets a stopped one go, for good.
+/// Detaches from a stopped thread.
 pub fn detach(pid: u32) -> Result<()> {
     request(libc::PTRACE_DETACH as u32, pid, 0)
 }
 
-/// Not if it was killed since.
+/// False if the thread was killed meanwhile.
 pub fn is_stopped(pid: u32) -> bool {
     former_thread_id(pid).is_ok()
 }
 
-/// Lets a stopped one go on, with a signal or none.
+/// Resumes a stopped thread, with a signal or none.
 pub fn resume(pid: u32, signal: i32) -> Result<()> {
     request(libc::PTRACE_CONT as u32, pid, signal as usize)
 }
 
-/// Where a stopped one goes on.
+/// The instruction and stack pointer of a stopped thread.
 pub struct Registers {
     pub instruction: u64,
     pub stack: u64,
 }
 
-/// Of one that executes a new program: where that begins, and its stack.
+/// For a thread at its exec stop: the entry point of the new program and its stack.
 pub fn registers_of(pid: u32) -> Result<Registers> {
     /// The part of `struct ptrace_syscall_info` that every stop fills.
     #[repr(C)]
@@ -127,7 +127,7 @@ fn former_thread_id(pid: u32) -> Result<u32> {
     Ok(number as u32)
 }
 
-/// Waits for every child and every traced thread until this one has ended, or there is none.
+/// Waits for every child and traced thread until `pid` has ended, or until none is left.
 pub fn wait_until_ended(pid: Pid) {
     loop {
         let mut status = 0;
@@ -141,8 +141,7 @@ pub fn wait_until_ended(pid: Pid) {
     }
 }
 
-/// What has become of one traced thread, without waiting for it. Errno::CHILD: we do not trace any
-/// of that number.
+/// The state of one traced thread, without waiting for it. Errno::CHILD: no such thread is traced.
 pub fn poll_traced(pid: u32) -> Result<Option<TraceStop>> {
     let mut status = 0;
     loop {

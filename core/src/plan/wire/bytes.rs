@@ -1,8 +1,8 @@
-//! Strings that came through JSON but are bytes on Linux: paths, arguments, environment.
+//! Strings that come through JSON but are bytes on Linux: paths, arguments, environment.
 //!
 //! Python writes a byte that is not UTF-8 as a lone surrogate (`surrogateescape`: byte 0x80–0xFF
-//! becomes U+DC80–U+DCFF). serde_json hands such a string over as WTF-8 when bytes are asked for;
-//! here they become the single bytes they stand for. Any other lone surrogate, and NUL, is refused.
+//! becomes U+DC80–U+DCFF). serde_json passes such a string on as WTF-8 if bytes are requested. This
+//! file turns it back into bytes. Any other lone surrogate, and NUL, is refused.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,29 +20,29 @@ pub struct Text(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    /// A part of the plan that is carried out.
+    /// A slice of the plan of this run.
     InPlan(&'static [u8]),
-    /// With one NUL at the end. A CString would write to its memory when it is dropped, and a plan
-    /// is dropped when a copy of this process shares that memory: each page would be there twice
-    /// from then on.
+    /// With one NUL at the end. A CString writes to its memory when it is dropped. A plan is
+    /// dropped while a copy of this process shares that memory, so each page would then exist
+    /// twice.
     Owned(Box<[u8]>),
 }
 
-/// The plan that is carried out. It stays in memory as it was read, and what is parsed from it
-/// points there: a copy of each string would be a tenth of a launch.
+/// The plan of this run. It stays in memory as it was read, and parsed strings point into it.
+/// Copying each string would take a tenth of a launch.
 static PLAN_BYTES: OnceLock<PlanBytes> = OnceLock::new();
 
 struct PlanBytes {
     plan: &'static [u8],
-    /// None of its strings has an empty, `.` or `..` component: looked at together, its paths take
-    /// a third of the time.
+    /// True if no string has an empty, `.` or `..` component. Checking all paths together takes a
+    /// third of the time.
     has_plain_paths: bool,
 }
 
-/// Makes the strings of this plan, when it is parsed, parts of it.
+/// Lets the parsed strings of this plan point into it.
 pub fn remember_plan(plan: &'static [u8]) {
-    // Of one that is not written in printable ASCII not even one string is read
-    // (plan/wire/reader.rs): none of its parts has to be looked at for NUL and for surrogates.
+    // The reader refuses a plan with other characters than printable ASCII (plan/wire/reader.rs).
+    // So no part of it can contain NUL or a surrogate.
     let _ = PLAN_BYTES.set(PlanBytes { plan, has_plain_paths: !has_odd_path(plan) });
 }
 
@@ -124,7 +124,7 @@ pub enum TextError {
 
 /// WTF-8 with surrogate-escaped bytes → bytes.
 fn unescape(wtf8: &[u8]) -> Result<Vec<u8>, TextError> {
-    // With room for the NUL.
+    // Includes room for the NUL.
     let mut bytes = Vec::with_capacity(wtf8.len() + 1);
     if !wtf8.contains(&0xED) {
         bytes.extend_from_slice(wtf8);
@@ -183,14 +183,14 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Two digits a byte, without the detours of a format.
+/// Two digits for each byte. Faster than `format!`.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// What comes before the first such byte, and what comes behind it, if there is one.
+/// Splits at the first such byte: the part before it, and the part after it if there is one.
 pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
     match find_byte::position(text, [byte]) {
         Some(at) => (&text[..at], Some(&text[at + 1..])),
@@ -198,8 +198,8 @@ pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A path that starts with `/` and has no empty, `.` or `..` component: what was compared is what
-/// is opened.
+/// A path that starts with `/` and has no empty, `.` or `..` component. So the compared path is the
+/// opened path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AbsPath(Text);
 
@@ -226,10 +226,10 @@ impl AbsPath {
         self.0.as_c_str()
     }
 
-    /// At `other` or below it, by the letters alone.
+    /// True if this path equals `other` or lies below it, by text only.
     pub fn is_within(&self, other: &AbsPath) -> bool {
         let (path, other) = (self.as_bytes(), other.as_bytes());
-        // Where the other one ends tells most of them apart, which have their beginning in common.
+        // Most paths share a prefix, so the byte at this position decides first.
         match path.get(other.len()) {
             None | Some(b'/') => path.starts_with(other),
             Some(_) => other == b"/",
@@ -237,13 +237,13 @@ impl AbsPath {
     }
 }
 
-/// No for what has certainly no empty, `.` or `..` component.
+/// False: the path certainly has no empty, `.` or `..` component.
 fn may_need_check(path: &[u8]) -> bool {
     has_odd_path(path) || path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
-/// The same for what lies in the middle, where a quote ends a path as well. Of all places at once,
-/// without looking for the first: many are looked at in one step so.
+/// Like `may_need_check`, in the middle of a plan, where a quote ends a path as well. It checks all
+/// positions without stopping at the first hit, which lets the compiler vectorise the loop.
 fn has_odd_path(text: &[u8]) -> bool {
     let is = |byte: u8, other: u8| u8::from(byte == other);
     let ends = |byte: u8| is(byte, b'/') | is(byte, b'"');

@@ -1,9 +1,9 @@
-//! Reads the one spelling that plans and messages have: JSON without blanks, in printable ASCII
+//! Reads the one spelling of plans and messages: JSON without blanks, in printable ASCII
 //! (src/paddock/plan/model.py).
 //!
-//! Whoever reads any JSON looks at each byte for blanks, for escapes and for what is not UTF-8,
-//! which was a third of a launch. What has blanks, other letters or other numbers was not written
-//! by us, and is refused. (The order of keys is not looked at.)
+//! A general JSON reader checks each byte for blanks, escapes and invalid UTF-8, which took a third
+//! of a launch. Text with blanks, other characters or other numbers is not ours, and is refused.
+//! The order of keys is not checked.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,10 +16,10 @@ use serde::forward_to_deserialize_any;
 
 use super::find_byte;
 
-/// Is looked at in one go.
+/// Bytes that are checked in one loop.
 const CHUNK_BYTES: usize = 256;
 
-/// Deeper than anything that is read here.
+/// Deeper than any valid message.
 const MAX_DEPTH: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,8 @@ impl de::Error for CanonicalError {
 type Result<T> = std::result::Result<T, CanonicalError>;
 
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
-    // All of some, without looking for the first: that is done for many bytes at once.
+    // Checks whole chunks without stopping at the first hit, which lets the compiler vectorise the
+    // loop.
     let (mut odd, mut escape) = (0, text.len());
     for (index, part) in text.chunks(CHUNK_BYTES).enumerate() {
         odd |=
@@ -60,8 +61,8 @@ struct JsonReader<'de> {
     text: &'de [u8],
     at: usize,
     depth: u32,
-    /// Where the part begins that has the first one: most plans have none, and strings before it
-    /// end with the first quote.
+    /// Start of the chunk with the first escape. Most plans have none, and a string before it ends
+    /// at the first quote.
     escape: usize,
 }
 
@@ -71,7 +72,7 @@ impl<'de> JsonReader<'de> {
         CanonicalError { what: what.into(), at: self.at }
     }
 
-    /// Says where, in what others said.
+    /// Adds the position to an error of a visitor.
     #[cold]
     fn located(&self, error: CanonicalError) -> CanonicalError {
         if error.at == 0 { CanonicalError { at: self.at, ..error } } else { error }
@@ -104,13 +105,13 @@ impl<'de> JsonReader<'de> {
             return Err(self.fail("too many values inside each other"));
         }
         self.depth += 1;
-        // Handed on as it is: a plan is long, and was moved seven times.
+        // Returned without unwrapping: a plan is large, and was moved seven times.
         let value = read(self);
         self.depth -= 1;
         value
     }
 
-    /// Without its quotes; a lone surrogate as WTF-8.
+    /// The string without its quotes. A lone surrogate becomes WTF-8.
     fn string(&mut self) -> Result<Cow<'de, [u8]>> {
         self.take(b'"')?;
         let text = self.text;
@@ -190,7 +191,7 @@ impl<'de> JsonReader<'de> {
         Ok(code)
     }
 
-    /// Whole ones only: there are no others in a plan.
+    /// Integers only: a plan has no other numbers.
     fn number<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value> {
         let rest = &self.text[self.at..];
         let (negative, digits) = match rest {
@@ -326,7 +327,7 @@ impl<'de> Deserializer<'de> for &mut JsonReader<'de> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// A name, or an object with one as its only key.
+    /// An enum value: a name, or an object with one name as its only key.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -350,7 +351,7 @@ impl<'de> Deserializer<'de> for &mut JsonReader<'de> {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char unit unit_struct tuple_struct
     }
 
-    /// What nobody asked for may be no text.
+    /// An ignored string may be invalid UTF-8.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         if self.peek() == Some(b'"') {
             self.deserialize_bytes(visitor)
@@ -361,7 +362,7 @@ impl<'de> Deserializer<'de> for &mut JsonReader<'de> {
 }
 
 impl<'de> JsonReader<'de> {
-    /// What is there is told to whoever asked for something else, who says so.
+    /// Tells the visitor which type is there, to produce its error.
     #[cold]
     fn wrong_kind<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value> {
         let found = match self.peek() {
@@ -377,7 +378,7 @@ impl<'de> JsonReader<'de> {
     }
 }
 
-/// Of a list or an object. What follows the last is left for whoever opened it.
+/// The members of a list or an object. The caller reads the closing bracket.
 struct JsonMembers<'a, 'de> {
     reader: &'a mut JsonReader<'de>,
     first: bool,
@@ -597,7 +598,7 @@ mod tests {
         assert!(refused(&WHOLE.replace("\"alone\"", "\"nobody\"")).starts_with("unknown variant"));
     }
 
-    /// Whatever is read is read as others read it, and nothing makes it panic.
+    /// Accepted text means the same as to serde_json, and no text causes a panic.
     #[test]
     fn damaged_text_is_refused_or_means_the_same() {
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;

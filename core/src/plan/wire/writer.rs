@@ -1,19 +1,18 @@
-//! Writing JSON in plain ASCII: whatever a name holds, a line stays one line and a terminal stays
-//! calm.
+//! Writes JSON in plain ASCII: a value stays on one line, and no terminal control character is
+//! written.
 
 use std::fmt::Write as _;
 
-/// What becomes of a byte that is not UTF-8.
+/// How a byte that is not UTF-8 is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum NonUtf8 {
     /// The four characters `\xNN`, for people.
     Text,
-    /// A lone surrogate as Python's `surrogateescape` reads it, for programs that need the name
-    /// back.
+    /// A lone surrogate in Python's `surrogateescape` form, for programs that need the bytes back.
     Surrogate,
 }
 
-/// Room for the mark that replaces what was cut: `…+N more`, escaped.
+/// Length of the mark that replaces the cut part: `…+N more`, escaped.
 const MAX_MARK_CHARS: usize = 34;
 
 /// Appends `bytes` as a JSON string.
@@ -21,11 +20,11 @@ pub fn string(out: &mut String, bytes: &[u8], invalid: NonUtf8) {
     string_within(out, bytes, invalid, usize::MAX);
 }
 
-/// Appends `bytes` as a JSON string of at most `max_chars` characters between its quotes; what does not
-/// fit is counted.
+/// Appends `bytes` as a JSON string of at most `max_chars` characters between its quotes. The mark
+/// counts the bytes that do not fit.
 pub fn string_within(out: &mut String, bytes: &[u8], invalid: NonUtf8, max_chars: usize) {
     out.push('"');
-    // Most are like this, and stand there as they are.
+    // Most strings need no escape.
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if bytes.len() <= max_chars
         && bytes.iter().all(is_plain)
@@ -37,7 +36,7 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: NonUtf8, max_chars
     }
     let start = out.len();
     let cut_at = max_chars.saturating_sub(MAX_MARK_CHARS);
-    // The last point up to which everything fits and the mark still would.
+    // The last position at which the mark still fits.
     let (mut fits, mut taken) = (start, 0);
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
