@@ -1,11 +1,12 @@
-//! The companion: whoever is asked when a rule says `ask`. One socket, one datagram a message
+//! The approver: answers questions when a rule says `ask`. One socket, one datagram per message
 //! (schema/companion.schema.json).
 //!
-//! A program that started us may be it (`--approver FD`). Else it is the Python half, which asks
-//! on the terminal; it is started with the first question, because most runs have none. Where there
-//! is no terminal, or `PADDOCK_APPROVER` says so, it is the person's approvals server. It answers,
-//! and decides nothing else: whatever it says that is not an answer to an open question makes it
-//! gone, and who is gone can not be asked. Nothing here waits for it.
+//! The caller can pass a socket to an approver (`--companion FD`). Otherwise the core starts the
+//! Python approver, which asks on the terminal. It starts with the first question, because most
+//! runs have none. Without a terminal, or if `PADDOCK_APPROVER` says so, the user's approvals
+//! server is used. The approver answers questions and decides nothing else. Any message that is not
+//! an answer to an open question ends it, and then nothing can be asked. Nothing here waits for the
+//! approver.
 
 #[cfg(test)]
 mod tests;
@@ -34,16 +35,17 @@ use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, NonUtf8};
 
-/// Of a message.
+/// The longest message.
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
-/// Of all open questions together: a command may have as many processes that ask as it likes.
+/// Bytes of all open questions together: a command can have any number of processes that cause
+/// questions.
 const MAX_OPEN_BYTES: usize = 16 << 20;
-/// Who has more to say gets another turn.
+/// More answers are read in the next turn.
 const MAX_ANSWERS_PER_TURN: usize = 64;
 const MAX_APPROVER_NAME_BYTES: usize = 64;
-/// It has a terminal to give back.
+/// Time for the approver to restore the terminal.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
-/// What the companion gets to know of our environment: how to speak.
+/// Variables that are passed to the approver: terminal type and language.
 const PASSED_VARIABLES: [&[u8]; 5] =
     [b"TERM=", b"LANG=", b"LC_ALL=", b"LC_CTYPE=", b"LC_MESSAGES="];
 
@@ -52,27 +54,27 @@ pub enum Question<'a> {
     Host(HostQuestion<'a>),
 }
 
-/// May this run?
+/// The question whether a program may start.
 pub struct ExecQuestion<'a> {
     pub exe: &'a [u8],
-    /// Every file that it brings to run, by its real path.
+    /// Every file that it executes, by its resolved path.
     pub chain: &'a [&'a [u8]],
     pub argv: &'a [&'a [u8]],
     pub cwd: &'a [u8],
     pub pid: u32,
     pub parent: Option<(&'a [u8], &'a [&'a [u8]])>,
-    /// None: default_action asks.
+    /// None: the default action asks.
     pub rule: Option<&'a [u8]>,
     pub source: &'a [u8],
     pub reason: Option<&'a [u8]>,
     pub timeout_s: u64,
 }
 
-/// May this be connected to?
+/// The question whether a host may be connected to.
 pub struct HostQuestion<'a> {
     pub host: &'a str,
     pub port: u16,
-    /// Whose connection it is, as far as that is known: its number and its program.
+    /// The process that connects, if known: pid and program.
     pub process: Option<(u32, &'a str)>,
     pub source: &'a [u8],
     pub timeout_s: u64,
@@ -107,16 +109,16 @@ pub struct ApproverProcess {
     open: UnansweredQuestions,
 }
 
-/// Unanswered questions, and how long each is.
+/// Unanswered questions, and the length of each.
 #[derive(Default)]
 struct UnansweredQuestions {
     lengths: BTreeMap<u64, usize>,
-    /// When one was closed last.
+    /// When a question was closed last.
     closed: Option<Instant>,
 }
 
 impl UnansweredQuestions {
-    /// False: it was not open.
+    /// Returns false if the question was not open.
     fn close(&mut self, id: u64) -> bool {
         let was_open = self.lengths.remove(&id).is_some();
         if was_open {
@@ -144,7 +146,7 @@ impl ApproverProcess {
         ApproverProcess { state, open: UnansweredQuestions::default() }
     }
 
-    /// Can be read when there is something to hear, or to send, or the companion is gone.
+    /// Readable when an answer arrived, unsent messages can be sent, or the approver is gone.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
             ApproverState::Running(link) => Some(link.ready.as_fd()),
@@ -152,7 +154,8 @@ impl ApproverProcess {
         }
     }
 
-    /// Queues what does not fit the socket now; never blocks. Err: nobody can be asked, and why.
+    /// Sends a question; queues what does not fit into the socket, and never blocks. Err: the
+    /// reason why nothing can be asked.
     pub fn ask(&mut self, id: u64, question: &Question<'_>) -> Result<(), String> {
         let message = question.message(id);
         if message.len() > MAX_MESSAGE_BYTES {
@@ -175,7 +178,7 @@ impl ApproverProcess {
         Ok(())
     }
 
-    /// The answer is not needed any more. Nothing is heard of it from here on.
+    /// Withdraws a question. Its answer is ignored from here on.
     pub fn withdraw(&mut self, id: u64) {
         if !self.open.close(id) {
             return;
@@ -185,13 +188,13 @@ impl ApproverProcess {
         }
     }
 
-    /// Never blocks. None: nothing more for now.
+    /// Never blocks. None: nothing more to read now.
     pub fn next_event(&mut self) -> Option<ApproverEvent> {
         let ApproverState::Running(link) = &mut self.state else { return None };
         link.flush();
         for _ in 0..MAX_ANSWERS_PER_TURN {
             match link.receive() {
-                // Withdrawn while it was answered.
+                // The question was withdrawn meanwhile.
                 ApproverMessage::Answer(message) if !self.open.close(message.answer) => {}
                 ApproverMessage::Answer(AnswerMessage { answer, verdict, by }) => {
                     return Some(ApproverEvent::Answer { id: answer, answer: verdict, by });
@@ -208,8 +211,9 @@ impl ApproverProcess {
         None
     }
 
-    /// It may have taken the terminal from the command, which stops when it reads: that is no stop
-    /// of the job. We may hear of it when the terminal is back already.
+    /// True if the approver may have the terminal. A command that reads from the terminal is
+    /// stopped then; that is not a stop of the job. The stop can be reported after the terminal was
+    /// given back.
     pub fn has_terminal(&self) -> bool {
         let ApproverState::Running(ApproverSocket { started: Some(started), .. }) = &self.state
         else {
@@ -314,28 +318,28 @@ impl AnswerMessage {
 enum ApproverMessage {
     Answer(AnswerMessage),
     Nothing,
-    /// Or it went.
+    /// An invalid message, or the socket was closed.
     Invalid,
 }
 
-/// The socket, and what waits to go into it.
+/// The socket and its unsent messages.
 struct ApproverSocket {
     socket: OwnedFd,
-    /// An epoll instance that holds the socket alone: ready for reading, and for writing while
-    /// something waits.
+    /// An epoll instance with only this socket: ready for reading, and for writing while messages
+    /// are unsent.
     ready: OwnedFd,
     unsent: VecDeque<(Option<u64>, Vec<u8>)>,
     buffer: Vec<u8>,
     started: Option<StartedApprover>,
 }
 
-/// A companion of our own.
+/// An approver that the core started.
 struct StartedApprover {
     process: OwnedFd,
     group: Pid,
     terminal: OwnedFd,
-    /// Who had the terminal before it was asked, and how it was set: for the case that it is
-    /// killed.
+    /// The foreground process group and the settings of the terminal before the question, in case
+    /// the approver is killed.
     before: Option<(Pid, Termios)>,
 }
 
@@ -361,7 +365,7 @@ impl ApproverSocket {
     fn withdraw(&mut self, id: u64) {
         let unsent = self.unsent.len();
         self.unsent.retain(|(question, _)| *question != Some(id));
-        // Who has not been asked needs not be told.
+        // An unsent question needs no withdrawal.
         if self.unsent.len() == unsent {
             self.send(None, format!("{{\"withdrawn\":{id}}}").into_bytes());
         }
@@ -381,7 +385,7 @@ impl ApproverSocket {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
-                    // Then there is nothing to hear either: the next look finds the end.
+                    // The next read finds the end of the socket.
                     let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
                     self.unsent.clear();
                 }
@@ -401,7 +405,7 @@ impl ApproverSocket {
             ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return ApproverMessage::Nothing,
-                // The whole length, also of one that does not fit.
+                // The full length, even if the message does not fit.
                 Ok((_, length)) if (1..=MAX_MESSAGE_BYTES).contains(&length) => {
                     return AnswerMessage::read(&self.buffer[..length])
                         .map_or(ApproverMessage::Invalid, ApproverMessage::Answer);
@@ -411,7 +415,8 @@ impl ApproverSocket {
         }
     }
 
-    /// It sees the end of the socket, gives the terminal back and ends; or is made to.
+    /// Closes the socket. The approver then restores the terminal and ends, or is killed after
+    /// `grace`.
     fn end(&mut self, grace: Duration) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         let Some(started) = self.started.take() else { return };
@@ -420,7 +425,7 @@ impl ApproverSocket {
         let mut waiting = [PollFd::from_borrowed_fd(started.process.as_fd(), PollFlags::IN)];
         while rustix::event::poll(&mut waiting, left().as_ref()) == Err(Errno::INTR) {}
         let _ = rustix::process::pidfd_send_signal(&started.process, Signal::KILL);
-        // In the landlock tier everybody is buried by whoever comes first.
+        // In the landlock tier another wait can reap it first.
         let _ =
             rustix::process::waitid(WaitId::PidFd(started.process.as_fd()), WaitIdOptions::EXITED);
         started.give_terminal_back();
@@ -432,7 +437,7 @@ impl ApproverSocket {
             .ok()
             .filter(|foreground| *foreground != started.group);
         let settings = rustix::termios::tcgetattr(&started.terminal).ok();
-        // Else it still has the terminal, and what was remembered counts.
+        // Otherwise it still has the terminal, and the stored values stay.
         started.before = foreground.zip(settings).or(started.before.take());
     }
 }
@@ -455,13 +460,13 @@ impl StartedApprover {
         };
         let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, settings);
         let _ = rustix::termios::tcsetpgrp(&self.terminal, *foreground);
-        // Whoever read from it meanwhile was stopped.
+        // Processes that read from the terminal meanwhile were stopped.
         let _ = rustix::process::kill_process_group(*foreground, Signal::CONT);
     }
 }
 
-/// Whoever is to be asked. The person may say who: the environment is the caller's, and no command
-/// can change it.
+/// Connects to the approver. `PADDOCK_APPROVER` chooses it: the environment is the caller's, and no
+/// command can change it.
 fn connect_approver() -> Result<ApproverSocket, String> {
     let environment = sys::inherited_environment();
     let chosen =
@@ -491,8 +496,8 @@ fn terminal() -> Result<OwnedFd, String> {
         .map_err(|_| "there is no terminal to ask on".to_owned())
 }
 
-/// The Python half with the terminal and one end of a socket, in a process group of its own, and
-/// with nothing else of ours.
+/// Starts the Python approver with the terminal and one end of a socket, in its own process group.
+/// It gets no other descriptor.
 fn start(terminal: OwnedFd) -> Result<ApproverSocket, String> {
     let own = std::fs::read_link("/proc/self/exe")
         .map_err(|error| format!("where we lie is not known: {error}"))?;
@@ -537,11 +542,11 @@ fn start(terminal: OwnedFd) -> Result<ApproverSocket, String> {
     ApproverSocket::new(ours, Some(started)).map_err(|errno| unstarted(&errno))
 }
 
-/// The child's part. A group of its own: what is typed for the command is not for it, and the other
-/// way round.
+/// Runs in the child. Its own process group: input for the command does not reach it, and the
+/// reverse.
 fn detach_child(terminal: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
     rustix::process::setpgid(None, None)?;
-    // The command's directory is no place to stand in.
+    // The command can change its own working directory.
     rustix::process::chdir(Path::new("/"))?;
     child_fds::keep_only(terminal, &[socket])
 }

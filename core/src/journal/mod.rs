@@ -1,15 +1,16 @@
-//! The journal: one JSON object a line, each line naming the hash of the one before.
+//! The journal: one JSON object per line. Each line contains the hash of the line before.
 //!
-//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq
-//! hash file size`). Lines that come together are appended with one write, then `head` is
-//! rewritten. A crash between the two leaves whole lines that chain on, and they are adopted; a
-//! crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file
-//! is not ours, and then nothing runs: a journal that can not be continued truthfully is not
-//! continued.
+//! One process writes at a time: the owner of the lock on `head`, which records the end of the
+//! chain (`seq hash file size`). Lines of one call are appended with one write, then `head` is
+//! rewritten. A crash between the two leaves whole lines that continue the chain; the next writer
+//! adopts them. A crash inside the first leaves a torn line; the next writer cuts it off. Anything
+//! else at the end of a file is foreign, and then nothing runs: a journal that can not be continued
+//! truthfully is not continued.
 //!
-//! What can not be written (a full disk, which the command may have filled) is counted in `head`,
-//! or by us if `head` takes nothing either. Whoever writes next tells it first, with the same
-//! write: a session's `journal.lost` stands before whatever comes after the gap.
+//! Events that can not be written are counted in `head`, or in memory if `head` can not be written
+//! either. The usual cause is a full disk, which the command can fill. The next writer reports the
+//! count first, in the same write: a session's `journal.lost` stands before the events after the
+//! gap.
 
 pub mod event;
 mod head;
@@ -33,8 +34,8 @@ use head::{JournalHead, Loss};
 
 pub const MAX_LINE_BYTES: usize = 4096;
 
-/// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of
-/// values.
+/// seq, prev, ts, session, opens and their punctuation. The values have at most 20 + 64 + 24 + 16 +
+/// 4 characters.
 const MAX_PREFIX_BYTES: usize = 192;
 const _: () = assert!(MAX_BODY_BYTES + MAX_PREFIX_BYTES + 2 <= MAX_LINE_BYTES);
 
@@ -88,7 +89,7 @@ impl JournalError {
         }
     }
 
-    /// Short, for `head`.
+    /// A short reason for `head`.
     fn reason(&self) -> String {
         match self {
             JournalError::Create { source, .. }
@@ -118,18 +119,19 @@ pub struct Journal {
     uid: u32,
     session: String,
     to_stderr: bool,
-    /// The file written last, kept open: the command may own it, and could change its mode before
-    /// the end is written.
+    /// The file that was written last, kept open. The command can own it, and could change its mode
+    /// before the end event.
     file: RefCell<Option<CurrentFile>>,
-    /// Whoever could not even write that he begins has done nothing that would be missing.
+    /// True once a line was written. A session that could not write its start event has lost
+    /// nothing.
     has_written: Cell<bool>,
-    /// What `head` could not take.
+    /// Lost events that could not be recorded in `head`.
     lost: RefCell<Option<Loss>>,
 }
 
 #[derive(Debug)]
 struct CurrentFile {
-    /// None: its name stays.
+    /// None: the file has a fixed name.
     day: Option<i64>,
     name: CString,
     file: OwnedFd,
@@ -166,8 +168,8 @@ impl Journal {
         })
     }
 
-    /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would
-    /// lose it.
+    /// Checks what [`Journal::open`] would refuse, without creating anything. Returns true if a
+    /// reboot would delete the journal.
     pub fn inspect(requested: &plan::JournalPlan, uid: u32) -> Result<bool, JournalError> {
         const TMPFS: u32 = 0x0102_1994;
         match open_dir(&requested.dir) {
@@ -188,8 +190,7 @@ impl Journal {
         self.append_all(std::slice::from_ref(event))
     }
 
-    /// Those that were heard of together: all of them are written, or none, and then they are
-    /// counted.
+    /// Appends several events: all of them or none. If none, they are counted as lost.
     pub fn append_all(&self, events: &[Event<'_>]) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
@@ -271,11 +272,10 @@ impl Journal {
                 (JournalHead::first(name), 0)
             }
         };
-        // Only a file that is due begins anew. One whose lines were taken away does not get to look
-        // like it.
+        // Only a new file gets `opens`. A file whose lines were removed must not look new.
         let opens = head_length == 0 || head.file != *name;
         if head.file != *name {
-            // A new day. Yesterday's last line may still wait for its head.
+            // A new day. The last line of yesterday can be missing in `head`.
             match open_existing(&self.dir, &head.file) {
                 Ok(yesterday) => self.catch_up(&mut head, &yesterday)?,
                 Err(Errno::NOENT) => {}
@@ -309,7 +309,8 @@ impl Journal {
                 head.hash,
             );
             if opens && head.size == 0 {
-                // The first line says so: lines taken from the front of a file are then missed.
+                // The first line has this mark, so that `verify` notices removed lines at the
+                // start.
                 lines.push_str("\"opens\":true,");
             }
             lines.push_str(&body);
@@ -323,8 +324,8 @@ impl Journal {
             .map_err(|source| JournalError::Write { path: self.path_of(&head.file), source })
             .and_then(|()| self.write_head(&head, head_length));
         if let Err(error) = written {
-            // Half a line, or lines that `head` does not know of. If they stay, the next to write
-            // cuts them off or adopts them.
+            // Half a line, or lines that `head` does not record. If they stay, the next writer cuts
+            // them off or adopts them.
             let _ = rustix::fs::ftruncate(file, before);
             return Err(error);
         }
@@ -333,7 +334,7 @@ impl Journal {
         Ok(lines)
     }
 
-    /// Also returns how long the stored head is. None: nothing was ever written.
+    /// The stored head and its length in bytes. None: nothing was ever written.
     fn read_head(&self) -> Result<Option<(JournalHead, usize)>, JournalError> {
         let path = || self.path(&self.head_name);
         let mut buffer = [0; head::MAX_HEAD_BYTES];
@@ -348,8 +349,7 @@ impl Journal {
         }
     }
 
-    /// Days without a head: somebody removed it, and with it the knowledge of where the chain
-    /// ended.
+    /// Refuses daily files without a head: the end of the chain is lost.
     fn refuse_headless(&self) -> Result<(), JournalError> {
         let failed = |source| JournalError::OpenDir { dir: self.dir_path.clone(), source };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -375,7 +375,7 @@ impl Journal {
     fn write_head(&self, head: &JournalHead, stored_length: usize) -> Result<(), JournalError> {
         let mut text = head.text();
         let length = text.len();
-        // What was there goes at once, also if we are killed before its place is cut off.
+        // Overwrites the old text in one write, in case this process is killed before the truncate.
         text.resize(length.max(stored_length), 0);
         let failed = |source| JournalError::Write { path: self.path(&self.head_name), source };
         if text.len() > head::MAX_HEAD_BYTES {
@@ -391,14 +391,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Brings `head` to the end of its file: adopts whole lines that chain on, cuts a torn one off.
+    /// Moves `head` to the end of its file: adopts whole lines that continue the chain, and cuts
+    /// off a torn one.
     fn catch_up(&self, head: &mut JournalHead, file: &OwnedFd) -> Result<(), JournalError> {
         let path = || self.path_of(&head.file);
         let read_failed = |source| JournalError::Read { path: path(), source };
         let actual = rustix::fs::fstat(file).map_err(read_failed)?.st_size as u64;
         if actual <= head.size {
-            // Shorter than the head says: lines were taken away. The chain goes on from the head,
-            // so that `verify` sees the gap.
+            // The file is shorter than `head` says: lines were removed. The chain continues from
+            // `head`, so that `verify` finds the gap.
             head.size = actual;
             return Ok(());
         }
@@ -468,7 +469,7 @@ trait FromName {
 }
 
 impl FromName for CString {
-    /// For names made of parts that were checked to be free of NUL.
+    /// For names whose parts were checked for NUL.
     fn from_name(name: &str) -> CString {
         CString::new(name.replace('\0', "")).unwrap_or_default()
     }
@@ -483,7 +484,7 @@ fn open_or_create_dir(requested: &plan::JournalPlan, uid: u32) -> Result<OwnedFd
     let dir = &requested.dir;
     let mut opened = open_dir(dir);
     if matches!(opened, Err(Errno::NOENT)) {
-        // The umask could take from 0700 what we need ourselves.
+        // The umask could remove permissions that the core needs.
         let umask = rustix::process::umask(Mode::empty());
         let made = rustix::fs::mkdir(dir.as_c_str(), Mode::RWXU);
         rustix::process::umask(umask);
@@ -497,8 +498,8 @@ fn open_or_create_dir(requested: &plan::JournalPlan, uid: u32) -> Result<OwnedFd
     Ok(opened)
 }
 
-/// A directory of daily files is 0700. One that holds a journal file the user named may be
-/// readable: the file itself is 0600, and nobody else may put another in its place.
+/// A directory of daily files must be 0700. A directory with a journal file that the user named may
+/// be readable: the file itself is 0600, and no other user can replace it.
 fn check_dir(
     opened: &OwnedFd,
     requested: &plan::JournalPlan,
@@ -533,7 +534,7 @@ fn open_existing(dir: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty())
 }
 
-/// Opens or creates a file that is ours alone, and says why not otherwise.
+/// Opens or creates a file that only this user can access. Otherwise returns the reason.
 fn open_file(
     dir: &OwnedFd,
     dir_path: &AbsPath,
@@ -578,12 +579,12 @@ fn open_file(
 fn create_file(dir: &OwnedFd, name: &CString, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(dir, name.as_c_str(), flags | OFlags::CREATE | OFlags::EXCL, mode) {
         Ok(file) => {
-            // Whatever the umask took away.
+            // Restores what the umask removed.
             rustix::fs::fchmod(&file, mode)?;
             Ok(file)
         }
-        // Another session was faster. Between its open and its fchmod the mode may be narrower than
-        // 0600, never wider.
+        // Another session created it first. Between its open and its fchmod the mode can be
+        // narrower than 0600, never wider.
         Err(Errno::EXIST) => rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty()),
         Err(error) => Err(error),
     }

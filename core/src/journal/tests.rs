@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// A directory that goes away with the test.
+/// A directory that is removed after the test.
 struct TempDir(PathBuf);
 
 impl TempDir {
@@ -54,7 +54,7 @@ fn today(dir: &Path) -> PathBuf {
     dir.join(format!("{}.jsonl", Utc::now().date()))
 }
 
-/// Asserts that the lines of a file chain on.
+/// Asserts that the lines of a file form a chain, and returns them.
 fn checked_events(path: &Path) -> Vec<Value> {
     let mut prev = FIRST_HASH.to_owned();
     let mut events = Vec::new();
@@ -69,12 +69,12 @@ fn checked_events(path: &Path) -> Vec<Value> {
     events
 }
 
-/// The same, of nothing but ends: their exit codes.
+/// The exit codes of a file that has only end events.
 fn exit_codes(path: &Path) -> Vec<i64> {
     checked_events(path).iter().map(|event| event["exit_code"].as_i64().unwrap()).collect()
 }
 
-/// Exit codes; of what is missing: how many, and of whom.
+/// Exit codes; for lost events: the count, the session and the reason.
 fn summaries(path: &Path) -> Vec<String> {
     let one = |event: &Value| match event["event"].as_str().unwrap() {
         "journal.lost" => {
@@ -98,7 +98,7 @@ fn head_lines(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// As on a full disk: the file takes nothing, until what it was is put back.
+/// Makes the journal file unwritable, as on a full disk. Returns the writable descriptor.
 fn fill_disk(journal: &Journal) -> OwnedFd {
     let mut written = journal.file.borrow_mut();
     let written = written.as_mut().unwrap();
@@ -352,7 +352,7 @@ fn the_chain_goes_on_over_midnight() {
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     journal.append(&end(1)).unwrap();
-    // As if both lines were yesterday's, and the second had not reached the head.
+    // Simulates that both lines are from yesterday and that `head` misses the second.
     let lines = fs::read_to_string(today(&dir)).unwrap();
     let first = lines.lines().next().unwrap();
     fs::rename(today(&dir), dir.join("2000-01-01.jsonl")).unwrap();

@@ -1,4 +1,4 @@
-//! Ends every process that this one has started or adopted.
+//! Ends every process that this one started or adopted.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::kernel::{ancestry, sys};
 const REAP_TIMEOUT: Duration = Duration::from_secs(30);
 pub const REAP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Kills and buries what is left, until the kernel says that we have no child any more.
+/// Kills and reaps all descendants until there is no child left.
 pub fn end_descendants() {
     let deadline = Instant::now() + REAP_TIMEOUT;
     let proc = rustix::fs::open(
@@ -31,12 +31,12 @@ pub fn end_descendants() {
             Ok(None) => {}
             Err(_) => return, // ECHILD
         }
-        // Stopped before it is killed, the whole tree at once: what makes new processes faster than
-        // we look would outlive us.
+        // The whole tree is stopped before it is killed. Otherwise processes that fork faster than
+        // the scan would survive.
         let ended = usage.as_mut().map_or(Err(Errno::NOSYS), ProcessUsage::kill_descendants);
         if ended.is_err() {
-            // The children of those we kill become our children, and get their turn in the next
-            // round.
+            // The children of killed processes become children of this process, and are killed in
+            // the next round.
             for child in children() {
                 let _ = rustix::process::kill_process(child, Signal::KILL);
             }
@@ -48,7 +48,7 @@ pub fn end_descendants() {
     }
 }
 
-/// Our children, from every process's own word on its parent.
+/// The children of this process, found by the parent of every process.
 fn children() -> Vec<Pid> {
     let own = rustix::process::getpid();
     let numbered = std::fs::read_dir("/proc").into_iter().flatten().flatten();

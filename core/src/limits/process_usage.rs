@@ -1,9 +1,9 @@
-//! Counting a tree of processes: who belongs to it, and what they use together, from /proc. This
-//! goes on for as long as the command runs, so nothing here allocates: paths and texts are on the
-//! stack, and the list of processes has its room from the start.
+//! Measures a process tree from /proc: which processes belong to it, and what they use together.
+//! This runs as long as the command, so nothing here allocates. Paths and texts are on the stack,
+//! and the list of processes has its capacity from the start.
 //!
-//! The tree is not stopped while it is counted. What comes or goes in between may be missed once,
-//! and is seen by the next count.
+//! The tree runs while it is measured. A process that starts or ends meanwhile can be missed once;
+//! the next measurement sees it.
 
 use std::ffi::CStr;
 use std::fmt::{self, Write as _};
@@ -17,56 +17,57 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use crate::kernel::proc_text::{self, CpuStat, NumberList};
 
-/// Who belongs to the tree.
+/// Which processes belong to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessTree {
-    /// Everybody that this /proc shows: it is that of the command's own pid namespace.
+    /// Every process that this /proc shows: it belongs to the command's own pid namespace.
     Namespace,
-    /// Every descendant of one process that adopts orphans, but not that process.
+    /// Every descendant of a process that adopts orphans, without that process.
     DescendantsOf(Pid),
 }
 
-/// What to look at: each costs a file per process.
+/// What to measure. Each field costs one file per process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageFields {
     pub resident: bool,
-    /// Tasks and processor time.
+    /// Tasks and CPU time.
     pub stat: bool,
-    /// More tasks than this need not be counted: a bomb grows faster than it is looked at.
+    /// Stop counting above this number of tasks: a fork bomb grows faster than it is counted.
     pub enough_tasks: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UsageCount {
-    /// Threads of all processes.
+    /// Threads of all processes together.
     pub tasks: u64,
-    /// Pages in memory, files that lie there included. What processes share counts once for each.
+    /// Memory in RAM, including files in in-memory file systems. Shared pages count once for each
+    /// process.
     pub resident_bytes: u64,
-    /// Of the living, and of those that somebody in the tree has waited for. Whoever has the kernel
-    /// bury his children unseen takes their time out of every account.
+    /// CPU time of running processes and of reaped ones. If a process ignores SIGCHLD, the kernel
+    /// reaps its children and their time is lost.
     pub cpu_time: Duration,
 }
 
 pub struct ProcessUsage<'p> {
     proc: BorrowedFd<'p>,
     tree: ProcessTree,
-    /// File systems in memory that nobody but the tree has.
+    /// In-memory file systems that only the tree uses.
     volatile: &'p [OwnedFd],
-    /// Processes found and not yet looked at come behind those that were.
+    /// Found processes; the visited ones come first.
     found: Vec<i32>,
-    /// Not of the tree, nor what descends from them.
+    /// Processes that are excluded together with their descendants.
     excluded: Vec<i32>,
     page_bytes: u64,
     ticks_per_second: u64,
-    /// What the adopting process had waited for before the command.
+    /// Ticks of children that the adopting process had reaped before the command.
     earlier_ticks: u64,
 }
 
-/// More processes than this are not followed; every means to limit their number is far below.
+/// More processes are not followed. Every limit on their number is far below.
 const MAX_PROCESSES: usize = 16 * 1024;
 const MAX_STOP_ROUNDS: usize = 64;
 const ZERO_LIMIT: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
-/// `NUMBER/task/NUMBER/children` with room to spare.
+/// Enough for `NUMBER/task/NUMBER/children`.
 const MAX_PROC_PATH_BYTES: usize = 64;
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -89,8 +90,8 @@ impl<'p> ProcessUsage<'p> {
         if let ProcessTree::DescendantsOf(root) = tree {
             usage.found.reserve_exact(MAX_PROCESSES);
             let root = root.as_raw_nonzero().get();
-            // CONFIG_PROC_CHILDREN. Asked now: later a missing file only means that somebody is
-            // gone.
+            // Checks CONFIG_PROC_CHILDREN once. Later, a missing file means that a process has
+            // ended.
             open(proc, ProcPath::new(format_args!("{root}/task/{root}/children")).as_c_str()?)?;
             usage.earlier_ticks = stat(proc, root)?.map_or(0, |stat| stat.reaped_ticks);
         }
@@ -134,10 +135,10 @@ impl<'p> ProcessUsage<'p> {
         Ok(count)
     }
 
-    /// Memory in which a page shared by N counts for each with an N-th, swap included. The kernel
-    /// walks every page for it: some milliseconds for a gigabyte. A file in memory that is mapped
-    /// is in the account of its file system too, and nobody can tell which of the shared pages are
-    /// such: so the larger of the two counts.
+    /// Memory in which a page that N processes share counts as 1/N for each, including swap. The
+    /// kernel walks every page for this: some milliseconds for a gigabyte. A mapped file of an
+    /// in-memory file system also counts in that file system, and the shared pages do not say which
+    /// they are. So the larger of the two counts.
     pub fn proportional_bytes(&mut self) -> Result<u64, Errno> {
         let page_bytes = self.page_bytes;
         let mut own: u64 = 0;
@@ -145,7 +146,7 @@ impl<'p> ProcessUsage<'p> {
         self.each(|proc, pid| {
             let (thread_with_memory, pages) = resident(proc, pid)?;
             if pages > 0 {
-                // A process that hides its memory map counts with all it has.
+                // A process that hides its memory map counts with all its resident memory.
                 let all = ProportionalMemory { all: pages.saturating_mul(page_bytes), shared: 0 };
                 let bytes = proportional(proc, thread_with_memory)?.unwrap_or(all);
                 own = own.saturating_add(bytes.all.saturating_sub(bytes.shared));
@@ -156,7 +157,7 @@ impl<'p> ProcessUsage<'p> {
         Ok(own.saturating_add(shared.max(self.file_bytes()?)))
     }
 
-    /// What lies in the file systems in memory, opened by anybody or not.
+    /// Bytes in the in-memory file systems, open or not.
     fn file_bytes(&self) -> Result<u64, Errno> {
         self.volatile.iter().try_fold(0, |sum: u64, fs| {
             let facts = rustix::fs::fstatfs(fs)?;
@@ -165,7 +166,7 @@ impl<'p> ProcessUsage<'p> {
         })
     }
 
-    /// Says how many there are, and sends them a signal.
+    /// Counts the descendants and sends them a signal.
     pub fn signal_descendants(&mut self, signal: Option<Signal>) -> Result<usize, Errno> {
         let mut found = 0;
         self.each(|_, pid| {
@@ -178,13 +179,13 @@ impl<'p> ProcessUsage<'p> {
         Ok(found)
     }
 
-    /// Kills every descendant there is now, and says how many; the caller buries, and calls again
-    /// until nobody is left. The numbers in a namespace are not ours: it ends with its first
-    /// process.
+    /// Kills all current descendants and returns their number. The caller reaps them, and calls
+    /// again until none is left. Does nothing in a pid namespace, whose pids are different: it ends
+    /// with its first process.
     ///
-    /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody
-    /// first loses the right to fork and is stopped, round after round until no new ones turn up;
-    /// both are inherited, and cheap.
+    /// Killing one process after another loses against a fork bomb: each death makes room for a new
+    /// process. So all processes first lose the right to fork and are stopped, in rounds, until no
+    /// new ones appear. Both are cheap and inherited.
     pub fn kill_descendants(&mut self) -> Result<usize, Errno> {
         if self.tree == ProcessTree::Namespace {
             return Ok(0);
@@ -195,7 +196,7 @@ impl<'p> ProcessUsage<'p> {
             self.each(|_, pid| {
                 if let Some(pid) = Pid::from_raw(pid) {
                     found += 1;
-                    // Root forks all the same; the signal has to do.
+                    // RLIMIT_NPROC does not stop root; the signal must do.
                     let _ = rustix::process::prlimit(Some(pid), Resource::Nproc, ZERO_LIMIT);
                     let _ = rustix::process::kill_process(pid, Signal::STOP);
                 }
@@ -223,7 +224,7 @@ impl<'p> ProcessUsage<'p> {
                 let mut next = 0;
                 while let Some(pid) = self.found.get(next).copied() {
                     next += 1;
-                    // A copy of the root that looks out for it.
+                    // Skip this process, which can be a child of the root.
                     if pid == own || self.excluded.contains(&pid) {
                         continue;
                     }
@@ -238,14 +239,14 @@ impl<'p> ProcessUsage<'p> {
     }
 }
 
-/// What a visitor says.
+/// What a visitor returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Visit {
     Continue,
     Stop,
 }
 
-/// The children of every thread of a process, as long as there is room.
+/// The children of every thread of a process, up to the capacity of the list.
 fn children(proc: BorrowedFd<'_>, pid: i32, found: &mut Vec<i32>) -> Result<(), Errno> {
     let task = ProcPath::new(format_args!("{pid}/task"));
     match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
@@ -286,13 +287,13 @@ fn children_of_thread(
     Ok(())
 }
 
-/// The directory `task` has a link for each, beside `.` and `..`.
+/// The directory `task` has a link for each thread, besides `.` and `..`.
 fn has_one_thread(task: &rustix::fs::Stat) -> bool {
     task.st_nlink <= 3
 }
 
-/// Pages in memory, and the number under which the process's memory is found: when its first thread
-/// has ended, the process itself shows none, and another thread has to speak for it.
+/// Resident pages, and the thread id under which they are found. If the first thread has ended, the
+/// process itself shows no memory, and another thread does.
 fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
     let pages = pages_of(proc, pid)?;
     if pages > 0 {
@@ -306,7 +307,7 @@ fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
     }
     let mut thread_with_memory = (pid, 0);
     numbered_entries(proc, task.as_c_str()?, |thread| {
-        // /proc does not list threads, but knows them by number.
+        // /proc does not list threads, but opens them by id.
         thread_with_memory = (thread, pages_of(proc, thread)?);
         Ok(if thread_with_memory.1 == 0 { Visit::Continue } else { Visit::Stop })
     })?;
@@ -326,7 +327,7 @@ fn stat(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<CpuStat>, Errno> {
 
 struct ProportionalMemory {
     all: u64,
-    /// Of that, shared memory and files in memory.
+    /// The part of it that is shared memory and files in memory.
     shared: u64,
 }
 
@@ -375,7 +376,7 @@ fn open(proc: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// None if the process is gone or does not show it to us.
+/// None: the process has ended or hides the file.
 fn read<'b>(
     proc: BorrowedFd<'_>,
     path: ProcPath,
@@ -391,8 +392,8 @@ fn read<'b>(
     }
 }
 
-/// Processes end whenever they like. Any other error (no descriptor left, no memory) makes us
-/// blind, and is one.
+/// A process can end at any time. Any other error (no descriptor, no memory) hides the tree, and is
+/// returned.
 fn ignore_gone(error: Errno) -> Result<(), Errno> {
     match error {
         Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Ok(()),
@@ -426,7 +427,7 @@ impl ProcPath {
 impl fmt::Write for ProcPath {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
-        // The last byte stays 0.
+        // The last byte stays 0 (NUL).
         if end >= MAX_PROC_PATH_BYTES {
             return Err(fmt::Error);
         }
@@ -446,7 +447,7 @@ mod tests {
         rustix::fs::open(c"/proc", DIR_FLAGS, Mode::empty()).unwrap()
     }
 
-    /// Says a line when all of it is there; ends when its stdin does.
+    /// Prints a line when its processes run; ends when its stdin is closed.
     struct Script(Child);
 
     impl Script {
@@ -486,7 +487,7 @@ mod tests {
         );
         let proc = proc();
         let mut usage = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
-        // The innermost shell may still be on its way.
+        // The innermost shell may not have started yet.
         let count = (0..1000).map(|_| usage.count(ALL).unwrap()).find(|count| count.tasks == 3);
         let count = count.expect("three processes below the shell");
         assert!(count.resident_bytes > 100_000, "{count:?}");

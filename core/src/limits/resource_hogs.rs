@@ -1,6 +1,6 @@
-//! Real hogs on the real kernel, as an ordinary user, with and without cgroups, in both tiers. The
-//! test binary starts itself again for the supervisor's part: what it does there in a loop is what
-//! the core does in its own.
+//! Real resource hogs on the real kernel, as an ordinary user, with and without cgroups, in both
+//! tiers. The test binary starts itself again as the supervisor, and runs the same loop as the
+//! core.
 
 mod memory;
 
@@ -33,30 +33,30 @@ const NONE: RequestedLimits = RequestedLimits {
     file_size_mb: None,
     wall_s: None,
 };
-/// No test may hang: what the scene itself does not end is ended by this.
+/// Ends a scene that does not end itself.
 const TIMEOUT_S: u64 = 120;
-/// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it,
-/// and a limit of the user's tasks.
+/// A fork bomb must not leave a test, whatever fails: a cgroup of root and a limit on the user's
+/// tasks hold it.
 const MAX_SAFE_TASKS: u64 = 300;
 
-/// What the supervisor's part found out.
+/// The result of a scene.
 #[derive(Debug, Serialize, Deserialize)]
 struct HogResult {
-    /// The command's own, or 128 and the signal.
+    /// The command's exit code, or 128 plus the signal.
     code: i32,
     active: Vec<String>,
     timed_out: bool,
-    /// `limit by means`, those that ended the run first; `(ended)` behind them.
+    /// `limit by means`, the limits that ended the run first, marked `(ended)`.
     met: Vec<String>,
-    /// From the go to the verdict or the end.
+    /// From the start to the exceeded limit or the end.
     elapsed_ms: u64,
-    /// From the verdict until nobody was left.
+    /// From the exceeded limit until no process was left.
     kill_ms: u64,
     checks: u32,
     check_us: u64,
     max_tasks: u64,
     output: String,
-    /// How far a hog says it came, in a file that survives it.
+    /// How far the hog came, from a file that survives it.
     reached: u64,
 }
 
@@ -86,7 +86,7 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// This binary, where the ordinary user can reach it: a copy, if it was built in a private place.
+/// The path of this binary for the ordinary user: a copy, if it was built in a private directory.
 fn binary() -> &'static Path {
     static REACHABLE: OnceLock<PathBuf> = OnceLock::new();
     REACHABLE.get_or_init(|| {
@@ -102,12 +102,12 @@ fn binary() -> &'static Path {
     })
 }
 
-/// What comes before a command that is the ordinary user's.
+/// The prefix of a command that runs as the ordinary user.
 fn as_user() -> &'static str {
     if is_root() { "setpriv --reuid=65534 --regid=65534 --clear-groups" } else { "env" }
 }
 
-/// Groups of the ordinary user in some trees, as an administrator would make them.
+/// Groups that the ordinary user owns, as an administrator would create them.
 struct DelegatedGroups(Vec<PathBuf>);
 
 impl DelegatedGroups {
@@ -115,7 +115,7 @@ impl DelegatedGroups {
         DelegatedGroups(Vec::new())
     }
 
-    /// None where the machine has no such tree, or nobody may delegate.
+    /// None: the machine has no such tree, or delegation is not possible.
     fn make(trees: &[&str]) -> Option<DelegatedGroups> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -144,7 +144,7 @@ impl DelegatedGroups {
         Some(made)
     }
 
-    /// Groups that a session made and left.
+    /// Groups that a session created and did not remove.
     fn left(&self) -> Vec<PathBuf> {
         let below =
             |group: &PathBuf| fs::read_dir(group).unwrap().map(|entry| entry.unwrap().path());
@@ -158,7 +158,7 @@ impl Drop for DelegatedGroups {
     }
 }
 
-/// Also when a test has failed and left something in it.
+/// Works also after a failed test left processes in it.
 fn empty_and_remove(group: &Path) {
     let _ = fs::write(group.join("pids.max"), "0");
     let deadline = Instant::now() + Duration::from_secs(TIMEOUT_S);
@@ -174,7 +174,7 @@ fn empty_and_remove(group: &Path) {
     }
 }
 
-/// A group of root's around everything that a scene starts.
+/// A cgroup of root around everything that a scene starts.
 struct SafetyGroup(Option<PathBuf>);
 
 impl SafetyGroup {
@@ -188,7 +188,7 @@ impl SafetyGroup {
         let group = Path::new("/sys/fs/cgroup/pids").join(name);
         let made = is_root() && fs::create_dir(&group).is_ok();
         if made {
-            // Another test may have taken the umask away for the moment.
+            // Another test may have cleared the umask at this moment.
             fs::set_permissions(&group, fs::Permissions::from_mode(0o755)).unwrap();
             fs::write(group.join("pids.max"), MAX_SAFE_TASKS.to_string()).unwrap();
         }
@@ -223,8 +223,8 @@ fn run(
         },
         "argv": argv,
     });
-    // Joins the groups while still root, then becomes the ordinary user.
-    // A group for processes that is delegated has the safety above it.
+    // Joins the groups as root, then becomes the ordinary user. A delegated pids group has its own
+    // safety limit.
     let safety = if delegated.0.iter().any(|group| group.starts_with("/sys/fs/cgroup/pids")) {
         SafetyGroup(None)
     } else {
@@ -274,19 +274,19 @@ fn supervisor() {
     let limits =
         Limits::prepare(&requested, full, &format!("{:016x}", own.as_raw_nonzero())).unwrap();
     let active = limits.active().iter().map(ActiveLimit::to_string).collect();
-    // Who only watches is not slowed down by a second watcher.
+    // A second scan would slow the watchdog down, so it runs only if the kernel enforces the limit.
     let held_by_kernel =
         limits.active_limit(Limit::Processes).is_some_and(|active| active.means != Means::Watchdog);
     let (mut child, first, _stderr) = start(full, &argv);
     limits.admit(first).unwrap();
     for (resource, value) in limits.rlimits() {
-        // As the fence does it: an ordinary user can not raise a hard limit.
+        // As the sandbox does it: an ordinary user can not raise a hard limit.
         let value =
             rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         rustix::process::prlimit(Some(first), *resource, limit).unwrap();
     }
-    // Should everything here fail, these do not.
+    // A last bound if everything else fails.
     let backstop = Rlimit { current: Some(TIMEOUT_S), maximum: Some(TIMEOUT_S) };
     if requested.cpu_s.is_none() {
         rustix::process::prlimit(Some(first), Resource::Cpu, backstop).unwrap();
@@ -341,7 +341,7 @@ fn supervisor() {
     let kill_ms = verdict_at.elapsed().as_millis() as u64;
     let met = limits.finish(exceeded).iter().map(text_of).collect();
     let code = end.exit_status().or(end.terminating_signal().map(|signal| 128 + signal)).unwrap();
-    // Whatever the command made of its last moments: the run was ended.
+    // The run was ended, independent of the command's own exit code.
     let code = if exceeded.is_some() { 137 } else { code };
     let result = HogResult {
         code,
@@ -372,8 +372,8 @@ fn open_proc(path: &str) -> OwnedFd {
         .unwrap()
 }
 
-/// A shell that waits for a line before it runs the command; in the full tier it is the first
-/// process of the namespaces. Also returns that first process, as seen from here.
+/// A shell that waits for a line before it runs the command. In the full tier it is init of the
+/// namespaces. Also returns the pid of init as seen from here.
 fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
     let mut command = if full {
         let mut command = Command::new("unshare");
@@ -385,7 +385,7 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
             "--mount-proc",
             "--kill-child",
         ]);
-        // Not exec: the shell stays and buries orphans.
+        // Not exec: the shell stays and reaps orphans.
         command.args(["sh", "-c", "echo ready >&2; read go; \"$@\" 2>&1; exit $?", "sh"]);
         command
     } else {
@@ -412,7 +412,7 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
     (child, Pid::from_raw(first).unwrap(), stderr)
 }
 
-/// Ends all that is left, and returns how the command ended.
+/// Ends all processes that are left, and returns how the command ended.
 fn end_all(
     watch: &mut crate::limits::watchdog::Watchdog<'_>,
     main: Pid,
@@ -425,7 +425,7 @@ fn end_all(
         rustix::process::kill_process(init, Signal::KILL).unwrap();
     }
     loop {
-        // `unshare` passes the signal of its child on: it is left to do so.
+        // `unshare` reports its child's signal, so it is not killed.
         if init.is_none() {
             watch.kill();
         }
@@ -462,16 +462,16 @@ fn assert_unharmed(result: &HogResult) {
     assert!(result.met.is_empty(), "{result:?}");
 }
 
-/// Doubles itself until it can not. A line comes before, and one after if it ever ends.
+/// Doubles itself until fork fails. It prints a line before, and one after if it ever ends.
 const BOMB: &str = "echo started; bomb() { bomb & bomb & wait; }; bomb; echo full";
-/// Does not give up when there is no room.
+/// Continues when fork fails.
 const STUBBORN_BOMB: &str = "
 import os
 print('started', flush=True)
 while True:
     try: os.fork()
     except OSError: pass";
-/// A bounded number of processes at once.
+/// A fixed number of processes at once.
 const CROWD: &str =
     "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; echo full";
 
@@ -479,12 +479,12 @@ fn tasks(processes: u64) -> RequestedLimits {
     RequestedLimits { processes: Some(processes), ..NONE }
 }
 
-/// It goes on until the wall clock ends it, and is never more than it may be.
+/// The bomb runs until the wall clock ends it, and never has more tasks than allowed.
 fn assert_bomb_is_held(tier: HogTier, delegated: &DelegatedGroups, means: &str) {
     let limits = RequestedLimits { wall_s: Some(1), ..tasks(40) };
     let result = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
     assert_eq!(result.active[0], format!("processes 40: {means}"));
-    // The first process of a namespace is ours.
+    // Init of the namespace is not the command's.
     assert!((30..=41).contains(&result.max_tasks), "{result:?}");
     let expected = [
         "wall_s 1 exceeded by watchdog (ended)".to_owned(),
@@ -522,13 +522,13 @@ fn a_bomb_does_not_grow_in_a_user_namespace() {
     assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), tasks(80), &["sh", "-c", CROWD]));
 }
 
-/// Three at once, each in short-lived children that are waited for; `$0` says how long.
+/// Three at once, each in short-lived children that are reaped; `$0` says how long.
 const BURNERS: &str = "
 echo started
 one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); done; }
 one $0 & one $0 & one $0 & wait
 echo full";
-/// The kernel buries the children of who ignores SIGCHLD, and forgets their time.
+/// The kernel reaps the children of a process that ignores SIGCHLD, and forgets their time.
 const FORGOTTEN: &str = "
 import os, signal, time
 print('started', flush=True)
@@ -609,7 +609,7 @@ fn open_files_are_limited() {
 
 #[test]
 fn file_sizes_are_limited() {
-    // Python ignores SIGXFSZ, so that it gets the error.
+    // Python ignores SIGXFSZ, so it gets the error.
     let script = "
 print('started', flush=True)
 file = open('big', 'wb', buffering=0)

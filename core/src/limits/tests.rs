@@ -138,7 +138,7 @@ fn signals_tell_their_limit() {
 fn what_was_met_is_told_once() {
     let only_wall =
         RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
-    // Nobody may make a group for this test, and nobody needs one.
+    // This test creates no cgroup and needs none.
     let chosen = ChosenMeans::new(&only_wall, true, false, &Cgroups::none());
     let limits = Limits {
         active: chosen.active(&only_wall),

@@ -1,10 +1,10 @@
-//! The watchdog: looks at the tree, says when a limit is exceeded and when it wants to look again.
-//! It kills nobody.
+//! The watchdog: measures the process tree, reports an exceeded limit, and says when to measure
+//! again. It kills nothing.
 //!
-//! How often it looks depends on how much could have happened: a hog can fill what is left at the
-//! speed of the memory, a bomb at the speed of fork. Far from every limit that is twice a second,
-//! close to one fifty times, and never so often that looking takes more than a tenth of the time.
-//! Between two looks a limit can be overrun; by how much is measured in the tests.
+//! The pause depends on how much can happen meanwhile: a process fills memory at the speed of RAM,
+//! a fork bomb at the speed of fork. Far from every limit the watchdog checks twice a second, close
+//! to one fifty times. Checking never takes more than a tenth of the time. A limit can be exceeded
+//! between two checks; the tests measure by how much.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -17,25 +17,25 @@ use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
-/// A second look before the end: a vforked child counts with all the memory of its parent, for an
-/// instant.
+/// A second check before the run is ended: a vforked child counts with all memory of its parent for
+/// a moment.
 const RECHECK_PAUSE: Duration = Duration::from_millis(10);
-/// Of a counter in the kernel that will not be missed.
+/// Pause between reads of the kernel's out-of-memory counter.
 const OOM_CHECK_PAUSE: Duration = Duration::from_millis(200);
-/// Of the time of living processes: who ends unseen between two looks, and is waited for by nobody,
-/// takes his along.
+/// Pause while CPU time comes from /proc. A process that ends unseen between two checks, and is
+/// reaped by the kernel, takes its time along.
 const MAX_LIVE_CPU_PAUSE: Duration = Duration::from_millis(250);
-/// Of the clock of a group, which misses nothing.
+/// Pause while CPU time comes from a cgroup, which misses nothing.
 const MAX_CGROUP_CPU_PAUSE: Duration = Duration::from_secs(1);
-/// How long the kernel's word on shared pages is believed, at least and at most: it is the only
-/// costly one.
+/// How long a measurement of shared pages stays valid, at least and at most. It is the only costly
+/// one.
 const SHARED_PAGES_TTL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// What two processors can fill. A tree that was seen to be faster is believed.
+/// What two CPUs can fill. A faster growth that was measured counts instead.
 const BYTES_PER_SECOND: u64 = 2 << 30;
 const TASKS_PER_SECOND: u64 = 2_000;
-/// How many times longer than a look is the pause after it.
+/// The pause is at least this many times the duration of a check.
 const PAUSE_COST_FACTOR: u32 = 10;
-/// Looks in a row that may fail: a second of no descriptors.
+/// Failed checks in a row that are tolerated: about one second.
 const MAX_FAILED_CHECKS: u32 = 50;
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -44,7 +44,7 @@ pub struct Watchdog<'a> {
     usage: ProcessUsage<'a>,
     wall: Option<(ActiveLimit, Option<Instant>)>,
     memory: Option<MemoryLimit>,
-    /// Kept by the kernel, and only noticed here.
+    /// Enforced by the kernel; the watchdog only notices it.
     memory_group: Option<ActiveLimit>,
     tasks: Option<TaskLimit>,
     cpu: Option<CpuLimit>,
@@ -56,8 +56,8 @@ struct MemoryLimit {
     active: ActiveLimit,
     bytes: u64,
     last: Option<(Instant, u64)>,
-    /// How much of what the processes have is counted more than once, and until when that is
-    /// believed. Pages that are written stop being shared, so it can only become less.
+    /// How many bytes are counted more than once, and until when that number is used. A written
+    /// page stops being shared, so the number can only shrink.
     shared: u64,
     shared_valid_until: Option<Instant>,
     was_over: bool,
@@ -73,7 +73,7 @@ struct CpuLimit {
     limit: Duration,
     processors: u32,
     last: Duration,
-    /// Of processes that are gone without anybody having waited for them.
+    /// CPU time of processes that the kernel reaped unseen.
     lost: Duration,
 }
 
@@ -94,8 +94,8 @@ impl<'a> Watchdog<'a> {
         let mut watch = Watchdog {
             limits,
             usage: ProcessUsage::new(proc, tree, volatile)?,
-            // Sleeping does not count: the run could do nothing in that time. A deadline beyond the
-            // clock never comes.
+            // Suspended time does not count: the run could do nothing then. A deadline beyond the
+            // range of the clock never comes.
             wall: limits
                 .active_limit(Limit::Wall)
                 .map(|active| (active, now.checked_add(Duration::from_secs(active.value)))),
@@ -131,13 +131,13 @@ impl<'a> Watchdog<'a> {
         Ok(watch)
     }
 
-    /// When to call `check`; None if there is nothing to wait for.
+    /// When to call `check` next. None: there is nothing to check.
     pub fn next_check(&self) -> Option<Instant> {
         let wall = self.wall.and_then(|(_, deadline)| deadline);
         [self.next, wall].into_iter().flatten().min()
     }
 
-    /// Looks, if it is time to. What it returns has to end the run.
+    /// Checks, if it is time to. A returned limit must end the run.
     pub fn check(&mut self) -> Option<ExceededLimit> {
         let now = Instant::now();
         if let Some((active, Some(deadline))) = self.wall
@@ -168,8 +168,8 @@ impl<'a> Watchdog<'a> {
         None
     }
 
-    /// Kills all of the tree that can be reached by group or descent; the caller buries, and calls
-    /// again until nobody is left. A namespace without a cgroup is ended by its first process
+    /// Kills all processes of the tree that are found by cgroup or descent. The caller reaps them,
+    /// and calls again until none is left. A namespace without a cgroup is ended by its init
     /// instead.
     pub fn kill(&mut self) {
         self.limits.groups().kill();
@@ -209,8 +209,8 @@ impl<'a> Watchdog<'a> {
 
         if let Some(tasks) = &self.tasks {
             match tasks.active.means {
-                // The kernel refuses and keeps no account of it. What can be seen is that every
-                // place is taken, but for one that whoever made the namespace may hold.
+                // The kernel refuses a fork without counting it. The watchdog only sees that all
+                // tasks exist, except one that the creator of the namespace can use.
                 Means::UserNamespace if count.tasks >= tasks.active.value => {
                     self.limits.was_full.set(true)
                 }
@@ -257,8 +257,9 @@ enum WatchResult {
 }
 
 impl MemoryLimit {
-    /// What the tree has, every page counted once. `resident` counts some of them for each who has
-    /// them: more than this it can not be. Only when that is too much is the costly question asked.
+    /// The memory of the tree, with every page counted once. `resident` counts shared pages several
+    /// times, so it is an upper bound. Only if that bound exceeds the limit is the costly
+    /// measurement made.
     fn used(
         &mut self,
         now: Instant,
@@ -296,9 +297,9 @@ impl MemoryLimit {
 }
 
 impl CpuLimit {
-    /// All that was used, with what has left the account. A child may be waited for between the
-    /// look at its parent and the one at itself, and is then missed once: before time counts as
-    /// lost, it is looked for again.
+    /// All CPU time, including the lost part. A child can be reaped between the reads of its parent
+    /// and of itself, and is then missed once. So a decrease is measured again before it counts as
+    /// lost.
     fn used(
         &mut self,
         counted: Duration,
@@ -350,9 +351,9 @@ mod tests {
         let mut steady = memory();
         assert_eq!(steady.pause_after(start, 1 << 30), MAX_PAUSE);
         assert_eq!(steady.pause_after(after(500), 1 << 30), MAX_PAUSE);
-        // 1 GiB in 100 ms: the 2 GiB that are left would be gone in 200.
+        // 1 GiB in 100 ms: the remaining 2 GiB would be used in 200 ms.
         assert_eq!(steady.pause_after(after(600), 2 << 30), Duration::from_millis(100));
-        // What shrinks does not.
+        // Shrinking memory does not shorten the pause.
         assert_eq!(steady.pause_after(after(700), 1 << 30), MAX_PAUSE);
     }
 
@@ -364,11 +365,10 @@ mod tests {
         let mut memory = memory();
         let gigabytes = |count: u64| count << 30;
         assert_eq!(memory.used(now, gigabytes(4), unasked), Ok(gigabytes(4)));
-        // Of 10, 8 were counted twice.
+        // Of 10 GiB, 8 were counted twice.
         assert_eq!(memory.used(now, gigabytes(10), || Ok(gigabytes(2))), Ok(gigabytes(2)));
         assert_eq!(memory.used(now, gigabytes(11), unasked), Ok(gigabytes(3)));
-        // What grows beyond the limit all the same is asked about at once, and anything after a
-        // while.
+        // An estimate beyond the limit is measured at once, and any estimate after a while.
         assert_eq!(memory.used(now, gigabytes(13), || Ok(gigabytes(5))), Ok(gigabytes(5)));
         assert_eq!(memory.used(now, gigabytes(12), unasked), Ok(gigabytes(4)));
         assert_eq!(memory.used(later, gigabytes(12), || Ok(gigabytes(12))), Ok(gigabytes(12)));
@@ -387,9 +387,9 @@ mod tests {
         let seconds = Duration::from_secs;
         let unasked = || Err(Errno::INVAL);
         assert_eq!(cpu.used(seconds(3), unasked), Ok(seconds(3)));
-        // A child between two accounts is found by the second look.
+        // A child that was missed once is found by the second measurement.
         assert_eq!(cpu.used(seconds(1), || Ok(seconds(4))), Ok(seconds(4)));
-        // One that nobody waited for is not.
+        // A child that the kernel reaped unseen is not.
         assert_eq!(cpu.used(seconds(1), || Ok(seconds(1))), Ok(seconds(4)));
         assert_eq!(cpu.used(seconds(2), unasked), Ok(seconds(5)));
     }

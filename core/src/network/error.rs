@@ -29,7 +29,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// None: what the command line takes.
+    /// None: show the usage of the command line.
     pub fn hint(&self) -> Option<&str> {
         Some(match self {
             NetworkError::Usage(_) => return None,

@@ -1,9 +1,8 @@
-//! In init: the network that the command has. A namespace of its own, in which every address is
-//! local, and every connection, wherever it is meant to go, arrives at one listener; whoever has
-//! that from us accepts it (see [`super`]). There is no way out: no device but loopback, and no
-//! route that does not end there.
+//! Runs in init: creates the command's network. In its network namespace every address is local,
+//! and every connection arrives at one listener; the relay accepts it (see [`super`]). There is no
+//! way out: the only device is loopback, and every route ends there.
 //!
-//! If nobody listens any more, connections are refused.
+//! Without a listener, connections are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -16,31 +15,31 @@ use crate::kernel::netlink::{NetlinkError, NetlinkRequests};
 use crate::kernel::sys;
 use crate::plan::{Network, NetworkMode};
 
-/// It is the first device of every network namespace.
+/// Loopback is the first device of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// What connections of the command come from. Without it the kernel would take the address that is
-/// called for the caller's own.
+/// Source addresses of the command's connections. Without them the kernel would use the destination
+/// as the source.
 const OWN_ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Where connections arrive. Nobody inside may bind a port below 1024.
+/// Where connections arrive. Programs inside can not bind ports below 1024.
 const LISTENER_ADDRESSES: [SocketAddr; 2] =
     [PROXY, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1)];
 
-/// Whoever dials the listener itself wants a proxy (network/parse/proxy_request.rs). No server
-/// inside can stand in its way.
+/// A client that connects to the listener itself uses the proxy (network/parse/proxy_request.rs).
+/// No server inside can use this port.
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 255, 255, 254)), 1);
 
-/// Whatever server is asked for a name, it is here.
+/// DNS questions to any server arrive here.
 const DNS_ADDRESSES: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 53),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 53),
 ];
 
-/// As many connections may wait for the relay to be started, or to come round.
+/// Connections that can wait until the relay starts or accepts.
 const LISTEN_BACKLOG: i32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -74,12 +73,11 @@ fn failed_step(what: &'static str) -> impl FnOnce(Errno) -> NamespaceError {
     move |errno| NamespaceError { what, errno }
 }
 
-/// Moves this process into the network of a plan. What is returned is for the relay, which sees by
-/// itself what each is ([`super::sorted`]); last the network itself, where it has ports that others
-/// reach.
+/// Moves this process into the network of a plan. Returns the sockets for the relay, which
+/// identifies each of them ([`super::sort_sockets`]). If ports are published, the last descriptor
+/// is the network namespace.
 pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
-    // Here, and not with the other namespaces: that would keep the supervisor from its work
-    // meanwhile.
+    // Not together with the other namespaces: that would delay the supervisor.
     sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0])
         .map_err(failed_step(NO_NAMESPACE))?;
     let mut sockets_for_relay = match network.mode {
@@ -102,7 +100,7 @@ pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
     Ok(sockets_for_relay)
 }
 
-/// Where the kernel has none, nothing inside can use it, and there is nothing to turn.
+/// Without IPv6 in the kernel nothing inside can use it, and nothing must be redirected.
 fn has_ipv6() -> Result<bool> {
     match rustix::net::socket_with(
         AddressFamily::INET6,
@@ -116,14 +114,14 @@ fn has_ipv6() -> Result<bool> {
     }
 }
 
-/// It is down in a new namespace.
+/// Loopback is down in a new namespace.
 pub fn bring_loopback_up() -> Result<()> {
     let mut requests = NetlinkRequests::default();
     add_loopback(&mut requests);
     requests.send(None).map_err(|failed| failed_step(ROUTE_STEPS[0])(failed.errno))
 }
 
-/// In the order of the requests below.
+/// In the order of the requests in `route_everything_to_loopback`.
 const ROUTE_STEPS: [&str; 5] = [
     "the loopback device can not be brought up",
     "an IPv4 address can not be set",
@@ -180,7 +178,7 @@ fn add_loopback(requests: &mut NetlinkRequests) {
 
 const CREATE_FLAGS: i32 = libc::NLM_F_ACK | libc::NLM_F_CREATE;
 
-/// linux/netfilter/nf_tables.h, which has no other home in Rust.
+/// Constants of linux/netfilter/nf_tables.h; no crate has them.
 mod nfta {
     pub const TABLE_NAME: u16 = 1;
     pub const CHAIN_TABLE: u16 = 1;
@@ -264,7 +262,8 @@ fn redirect_connections(families: usize) -> Result<()> {
     rules.0.send(Some(netlink::NETFILTER)).map_err(|failed| failed_step(NO_RULES)(failed.errno))
 }
 
-/// A batch for nf_tables, which is taken whole or not at all. Its numbers are in network order.
+/// A batch for nf_tables. The kernel applies all of it or nothing. Numbers are in network byte
+/// order.
 struct NftBatch(NetlinkRequests);
 
 impl NftBatch {
@@ -342,7 +341,7 @@ impl NftBatch {
         });
     }
 
-    /// The first line of the table above: what begins no connection.
+    /// The first rule of the table above: accept packets that start no connection.
     fn accept_established(&mut self) {
         // In byte 13 of a TCP header (RFC 9293, 3.1).
         const SYN: u8 = 0x02;
@@ -377,8 +376,7 @@ impl NftBatch {
         self.nested(nfta::RULE_EXPRESSIONS, expressions);
     }
 
-    /// One of the other lines. What the address of a destination begins with, `loopback`, is left
-    /// alone.
+    /// One of the other rules. A destination address that starts with `loopback` is not redirected.
     fn redirect(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
         self.rule(|rule| {
             rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
@@ -409,8 +407,8 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
     }
     for at in DNS_ADDRESSES.into_iter().take(families) {
         sockets.push(made(at, SocketType::DGRAM, true)?);
-        // Connections to loopback are not turned, and a server of names may be there as well;
-        // unless the host's own is asked for.
+        // Connections to loopback are not redirected, and a DNS server can be configured there. So
+        // it needs its own listener, unless the plan uses the host's server.
         if !local_ports.contains(&at.port()) {
             sockets.push(made(at, SocketType::STREAM, false)?);
         }
@@ -424,8 +422,8 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
             sockets.push(local.map_err(failed_step("the local ports can not be taken"))?);
         }
     }
-    // To find out whose a connection is; and the mark behind which there are none of these
-    // ([`super::sorted`]).
+    // For finding the owner of a connection. It also marks the end of these sockets
+    // ([`super::sort_sockets`]).
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let diagnosis = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -437,7 +435,7 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
     Ok(sockets)
 }
 
-/// `is_transparent`: for what was meant for other addresses, to which the answers have to come from there.
+/// `is_transparent`: accepts traffic for other addresses, and answers from these addresses.
 fn socket(
     at: SocketAddr,
     kind: SocketType,

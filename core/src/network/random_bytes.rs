@@ -1,4 +1,4 @@
-//! Bytes that nobody meant, the same in every run.
+//! Random test bytes, the same in every run.
 
 pub struct RandomBytes(u64);
 
@@ -18,7 +18,7 @@ impl RandomBytes {
         (0..self.below(max_bytes)).map(|_| self.below(256) as u8).collect()
     }
 
-    /// With some bytes changed, left out, added, or repeated.
+    /// The message with some bytes changed, removed, added or repeated.
     pub fn mutated(&mut self, message: &[u8]) -> Vec<u8> {
         let mut message = message.to_vec();
         for _ in 0..=self.below(4) {

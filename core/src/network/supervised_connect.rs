@@ -1,12 +1,12 @@
-//! Sockets that the supervisor connects for the command, where no namespace keeps them in (landlock
+//! Sockets that the supervisor connects for the command, where no namespace confines them (landlock
 //! tier).
 //!
-//! connect(2), and with a fenced network bind(2) and listen(2), wait for us. The address is copied
-//! once and judged as the copy has it; what is then carried out is a call of our own, with that
-//! copy, on a duplicate of the caller's socket (pidfd_getfd(2)). Whatever other threads do to
-//! memory or descriptors meanwhile, nothing else is reached: no call goes on by itself.
+//! connect(2), and with a restricted network bind(2) and listen(2), are intercepted. The supervisor
+//! copies the address once and judges the copy. Then it makes the call itself, with that copy, on a
+//! duplicate of the caller's socket (pidfd_getfd(2)). Other threads can change memory and
+//! descriptors meanwhile, but nothing else is reached: no intercepted call continues on its own.
 //!
-//! A connection that is not made at once is parked: nothing here waits for a peer.
+//! A connection that does not complete at once becomes pending: nothing here waits for a peer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -26,46 +26,46 @@ use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Plan, SocketAccess, SocketFamily, Tier};
 
-/// struct sockaddr_storage: the longest that the kernel takes.
+/// The size of struct sockaddr_storage, the longest address that the kernel takes.
 const MAX_ADDRESS_BYTES: usize = 128;
-/// A connection on this machine is made in a fraction of it.
+/// A connection on this machine takes a fraction of this.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(10);
-/// As many may wait; each holds a descriptor.
+/// Pending connections; each uses a descriptor.
 const MAX_PENDING_CONNECTS: usize = 256;
-/// What people are told of, before somebody asks for it.
+/// Refused connections that are stored until the next report.
 const MAX_REFUSED_REPORTS: usize = 64;
 
 pub struct SupervisedConnect {
-    /// None: it is not fenced.
+    /// None: the network is not restricted.
     network: Option<AllowedTargets>,
-    /// Socket files that may be connected to. As long as they are held open, nothing else gets
-    /// their numbers.
+    /// Socket files that may be connected to. An open descriptor keeps their inode numbers from
+    /// being reused.
     sockets: Vec<(Identity, OwnedFd)>,
     pending: Vec<PendingConnect>,
-    /// Readable when something parked has come to its end.
+    /// Readable when a pending connection has completed or failed.
     ready: OwnedFd,
     refused: Vec<NetworkDecision>,
     proxy_clients: Vec<SocketAddr>,
 }
 
 struct AllowedTargets {
-    /// Where the proxy takes connections.
+    /// The address of the proxy.
     proxy: Option<SocketAddr>,
     local_ports: Vec<u16>,
 }
 
-/// A socket file that a grant names, where it really lies.
+/// A socket file that a grant names, by its resolved path.
 pub type GrantedSocket = (AbsPath, Identity);
 
 struct PendingConnect {
     call: InterceptedCall,
     socket: OwnedFd,
-    /// As long as its owner wants to wait (SO_SNDTIMEO).
+    /// The timeout of the command's socket (SO_SNDTIMEO).
     until: Option<Instant>,
 }
 
-/// The calls that have to wait; none, if a namespace sees to it, or if no socket is made that could
-/// reach somebody.
+/// The calls to intercept. None if a namespace confines the sockets, or if no socket can reach
+/// another host.
 pub fn calls(access: SocketAccess) -> &'static [&'static str] {
     match access {
         SocketAccess { network: Some(plan::NetworkMode::Filtered), .. } => {
@@ -76,7 +76,7 @@ pub fn calls(access: SocketAccess) -> &'static [&'static str] {
     }
 }
 
-/// What the filter and we have to hold; nothing in the full tier.
+/// What the seccomp filter and the supervisor must enforce; nothing in the full tier.
 pub fn socket_access(plan: &Plan, sockets: &[GrantedSocket]) -> SocketAccess {
     let opened =
         plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&SocketFamily::Unix));
@@ -89,7 +89,7 @@ pub fn socket_access(plan: &Plan, sockets: &[GrantedSocket]) -> SocketAccess {
     }
 }
 
-/// Can a descriptor of another process be had at all? A container's filter may refuse it.
+/// Checks that pidfd_getfd works. A container's seccomp filter can refuse it.
 pub fn check() -> Result<(), Errno> {
     let (one, _other) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     sys::duplicate_descriptor(
@@ -99,7 +99,7 @@ pub fn check() -> Result<(), Errno> {
     .map(drop)
 }
 
-/// What an address of the internet families says.
+/// The target of an internet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TargetAddress {
     Unspecified,
@@ -147,7 +147,7 @@ impl SupervisedConnect {
         }
     }
 
-    /// Ok(None): it is parked.
+    /// Ok(None): the connection is pending.
     fn connect(
         &mut self,
         listener: &NotifyListener,
@@ -185,14 +185,14 @@ impl SupervisedConnect {
             Err(Errno::INPROGRESS | Errno::INTR) if family != AddressFamily::UNIX => {
                 self.wait_for_connection(call, socket)
             }
-            // Nobody takes from its queue.
+            // The server's queue is full.
             Err(Errno::INTR) => Err(Errno::AGAIN),
             Err(errno) => Err(errno),
         }
     }
 
-    /// To the file that the caller's path leads to: what comes to have that name afterwards is not
-    /// connected to.
+    /// Connects to the file that the caller's path leads to now. A file that gets this name later
+    /// is not connected to.
     fn connect_unix(
         &self,
         socket: &OwnedFd,
@@ -202,8 +202,7 @@ impl SupervisedConnect {
         let path =
             address.strip_prefix(&(libc::AF_UNIX as u16).to_ne_bytes()).ok_or(Errno::INVAL)?;
         let path = Some(path).filter(|path| path.first().is_some_and(|byte| *byte != 0));
-        // An abstract name, or none: those of its own making have no path, and of others none is
-        // granted.
+        // An abstract name, or no name. Only socket files can be granted.
         let path = path.ok_or(Errno::CONNREFUSED)?;
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
         let file = CallingProcess::of(call.thread)?.open(
@@ -226,7 +225,7 @@ impl SupervisedConnect {
         call: &InterceptedCall,
         socket: OwnedFd,
     ) -> Result<Option<CallAnswer>, Errno> {
-        // Its owner looks after it himself.
+        // The owner of a non-blocking socket polls it.
         if rustix::fs::fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
             return Err(Errno::INPROGRESS);
         }
@@ -244,7 +243,7 @@ impl SupervisedConnect {
         Ok(None)
     }
 
-    /// Only on this machine: what others could reach is no way in for them, and no way out either.
+    /// Only loopback addresses: a socket that other machines reach would be a way in or out.
     fn bind(
         &mut self,
         listener: &NotifyListener,
@@ -256,8 +255,8 @@ impl SupervisedConnect {
                 matches!(target_address(&address)?, TargetAddress::Socket(own) if own.ip().is_loopback())
             }
             AddressFamily::NETLINK => true,
-            // A socket file is made by its maker alone, with his rights; and nobody inside could
-            // connect to it.
+            // Refused: only the command itself could create a socket file with its own rights, and
+            // no program inside could connect to it.
             _ => false,
         };
         if !is_own {
@@ -266,7 +265,7 @@ impl SupervisedConnect {
         sys::bind_to(socket.as_fd(), &address).map(|()| Some(CallAnswer::Value(0)))
     }
 
-    /// Who was not bound to this machine would get a port that everybody reaches.
+    /// An unbound socket would get a port on all addresses.
     fn listen(
         &mut self,
         listener: &NotifyListener,
@@ -289,12 +288,12 @@ impl SupervisedConnect {
         }
     }
 
-    /// What was refused since the last time.
+    /// The refused connections since the last call.
     pub fn refused(&mut self) -> Vec<NetworkDecision> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Who was connected to the proxy since the last time, by the address it calls from.
+    /// The source addresses of connections to the proxy since the last call.
     pub fn proxy_clients(&mut self) -> Vec<SocketAddr> {
         std::mem::take(&mut self.proxy_clients)
     }
@@ -307,14 +306,14 @@ impl SupervisedConnect {
         self.pending.iter().filter_map(|pending| pending.until).min()
     }
 
-    /// Answers those that have come to their end.
+    /// Answers the connections that completed, failed or timed out.
     pub fn turn(&mut self, listener: &NotifyListener) {
         if self.pending.is_empty() {
             return;
         }
         let mut events = Vec::with_capacity(MAX_PENDING_CONNECTS);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Which of them it is does not matter: each is asked.
+        // The events are ignored: each pending connection is checked.
         let _ = epoll::wait(&self.ready, rustix::buffer::spare_capacity(&mut events), Some(&now));
         let ready = &self.ready;
         self.pending.retain(|pending| {
@@ -326,8 +325,8 @@ impl SupervisedConnect {
                 let _ = epoll::modify(ready, &pending.socket, EventData::new_u64(0), flags);
                 return true;
             };
-            // The duplicate is not the last descriptor of its socket, so it does not leave by being
-            // closed.
+            // The duplicate is not the last descriptor of its socket, so closing it does not remove
+            // it from epoll.
             let _ = epoll::delete(ready, &pending.socket);
             if answer != CallAnswer::Continue {
                 listener.answer(&pending.call, answer);
@@ -376,7 +375,7 @@ fn open_socket_file(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno
     }
 }
 
-/// A duplicate of the socket that a call is about.
+/// A duplicate of the socket of an intercepted call.
 fn socket_of(listener: &NotifyListener, call: &InterceptedCall) -> Result<OwnedFd, Errno> {
     let socket = sys::duplicate_descriptor(call.thread, call.arguments[0] as i32)?;
     if listener.still_waits(call) { Ok(socket) } else { Err(Errno::SRCH) }
@@ -394,7 +393,7 @@ fn address_of(call: &InterceptedCall) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// By the lengths that the kernel asks for.
+/// Parses an address with the minimum lengths that the kernel requires.
 fn target_address(address: &[u8]) -> Result<TargetAddress, Errno> {
     let family = address
         .first_chunk()

@@ -1,5 +1,5 @@
-//! Against a real socket pair: what is said and heard, how much of it, and that nothing a companion
-//! says breaks the core.
+//! Tests over a real socket pair: messages in both directions, their limits, and that no message
+//! breaks the core.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn golden(kind: &str) -> Vec<Value> {
     all[kind].as_array().unwrap().clone()
 }
 
-/// (ours, the companion's end)
+/// The core's end and the approver's end.
 fn pair() -> (ApproverProcess, OwnedFd) {
     let (ours, theirs) = socket_pair::pair().unwrap();
     (ApproverProcess::new(Some(ours)), theirs)
@@ -52,7 +52,7 @@ fn answer(theirs: &OwnedFd, id: u64, verdict: &str) {
     );
 }
 
-/// What the companion was told and has not read yet.
+/// Messages that the approver has not read yet.
 fn sent_messages(theirs: &OwnedFd) -> Vec<Value> {
     let mut buffer = vec![0; MAX_MESSAGE_BYTES + 1];
     std::iter::from_fn(|| match rustix::net::recv(theirs, &mut buffer, RecvFlags::DONTWAIT) {
@@ -165,7 +165,7 @@ fn who_went_is_gone_whatever_waits() {
     drop(theirs);
     assert!(is_ready(&approver));
     assert_eq!(approver.next_event(), Some(ApproverEvent::Gone));
-    // Found out by asking: it is heard of all the same.
+    // If sending finds the closed socket, the event comes as well.
     let (mut approver, theirs) = pair();
     approver.ask(1, &question()).unwrap();
     drop(theirs);
@@ -208,7 +208,7 @@ fn what_the_socket_does_not_take_waits_and_nobody_blocks() {
     let unsent: Vec<u64> = link.unsent.iter().filter_map(|(id, _)| *id).collect();
     assert!(unsent.len() > 10, "{}", unsent.len());
     assert!(!is_ready(&approver), "a full socket is no reason to wake");
-    // Neither that it was asked nor that it needs not answer reaches the companion.
+    // Neither the question nor its withdrawal reaches the approver.
     approver.withdraw(questions - 1);
     let mut seen = Vec::new();
     while seen.len() < questions as usize - 1 {
@@ -235,7 +235,7 @@ fn what_can_not_be_shown_is_not_asked() {
     approver.ask(most, &with(&argv)).unwrap();
 }
 
-/// A person's answers among thousands of questions.
+/// Answers to thousands of questions.
 #[test]
 fn hundreds_are_asked_at_once() {
     let (mut approver, theirs) = pair();

@@ -1,4 +1,4 @@
-//! What happened, as the inside of one journal line. The journal adds sequence, chain and time.
+//! The body of one journal line. The journal adds sequence number, chain and time.
 
 pub mod exec;
 pub mod files;
@@ -21,7 +21,8 @@ use crate::kernel::errno_names;
 use crate::plan::NetworkMode;
 use crate::plan::wire::writer::{self, NonUtf8};
 
-/// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
+/// The part of a 4096-byte line that an event may use. The rest belongs to the journal's own
+/// fields.
 pub const MAX_BODY_BYTES: usize = 3840;
 
 pub const MAX_NAME_CHARS: usize = 128;
@@ -30,11 +31,11 @@ const MAX_CWD_CHARS: usize = 512;
 const MAX_ARGUMENTS_CHARS: usize = 1024;
 pub const MAX_REASON_CHARS: usize = 512;
 const MAX_SENTENCE_CHARS: usize = 2048;
-/// Each of four.
+/// Each of four fields.
 const MAX_REFUSED_FIELD_CHARS: usize = 880;
 const MAX_ANCESTRY_CHARS: usize = 768;
 
-/// How much of the fence was asked for, or stands.
+/// The protection that was requested, or that is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     pub landlock_abi: i32,
@@ -45,7 +46,7 @@ pub struct Enforcement {
     pub seccomp: bool,
     pub no_new_privs: bool,
     pub env_sanitize: bool,
-    /// None: it is not fenced.
+    /// None: the network is not restricted.
     pub network: Option<NetworkMode>,
 }
 
@@ -82,53 +83,53 @@ pub enum Event<'a> {
     Partial {
         text: &'a [u8],
     },
-    /// What the gate decided on, and what became of it.
+    /// A decision of the exec gate, and its result.
     Exec(&'a ExecReport),
-    /// What the relay decided on.
+    /// A decision of the relay.
     Network(&'a NetworkDecision),
-    /// The relay is gone before its time: from here on nothing is reached.
+    /// The relay ended early: no host is reachable from here on.
     NetworkLost {
         reason: &'a str,
     },
-    /// What is missing before this line: so many events of the session could not be written.
+    /// Before this line, `count` events of the session could not be written.
     JournalLost {
         count: u64,
         reason: &'a str,
     },
-    /// What the Python half tells.
+    /// An event that Python reports.
     Record(&'a ToolRecord),
-    /// What the fence refused, as it was observed and judged.
+    /// A refused file access, as the observer saw it.
     FileRefused(&'a RefusedFileAccess),
-    /// A protected name that appeared, and where it is kept now; not whole, if it was too much to
-    /// copy.
+    /// A protected name appeared and was moved to the quarantine. `whole` is false if it was too
+    /// large to copy completely.
     NameQuarantined {
         path: &'a [u8],
         quarantine: &'a [u8],
         whole: bool,
     },
-    /// A protected name that appeared, and was removed because it could not be kept.
+    /// A protected name appeared and was removed, because it could not be kept.
     NameRemoved {
         path: &'a [u8],
         errno: Errno,
     },
-    /// A protected name that appeared and could not be taken away.
+    /// A protected name appeared and could not be removed.
     NameLeft {
         path: &'a [u8],
         errno: Errno,
     },
-    /// A name that is executed outside later, and was made or changed during the run.
+    /// A name that is executed outside of the sandbox later was created or changed during the run.
     NameFlagged {
         path: &'a [u8],
     },
-    /// The last scan did not finish: what the command planted may be left.
+    /// The last scan did not finish: names that the command created can be left.
     ScanUnfinished {
         error: &'a str,
     },
-    /// The last scan of this session, which was cut off, was finished later.
+    /// The last scan of this session was interrupted, and a later run finished it.
     ScanFinished {
         taken: usize,
     },
-    /// A denied or locked name that appeared or was replaced, and for how long it lay open.
+    /// A denied or locked name appeared or was replaced; `window_us` is how long it was accessible.
     NameMasked {
         path: &'a [u8],
         window_us: u128,
@@ -273,7 +274,7 @@ impl SessionStart<'_> {
         self.actual.write(&mut tail);
 
         out.push_str(",\"command\":");
-        // The command gets all the room that the other fields leave.
+        // The command uses all characters that the other fields leave.
         let room = MAX_BODY_BYTES.saturating_sub(out.len() + tail.len());
         strings_within(
             out,
@@ -342,7 +343,7 @@ fn network_fields(out: &mut String, decision: &NetworkDecision) {
     number(out, "asked_ms", decision.asked_ms);
     if let Some(request) = &decision.request {
         text(out, "method", &request.method);
-        // Some hosts take a token there.
+        // The path can contain a token.
         let shown =
             |path: &String| String::from_utf8_lossy(&redact::text(path.as_bytes())).into_owned();
         text(out, "path", &request.path.as_ref().map(shown));
@@ -404,16 +405,16 @@ fn exec_fields(out: &mut String, report: &ExecReport) {
     }
 }
 
-/// A list that takes at most `room` characters: the item that does not fit is cut, those after it
-/// are counted.
+/// Writes a list in at most `room` characters. The item that does not fit is cut, and the items
+/// after it are counted.
 pub fn strings_within<T: AsRef<[u8]>>(
     out: &mut String,
     items: impl ExactSizeIterator<Item = T>,
     room: usize,
 ) {
-    // `,"…+N more"]` for the items left over.
+    // `,"…+N more"]` for the remaining items.
     const LIST_END_CHARS: usize = 40;
-    /// Below this an item would be nothing but its own mark.
+    /// A shorter item would consist of its mark only.
     const MIN_ITEM_CHARS: usize = 48;
     let start = out.len();
     let total = items.len();

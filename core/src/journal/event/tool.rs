@@ -1,4 +1,4 @@
-//! What the Python half tells: tool calls, which never meet the fence, and questions about them.
+//! Events that Python reports: tool calls, which bypass the sandbox, and questions about them.
 
 use std::fmt::Write as _;
 
@@ -12,7 +12,7 @@ use crate::plan::{self, present};
 
 const MAX_SUBJECT_CHARS: usize = 1536;
 
-/// What can be told.
+/// An event of a tool call.
 #[derive(Debug)]
 pub enum ToolRecord {
     Tool(Tool),
@@ -35,7 +35,7 @@ enum ToolEventTag {
     Approval,
 }
 
-/// A tool call, and what became of the question whether it may be made. Written before it is.
+/// A tool call and the decision about it. Written before the call.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
@@ -49,7 +49,7 @@ pub struct Tool {
     by: Option<Text>,
     rule_id: Text,
     reason: Text,
-    /// The command or the paths; None: an allowed command, of which no log is kept.
+    /// The command or the paths. None: an allowed command that is not logged.
     #[serde(deserialize_with = "present")]
     subject: Option<Vec<Text>>,
     cwd: Text,

@@ -1,11 +1,11 @@
-//! Secrets, out of what is journaled: the rules of src/paddock/text/secrets.tsv, as redact.py
-//! beside it applies them to commands. Both have to give what schema/examples/redaction.json says.
-//! A word may be a script: what looks like a secret goes only as far as a shell would read it as a
-//! part of one word, so that nothing that is executed is hidden.
+//! Removes secrets from journaled text: the rules of src/paddock/text/secrets.tsv, which redact.py
+//! applies to commands in the same way. Both must produce the results in
+//! schema/examples/redaction.json. A word can be a script. A secret ends where a shell would end
+//! the word, so that no executed text is hidden.
 //!
-//! A supervisor writes a line for every exec, so a text that holds nothing of interest costs one
-//! look at each byte. Only what holds the beginning of something is tried with an expression, and
-//! only that expression is ever compiled.
+//! A supervisor writes a line for every exec, so a text without secrets must be cheap: one look at
+//! each byte. Only a text with the start of a pattern is matched with its expression, and only that
+//! expression is compiled.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -18,9 +18,9 @@ use shell_syntax::ShellSyntax;
 
 const TABLE: &str = include_str!("../../../../src/paddock/text/secrets.tsv");
 const REDACTED: &[u8] = b"[redacted]";
-/// Characters; shorter ones are names as often as secrets.
+/// Shorter words are as often names as secrets.
 const MIN_OPAQUE_CHARS: usize = 32;
-/// Two languages add up in two orders.
+/// Rust and Python sum floats in different orders.
 const ENTROPY_TOLERANCE: f64 = 1e-9;
 
 struct SecretTable {
@@ -29,9 +29,9 @@ struct SecretTable {
     parts: Vec<(&'static str, String)>,
     reference: OnceLock<Option<Regex>>,
     rules: Vec<SecretRule>,
-    /// Beginnings of something, and whose.
+    /// Starts of patterns, and the index of the rule of each.
     triggers: Vec<(&'static [u8], usize)>,
-    /// One bit for each pair of bytes that a trigger begins with.
+    /// One bit for each pair of bytes that some trigger starts with.
     pairs: Box<[u64]>,
 }
 
@@ -49,7 +49,7 @@ enum RuleKind {
     Any,
 }
 
-/// The words of a command: a flag and its value may be two of them.
+/// Redacts the words of a command. A flag and its value can be two words.
 pub fn words<'a>(
     words: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> impl ExactSizeIterator<Item = Cow<'a, [u8]>> {
@@ -74,7 +74,7 @@ pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
             match rule.apply(table, &shown) {
                 Some(Cow::Owned(changed)) => shown = Cow::Owned(changed),
                 Some(Cow::Borrowed(_)) => {}
-                // an expression that does not compile: nothing is shown
+                // An expression does not compile: show nothing.
                 None => return Cow::Borrowed(REDACTED),
             }
         }
@@ -140,7 +140,7 @@ impl SecretTable {
         table
     }
 
-    /// One bit for each rule.
+    /// The rules whose trigger occurs in the text, one bit for each.
     fn matching_rules(&self, text: &[u8]) -> u128 {
         let mut candidates = 0;
         for at in 0..text.len().saturating_sub(1) {
@@ -174,7 +174,7 @@ impl SecretTable {
             .any(|flag| flag.eq_ignore_ascii_case(once) || flag.eq_ignore_ascii_case(twice))
     }
 
-    /// With the parts that it mentions.
+    /// Compiles a pattern after inserting the named parts.
     fn compile(&self, pattern: &str) -> Option<Regex> {
         let mut whole = pattern.to_owned();
         for (name, part) in &self.parts {
@@ -183,7 +183,7 @@ impl SecretTable {
         RegexBuilder::new(&whole).unicode(false).build().ok()
     }
 
-    /// It is a value, not a word of a language, a reference to one, or the name of a type.
+    /// True for a value; false for a harmless word, a reference or the name of a type.
     fn is_secret_value(&self, value: &[u8]) -> bool {
         let quote = |byte: &u8| matches!(byte, b'"' | b'\'');
         let start = value.iter().position(|byte| !quote(byte)).unwrap_or(value.len());
@@ -204,7 +204,7 @@ impl SecretTable {
     }
 }
 
-/// Small letters alike.
+/// A pair of bytes in lower case, as a number.
 fn pair(first: u8, second: u8) -> usize {
     usize::from(first.to_ascii_lowercase()) << 8 | usize::from(second.to_ascii_lowercase())
 }
@@ -226,7 +226,8 @@ impl SecretRule {
         }))
     }
 
-    /// The last group goes, as far as it is no syntax; without groups, all of it or nothing.
+    /// Redacts the last group up to the first shell syntax. A rule without groups redacts all of
+    /// the match or nothing.
     fn replacement(
         &self,
         table: &SecretTable,
@@ -244,7 +245,7 @@ impl SecretRule {
         let cut = syntax.first(value.range());
         if cut < value.end() {
             let left = &value.as_bytes()[..cut - value.start()];
-            // What looks like a quoted value there stands between two of them.
+            // A value that contains quotes here lies between two quoted strings.
             if found.len() == 1
                 || left.is_empty()
                 || left.iter().any(|byte| matches!(byte, b'"' | b'\''))
@@ -265,13 +266,13 @@ impl SecretRule {
     }
 }
 
-/// One word, written as words are.
+/// True for one word in lower case, or with a capital first letter.
 fn is_plain(word: &[u8]) -> bool {
     let [first, rest @ ..] = word else { return false };
     first.is_ascii_alphabetic() && rest.iter().all(u8::is_ascii_lowercase)
 }
 
-/// Long runs of letters and digits that are no names, numbers and words put together. None: there
+/// Redacts long runs of letters and digits that are not names, numbers or joined words. None: there
 /// are none.
 fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
     let is_part =
@@ -338,14 +339,14 @@ fn looks_random(text: &[u8]) -> bool {
     length >= 8 * count && entropy(text) >= 3.0 - ENTROPY_TOLERANCE
 }
 
-/// Letters, then at most four digits.
+/// True for letters followed by at most four digits.
 fn is_word(part: &[u8]) -> bool {
     let letters = part.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     let digits = &part[letters..];
     digits.len() <= 4 && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// Letters only, in no order that a language has.
+/// True for letters whose upper and lower case change too often for a word of a language.
 fn is_mixed(word: &[u8]) -> bool {
     let turns = word
         .windows(2)

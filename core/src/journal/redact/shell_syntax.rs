@@ -1,9 +1,9 @@
-//! Where the syntax of a shell stands in a text, so that no secret that is taken out takes a
-//! command along.
+//! Finds shell syntax in a text, so that redacting a secret never hides a command.
 //!
-//! One look from left to right, by the quotes. From the first place on where that does not tell any
-//! more what is quoted (substitutions, here-documents, arithmetic, patterns), quotes count for
-//! nothing: every byte that could be syntax is. src/paddock/text/shell_syntax.py is the same.
+//! One pass from left to right follows the quotes. At some points the quoting becomes ambiguous
+//! (substitutions, here-documents, arithmetic, patterns). From there on quotes are ignored, and
+//! every byte that could be syntax counts as syntax. src/paddock/text/shell_syntax.py does the
+//! same.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ impl ShellSyntax {
         syntax
     }
 
-    /// The first byte of syntax in there, or the end.
+    /// The first syntax byte in the range, or the end of the range.
     pub fn first(&self, range: Range<usize>) -> usize {
         let next = self.positions.partition_point(|at| *at < range.start);
         self.positions.get(next).map_or(range.end, |at| range.end.min(*at))
@@ -29,7 +29,7 @@ impl ShellSyntax {
         self.positions.extend(range.filter(|at| is_syntax(&text[*at..])));
     }
 
-    /// → where doubt begins.
+    /// Returns the position where quoting becomes ambiguous.
     fn add_quoted_part(&mut self, text: &[u8]) -> usize {
         let mut at = 0;
         while let Some(byte) = text.get(at) {
@@ -82,14 +82,14 @@ impl ShellSyntax {
     }
 }
 
-/// Behind what is quoted; or where doubt begins, and that is the end if it is never closed: no
-/// shell runs it.
+/// Ok: the position after the closing quote. Err: the position where quoting becomes ambiguous. An
+/// unclosed quote is ambiguous from the end of the text on: no shell runs it.
 fn quote_end(text: &[u8], from: usize, quote: u8) -> Result<usize, usize> {
     let mut at = from;
     while let Some(byte) = text.get(at) {
         match (quote, byte) {
             (b'\'' | b'$', b'\'') | (b'"', b'"') => return Ok(at + 1),
-            // in $'…' not all shells take a backslash for the same
+            // Shells read a backslash in $'…' differently.
             (b'$', b'\\') | (b'"', b'`') => return Err(at),
             (b'"', b'\\') => at += 2,
             (b'"', b'$') if matches!(text.get(at + 1), Some(b'(' | b'{')) => return Err(at),

@@ -1,6 +1,5 @@
-//! Where this process stands in the cgroup trees, from what the kernel says about it (cgroups(7),
-//! proc_pid_mountinfo(5)), and at which level of a version 2 tree a group can be put. Pure: text
-//! and facts in, places out.
+//! Finds this process in the cgroup trees from kernel text (cgroups(7), proc_pid_mountinfo(5)), and
+//! the level of a version 2 tree where a group can be created. Pure: text in, locations out.
 
 use std::ffi::CString;
 
@@ -16,14 +15,14 @@ pub enum Version {
 pub enum Controller {
     Memory,
     Pids,
-    /// Only counts. Version 2 counts in every group, without being asked.
+    /// Only measures. Version 2 measures in every group without a controller.
     CpuTime,
 }
 
 impl Controller {
     pub const ALL: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::CpuTime];
 
-    /// As version 1 calls it.
+    /// The name in version 1.
     fn name(self) -> &'static [u8] {
         match self {
             Controller::Memory => b"memory",
@@ -33,7 +32,7 @@ impl Controller {
     }
 }
 
-/// The directory of this process's own group, from the mount point down to it.
+/// The directory of this process's own group, below its mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CgroupLocation {
     pub mount: Vec<u8>,
@@ -42,7 +41,7 @@ pub struct CgroupLocation {
 }
 
 impl CgroupLocation {
-    /// The own group's directory without the last `up` names.
+    /// The directory of the own group without the last `up` names.
     pub fn path(&self, up: usize) -> Option<CString> {
         let mut path = self.mount.clone();
         for name in self.names.iter().take(self.names.len().checked_sub(up)?) {
@@ -64,13 +63,14 @@ impl CgroupLocation {
     }
 
     pub fn in_v2(membership: &[u8], mounts: &[u8]) -> Option<CgroupLocation> {
-        // Its line has no controllers: `0::PATH`. A named hierarchy without any says `name=…`.
+        // The line of version 2 has no controllers: `0::PATH`. A named hierarchy has `name=…`
+        // there.
         let path = path_of(membership, <[u8]>::is_empty)?;
         mounts_of(mounts, b"cgroup2", |_| true).find_map(|mount| mount.location(path))
     }
 }
 
-/// Where cgroup trees of either version can be reached.
+/// The mount points of all cgroup trees.
 pub fn mount_points(mounts: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let kinds: [&[u8]; 2] = [b"cgroup", b"cgroup2"];
     kinds.into_iter().flat_map(|kind| mounts_of(mounts, kind, |_| true)).map(|mount| mount.point)
@@ -80,7 +80,7 @@ fn listed(list: &[u8], name: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|word| word == name)
 }
 
-/// The path on the line `ID:CONTROLLERS:PATH` whose controllers are the right ones.
+/// The path on the line `ID:CONTROLLERS:PATH` with matching controllers.
 fn path_of(membership: &[u8], is_right: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     membership.split(|byte| *byte == b'\n').find_map(|line| {
         let mut parts = line.splitn(3, |byte| *byte == b':');
@@ -111,7 +111,7 @@ fn mounts_of<'a>(
 }
 
 impl CgroupMount {
-    /// None if the path leads out of what is mounted (another cgroup namespace).
+    /// None: the path lies outside of the mounted part (another cgroup namespace).
     fn location(self, path: &[u8]) -> Option<CgroupLocation> {
         let names = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/')
@@ -126,7 +126,7 @@ impl CgroupMount {
     }
 }
 
-/// Blanks and backslashes stand there as `\ooo`.
+/// Decodes `\ooo`, which mountinfo writes for blanks and backslashes.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -143,18 +143,17 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// What one directory on the way up from the own group says, in version 2.
+/// What one directory between the own group and the mount point says, in version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLevel {
-    /// Groups can be made in it, and processes moved within it: its directory and its cgroup.procs
-    /// can be written.
+    /// Groups can be created in it and processes moved within it: its directory and its
+    /// cgroup.procs are writable.
     pub delegated: bool,
-    /// cgroup.controllers: what could be given to groups below.
+    /// cgroup.controllers: the controllers that it can give to groups below.
     pub offers: Controllers,
-    /// cgroup.subtree_control: what is given to them.
+    /// cgroup.subtree_control: the controllers that it gives to them.
     pub gives: Controllers,
-    /// It holds down memory or processor time by a limit of its own. A group beside it would get
-    /// out of that.
+    /// It has its own limit on memory or CPU time. A group beside it would escape that limit.
     pub limited: bool,
 }
 
@@ -183,10 +182,10 @@ impl Controllers {
     }
 }
 
-/// Levels where a group with the wanted controllers may be put, best first; `levels` begin with the
-/// own group's. A group that holds processes can not give controllers to groups below it, except
-/// the root of all (no internal processes, cgroups(7)): so the usual place is beside the own group,
-/// and not in it. Whether the kernel agrees is found by trying.
+/// Levels where a group with the wanted controllers can be created, best first. `levels` start with
+/// the own group. A group with processes can not give controllers to groups below it, except the
+/// root group (no internal processes, cgroups(7)). So the usual location is beside the own group.
+/// Only an attempt shows whether the kernel agrees.
 pub fn candidates(levels: &[CgroupLevel], wanted: Controllers) -> Vec<usize> {
     let mut found: Vec<(usize, usize)> = Vec::with_capacity(levels.len());
     for (up, level) in levels.iter().enumerate() {
@@ -201,7 +200,7 @@ pub fn candidates(levels: &[CgroupLevel], wanted: Controllers) -> Vec<usize> {
             break;
         }
     }
-    // Stable: the nearest of equals.
+    // A stable sort keeps the nearest of equal levels first.
     found.sort_by_key(|(_, held)| std::cmp::Reverse(*held));
     found.into_iter().map(|(up, _)| up).collect()
 }
@@ -296,7 +295,7 @@ mod tests {
 
     #[test]
     fn a_terminal_in_a_user_session_gets_a_group_beside_its_own() {
-        // a.scope, app.slice, user@1000.service, then what belongs to root.
+        // a.scope, app.slice, user@1000.service, then a level that root owns.
         let levels =
             [level(NONE, NONE), level(BOTH, BOTH), level(BOTH, BOTH), CgroupLevel::default()];
         assert_eq!(candidates(&levels, BOTH), [1, 2]);

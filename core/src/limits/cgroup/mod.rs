@@ -1,11 +1,11 @@
-//! Control groups for one session: made where this user may make them, asked for limits, emptied
-//! and removed at the end.
+//! Control groups of one session: created where this user may create them, limited, and removed at
+//! the end.
 //!
-//! Nothing here needs privileges, and nothing is assumed from versions or owners: a group is in
-//! force when the kernel has taken it and reads back what was written. What can not be had is left
-//! out, and the caller chooses weaker means. The files of a group belong to the user, so the
-//! command must not be able to write below the mount points of the cgroup trees: plans keep them
-//! unwritable, and a run whose plan does not is refused.
+//! Nothing here needs privileges, and nothing is inferred from versions or owners. A limit is
+//! active if the kernel accepted it and reads back the written value. For the rest, the caller
+//! chooses weaker mechanisms. The user owns the files of a group, so the command must not be able
+//! to write below the mount points of the cgroup trees. Plans keep them unwritable, and a run whose
+//! plan does not is refused.
 
 mod location;
 
@@ -29,14 +29,14 @@ const GROUP_PREFIX: &[u8] = b"paddock-";
 const FILE_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// A sweeper of another session may take a new group for a forgotten one; it can not do so forever.
+/// Another session can remove a new group as a forgotten one, before it is locked.
 const MAX_MAKE_ATTEMPTS: usize = 3;
-/// The last process of a group may still be on its way out of the kernel.
+/// The last process of a group may not have left the kernel yet.
 const MAX_REMOVE_ATTEMPTS: usize = 40;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 const MAX_KILL_ROUNDS: usize = 64;
 
-/// What the groups should hold down.
+/// The limits that the groups should enforce.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WantedGroups {
     pub memory_bytes: Option<u64>,
@@ -44,10 +44,10 @@ pub struct WantedGroups {
     pub cpu_time: bool,
 }
 
-/// The groups of a session. Dropping them removes them.
+/// The groups of a session. Dropping this removes them.
 pub struct Cgroups {
     groups: Vec<Cgroup>,
-    /// Where their files, and those of every other group, can be reached.
+    /// The mount points of all cgroup trees.
     mount_points: Vec<Vec<u8>>,
     memory: Option<usize>,
     tasks: Option<usize>,
@@ -58,13 +58,13 @@ struct Cgroup {
     version: Version,
     parent: OwnedFd,
     name: CString,
-    /// Holds the lock that tells others that this group is in use.
+    /// Its lock tells other sessions that this group is in use.
     dir: OwnedFd,
     procs: OwnedFd,
 }
 
 impl Cgroups {
-    /// Groups for as much of what is wanted as this user may have here.
+    /// Creates groups for as many of the wanted limits as this user can get.
     pub fn make(session: &str, wanted: &WantedGroups) -> Cgroups {
         let mut made = Cgroups::none();
         let texts = (std::fs::read("/proc/self/cgroup"), std::fs::read("/proc/self/mountinfo"));
@@ -84,7 +84,7 @@ impl Cgroups {
             let Some(location) = CgroupLocation::in_v1(controller, &membership, &mounts) else {
                 continue;
             };
-            // Controllers may share one tree.
+            // Several controllers can share one tree.
             let index = match locations.iter().find(|(known, _)| *known == location) {
                 Some((_, index)) => *index,
                 None => {
@@ -112,7 +112,7 @@ impl Cgroups {
         }
     }
 
-    /// None if there is no group.
+    /// Empty if there is no group.
     pub fn mount_points(&self) -> &[Vec<u8>] {
         &self.mount_points
     }
@@ -125,7 +125,7 @@ impl Cgroups {
         self.version(self.tasks)
     }
 
-    /// Whether some group counts processor time.
+    /// The version of the group that measures CPU time.
     pub fn clock(&self) -> Option<Version> {
         self.version(self.cpu_time)
     }
@@ -142,13 +142,13 @@ impl Cgroups {
         }
     }
 
-    /// Moves a process, with all its threads, into every group: `pid` is its number, or `0` for the
-    /// caller itself.
+    /// Moves a process with all its threads into every group. `pid` is its id, or `0` for the
+    /// caller.
     pub fn admit(&self, pid: &[u8]) -> Result<(), Errno> {
         self.groups.iter().try_for_each(|group| rustix::io::write(&group.procs, pid).map(drop))
     }
 
-    /// How many processes were killed because the group was full.
+    /// The number of processes that were killed because the group was full.
     pub fn oom_kills(&self) -> u64 {
         let Some(group) = self.memory.and_then(|index| self.groups.get(index)) else { return 0 };
         let file = match group.version {
@@ -158,13 +158,13 @@ impl Cgroups {
         group.value(file, b"oom_kill").unwrap_or(0)
     }
 
-    /// How often a fork was refused because the group was full.
+    /// The number of forks that failed because the group was full.
     pub fn refused_forks(&self) -> u64 {
         let group = self.tasks.and_then(|index| self.groups.get(index));
         group.and_then(|group| group.value(c"pids.events", b"max")).unwrap_or(0)
     }
 
-    /// What all processes of the group, those that are gone included, have used.
+    /// CPU time of all processes of the group, including ended ones.
     pub fn cpu_time(&self) -> Option<Duration> {
         let group = self.groups.get(self.cpu_time?)?;
         match group.version {
@@ -173,10 +173,10 @@ impl Cgroups {
         }
     }
 
-    /// Kills everything in the groups, faster than it can fork.
+    /// Kills all processes in the groups, faster than they can fork.
     pub fn kill(&self) {
         for group in &self.groups {
-            // Linux 5.14. One write, and nothing forks away from it.
+            // Linux 5.14. One write kills all, and no fork escapes.
             if group.version == Version::V2
                 && write(group.dir.as_fd(), c"cgroup.kill", b"1").is_ok()
             {
@@ -184,7 +184,7 @@ impl Cgroups {
             }
         }
         if let Some(group) = self.tasks.and_then(|index| self.groups.get(index)) {
-            // From here on every fork inside fails.
+            // From here on every fork in the group fails.
             let _ = write(group.dir.as_fd(), c"pids.max", b"0");
         }
         if let Some(group) = self.groups.first() {
@@ -214,7 +214,7 @@ impl Cgroups {
             );
         }
         if wanted.cpu_time {
-            // Time is counted everywhere, also where no controller is given.
+            // CPU time is measured in every group, even without a controller.
             let none = Controllers::default();
             places.extend(location::candidates(&levels, none).into_iter().map(|up| (up, none)));
         }
@@ -230,8 +230,8 @@ impl Cgroups {
             else {
                 continue;
             };
-            // A service manager gives every group a number of tasks; beside the own group it would
-            // not count any more.
+            // A service manager limits the tasks of every group. Beside the own group that limit
+            // would not apply, so it is copied.
             let inherited = opened
                 .iter()
                 .take(up)
@@ -273,7 +273,7 @@ impl Cgroups {
     }
 }
 
-/// A tree of version 1 lets groups be made below any other; there only the own one is asked.
+/// In a version 1 tree groups can be created below any group. Only the own group is tried.
 fn make_v1(location: &CgroupLocation, name: &CStr) -> Option<Cgroup> {
     Cgroup::make(open(&location.path(0)?, Version::V1)?, name, Version::V1)
 }
@@ -307,26 +307,26 @@ impl Cgroup {
     }
 
     fn limit_memory_v1(&self, bytes: u64) -> bool {
-        // Inherited, it would let a full group hang instead of ending something in it.
+        // An inherited 1 would make a full group hang instead of ending a process.
         let _ = write(self.dir.as_fd(), c"memory.oom_control", b"0");
         if !self.limit(c"memory.limit_in_bytes", bytes) {
             return false;
         }
-        // Memory and swap together, where the kernel counts swap at all.
+        // Limits memory and swap together, if the kernel counts swap.
         let swap =
             write(self.dir.as_fd(), c"memory.memsw.limit_in_bytes", bytes.to_string().as_bytes());
         matches!(swap, Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP))
     }
 
     fn limit_memory_v2(&self, bytes: u64) -> bool {
-        // All or nothing: what is left of a tree that lost a process is of no use, and the run ends
-        // anyway. Linux 4.19; before it the watch ends the rest.
+        // Kill the whole group at once: a tree that lost a process is useless, and the run ends
+        // anyway. Linux 4.19; before, the watchdog ends the rest.
         let _ = write(self.dir.as_fd(), c"memory.oom.group", b"1");
         let swap = write(self.dir.as_fd(), c"memory.swap.max", b"0");
         matches!(swap, Ok(()) | Err(Errno::NOENT)) && self.limit(c"memory.max", bytes)
     }
 
-    /// Writes a limit and believes what is read back: the kernel rounds bytes to whole pages.
+    /// Writes a limit and checks what is read back: the kernel rounds bytes to whole pages.
     fn limit(&self, file: &CStr, value: u64) -> bool {
         write(self.dir.as_fd(), file, value.to_string().as_bytes()).is_ok()
             && self.number(file).is_some_and(|actual| actual <= value)
@@ -341,7 +341,7 @@ impl Cgroup {
         proc_text::value_of(read(self.dir.as_fd(), file, &mut buffer).ok()?, key)
     }
 
-    /// Whether there was anything left to kill.
+    /// Kills the listed processes. Returns true if there were any.
     fn kill_listed(&self) -> bool {
         let flags = FILE_FLAGS | OFlags::RDONLY;
         let Ok(file) = rustix::fs::openat(&self.dir, c"cgroup.procs", flags, Mode::empty()) else {
@@ -369,14 +369,14 @@ impl Drop for Cgroup {
         for _ in 0..MAX_REMOVE_ATTEMPTS {
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
                 Err(Errno::BUSY) => std::thread::sleep(REMOVE_PAUSE),
-                // Whatever else it says: the next session sweeps.
+                // On another error the next session removes it.
                 Ok(()) | Err(_) => return,
             }
         }
     }
 }
 
-/// The directory of a group, if that is what lies there.
+/// Opens the directory of a group, if it is one.
 fn open(path: &CStr, version: Version) -> Option<OwnedFd> {
     let dir = rustix::fs::open(path, DIR_FLAGS, Mode::empty()).ok()?;
     let kind = rustix::fs::fstatfs(&dir).ok()?.f_type as u64;
@@ -396,7 +396,7 @@ fn read_level(dir: BorrowedFd<'_>) -> CgroupLevel {
             && may(c"cgroup.procs", Access::WRITE_OK),
         offers: Controllers::parse(&contents(dir, c"cgroup.controllers")),
         gives: Controllers::parse(&contents(dir, c"cgroup.subtree_control")),
-        // `max`, or for cpu.max `max PERIOD`, is none.
+        // `max`, or `max PERIOD` in cpu.max, is no limit.
         limited: limits.iter().any(|file| {
             let text = contents(dir, file);
             !text.is_empty() && !text.starts_with(b"max")
@@ -404,8 +404,8 @@ fn read_level(dir: BorrowedFd<'_>) -> CgroupLevel {
     }
 }
 
-/// Asks a level to give controllers to the groups below it. It may not be able to; what it gives is
-/// read afterwards. They stay given: another session may have begun to use them.
+/// Asks a level to give controllers to the groups below it. The request can fail, so the caller
+/// reads the result. The controllers stay enabled: another session may use them.
 fn enable(dir: BorrowedFd<'_>, missing: Controllers) {
     for (controller, word) in [(missing.memory, &b"+memory"[..]), (missing.pids, b"+pids")] {
         if controller {
@@ -414,7 +414,7 @@ fn enable(dir: BorrowedFd<'_>, missing: Controllers) {
     }
 }
 
-/// Removes the groups that killed sessions left: empty, and locked by nobody.
+/// Removes the groups of killed sessions: empty and unlocked.
 fn sweep(parent: BorrowedFd<'_>) {
     let Ok(listed) = rustix::fs::openat(parent, c".", DIR_FLAGS, Mode::empty()) else { return };
     let mut buffer = Vec::with_capacity(4096);
@@ -447,7 +447,7 @@ fn number_in(dir: BorrowedFd<'_>, file: &CStr) -> Option<u64> {
     proc_text::number(read(dir, file, &mut buffer).ok()?.trim_ascii())
 }
 
-/// A short file's text; empty if it can not be read. For the time before the start.
+/// The text of a short file; empty if it can not be read. Used only before the start.
 fn contents(dir: BorrowedFd<'_>, file: &CStr) -> Vec<u8> {
     let mut buffer = [0; 1024];
     read(dir, file, &mut buffer).map(<[u8]>::to_vec).unwrap_or_default()
@@ -458,7 +458,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// Plain files where the kernel's would be.
+    /// Plain files in place of the kernel's.
     struct Fake(PathBuf);
 
     impl Fake {

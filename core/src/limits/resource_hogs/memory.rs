@@ -1,9 +1,9 @@
-//! Memory: of one process, of many, shared.
+//! Memory of one process, of many processes, and shared memory.
 
 use super::*;
 
-/// Fills megabytes of a kind of memory that no rlimit of a process counts: shared mappings. Only
-/// watching the tree, or a cgroup, sees it.
+/// Fills shared mappings, which no rlimit of a process counts. Only the watchdog or a cgroup sees
+/// them.
 pub const SHARED_HOG: &str = "
 import mmap, os, sys
 print('started', flush=True)
@@ -17,7 +17,7 @@ for index in range(total):
 print('full')
 ";
 
-/// Children with 20 MB each, written after the fork; then all of them wait for the last.
+/// Children with 20 MB each, written after the fork. All of them wait for the last.
 pub const MANY_SMALL: &str = "
 import os, sys
 print('started', flush=True)
@@ -37,8 +37,8 @@ for index in range(count):
 print('full')
 ";
 
-/// Children that share what their parent has: 30 times 100 MB by one way of counting, 100 MB by the
-/// other.
+/// Children that share the memory of their parent: 30 times 100 MB if counted per process, 100 MB
+/// if counted once.
 const SHARED_BY_FORK: &str = "
 import os, time
 print('started', flush=True)

@@ -1,22 +1,22 @@
-//! What kind of place an address is, and blocks of addresses.
+//! Kinds of addresses, and blocks of addresses.
 //!
-//! An IPv6 address can be an IPv4 address in disguise: a translator or a tunnel on the way takes
-//! the disguise off. So all that is hidden in it is looked at too, and the worst counts.
+//! An IPv6 address can contain an IPv4 address that a translator or tunnel extracts. So every
+//! embedded address is checked too, and the most restricted kind counts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Only `Public` is dialled because a name leads there. All others have to be listed, and
+/// Only `Public` is dialled because a name resolves to it. All others must be listed, and
 /// `Metadata` is never dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressKind {
     Public,
-    /// Reserved for something else than hosts of the internet.
+    /// Reserved for another purpose than internet hosts.
     Special,
     Multicast,
     Private,
     Loopback,
     Unspecified,
-    /// Where clouds hand out credentials, and all that is link-local.
+    /// Addresses where clouds hand out credentials, and all link-local addresses.
     Metadata,
 }
 
@@ -24,7 +24,7 @@ pub fn kind(address: IpAddr) -> AddressKind {
     forms(address).map(kind_of_form).max().unwrap_or(AddressKind::Special)
 }
 
-/// The address itself, and the IPv4 addresses in it.
+/// The address itself and its embedded IPv4 addresses.
 pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let embedded_v4 = match address {
@@ -43,8 +43,8 @@ fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         [0, 0, 0, 0, 0, 0, _, _]
         | [0, 0, 0, 0, 0xffff, 0, _, _]
         | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [v4(bits), None, None, None],
-        // NAT64 of a network of one's own (RFC 8215). Where the address stands depends on the
-        // length of the prefix (RFC 6052, 2.2): 96, 64, 56, 48. Bits 64 to 71 are never part of it.
+        // Local-use NAT64 (RFC 8215). The position of the address depends on the prefix length (RFC
+        // 6052, 2.2): 96, 64, 56, 48. Bits 64 to 71 are never part of it.
         [0x64, 0xff9b, 1, ..] => [
             v4(bits),
             v4(bits >> 24),
@@ -53,7 +53,7 @@ fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         ],
         // 6to4 (RFC 3056).
         [0x2002, ..] => [v4(bits >> 80), None, None, None],
-        // Teredo (RFC 4380): the server, and the client with all bits turned over.
+        // Teredo (RFC 4380): the server, and the client with all bits inverted.
         [0x2001, 0, ..] => [v4(bits >> 64), v4(!bits), None, None],
         _ => [None; 4],
     }
@@ -66,8 +66,8 @@ fn kind_of_form(address: IpAddr) -> AddressKind {
     }
 }
 
-/// After the IANA IPv4 special-purpose address registry. The few that it calls globally reachable
-/// in 192.0.0.0/24 serve no names.
+/// From the IANA IPv4 special-purpose address registry. The few globally reachable addresses in
+/// 192.0.0.0/24 serve no names.
 fn kind_of_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
         // Link-local; Alibaba, Azure, Oracle.
@@ -90,13 +90,12 @@ fn kind_of_v4(address: Ipv4Addr) -> AddressKind {
     }
 }
 
-/// After the IANA IPv6 special-purpose address registry: what is not given out to anybody is
-/// special too.
+/// From the IANA IPv6 special-purpose address registry. Unallocated addresses are special too.
 fn kind_of_v6(address: Ipv6Addr) -> AddressKind {
     match address.segments() {
-        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each has other services beside the
-        // one for instances (Amazon hands out credentials of pods at fd00:ec2::23), so it is the
-        // provider's whole block.
+        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each provider has other services
+        // beside the metadata service (Amazon hands out pod credentials at fd00:ec2::23), so the
+        // whole block counts.
         [0xfe80..=0xfebf, ..]
         | [0xfd00, 0xec2, ..]
         | [0xfd20, 0xce, 0, 0, ..]
@@ -105,32 +104,32 @@ fn kind_of_v6(address: Ipv6Addr) -> AddressKind {
         | [0xfd00, 0xa9fe, 0xa9fe, ..] => AddressKind::Metadata,
         [0, 0, 0, 0, 0, 0, 0, 0] => AddressKind::Unspecified,
         [0, 0, 0, 0, 0, 0, 0, 1] => AddressKind::Loopback,
-        // Unique local, and site-local as it was before.
+        // Unique local, and the former site-local addresses.
         [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => AddressKind::Private,
         [0xff00..=0xffff, ..] => AddressKind::Multicast,
         // For protocols (Teredo, ORCHID, benchmarks …), for documentation.
         [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => AddressKind::Special,
-        // They are what is hidden in them.
+        // Their embedded address decides.
         [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x2002, ..] => AddressKind::Public,
         [0x2000..=0x3fff, ..] => AddressKind::Public,
         _ => AddressKind::Special,
     }
 }
 
-/// Addresses that have their first bits in common. An IPv4 address has the bits of its mapped form,
-/// and belongs to no shorter block than that.
+/// Addresses with a common prefix. An IPv4 address uses its mapped form, and belongs only to blocks
+/// of at least that prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressBlock {
     bits: u128,
     length: u8,
 }
 
-/// Of the prefix of mapped addresses, `::ffff:0:0/96`.
+/// Prefix length of mapped addresses, `::ffff:0:0/96`.
 const MAPPED_PREFIX_BITS: u8 = 96;
 
 impl AddressBlock {
-    /// An address, or one with `/` and the number of bits that count. The others have to be 0: who
-    /// writes 10.1.2.3/8 may mean either.
+    /// Reads an address, or one with `/` and a prefix length. The remaining bits must be 0:
+    /// 10.1.2.3/8 is ambiguous.
     pub fn read(text: &[u8]) -> Option<AddressBlock> {
         let (address, length) = match std::str::from_utf8(text).ok()?.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -149,7 +148,8 @@ impl AddressBlock {
         (length <= 128 && block.bits == bits).then_some(block)
     }
 
-    /// The one of this length around an address, if there may be one.
+    /// The block of this prefix length that contains the address. None: the length is too short for
+    /// IPv4.
     pub fn around(address: IpAddr, length: u8) -> Option<AddressBlock> {
         let shortest = if address.to_canonical().is_ipv4() { MAPPED_PREFIX_BITS } else { 0 };
         (shortest..=128)
@@ -157,7 +157,7 @@ impl AddressBlock {
             .then(|| AddressBlock { bits: bits(address) & mask(length), length })
     }
 
-    /// How many bits its addresses have in common.
+    /// The prefix length.
     pub fn length(&self) -> u8 {
         self.length
     }

@@ -1,8 +1,8 @@
-//! The rules about hosts, compiled: a name or an address in, a verdict out. A lookup costs the same
-//! however many rules there are.
+//! The compiled host rules: a name or an address in, a decision out. A lookup costs the same for
+//! any number of rules.
 //!
-//! First what is never reached, then what is denied, then what is allowed, then the default. The
-//! default and `*` are about names: an address is reached only if a rule lists it.
+//! The order: hosts that are never reached, denied hosts, allowed hosts, the default. The default
+//! and `*` apply to names only: an address is reached only if a rule lists it.
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ use crate::plan::host_name::{Host, HostName};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{self, Action};
 
-/// Where clouds hand out credentials.
+/// Names where clouds hand out credentials.
 const METADATA_NAMES: [&[u8]; 5] = [
     b"metadata.google.internal",
     b"metadata.azure.internal",
@@ -27,7 +27,7 @@ const METADATA_NAMES: [&[u8]; 5] = [
     b"instance-data.ec2.internal",
 ];
 
-/// What a rule without a port allows.
+/// The ports that a rule without a port allows.
 const DEFAULT_PORTS: [u16; 2] = [80, 443];
 
 const DENIED: &str = "a rule denies it";
@@ -37,7 +37,7 @@ const OTHER_PORTS: &str = "it is allowed at other ports only";
 const DEFAULT_ASKS: &str = "no rule is about it, so it is asked";
 const NOT_LISTED: &str = "no rule lists this address";
 
-/// Would a rule change it?
+/// True if a new rule could allow it.
 pub fn rule_could_allow(reason: &str) -> bool {
     [NOT_ALLOWED, OTHER_PORTS, NOT_LISTED].contains(&reason)
 }
@@ -48,17 +48,17 @@ pub enum TableError {
     Host { host: Text, place: String },
 }
 
-/// Whatever is not `Allow` is not reached.
+/// A host is reached only with `Allow`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostDecision<'a> {
     pub action: Action,
-    /// The one that decided.
+    /// The deciding rule.
     pub rule: Option<MatchedRule<'a>>,
-    /// Why not.
+    /// Why the host is not allowed.
     pub reason: Option<&'static str>,
 }
 
-/// One that a person wrote. Displayed as the place where it stands, `file:line`.
+/// A rule that a person wrote. Displayed as its location, `file:line`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchedRule<'a> {
     pub host: &'a Text,
@@ -79,7 +79,7 @@ impl fmt::Display for MatchedRule<'_> {
 pub struct HostTable {
     denied: HostSet,
     allowed: HostSet,
-    /// By a person, for good: they answer what the default asks.
+    /// Permanent approvals: they answer what the default asks.
     approved: HostSet,
     default: Action,
     http_hosts: HttpHosts,
@@ -94,22 +94,22 @@ struct StoredRule {
     line: Option<u32>,
 }
 
-/// The denied or the allowed.
+/// The denied, allowed or approved hosts.
 #[derive(Debug, Default)]
 struct HostSet {
     every_name: PortRules,
     names: HashMap<HostName, PortRules>,
-    /// Those below a name, and not itself.
+    /// Rules for the names below this name, without the name itself.
     below: HashMap<HostName, PortRules>,
     blocks: HashMap<AddressBlock, PortRules>,
-    /// The lengths that blocks have, the longest first.
+    /// The prefix lengths of the blocks, longest first.
     lengths: Vec<u8>,
 }
 
-/// Which rule is about which port of a host, by its index.
+/// The index of the rule for each port of a host.
 #[derive(Debug, Default)]
 struct PortRules {
-    /// That names no port.
+    /// The rule without a port.
     unnamed: Option<usize>,
     named: BTreeMap<u16, usize>,
 }
@@ -122,17 +122,17 @@ impl PortRules {
         };
     }
 
-    /// A rule that names no port is about all.
+    /// A rule without a port applies to all ports.
     fn at_any_port(&self, port: u16) -> Option<usize> {
         self.named.get(&port).copied().or(self.unnamed)
     }
 
-    /// A rule that names no port is about the usual ones.
+    /// A rule without a port applies to the default ports.
     fn at_default_ports(&self, port: u16) -> Option<usize> {
         self.named.get(&port).copied().or(self.unnamed.filter(|_| DEFAULT_PORTS.contains(&port)))
     }
 
-    /// Those that are allowed if this is about the allowed.
+    /// The ports and rules, if this is the set of allowed hosts.
     fn each(&self) -> impl Iterator<Item = (u16, usize)> {
         let at_default_ports =
             self.unnamed.into_iter().flat_map(|rule| DEFAULT_PORTS.map(|port| (port, rule)));
@@ -145,7 +145,7 @@ impl PortRules {
 }
 
 impl HostSet {
-    /// The ports of the host that a rule names; None: it names none.
+    /// The ports of a rule's host. None: the text is not a host.
     fn ports(&mut self, host: &[u8]) -> Option<&mut PortRules> {
         if host == b"*" {
             return Some(&mut self.every_name);
@@ -159,14 +159,14 @@ impl HostSet {
         }
     }
 
-    /// What is about a name, the nearest first.
+    /// The rules that apply to a name, the most specific first.
     fn about(&self, name: &HostName) -> Vec<&PortRules> {
         let below = name.parents().filter_map(|parent| self.below.get(parent));
         let every = (!self.every_name.is_empty()).then_some(&self.every_name);
         self.names.get(name.as_bytes()).into_iter().chain(below).chain(every).collect()
     }
 
-    /// The blocks with this address, the smallest first.
+    /// The blocks that contain this address, the smallest first.
     fn around(&self, address: IpAddr) -> impl Iterator<Item = &PortRules> {
         let blocks =
             self.lengths.iter().filter_map(move |length| AddressBlock::around(address, *length));
@@ -220,8 +220,8 @@ impl HostTable {
         Ok(table)
     }
 
-    /// May this name be reached at this port; or, without one, at any port at all? That is what a
-    /// question for a name asks.
+    /// Decides whether a name may be reached at a port. Without a port: at any port, which is what
+    /// a DNS question needs.
     pub fn judge_name(&self, name: &HostName, port: Option<u16>) -> HostDecision<'_> {
         if METADATA_NAMES.contains(&name.as_bytes()) {
             return deny(METADATA_DENIED);
@@ -239,7 +239,7 @@ impl HostTable {
             if let Some((_, rule)) = open.find(|(port, _)| denial(*port).is_none()) {
                 return self.allowed_by(rule);
             }
-            // Denied are single ports at most, and hardly all.
+            // Rules deny single ports here, and hardly all of them.
             if self.default != Action::Deny && (1..=u16::MAX).any(|port| denial(port).is_none()) {
                 return self.by_default();
             }
@@ -266,7 +266,8 @@ impl HostTable {
         }
     }
 
-    /// May this address be reached, that was not handed out for a name? Only if a rule lists it.
+    /// Decides about an address that was not handed out for a name. Only a rule that lists it
+    /// allows it.
     pub fn judge_address(&self, address: IpAddr, port: u16) -> HostDecision<'_> {
         if address::kind(address) == AddressKind::Metadata {
             return deny(METADATA_DENIED);
@@ -285,8 +286,8 @@ impl HostTable {
             .map_or(unlisted, |rule| self.allowed_by(rule))
     }
 
-    /// May this address be dialled, to which a name led that may be reached? `own`: it is one of
-    /// the host's own.
+    /// Decides whether an address may be dialled for an allowed name. `own`: the address belongs to
+    /// this host.
     pub fn may_dial(&self, address: IpAddr, port: u16, own: bool) -> Result<(), &'static str> {
         let kind = address::kind(address);
         if kind == AddressKind::Metadata {
@@ -312,13 +313,13 @@ impl HostTable {
         }
     }
 
-    /// Is a connection to this name, which was allowed, not dialled but handed over?
+    /// How a connection to this allowed name is handed to the HTTP helper. None: it is dialled.
     pub fn handover_kind(&self, name: &HostName) -> Option<HandoverKind> {
         self.http_hosts.handover_kind(name)
     }
 
-    /// May the Python half call this host, for whoever it speaks for? `allowed_by_person`: what a person
-    /// allowed that was asked.
+    /// Decides whether the HTTP helper may connect to this host. `allowed_by_person`: the names
+    /// that a person allowed.
     pub fn judge_upstream(
         &self,
         host: &Host,
@@ -334,7 +335,8 @@ impl HostTable {
         })
     }
 
-    /// And may this address be dialled for it? `own`: it is one of the host's own.
+    /// Decides whether this address may be dialled for the HTTP helper. `own`: the address belongs
+    /// to this host.
     pub fn may_dial_upstream(
         &self,
         host: &Host,
@@ -359,7 +361,7 @@ impl HostTable {
         self.http_hosts.guarded()
     }
 
-    /// Does a route lead there?
+    /// True if it is the upstream of a route.
     pub fn is_upstream(&self, host: &Host, port: u16) -> bool {
         self.http_hosts.is_upstream(host, port)
     }
@@ -374,7 +376,8 @@ impl HostTable {
         }
     }
 
-    /// Nobody gets around a denied block by a translator or a tunnel.
+    /// Checks embedded addresses too, so that a translator or tunnel does not bypass a denied
+    /// block.
     fn denial(&self, address: IpAddr, port: u16) -> Option<usize> {
         address::forms(address)
             .find_map(|form| self.denied.around(form).find_map(|ports| ports.at_any_port(port)))

@@ -1,9 +1,9 @@
-//! The hosts that are not dialled for whoever calls them: the Python half speaks HTTP for them.
-//! Compiled beside the table.
+//! Hosts for which the HTTP helper answers, instead of a direct connection. Compiled with the host
+//! table.
 //!
-//! A route has a name of its own, below [`ROUTE_DOMAIN`]. An inspected host is called by its real name.
-//! Only the Python half may call the upstream of a route because it is one; and what a route lets
-//! be asked of its upstream nobody gets around by calling that himself.
+//! A route has its own name below [`ROUTE_DOMAIN`]. An inspected host keeps its real name. Only the
+//! HTTP helper may connect to a host because it is the upstream of a route. A direct connection
+//! must not bypass the endpoint rules of a route.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::plan::wire::bytes::Text;
 
 pub const ROUTE_DOMAIN: &[u8] = b"paddock.internal";
 
-/// How a connection is handed over.
+/// Why a connection is handed to the HTTP helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandoverKind {
     Route,
@@ -33,32 +33,32 @@ impl HandoverKind {
     }
 }
 
-/// Rules are indices of the table.
+/// Rules are indexes in the host table.
 #[derive(Debug, Default)]
 pub struct HttpHosts {
     routes: HashMap<HostName, usize>,
     inspected: HashMap<HostName, usize>,
-    /// Upstreams that are also called by their own names, at these ports and no others.
+    /// Upstreams that also use the route under their own names, only at these ports.
     opened: HashMap<HostName, Vec<(u16, usize)>>,
-    /// Upstreams of which not everything may be asked.
+    /// Hosts of upstreams with endpoint rules.
     guarded: HashMap<Host, usize>,
     upstreams: HashMap<(Host, u16), UpstreamAddresses>,
-    /// Upstreams of which not everything may be asked, by whatever address.
+    /// Upstreams with endpoint rules, for the check of addresses.
     guarded_upstreams: Vec<GuardedUpstream>,
 }
 
-/// Where the upstream of a route may be.
+/// The addresses of a route's upstream.
 #[derive(Debug, Default)]
 struct UpstreamAddresses {
     blocks: Vec<AddressBlock>,
-    /// A route to it names no addresses: it may be wherever a host may be.
+    /// A route lists no addresses: the rules for other hosts apply.
     is_anywhere: bool,
 }
 
-/// What the table says of a name before it looks at what is allowed.
+/// The decision about a name before the allowed hosts are checked.
 pub enum NameRoute {
     Allowed(usize),
-    /// By the rule, if it is one that stands in the way.
+    /// Denied, by a rule if there is one.
     Denied(Option<usize>, &'static str),
     NotRouted,
 }
@@ -70,7 +70,7 @@ const NO_UPSTREAM: &str = "it is the upstream of no route";
 pub const METADATA_DENIED: &str = "where clouds hand out credentials is never reached";
 
 impl HttpHosts {
-    /// `rule` takes down where one stands, and by what name it is known.
+    /// `rule` stores a rule by its host and source, and returns its index.
     pub fn compile(
         http: &plan::HttpPlan,
         mut rule: impl FnMut(&[u8], &Text) -> usize,
@@ -118,7 +118,7 @@ impl HttpHosts {
         Ok(hosts)
     }
 
-    /// `port` None: is there any at which it is reached?
+    /// The route of a name. `port` None: at any port.
     pub fn route_of(&self, name: &HostName, port: Option<u16>) -> NameRoute {
         if name.as_bytes() == ROUTE_DOMAIN || name.parents().any(|parent| parent == ROUTE_DOMAIN) {
             return self
@@ -139,7 +139,7 @@ impl HttpHosts {
         }
     }
 
-    /// Is this the address of an upstream that has to be asked by its route?
+    /// The rule and reason if this is the address of an upstream with endpoint rules.
     pub fn guarded_by(&self, address: IpAddr) -> Option<(usize, &'static str)> {
         self.guarded
             .get(&Host::Address(address.to_canonical()))
@@ -150,20 +150,19 @@ impl HttpHosts {
         &self.guarded_upstreams
     }
 
-    /// Does a route lead there?
+    /// True if it is the upstream of a route.
     pub fn is_upstream(&self, host: &Host, port: u16) -> bool {
         self.upstreams.contains_key(&(host.clone(), port))
     }
 
-    /// Do the routes to an upstream name this address? None: they leave it to what is true of every
-    /// host.
+    /// True if a route to this upstream lists the address. None: the rules for other hosts apply.
     pub fn lists(&self, host: &Host, port: u16, address: IpAddr) -> Option<bool> {
         let upstream = self.upstreams.get(&(host.clone(), port))?;
         let is_listed = upstream.blocks.iter().any(|block| block.contains(address));
         (is_listed || !upstream.is_anywhere).then_some(is_listed)
     }
 
-    /// Is a connection to this name, which was allowed, handed over?
+    /// How a connection to this allowed name is handed over. None: it is not.
     pub fn handover_kind(&self, name: &HostName) -> Option<HandoverKind> {
         if self.routes.contains_key(name) {
             return Some(HandoverKind::Route);
@@ -172,8 +171,8 @@ impl HttpHosts {
             .then_some(HandoverKind::Inspect)
     }
 
-    /// May the Python half call this host? `allows`: what the table says of a name and this port to
-    /// everybody.
+    /// Decides whether the HTTP helper may connect to this host. `allows`: the decision of the host
+    /// table about a name.
     pub fn may_dial(
         &self,
         host: &Host,
@@ -189,7 +188,7 @@ impl HttpHosts {
     }
 }
 
-/// As a policy writes the host of an upstream: an address of IPv6 has no brackets.
+/// Reads the host of an upstream as a policy writes it: an IPv6 address has no brackets.
 pub fn read_host(host: &[u8]) -> Option<Host> {
     let address = std::str::from_utf8(host).ok().and_then(|text| text.parse::<IpAddr>().ok());
     match address {
@@ -198,8 +197,8 @@ pub fn read_host(host: &[u8]) -> Option<Host> {
     }
 }
 
-/// An upstream that was written as an address, or as this machine, may be that; it is as it was
-/// written. None: its name leads somewhere.
+/// Allows an upstream that the policy writes as an address or as localhost. None: its name must be
+/// resolved.
 pub fn judge_written_address(host: &Host, address: IpAddr) -> Option<Result<(), &'static str>> {
     let kind = address::kind(address);
     let written = match host {
