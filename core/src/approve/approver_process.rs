@@ -135,8 +135,7 @@ enum ApproverState {
 }
 
 impl ApproverProcess {
-    /// `socket`: the socket of whoever started us. Without one, a companion is started when the
-    /// first question comes.
+    /// `socket`: passed by the caller. Without one, an approver is started at the first question.
     pub fn new(socket: Option<OwnedFd>) -> ApproverProcess {
         let state = match socket.map(|socket| ApproverSocket::new(socket, None)) {
             None => ApproverState::NotStarted,

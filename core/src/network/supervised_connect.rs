@@ -107,7 +107,7 @@ enum TargetAddress {
 }
 
 impl SupervisedConnect {
-    /// `proxy`: where the proxy takes connections.
+    /// `proxy`: the address of the proxy.
     pub fn new(
         plan: &Plan,
         sockets: &[GrantedSocket],

@@ -1,5 +1,5 @@
-//! Messages of the domain name system (RFC 1035, RFC 6891): the questions from inside and their
-//! answers; the questions to the host's resolvers and their replies.
+//! DNS messages (RFC 1035, RFC 6891): questions from inside and their answers, questions to the
+//! host's resolvers and their replies.
 
 #[cfg(test)]
 mod tests;
@@ -8,19 +8,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::plan::host_name::HostName;
 
-/// How long programs inside keep an answer.
+/// How long programs inside cache an answer.
 const ANSWER_TTL_S: u32 = 60;
 
-/// What is said to fit into a datagram (DNS flag day 2020). Answers are far smaller.
+/// The advertised size of a datagram (DNS flag day 2020). Answers are far smaller.
 const MAX_UDP_PAYLOAD_BYTES: u16 = 1232;
 
-/// Of a name in a message, with the lengths of its labels.
+/// The longest name on the wire, including label lengths.
 const MAX_WIRE_NAME_BYTES: usize = 255;
 
-/// More names than that on the way to an address are none.
+/// Longer chains of aliases have no address.
 const MAX_ALIASES: usize = 16;
 
-/// More addresses of one name are not tried.
+/// Further addresses of one name are ignored.
 const MAX_ADDRESSES: usize = 32;
 
 const IN: u16 = 1;
@@ -42,7 +42,7 @@ const SERVER_FAILURE: u16 = 2;
 const NAME_ERROR: u16 = 3;
 const NOT_IMPLEMENTED: u16 = 4;
 const REFUSED: u16 = 5;
-/// Its upper bits stand in the OPT record.
+/// The upper bits are in the OPT record.
 const BAD_VERSION: u16 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,39 +70,39 @@ impl RecordKind {
     }
 }
 
-/// What came to port 53.
+/// A message to port 53.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DnsQuestion {
     Query(Query),
-    /// Not a question that is answered here: this is the message that says so.
+    /// A question that is not answered here; this is the error message.
     Refused(Vec<u8>),
-    /// No answer at all: it is none of ours, or an answer itself, and two could answer each other
-    /// for ever.
+    /// No answer: it is not DNS, or it is an answer itself. Two servers could answer each other
+    /// forever.
     Nothing,
 }
 
 /// One question, class IN.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Query {
-    /// None: odd (plan/host_name.rs).
+    /// None: an unusual name (plan/host_name.rs).
     pub name: Option<HostName>,
     pub kind: RecordKind,
     header: Header,
-    /// As it was asked, letter by letter: resolvers compare.
+    /// The question exactly as it came: resolvers compare it.
     question: Vec<u8>,
 }
 
-/// What an answer takes from the header of its question.
+/// The fields of a question that its answer repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     id: u16,
     flags: u16,
-    /// It has an OPT record, so the answer has one.
+    /// The question has an OPT record, so the answer has one.
     extended: bool,
 }
 
 impl Header {
-    /// Without a question if that could not be read.
+    /// Builds the answer; without the question if it could not be read.
     fn answer(self, code: u16, question: &[u8], record: Option<&[u8]>) -> Vec<u8> {
         let mut message = Vec::with_capacity(64 + question.len());
         let flags = RESPONSE
@@ -121,7 +121,7 @@ impl Header {
         message.extend(question);
         message.extend(record.unwrap_or_default());
         if self.extended {
-            // The root, the kind, the payload, the code's upper bits, version 0, no flags, no
+            // Root name, type, payload size, upper bits of the code, version 0, no flags, no
             // options.
             message.push(0);
             message.extend(OPT.to_be_bytes());
@@ -152,7 +152,7 @@ impl Query {
         let [1, 0, 0, additional] = counts else {
             return refused(header, FORMAT_ERROR, b"");
         };
-        // Nothing stands before its name that it could point to.
+        // No earlier name exists that this one could point to.
         let (start, plain) = (reader.at, false);
         let (Some(labels), Some(kind), Some(class)) =
             (reader.name(plain), reader.u16(), reader.u16())
@@ -188,8 +188,7 @@ impl Query {
         })
     }
 
-    /// The name for people, odd or not: printable ASCII. A dot in a label is not one between labels
-    /// (RFC 1035, 5.1).
+    /// The name for messages, in printable ASCII. A dot inside a label is escaped (RFC 1035, 5.1).
     pub fn asked_name(&self) -> String {
         let shown = |label: &[u8]| label.escape_ascii().to_string().replace('.', "\\.");
         labels(&self.question).map(shown).collect::<Vec<_>>().join(".")
@@ -200,7 +199,7 @@ impl Query {
 pub enum DnsAnswer {
     V4(Ipv4Addr),
     V6(Ipv6Addr),
-    /// There is such a name, but nothing of this kind (NODATA).
+    /// The name exists, but has no record of this type (NODATA).
     Nothing,
     /// NXDOMAIN
     NoName,
@@ -208,7 +207,8 @@ pub enum DnsAnswer {
     Failed,
 }
 
-/// At most 512 bytes. An address of the other kind than asked for is `Nothing`.
+/// Builds an answer of at most 512 bytes. An address of another type than requested becomes
+/// `Nothing`.
 pub fn answer(query: &Query, answer: DnsAnswer) -> Vec<u8> {
     let (code, address) = match (answer, query.kind) {
         (DnsAnswer::V4(address), RecordKind::A) => (NO_ERROR, Some(address.octets().to_vec())),
@@ -218,7 +218,7 @@ pub fn answer(query: &Query, answer: DnsAnswer) -> Vec<u8> {
         (DnsAnswer::Failed, _) => (SERVER_FAILURE, None),
     };
     let record = address.map(|address| {
-        // Its name is that of the question, behind the header.
+        // A pointer to the name in the question.
         let mut record = vec![0xc0, 12];
         record.extend(query.kind.number().to_be_bytes());
         record.extend(IN.to_be_bytes());
@@ -230,8 +230,8 @@ pub fn answer(query: &Query, answer: DnsAnswer) -> Vec<u8> {
     query.header.answer(code, &query.question, record.as_deref())
 }
 
-/// A question to a resolver. Without extensions: what does not fit into 512 bytes is asked again by
-/// TCP.
+/// Builds a question to a resolver, without extensions. An answer of more than 512 bytes is
+/// requested again by TCP.
 pub fn question(id: u16, name: &HostName, kind: RecordKind) -> Vec<u8> {
     let mut message = Vec::with_capacity(18 + name.as_bytes().len());
     for number in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
@@ -243,23 +243,23 @@ pub fn question(id: u16, name: &HostName, kind: RecordKind) -> Vec<u8> {
     message
 }
 
-/// What a resolver says.
+/// The reply of a resolver.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DnsReply {
-    /// In the order of the reply; none: the name has nothing of this kind.
+    /// In the order of the reply. Empty: the name has no record of this type.
     pub addresses: Vec<IpAddr>,
-    /// The least of those on the way to the addresses; 0 if there are none.
+    /// The smallest TTL of the used records; 0 if there are no addresses.
     pub ttl_s: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// Not the reply to this question: the right one may still come.
+    /// The reply to another question: the right one can still come.
     Other,
-    /// It did not fit: ask by TCP.
+    /// The reply was truncated: ask by TCP.
     Truncated,
     NoName,
-    /// The resolver has no answer (SERVFAIL, REFUSED …): another may have one.
+    /// The resolver has no answer (SERVFAIL, REFUSED …); another one may have it.
     Failed,
     Malformed,
 }
@@ -283,7 +283,7 @@ impl DnsReply {
         let mut wanted = wire_name(name);
         let [questions, answers, ..] = counts;
         match questions {
-            // Some say that they did not understand, and not what.
+            // Some servers report an error without repeating the question.
             0 if flags & RESPONSE_CODE != NO_ERROR => return Err(ReplyError::Failed),
             1 => {
                 let asked = (reader.name(true), reader.u16(), reader.u16());
@@ -324,7 +324,8 @@ impl DnsReply {
             let Some(alias) =
                 records.iter().find(|record| record.kind == CNAME && record.owner == wanted)
             else {
-                // Who neither knows nor asks others names somebody who might: that is no answer.
+                // A server that neither knows the name nor asks others refers to another server.
+                // That is not an answer.
                 let lame = records.is_empty() && flags & (AUTHORITATIVE | RECURSION_AVAILABLE) == 0;
                 return if lame {
                     Err(ReplyError::Failed)
@@ -339,16 +340,16 @@ impl DnsReply {
     }
 }
 
-/// The name as messages have it: each label behind its length, the root at the end.
+/// The name on the wire: each label after its length, then the root.
 fn wire_name(name: &HostName) -> Vec<u8> {
-    // No label of a name is longer than 63.
+    // A label has at most 63 bytes.
     let labels = name
         .labels()
         .flat_map(|label| std::iter::once(label.len() as u8).chain(label.iter().copied()));
     labels.chain(std::iter::once(0)).collect()
 }
 
-/// The labels of a name in a message that points nowhere.
+/// The labels of a wire name without pointers.
 fn labels(wire_name: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = wire_name;
     std::iter::from_fn(move || {
@@ -374,7 +375,7 @@ struct DnsRecord<'a> {
     kind: u16,
     class: u16,
     ttl_s: u32,
-    /// Where its data begins in the message.
+    /// Offset of its data in the message.
     at: usize,
     data: &'a [u8],
 }
@@ -388,7 +389,7 @@ impl DnsRecord<'_> {
         }
     }
 
-    /// The name that an alias stands for.
+    /// The target name of an alias.
     fn target(&self, message: &[u8]) -> Option<Vec<u8>> {
         let mut reader = DnsReader { message, at: self.at };
         reader.name(true).filter(|_| reader.at == self.at + self.data.len())
@@ -416,13 +417,13 @@ impl<'a> DnsReader<'a> {
         self.take(4)?.try_into().ok().map(u32::from_be_bytes)
     }
 
-    /// Of questions, answers, authorities and additional records.
+    /// Counts of questions, answers, authorities and additional records.
     fn counts(&mut self) -> Option<[u16; 4]> {
         Some([self.u16()?, self.u16()?, self.u16()?, self.u16()?])
     }
 
-    /// In lower case, with what it points to if it may. Each pointer leads to before the last one,
-    /// so that there is an end.
+    /// Reads a name in lower case and follows pointers if allowed. Each pointer leads to an earlier
+    /// position, so the loop ends.
     fn name(&mut self, may_point: bool) -> Option<Vec<u8>> {
         let mut wire_name = Vec::new();
         let mut reader = DnsReader { message: self.message, at: self.at };
@@ -461,7 +462,7 @@ impl<'a> DnsReader<'a> {
         let length = self.u16()?;
         let at = self.at;
         let data = self.take(length.into())?;
-        // A number of 31 bits; of more it is 0 (RFC 2181, 8). That of an OPT record is none.
+        // A TTL has 31 bits; a larger one counts as 0 (RFC 2181, 8). An OPT record has no TTL.
         let ttl_s = if kind != OPT && ttl_s > i32::MAX as u32 { 0 } else { ttl_s };
         Some(DnsRecord { owner, kind, class, ttl_s, at, data })
     }

@@ -36,27 +36,26 @@ pub(super) const FRAMING_HEADERS: [&[u8]; 3] = [b"host", b"content-length", b"tr
 /// (Python's http.server does).
 const BODILESS_METHODS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
 
-/// What the first bytes of a connection are.
+/// The kind of the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FirstBytes {
-    /// More bytes are needed to say; never said of `MAX_HEAD_BYTES` bytes.
+    /// More bytes are needed. Never returned for `MAX_HEAD_BYTES` bytes.
     More,
-    /// Something that a server might take for a request of HTTP, good or bad.
+    /// A server might read it as an HTTP request, valid or not.
     Request,
     Other,
-    /// Nothing that has to wait; but its line may yet become a request to somebody
-    /// ([`is_request`]).
+    /// Not a request so far, but its line can still become one ([`is_request`]).
     Unended,
 }
 
-/// Servers forgive what stands before a request and between its words; Python takes all of these
-/// for blanks.
+/// Servers tolerate these bytes before a request and between its words. Python treats all of them
+/// as blanks.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\t' | 0x0b | 0x0c | b'\r' | 0x1c..=0x20 | 0x85 | 0xa0)
 }
 
-/// A line that somebody reads as a request: behind its method comes a version of HTTP, or something
-/// that is served. Node, Java and Python ask for no version.
+/// True if some server reads the line as a request: after the method comes an HTTP version or a
+/// target that is served. Node, Java and Python need no version.
 pub fn is_request(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_version =
@@ -70,8 +69,8 @@ pub fn is_request(line: &[u8]) -> bool {
         || is_request_to_java(line)
 }
 
-/// Its lines end with CR and LF together, nothing but a blank is one, and it takes every method,
-/// but not every target: what git and programs that speak no text say is no line to it.
+/// Java's server ends lines only with CR LF, separates words only by blanks, and accepts every
+/// method but not every target. Git and binary protocols do not look like requests to it.
 pub fn is_request_to_java(line: &[u8]) -> bool {
     has_served_target(line, |byte| byte == b' ', |_, target| target.iter().all(is_graphic))
 }
@@ -117,7 +116,7 @@ pub fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
     let (method, rest) = bytes.split_at_checked(length).unwrap_or_default();
     match rest {
         [] => undecided,
-        // Git's own protocol has no line that ends.
+        // Git's own protocol has lines without an end.
         [blank, ..] if is_blank(*blank) && (is_uppercase(method) || !rest.contains(&0)) => {
             undecided
         }
@@ -131,14 +130,14 @@ enum BodyStart {
     Other,
 }
 
-/// Does a body begin with a line that a server could read as a request? `is_whole`: nothing of it
-/// is to come.
+/// Checks whether a body starts with a line that a server could read as a request. `is_whole`: no
+/// more bytes follow.
 fn body_begins(body: &[u8], is_whole: bool) -> BodyStart {
     let start =
         body.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(body.len());
     let body = body.get(start..).unwrap_or_default();
     let end = body.iter().position(|byte| *byte == b'\n').or(is_whole.then_some(body.len()));
-    // No server has a method of other letters: a long line of JSON is not waited for.
+    // No server has a method with other characters, so a long line of JSON need not be complete.
     let word = body.iter().position(|byte| !is_token(*byte)).unwrap_or(body.len());
     let is_method = body.get(word).is_none_or(|byte| word > 0 && is_blank(*byte));
     match end {
@@ -151,19 +150,19 @@ fn body_begins(body: &[u8], is_whole: bool) -> BodyStart {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestStep {
-    /// Nothing may be passed on before more is there.
+    /// More bytes are needed before anything is passed on.
     More,
-    /// A request begins: to be judged before it is passed on.
+    /// The head of a request. The caller judges it before passing it on.
     Head(RequestHead),
-    /// So many bytes may be passed on unseen. They need not be here yet.
+    /// This many bytes may be passed on unseen. They may still have to arrive.
     Pass(u64),
-    /// All that follows may be passed on.
+    /// Everything that follows may be passed on.
     Open,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestHead {
-    /// In bytes, with the empty line at its end.
+    /// Length in bytes, including the empty line at the end.
     pub length: usize,
     /// None: HTTP/1.0 without a Host.
     pub host: Option<Host>,
@@ -197,40 +196,40 @@ pub enum RequestError {
 #[derive(Debug, Default)]
 pub struct HttpRequests {
     state: RequestState,
-    /// A request was seen.
+    /// True once a request was seen.
     has_seen_request: bool,
-    /// So many pending bytes were searched for the end of the head or of the trailers.
+    /// Bytes that were already searched for the end of the head or the trailers.
     searched: usize,
 }
 
-/// What comes next.
+/// What the parser expects next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum RequestState {
     #[default]
     Head,
-    /// A body that some servers do not read: its beginning must not be a request. So many bytes.
+    /// A body of this length that some servers do not read: it must not start with a request.
     Doubtful(u64),
     Body(u64),
-    /// A chunk's size. `is_plain`: nothing else may stand in its line, because some servers do not
-    /// read the body.
+    /// The size line of a chunk. `is_plain`: it may only contain the size, because some servers do
+    /// not read the body.
     Size {
         is_plain: bool,
     },
-    /// The end of a chunk's line.
+    /// The line end after a chunk.
     ChunkEnd,
     Trailers,
-    /// The server's word on another protocol.
+    /// The server's answer about another protocol.
     Answer,
     Open,
 }
 
 impl HttpRequests {
-    /// `pending`: all bytes that no earlier step let pass.
+    /// `pending`: all bytes that no earlier step passed on.
     pub fn next(&mut self, pending: &[u8]) -> Result<RequestStep, RequestError> {
         match self.state {
             RequestState::Head => match pending {
-                // Some clients end a body with an empty line that does not count; servers skip it
-                // (RFC 9112, 2.2).
+                // Some clients send an extra empty line after a body; servers skip it (RFC 9112,
+                // 2.2).
                 [b'\r', b'\n', ..] => Ok(RequestStep::Pass(2)),
                 [] | [b'\r'] => Ok(RequestStep::More),
                 _ => self.head(pending),
@@ -266,8 +265,8 @@ impl HttpRequests {
                 };
                 for line in lines(pending, length) {
                     let (name, _) = field(line)?;
-                    // Some servers put them to the headers, where these would count (RFC 9110,
-                    // 6.5.1).
+                    // Some servers merge trailers into the headers, where these fields would count
+                    // (RFC 9110, 6.5.1).
                     if FRAMING_HEADERS.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
                         return Err(RequestError::Malformed);
                     }
@@ -280,7 +279,7 @@ impl HttpRequests {
         }
     }
 
-    /// The server has to say whether it agrees to another protocol.
+    /// True while the server has to answer whether it switches protocols.
     pub fn awaits_answer(&self) -> bool {
         self.state == RequestState::Answer
     }
@@ -289,7 +288,7 @@ impl HttpRequests {
         self.state = if agreed { RequestState::Open } else { RequestState::Head };
     }
 
-    /// All of the last request was seen, and nothing of the next.
+    /// True if the last request is complete and the next has not started.
     pub fn is_between_requests(&self) -> bool {
         self.state == RequestState::Head
     }
@@ -321,7 +320,7 @@ impl HttpRequests {
             .ok_or(RequestError::Malformed)?;
         let digits = line.iter().position(|byte| *byte == b';').unwrap_or(line.len());
         let (digits, extension) = line.split_at_checked(digits).unwrap_or_default();
-        // Not so long that one that is not careful takes it for something smaller.
+        // Short enough that a careless parser does not truncate it.
         let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
         let size = std::str::from_utf8(digits)
             .ok()
@@ -336,8 +335,7 @@ impl HttpRequests {
         Ok(RequestStep::Pass(size + end as u64 + 1))
     }
 
-    /// How long the lines are until the empty one, with it, if that is there already. Each ends
-    /// with CR and LF.
+    /// The length up to and including the empty line, if it has arrived. Each line ends with CR LF.
     pub(super) fn block(
         &mut self,
         pending: &[u8],
@@ -364,7 +362,7 @@ impl HttpRequests {
     }
 }
 
-/// Those of a block, without the empty one.
+/// The lines of a block, without the empty one.
 pub(super) fn lines(pending: &[u8], length: usize) -> impl Iterator<Item = &[u8]> {
     let block = pending.get(..length.saturating_sub(2)).unwrap_or_default();
     block
@@ -374,7 +372,7 @@ pub(super) fn lines(pending: &[u8], length: usize) -> impl Iterator<Item = &[u8]
 
 pub(super) type Authority = (Host, Option<u16>);
 
-/// Whom a request is for, and what comes behind its head.
+/// The host of a request, and what follows its head.
 fn read<'a>(
     mut lines: impl Iterator<Item = &'a [u8]>,
 ) -> Result<(Option<Host>, Option<u16>, RequestState), RequestError> {
@@ -417,8 +415,7 @@ fn read<'a>(
                 connection_upgrades |=
                     words(value).any(|word| word.eq_ignore_ascii_case(b"upgrade"))
             }
-            // To programs that get them as variables of the environment these are the same (RFC
-            // 3875, 4.1.18).
+            // CGI programs read these names as the same variables (RFC 3875, 4.1.18).
             b"content_length" | b"transfer_encoding" => return Err(RequestError::Length),
             _ => {}
         }
@@ -433,14 +430,14 @@ fn read<'a>(
         (None, true) => RequestState::Size { is_plain: is_bodiless },
         (Some(length @ 1..), false) if is_bodiless => RequestState::Doubtful(length),
         (Some(length @ 1..), false) => RequestState::Body(length),
-        // HTTP/1.0 knows no other protocols (RFC 9110, 7.8).
+        // HTTP/1.0 has no upgrade (RFC 9110, 7.8).
         _ if newer && upgrades && connection_upgrades => RequestState::Answer,
         _ => RequestState::Head,
     };
     Ok((host, port, next))
 }
 
-/// The method, the host in the target, if there is one, and whether it is of HTTP/1.1.
+/// The method, the host of an absolute target, and whether the version is HTTP/1.1.
 fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), RequestError> {
     let mut words = line.split(|byte| *byte == b' ');
     let (Some(method), Some(target), Some(version), None) =
@@ -477,8 +474,7 @@ fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), Request
     Ok((method, Some(named.ok_or(RequestError::Host)?), newer))
 }
 
-/// Name and value of a header. No line goes on in the next one, and nothing stands between the name
-/// and the colon.
+/// The name and value of a header. Folded lines and blanks before the colon are refused.
 pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), RequestError> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(RequestError::Malformed)?;
     let (name, value) = line.split_at_checked(colon).ok_or(RequestError::Malformed)?;
@@ -489,7 +485,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), RequestError> {
     Ok((name, value.trim_ascii()))
 }
 
-/// A host, and a port if there is one.
+/// Reads a host and an optional port.
 pub(super) fn authority(text: &[u8]) -> Option<Authority> {
     let after = text.iter().position(|byte| *byte == b']').unwrap_or(0);
     match text.iter().skip(after).position(|byte| *byte == b':') {
@@ -502,20 +498,20 @@ pub(super) fn authority(text: &[u8]) -> Option<Authority> {
     }
 }
 
-/// It is about HTTP in clear, so the port that is not named is 80.
+/// Plain HTTP, so the default port is 80.
 fn agree(one: &Authority, other: &Authority) -> bool {
     one.0 == other.0 && one.1.unwrap_or(80) == other.1.unwrap_or(80)
 }
 
-/// Digits and nothing else; none of them a 0 that would make it octal to some.
+/// Digits only, without a leading 0, which some parsers read as octal.
 fn number(text: &[u8]) -> Option<u64> {
     let plain = text == b"0" || !text.starts_with(b"0") && text.iter().all(u8::is_ascii_digit);
     let digits = std::str::from_utf8(text).ok().filter(|_| plain)?;
-    // Others have a sign.
+    // Some parsers use signed numbers.
     digits.parse().ok().filter(|number| *number <= i64::MAX as u64)
 }
 
-/// Of a list with commas.
+/// The words of a comma-separated list.
 pub(super) fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -524,7 +520,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// No control byte but the tab.
+/// True for any byte except control characters other than the tab.
 fn is_text(byte: &u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }

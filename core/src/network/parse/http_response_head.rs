@@ -1,14 +1,13 @@
-//! The first response of a server, as far as it says whether it agrees to another protocol (RFC
-//! 9110, 15.2.2).
+//! Checks whether the first response of a server switches protocols (RFC 9110, 15.2.2).
 
-/// Of its status line: version, blank, three digits, and what ends them.
+/// Length of the status line up to the byte after the three digits.
 const STATUS_LINE_BYTES: usize = 13;
 
-/// `first`: all that the server has said. None: more has to be seen.
+/// `first`: all bytes from the server so far. None: more are needed.
 pub fn switches_protocol(mut first: &[u8]) -> Option<bool> {
     loop {
         let begins = |start: &[u8]| first.iter().zip(start).all(|(byte, wanted)| byte == wanted);
-        // Others than 101 are followed by the one that counts.
+        // Other informational responses are followed by the final one.
         if !begins(b"HTTP/1.1 1") {
             return Some(false);
         }
@@ -47,7 +46,7 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n\r\n", None),
         ] {
             assert_eq!(switches_protocol(said.as_bytes()), expected, "{said:?}");
-            // Nothing that is yet to come changes what was said.
+            // Later bytes do not change the answer.
             for length in 0..said.len() {
                 let early = switches_protocol(&said.as_bytes()[..length]);
                 assert!(early.is_none() || early == expected, "{said:?} {length}");

@@ -18,17 +18,17 @@ use crate::network::relay::refusal_response;
 use crate::network::supervisor::proxy_password::{PROXY_USER, ProxyToken};
 use crate::plan::host_name::Host;
 
-/// What a client is told that got what it wanted.
+/// The response to a successful CONNECT.
 const CONNECT_SUCCEEDED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
 const SOCKS_VERSION: u8 = 5;
 const PASSWORD: u8 = 2;
 const NO_METHOD: &[u8] = &[SOCKS_VERSION, 0xff];
-/// Of its negotiation.
+/// Replies of the password negotiation (RFC 1929).
 const PASSWORD_ACCEPTED: &[u8] = &[1, 0];
 const PASSWORD_REJECTED: &[u8] = &[1, 1];
 
-/// What is wrong with what a client of SOCKS wants (RFC 1928, 6).
+/// Reply codes of SOCKS (RFC 1928, 6).
 const SUCCEEDED: u8 = 0;
 const FAILURE: u8 = 1;
 const NOT_ALLOWED: u8 = 2;
@@ -36,7 +36,7 @@ const UNREACHABLE: u8 = 4;
 const NO_COMMAND: u8 = 7;
 const NO_ADDRESS: u8 = 8;
 
-/// Headers that are between a client and its proxy (RFC 9110, 7.6.1).
+/// Headers between a client and its proxy (RFC 9110, 7.6.1).
 const HOP_BY_HOP_HEADERS: [&[u8]; 6] =
     [b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"upgrade"];
 
@@ -45,17 +45,17 @@ const WRONG_TOKEN: &str = "these are not the proxy's user and password";
 const NO_HOST: &str = "the proxy is asked for no host";
 const MALFORMED: &str = "this is nothing that the proxy understands";
 
-/// How a client asked, and so how it is answered.
+/// The protocol of a client, which decides the form of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyProtocol {
     Connect,
-    /// A request, itself to be passed on.
+    /// A request that is passed on.
     Request,
     Socks,
 }
 
 impl ProxyProtocol {
-    /// For a client that is connected now.
+    /// The reply to a client that is now connected.
     pub fn success_reply(self) -> Vec<u8> {
         match self {
             ProxyProtocol::Connect => CONNECT_SUCCEEDED.to_vec(),
@@ -64,7 +64,7 @@ impl ProxyProtocol {
         }
     }
 
-    /// For one that is not: `answer` if it speaks HTTP.
+    /// The reply to a refused client: `answer` for HTTP.
     pub fn denial_reply(self, answer: Vec<u8>, status: &str) -> Vec<u8> {
         match self {
             ProxyProtocol::Connect | ProxyProtocol::Request => answer,
@@ -82,23 +82,23 @@ pub struct ProxyRequest {
     pub host: Host,
     pub port: u16,
     pub protocol: ProxyProtocol,
-    /// So many bytes were for us.
+    /// This many bytes belong to the greeting.
     pub taken: usize,
-    /// What comes instead of them.
+    /// The bytes that replace them.
     pub head: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum GreetingStep {
     More,
-    /// To be answered at once; so many bytes were for us.
+    /// Send this reply now. The first number counts the consumed bytes.
     Reply(usize, &'static [u8]),
     Request(ProxyRequest),
-    /// The last words, and why, if that is worth telling.
+    /// The final reply, and the reason if it is reported.
     Refused(Vec<u8>, Option<&'static str>),
 }
 
-/// What a client has yet to say.
+/// What the client must send next.
 #[derive(Debug, Default)]
 enum GreetingStage {
     #[default]
@@ -158,13 +158,13 @@ impl ProxyGreeting {
     }
 }
 
-/// A length, so many bytes, and what follows.
+/// Splits a length byte and that many bytes from the rest.
 fn length_prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first()?;
     rest.split_at_checked((*length).into())
 }
 
-/// Version, command, 0, kind of address, address, port.
+/// A SOCKS request: version, command, 0, type of address, address, port.
 fn socks_request(pending: &[u8]) -> GreetingStep {
     let [version, command, reserved, kind, rest @ ..] = pending else { return GreetingStep::More };
     let refused = |code| GreetingStep::Refused(reply(code), Some(MALFORMED));
@@ -200,12 +200,12 @@ fn socks_request(pending: &[u8]) -> GreetingStep {
     }
 }
 
-/// From where we dialled is nobody's business, and no client needs it.
+/// The reply does not contain the local address; no client needs it.
 fn reply(code: u8) -> Vec<u8> {
     vec![SOCKS_VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// Err: refused.
+/// Err: the request is refused.
 fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingStep, GreetingStep> {
     let mut lines = http_request::lines(pending, length);
     let line = lines.next().unwrap_or_default();
@@ -215,7 +215,7 @@ fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingSte
         fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"proxy-authorization"));
     match (credentials.next(), credentials.next()) {
         (Some((_, header)), None) if token.is_in_header(header) => {}
-        // Some clients always try without, and come again.
+        // Some clients always try without a password first.
         (None, _) => return Err(unauthorised(None)),
         _ => return Err(unauthorised(Some(WRONG_TOKEN))),
     }
@@ -235,13 +235,13 @@ fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingSte
             head: Vec::new(),
         }));
     }
-    // Whatever can be read in two ways is refused as on every other connection.
+    // Ambiguous requests are refused, as on every other connection.
     match HttpRequests::default().next(pending.get(..length).unwrap_or_default()) {
         Ok(RequestStep::Head(_)) => {}
         Ok(_) => return Err(malformed(RequestError::Malformed)),
         Err(error) => return Err(malformed(error)),
     }
-    // It has a scheme, or begins with a slash.
+    // The target has a scheme, or starts with a slash.
     let rest =
         target.get(b"http://".len()..).filter(|_| !target.starts_with(b"/")).ok_or_else(no_host)?;
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
@@ -257,8 +257,8 @@ fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingSte
     }))
 }
 
-/// The request as the host gets it. There is no second one on the connection, which might be for
-/// another.
+/// The request as the host receives it. A second request on the connection is not passed on: it
+/// could name another host.
 fn origin_form(
     method: &[u8],
     path: &[u8],

@@ -9,7 +9,7 @@
 //! go by the name in that one: what follows the first is looked at, record by record, until no
 //! other can come in the clear.
 
-/// Longer ones are odd.
+/// A longer hello is refused.
 pub const MAX_HELLO_BYTES: usize = 16 << 10;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
@@ -18,55 +18,54 @@ const APPLICATION_DATA: u8 = 23;
 const HEARTBEAT: u8 = 24;
 const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
-/// The format has no room for a ClientHello of more than 0x020144 bytes: the highest byte of its
-/// length.
+/// The highest length byte of a ClientHello: the format allows at most 0x020144 bytes.
 const MAX_HELLO_LENGTH_HIGH_BYTE: u8 = 2;
 const HELLO_REQUEST: u8 = 0;
 const SERVER_NAME: u16 = 0;
 const EARLY_DATA: u16 = 42;
 const HOST_NAME: u8 = 0;
 
-/// Of the plain text of a record.
+/// The plain text of a record.
 const MAX_RECORD_BYTES: usize = 1 << 14;
-/// What encryption may add to it (RFC 5246, 6.2.3).
+/// The overhead of encryption (RFC 5246, 6.2.3).
 const MAX_ENCRYPTION_BYTES: usize = 2 << 10;
 const RECORD_HEADER_BYTES: usize = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientHello {
-    /// More bytes are needed to say; never said of `MAX_HELLO_BYTES` bytes.
+    /// More bytes are needed. Never returned for `MAX_HELLO_BYTES` bytes.
     More,
     NotTls,
     Sni(ServerName),
     NoSni,
-    /// TLS, but not as everybody reads it: refused.
+    /// TLS that not every server reads in the same way: refused.
     Odd,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerName {
-    /// As it stands there: not yet a name.
+    /// The raw bytes, not yet checked as a host name.
     pub name: Vec<u8>,
-    /// Of all its records.
+    /// The length of all its records.
     pub length: usize,
-    /// Encrypted records may follow before it is answered; a server that asks for a second hello
-    /// passes over them.
+    /// Encrypted early data can follow before the server answers. A server that asks for a second
+    /// hello skips it.
     pub is_early: bool,
 }
 
-/// A record behind a ClientHello.
+/// A record after a ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NextRecord {
-    /// More bytes are needed to say; never said of a whole record.
+    /// More bytes are needed. Never returned for a whole record.
     More,
-    /// It names no host, and another ClientHello may follow behind so many bytes.
+    /// It names no host. After this many bytes another ClientHello can follow.
     Skip(usize),
-    /// From here on it is encrypted, or the server breaks off.
+    /// From here on the stream is encrypted, or the server closes it.
     Last,
     Hello(ClientHello),
 }
 
-/// `bytes` begin with a record. `is_early`: a hello before it was.
+/// `bytes` start with a record. `is_early`: an earlier hello announced early data.
 pub fn next(bytes: &[u8], is_early: bool) -> NextRecord {
     let Some(([kind, major, _, high, low], content)) =
         bytes.split_first_chunk::<RECORD_HEADER_BYTES>()
@@ -78,12 +77,12 @@ pub fn next(bytes: &[u8], is_early: bool) -> NextRecord {
         return NextRecord::Hello(ClientHello::Odd);
     }
     match *kind {
-        // Some servers pass over an alert as well (user_canceled).
+        // Some servers also skip an alert (user_canceled).
         CHANGE_CIPHER_SPEC | ALERT => NextRecord::Skip(RECORD_HEADER_BYTES + length),
         APPLICATION_DATA if is_early => NextRecord::Skip(RECORD_HEADER_BYTES + length),
-        // An empty one may be nothing to a server.
+        // Some servers ignore an empty record.
         APPLICATION_DATA if length > 0 => NextRecord::Last,
-        // A part of a message may begin a ClientHello.
+        // A fragment can start a ClientHello.
         HANDSHAKE if length >= 4 => {
             let start = content.get(..length.min(5));
             let record = bytes.get(..RECORD_HEADER_BYTES + length);
@@ -93,7 +92,7 @@ pub fn next(bytes: &[u8], is_early: bool) -> NextRecord {
                 }
                 (Some([CLIENT_HELLO, 0..=MAX_HELLO_LENGTH_HIGH_BYTE, ..]), Some(record)) => {
                     match read(record) {
-                        // Over more than one record: encrypted bytes look like that as well, and no
+                        // A hello that spans records: encrypted bytes can look like that, and no
                         // client does it.
                         ClientHello::More => NextRecord::Hello(ClientHello::Odd),
                         hello => NextRecord::Hello(hello),
@@ -114,13 +113,13 @@ pub fn read(first: &[u8]) -> ClientHello {
     match first {
         [HANDSHAKE, 3, ..] => {}
         [] | [HANDSHAKE] => return ClientHello::More,
-        // There are servers that take these for TLS: another version of the record, or another
-        // record before the ClientHello.
+        // Some servers accept these as TLS: another record version, or another record before the
+        // ClientHello.
         [HANDSHAKE, ..] | [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT, 3, ..] => {
             return ClientHello::Odd;
         }
         [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT] => return ClientHello::More,
-        // Of SSL 2: a length, the kind of the message, a version. It can name no host.
+        // SSL 2: a length, the message type, a version. It can not name a host.
         [0x80..=0xff, _, 1, 0 | 3, ..] => return ClientHello::Odd,
         [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return ClientHello::More,
         _ => return ClientHello::NotTls,
@@ -141,11 +140,11 @@ pub fn read(first: &[u8]) -> ClientHello {
 
 enum HandshakeMessage {
     Part,
-    /// The body of a ClientHello, and the length of its records.
+    /// The body of a ClientHello and the length of its records.
     Whole(Vec<u8>, usize),
 }
 
-/// The first message, out of the records that it is spread over. None: it is no ClientHello.
+/// The first message, joined from its records. None: it is not a ClientHello.
 fn handshake_message(first: &[u8]) -> Option<HandshakeMessage> {
     let mut rest = TlsReader(first);
     let mut handshake_message = Vec::new();
@@ -166,7 +165,7 @@ fn handshake_message(first: &[u8]) -> Option<HandshakeMessage> {
         }
         if let Some(([_, high, middle, low], body)) = handshake_message.split_first_chunk() {
             let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
-            // Nothing comes behind it in its record: who says hello waits for the answer.
+            // Nothing follows it in its record: the client waits for the answer.
             if length > MAX_HELLO_BYTES || body.len() > length {
                 return None;
             }
@@ -180,7 +179,7 @@ fn handshake_message(first: &[u8]) -> Option<HandshakeMessage> {
     }
 }
 
-/// And whether early data was announced. None: malformed, or more than one name.
+/// The server name, and whether early data was announced. None: malformed, or more than one name.
 fn server_name(mut hello: TlsReader<'_>) -> Option<(Option<&[u8]>, bool)> {
     let (_version, _random) = (hello.take(2)?, hello.take(32)?);
     let (_session, _ciphers, _compression) =
@@ -204,14 +203,14 @@ fn server_name(mut hello: TlsReader<'_>) -> Option<(Option<&[u8]>, bool)> {
     Some((found, is_early))
 }
 
-/// The one entry of the list.
+/// The only entry of the list.
 fn host_name(mut extension: TlsReader<'_>) -> Option<&[u8]> {
     let mut list = extension.vector_u16().filter(|_| extension.0.is_empty())?;
     let ([HOST_NAME], name) = (list.take(1)?, list.vector_u16()?) else { return None };
     (list.0.is_empty() && !name.0.is_empty()).then_some(name.0)
 }
 
-/// What is not read yet.
+/// The unread bytes.
 struct TlsReader<'a>(&'a [u8]);
 
 impl<'a> TlsReader<'a> {
@@ -225,13 +224,13 @@ impl<'a> TlsReader<'a> {
         self.take(2)?.try_into().ok().map(u16::from_be_bytes)
     }
 
-    /// A vector behind its length in one byte.
+    /// A vector with a length of one byte.
     fn vector_u8(&mut self) -> Option<TlsReader<'a>> {
         let [length] = *self.take(1)? else { return None };
         self.take(length.into()).map(TlsReader)
     }
 
-    /// In two bytes.
+    /// A vector with a length of two bytes.
     fn vector_u16(&mut self) -> Option<TlsReader<'a>> {
         let length = self.u16()?;
         self.take(length.into()).map(TlsReader)
@@ -423,7 +422,7 @@ pub mod tests {
         for last in [
             other(HANDSHAKE, b"\x10\0\0\x02\x01\x02"),
             other(HANDSHAKE, b"\x0b\0\0\x03\0\0\0"),
-            // Encrypted: what counts records, and what counts from anywhere.
+            // Encrypted records with different first bytes.
             other(HANDSHAKE, &[&[0; 8][..], &[0x5a; 32]].concat()),
             other(HANDSHAKE, &[0x5a; 40]),
             other(

@@ -1,4 +1,4 @@
-//! What people are told of a denial: why, and what would allow it.
+//! The message about a denial: the reason, and what would allow it.
 
 use crate::journal::event::network::NetworkDecision;
 use crate::network::rules::host_table::{self, NOT_ALLOWED};
@@ -14,7 +14,7 @@ impl NetworkDecision {
             (Some(rule), NOT_ALLOWED) => rule.clone(),
             (Some(rule), reason) => format!("{reason}; {rule}"),
             (None, reason) if host_table::rule_could_allow(reason) => {
-                // Without a port both of these are meant.
+                // Without a port, both default ports are meant.
                 let usual = matches!(self.port, Some(80 | 443) | None);
                 format!(
                     "{reason}; --allow-domain {}",

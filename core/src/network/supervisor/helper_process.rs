@@ -1,4 +1,4 @@
-//! A program of ours beside the run, and the line on which it tells what it decided.
+//! A helper process outside of the sandbox, and the socket on which it reports decisions.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -15,18 +15,18 @@ use crate::kernel::errno_names;
 use crate::network::relay::relay_messages::{MAX_MESSAGE_BYTES, RelayRequest, SupervisorReply};
 use crate::plan::wire::reader;
 
-/// For what it still has to say when everything inside has ended.
+/// Time for its last messages after the sandbox has ended.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct HelperProcess {
     process: OwnedFd,
     pub socket: OwnedFd,
-    /// Replies that it does not take now.
+    /// Replies that do not fit into the socket now.
     unsent: VecDeque<String>,
 }
 
 pub enum HelperMessage {
-    /// At least one.
+    /// At least one decision.
     Decisions(Vec<NetworkDecision>),
     Request(RelayRequest),
     Nothing,
@@ -54,7 +54,7 @@ impl HelperProcess {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return HelperMessage::Nothing,
                 Ok((_, 0)) | Err(_) => return HelperMessage::End,
-                // The whole length, also of one that does not fit.
+                // The full length, even if the message does not fit.
                 Ok(((message, _), length)) if length <= MAX_MESSAGE_BYTES => {
                     let count = 1 + message.iter().filter(|byte| **byte == b'\n').count();
                     let mut decisions = Vec::with_capacity(count);
@@ -88,20 +88,20 @@ impl HelperProcess {
             ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return,
-                // If it failed it is gone, and that is heard.
+                // On another error the helper is gone; the next read reports that.
                 Ok(_) | Err(_) => drop(self.unsent.pop_front()),
             }
         }
     }
 
-    /// Tells it that it is over, and hears its last words.
+    /// Tells the helper that the run has ended, and reads its last messages.
     pub fn finish(self, mut receive: impl FnMut(&NetworkDecision)) {
         let deadline = Instant::now() + FINISH_TIMEOUT;
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         loop {
             match self.receive() {
                 HelperMessage::Decisions(decisions) => decisions.iter().for_each(&mut receive),
-                // It is too late for that.
+                // Too late for a request.
                 HelperMessage::Request(_) => {}
                 HelperMessage::End | HelperMessage::Invalid => return,
                 HelperMessage::Nothing => {
@@ -114,10 +114,9 @@ impl HelperProcess {
         }
     }
 
-    /// Makes sure that it has ended, and says how.
+    /// Ends the helper and returns how it ended.
     pub fn end(&self) -> String {
-        // Who closed the line is about to go, and its end is as it is; who only did that goes as
-        // well.
+        // A helper that closed its socket is about to exit. If it is not, the signal ends it.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
         match rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED) {
             Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
@@ -125,7 +124,7 @@ impl HelperProcess {
                 (None, Some(signal)) => format!("it was killed by {}", errno_names::signal(signal)),
                 (None, None) => "it ended".to_owned(),
             },
-            // Whoever waits for every child was here before.
+            // Another wait for all children has reaped it.
             _ => "it ended".to_owned(),
         }
     }
@@ -141,7 +140,7 @@ impl Drop for HelperProcess {
 pub fn is_ready(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     let mut waiting = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     let timeout = Timespec::try_from(timeout).ok();
-    // Signals are held, and wake nobody here.
+    // Signals are blocked and do not interrupt this poll.
     matches!(rustix::event::poll(&mut waiting, timeout.as_ref()), Ok(1..))
 }
 

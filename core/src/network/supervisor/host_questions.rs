@@ -1,4 +1,4 @@
-//! Hosts that the relay asks about, and a person answers for: the supervisor's side.
+//! Questions about hosts, from the relay to a person: the supervisor's side.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,9 @@ use crate::network::relay::relay_messages::{SocketProcess, SupervisorReply};
 use crate::plan;
 use crate::plan::wire::bytes::Text;
 
-/// More questions than a person will answer.
+/// More open questions than a person can answer.
 const MAX_OPEN_QUESTIONS: usize = 2048;
-/// So long a question has to leave the screen, before the program goes on and writes there.
+/// Time for a question to leave the screen before the program continues and writes there.
 const CLEAR_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub struct HostQuestions {
@@ -20,12 +20,12 @@ pub struct HostQuestions {
 }
 
 struct OpenHostQuestion {
-    /// The relay's number for it, and the desk's.
+    /// The id of the relay, and the id of the approver's question.
     id: u64,
     question_id: u64,
     since: Instant,
     deadline: Instant,
-    /// The time is over.
+    /// True once the time is over.
     withdrawn: bool,
 }
 
@@ -38,7 +38,7 @@ impl HostQuestions {
         }
     }
 
-    /// The reply, if it is no question any more.
+    /// Asks the question. Returns a reply if it can not be asked.
     pub fn ask(
         &mut self,
         id: u64,
@@ -80,7 +80,7 @@ impl HostQuestions {
         }
     }
 
-    /// Nobody is left to whom an answer could be told.
+    /// Withdraws all questions: the relay is gone.
     pub fn withdraw_all(&mut self, open_questions: &mut OpenQuestions) {
         self.open.drain(..).for_each(|open| open_questions.withdraw(open.question_id));
     }
@@ -89,7 +89,7 @@ impl HostQuestions {
         self.open.iter().map(|open| open.deadline).min()
     }
 
-    /// What was answered, and what will not be.
+    /// Replies to answered questions, and to questions that will not be answered.
     pub fn turn(&mut self, open_questions: &mut OpenQuestions) -> Vec<SupervisorReply> {
         let mut replies = Vec::new();
         for QuestionAnswer { id, answer, by } in

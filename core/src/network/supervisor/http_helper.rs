@@ -1,10 +1,10 @@
-//! The Python half that speaks HTTP (src/paddock/http): started before the command is, because
-//! secrets that can not be read are a reason not to start. Connections come to it from the relay
-//! ([`crate::network::relay::http_handover`]); its line to the supervisor says that it is ready, or
-//! why it is not, and then what it decided.
+//! The HTTP helper: a Python process (src/paddock/http). It starts before the command, because
+//! unreadable secrets must stop the start. The relay hands connections to it
+//! ([`crate::network::relay::http_handover`]). On its socket to the supervisor it first reports
+//! that it is ready, or why not, and then its decisions.
 //!
-//! It takes a while to start. Where all secrets are variables in which nothing is odd, nobody waits
-//! for it: connections that are handed over meanwhile wait on their line.
+//! It takes a while to start. If all secrets are variables without unusual characters, nothing
+//! waits for it: connections that are handed over meanwhile wait in its socket.
 
 use std::ffi::{CString, OsStr};
 use std::io::IoSliceMut;
@@ -27,15 +27,15 @@ use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
 use crate::plan::{self, CredentialKind, Plan, present};
 
-/// Of its first message.
+/// The longest first message.
 const MAX_READY_BYTES: usize = 16 * 1024;
-/// How long a secret may be (credentials.py).
+/// The allowed length of a secret (credentials.py).
 const SECRET_BYTES: RangeInclusive<usize> = 8..=4096;
 
-/// A Python that has not said a word by then never will.
+/// Time until the first message. After it, the helper counts as failed.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What it gets of our environment in any case: how names of files are read, and whom it trusts.
+/// Variables that it always gets: for reading file names, and for trusted certificates.
 const PASSED_VARIABLES: [&[u8]; 7] =
     [b"HOME", b"PATH", b"LANG", b"LC_ALL", b"LC_CTYPE", b"SSL_CERT_FILE", b"SSL_CERT_DIR"];
 
@@ -47,7 +47,7 @@ pub enum HttpHelperError {
     Start(String, #[source] Errno),
     #[error("what speaks HTTP ended before it was ready: {0}")]
     Ended(String),
-    /// In its own words.
+    /// The helper's own message.
     #[error("{error}")]
     Refused { error: String, hint: String },
 }
@@ -64,7 +64,7 @@ impl HttpHelperError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ReadyMessage {
-    /// Why it does not serve; None: it does.
+    /// Why it does not serve. None: it does.
     #[serde(deserialize_with = "present")]
     error: Option<String>,
     #[serde(deserialize_with = "present")]
@@ -73,14 +73,14 @@ struct ReadyMessage {
 
 pub struct HttpHelper {
     pub process: HelperProcess,
-    /// The relay's end of the line between the two.
+    /// The relay's end of the socket to the helper.
     pub handover: OwnedFd,
-    /// The command starts only when it is ready.
+    /// True: the command starts only when the helper is ready.
     waits_until_ready: bool,
 }
 
 impl HttpHelper {
-    /// None: the plan has nothing for it to do.
+    /// None: the plan has no route and no inspected host.
     pub fn start(plan: &Plan, plan_fd: &OwnedFd) -> Result<Option<HttpHelper>, HttpHelperError> {
         match plan.network.as_ref().and_then(|network| network.http.as_ref()) {
             Some(http) => start(http, plan_fd).map(Some),
@@ -88,8 +88,8 @@ impl HttpHelper {
         }
     }
 
-    /// Waits until it has read its secrets, if anything can be wrong with them. Returns what
-    /// programs inside are to trust, if they are to trust more than others.
+    /// Waits until the helper has read its secrets, if they can be wrong. Returns the certificates
+    /// that programs inside should trust, if any.
     pub fn ready(&self) -> Result<Option<OwnedFd>, HttpHelperError> {
         if !self.waits_until_ready {
             return Ok(None);
@@ -97,13 +97,13 @@ impl HttpHelper {
         ready_message(&self.process, RecvFlags::empty()).unwrap_or(Ok(None))
     }
 
-    /// And whether its first word is still to come.
+    /// The process, its relay socket, and whether its first message is still to come.
     pub fn into_parts(self) -> (HelperProcess, OwnedFd, bool) {
         (self.process, self.handover, !self.waits_until_ready)
     }
 }
 
-/// None: it has not said one yet, and `flags` let nobody wait.
+/// Reads the first message. None: it has not arrived, and `flags` do not block.
 pub fn ready_message(
     process: &HelperProcess,
     flags: RecvFlags,
@@ -138,12 +138,12 @@ pub fn ready_message(
     Some(Ok(descriptors.next().and_then(|mut descriptors| descriptors.next())))
 }
 
-/// Whether it has to be heard before anything runs: if it may refuse a secret or the certificates
-/// that it is told to trust, or if programs are to trust it.
+/// True if the command must wait for the helper: it may refuse a secret or the certificates that it
+/// should trust, or programs should trust it.
 fn must_wait(http: &plan::HttpPlan, environment: &[CString]) -> bool {
     let is_plain = |route: &plan::Route| match &route.credential {
         None => true,
-        // A user and a password are two secrets in one.
+        // A user and a password are two secrets in one variable.
         Some(_) if route.inject_mode.as_ref().is_some_and(|mode| mode.as_bytes() == b"basic") => {
             false
         }
@@ -158,7 +158,7 @@ fn must_wait(http: &plan::HttpPlan, environment: &[CString]) -> bool {
         || http.routes.iter().any(|route| route.inspect || !is_plain(route))
 }
 
-/// What credentials.py has no word against.
+/// True for a secret that credentials.py accepts.
 fn is_plain_secret(name: &[u8], environment: &[CString]) -> bool {
     let value = environment
         .iter()
@@ -196,12 +196,12 @@ fn start(http: &plan::HttpPlan, plan_fd: &OwnedFd) -> Result<HttpHelper, HttpHel
     let supervisor = rustix::process::getpid();
     let prepare_child = || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before the line above.
+        // The supervisor may have died before the line above.
         if rustix::process::getppid() != Some(supervisor) {
             return Err(Errno::SRCH);
         }
-        // What is typed for the command is not for it, and the command's directory is no place to
-        // stand in.
+        // Terminal input for the command must not reach the helper. The command can change its own
+        // working directory.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
         child_fds::keep_only(&null, &[&theirs, &servers, plan_fd])
@@ -227,7 +227,7 @@ fn start(http: &plan::HttpPlan, plan_fd: &OwnedFd) -> Result<HttpHelper, HttpHel
     })
 }
 
-/// A keyring, or a command that prints a secret, finds its way by variables that we do not know.
+/// A keyring, or a command that prints a secret, can need any variable.
 fn passes(http: &plan::HttpPlan, entry: &[u8]) -> bool {
     let name = entry.split(|byte| *byte == b'=').next().unwrap_or_default();
     let mut credentials = http.routes.iter().filter_map(|route| route.credential.as_ref());

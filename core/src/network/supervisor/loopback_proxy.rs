@@ -1,10 +1,10 @@
-//! Where no namespace keeps the network in, the proxy takes connections on the host's loopback,
-//! which everybody on the machine can call. It serves nobody but the command: the supervisor makes
-//! the command's connections itself (network/supervised_connect.rs), so it knows where each of them
-//! comes from, takes it here, and hands it to the relay. Whoever else calls is hung up on.
+//! The proxy listener of the landlock tier, on the host's loopback, where every local user can
+//! connect. It serves only the command. The supervisor makes the command's connections itself
+//! (network/supervised_connect.rs), so it knows their source addresses, accepts them here, and
+//! hands them to the relay. Other connections are closed.
 //!
-//! The port stays ours until the run ends, whatever becomes of the relay: nobody else can stand
-//! there and be taken for the proxy.
+//! The port stays open until the run ends, even without a relay: no other program can take it and
+//! pose as the proxy.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,21 +16,21 @@ use rustix::net::{
 };
 use rustix::net::{SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt};
 
-/// As many connections may wait for us to come round.
+/// Connections that can wait for the supervisor.
 const LISTEN_BACKLOG: i32 = 4096;
-/// So many are taken before others get their turn.
+/// Connections that are accepted before other tasks get their turn.
 const MAX_ACCEPTS_PER_TURN: usize = 64;
-/// Of a message without a client.
+/// The longest message without a client.
 const MAX_MESSAGE_BYTES: usize = 4096;
-/// What comes along with a client; nobody reads it.
+/// The text of a message with a client; it is not read.
 const CLIENT_MESSAGE: &[u8] = b"client";
 
 pub struct LoopbackProxy {
     listener: OwnedFd,
     address: SocketAddr,
-    /// Where connections of the command come from that have not arrived yet.
+    /// Source addresses of the command's connections that have not arrived yet.
     expected: BTreeSet<SocketAddr>,
-    /// One that the relay could not take yet. Those behind it wait in the kernel.
+    /// A client that the relay could not take yet. Further clients wait in the kernel.
     waiting: Option<OwnedFd>,
 }
 
@@ -39,7 +39,7 @@ impl LoopbackProxy {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
             rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        // What is accepted inherits these.
+        // Accepted sockets inherit these options.
         sockopt::set_tcp_nodelay(&listener, true)?;
         sockopt::set_socket_keepalive(&listener, true)?;
         rustix::net::bind(&listener, &SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
@@ -56,17 +56,17 @@ impl LoopbackProxy {
         self.listener.as_fd()
     }
 
-    /// Connections that the command has been given, by where they come from.
+    /// Adds source addresses of the command's connections.
     pub fn expect(&mut self, callers: Vec<SocketAddr>) {
         self.expected.extend(callers);
     }
 
-    /// Has the relay to come round before anything else is taken?
+    /// True while a client waits for the relay.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Takes those that wait, and hands them over one by one; Err: the relay takes none now.
+    /// Accepts waiting clients and hands them over one by one. Err: the relay takes none now.
     pub fn hand_over(&mut self, mut take: impl FnMut(OwnedFd) -> Result<(), OwnedFd>) {
         for _ in 0..MAX_ACCEPTS_PER_TURN {
             let Some(client) = self.waiting.take().or_else(|| self.next()) else { return };
@@ -85,7 +85,7 @@ impl LoopbackProxy {
             ) {
                 Ok((client, Some(caller))) => match SocketAddr::try_from(caller) {
                     Ok(caller) if self.expected.remove(&caller) => return Some(client),
-                    // A stranger.
+                    // Not a connection of the command.
                     _ => {}
                 },
                 Ok((_, None)) | Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -95,7 +95,7 @@ impl LoopbackProxy {
     }
 }
 
-/// To the relay, by its line. What it can not take now comes back.
+/// Sends a client to the relay. A client that does not fit now is returned.
 pub fn send(socket: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -108,7 +108,7 @@ pub fn send(socket: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => {
             Err(client)
         }
-        // Or it is gone, and the client with it.
+        // On another error the relay is gone, and the client is closed.
         _ => Ok(()),
     }
 }
@@ -122,7 +122,7 @@ pub enum Received {
     End,
 }
 
-/// In the relay: what the supervisor says.
+/// Runs in the relay: reads a message of the supervisor.
 pub fn receive(socket: BorrowedFd<'_>) -> Received {
     let mut message = [0; MAX_MESSAGE_BYTES];
     loop {
@@ -178,7 +178,7 @@ mod tests {
         let mut word = [0; 5];
         assert_eq!(rustix::io::read(&client, &mut word).unwrap(), 5);
         assert!(matches!(receive(theirs.as_fd()), Received::Nothing));
-        // Who has come from there once is no longer known.
+        // A source address is valid for one connection only.
         assert!(proxy.expected.is_empty());
         drop(ours);
         assert!(matches!(receive(theirs.as_fd()), Received::End));

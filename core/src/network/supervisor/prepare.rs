@@ -1,5 +1,5 @@
-//! What the supervisor has of a network before anything runs: what the proxy asks for, the host's
-//! ports that are published, and what speaks HTTP.
+//! The network of a run before the command starts: the proxy password, the published ports and the
+//! HTTP helper.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -22,13 +22,13 @@ pub struct NetworkSetup {
     /// None: there is no proxy.
     token: Option<ProxyToken>,
     listeners: Vec<OwnedFd>,
-    /// Where the command calls the proxy, if no namespace keeps it in.
+    /// The proxy listener, if no namespace confines the command.
     loopback_proxy: Option<LoopbackProxy>,
     http: Option<HttpHelper>,
 }
 
 impl NetworkSetup {
-    /// `http`: what was started already, because it takes longest.
+    /// `http`: started earlier, because it takes longest.
     pub fn prepare(
         network: Option<&Network>,
         tier: Tier,
@@ -52,8 +52,8 @@ impl NetworkSetup {
         })
     }
 
-    /// Waits until everybody is ready. Returns the certificates that programs inside are to trust,
-    /// if they are to trust more than others.
+    /// Waits until the HTTP helper is ready. Returns the certificates that programs inside should
+    /// trust, if any.
     pub fn ready(&self) -> Result<Option<OwnedFd>, HttpHelperError> {
         self.http.as_ref().map_or(Ok(None), HttpHelper::ready)
     }
@@ -62,14 +62,14 @@ impl NetworkSetup {
         self.loopback_proxy.as_ref().map(LoopbackProxy::address)
     }
 
-    /// Where programs find the proxy, and what it asks for.
+    /// The address and the password of the proxy.
     pub fn proxy(&self) -> Option<(SocketAddr, &ProxyToken)> {
         self.token
             .as_ref()
             .map(|token| (self.loopback_proxy_address().unwrap_or(namespace::PROXY), token))
     }
 
-    /// Of a command that no namespace keeps in.
+    /// The relay of a command without a network namespace.
     pub fn relay_at_loopback_proxy(
         self,
         plan: &OwnedFd,
@@ -87,8 +87,8 @@ impl NetworkSetup {
         .map(Some)
     }
 
-    /// `sockets` are those of [`crate::network::namespace::enter`]; `user` is the namespace that
-    /// its network belongs to.
+    /// `sockets` come from [`crate::network::namespace::enter`]. `user` is the user namespace that
+    /// owns the network namespace.
     pub fn relay_in_namespace<'a>(
         self,
         mut sockets: Vec<OwnedFd>,

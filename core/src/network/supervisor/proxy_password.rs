@@ -1,6 +1,5 @@
-//! What lets a program use the proxy of its own run: 128 random bits, made anew for each. It stands
-//! in the command's environment and goes to the relay by its line, never into a plan, an argument
-//! or the journal.
+//! The password of the proxy: 128 random bits, new for each run. It is in the command's
+//! environment, and goes to the relay by its socket, never into a plan, an argument or the journal.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -9,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::rand::GetRandomFlags;
 
-/// Who the programs say they are.
+/// The user name of the proxy.
 pub const PROXY_USER: &str = "paddock";
 
 const TOKEN_BYTES: usize = 32;
@@ -36,7 +35,7 @@ impl ProxyToken {
         ProxyToken::of(b"0123456789abcdef".repeat(2).into_iter())
     }
 
-    /// To the relay, before anything else is said on its line.
+    /// Sends the password to the relay, before any other message.
     pub fn send(&self, socket: &OwnedFd) -> Result<(), Errno> {
         rustix::net::send(socket, &self.0, SendFlags::NOSIGNAL).map(drop)
     }
@@ -49,13 +48,14 @@ impl ProxyToken {
         }
     }
 
-    /// Does a client know it? Told in the same time for every wrong one.
+    /// Compares a password in constant time.
     pub fn matches(&self, password: &[u8]) -> bool {
         password.len() == TOKEN_BYTES
             && self.0.iter().zip(password).fold(0, |other, (one, two)| other | (one ^ two)) == 0
     }
 
-    /// Of a header `Proxy-Authorization`: the scheme, then user and password in base 64 (RFC 7617).
+    /// Checks a `Proxy-Authorization` header: the scheme, then user and password in base 64 (RFC
+    /// 7617).
     pub fn is_in_header(&self, header: &[u8]) -> bool {
         let Some((scheme, credentials)) = header.split_at_checked(6) else { return false };
         let expected = base64(&[PROXY_USER.as_bytes(), b":", &self.0].concat());

@@ -1,11 +1,10 @@
-//! The supervisor's side of the network: keeps the sockets until somebody calls, starts the relay
-//! then, and hears what it decided.
+//! The relay process, from the supervisor's side: keeps the sockets, starts the relay at the first
+//! connection, and reads its decisions.
 //!
-//! Where something is to be read as HTTP, another partner stands beside the relay
-//! ([`crate::network::supervisor::http_helper`]) and is heard in the same way.
+//! The HTTP helper ([`crate::network::supervisor::http_helper`]) is read in the same way.
 //!
-//! A relay that ends, or says what it may not, is not replaced: nobody has its sockets any more, so
-//! connections are refused from then on.
+//! A relay that ends or sends an invalid message is not replaced. No process has its sockets any
+//! more, so connections are refused from then on.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -34,45 +33,44 @@ use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};
 use crate::network::relay::relay_messages::{RelayRequest, SupervisorReply};
 
-/// Who has more to say gets another turn.
+/// More messages are read in the next turn.
 const MAX_MESSAGES_PER_TURN: usize = 64;
-/// So soon a relay that does not take a reply is tried again.
+/// Pause before an unsent reply is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
-/// Hosts and ports of which a person was told.
+/// Denied hosts and ports that were printed.
 const MAX_REPORTED_DENIALS: usize = 1024;
 
 pub enum RelayEvent {
-    /// In the order in which it was decided.
+    /// In the order of the decisions.
     Decisions(Vec<NetworkDecision>),
-    /// The relay is gone, and how.
+    /// The relay ended, and how.
     RelayLost(String),
-    /// What speaks HTTP is.
+    /// The HTTP helper ended, and how.
     HttpHelperLost(String),
 }
 
 pub struct RelayProcess<'a> {
     plan: &'a OwnedFd,
-    /// For its proxy; None: there is none.
+    /// The password of the proxy. None: there is no proxy.
     token: Option<ProxyToken>,
     state: RelayState,
     processes: SocketProcesses,
     questions: HostQuestions,
-    /// What speaks HTTP.
+    /// The HTTP helper.
     http: Option<HelperProcess>,
-    /// Until when it has to say its first word, if it has not yet.
+    /// The deadline of the helper's first message, while that is outstanding.
     http_ready_deadline: Option<Instant>,
     denied: BTreeSet<String>,
-    /// Where clients arrive that the supervisor hands over; they, and the relay's line, make the
-    /// descriptor ready.
+    /// The proxy listener, and a descriptor that is ready when a client or a relay message arrives.
     loopback_proxy: Option<(LoopbackProxy, OwnedFd)>,
 }
 
 enum RelayState {
-    /// Nobody has called yet. Ready for reading when somebody does.
+    /// No connection yet. `connected` becomes readable at the first one.
     Waiting {
         sockets: Vec<OwnedFd>,
         command_network: Option<CommandNetwork>,
-        /// Its line to what speaks HTTP.
+        /// The relay's socket to the HTTP helper.
         handover: Option<OwnedFd>,
         connected: OwnedFd,
     },
@@ -81,8 +79,8 @@ enum RelayState {
 }
 
 impl<'a> RelayProcess<'a> {
-    /// Most commands call nobody, so a relay is not started with them: connections wait in the
-    /// kernel until it is.
+    /// Most commands connect to nothing, so the relay starts at the first connection. Until then
+    /// connections wait in the kernel.
     pub fn new(
         sockets: Vec<OwnedFd>,
         command_network: Option<CommandNetwork>,
@@ -115,7 +113,7 @@ impl<'a> RelayProcess<'a> {
         })
     }
 
-    /// Of a command that no namespace keeps in.
+    /// The relay of a command without a network namespace.
     pub fn at_loopback_proxy(
         loopback_proxy: LoopbackProxy,
         token: Option<ProxyToken>,
@@ -135,7 +133,7 @@ impl<'a> RelayProcess<'a> {
         self.processes.track_branches(command);
     }
 
-    /// Which child of the command a caller descends from.
+    /// The child of the command that the connecting process descends from.
     pub fn branch_of(&self, decision: &NetworkDecision) -> Option<u32> {
         decision.pid.and_then(|pid| self.processes.branch_of(pid))
     }
@@ -144,14 +142,14 @@ impl<'a> RelayProcess<'a> {
         self.loopback_proxy.is_some()
     }
 
-    /// Those whom the command's connections to the proxy come from.
+    /// Adds source addresses of the command's connections to the proxy.
     pub fn expect(&mut self, processes: Vec<SocketAddr>) {
         if let Some((loopback_proxy, _)) = &mut self.loopback_proxy {
             loopback_proxy.expect(processes);
         }
     }
 
-    /// Is there a client at the door that the relay could not take?
+    /// True while a client waits for the relay.
     fn has_waiting_client(&self) -> bool {
         self.loopback_proxy.as_ref().is_some_and(|(loopback_proxy, _)| loopback_proxy.is_waiting())
     }
@@ -167,7 +165,7 @@ impl<'a> RelayProcess<'a> {
         }
     }
 
-    /// Of what speaks HTTP.
+    /// The socket of the HTTP helper.
     pub fn http_helper_fd(&self) -> Option<BorrowedFd<'_>> {
         self.http.as_ref().map(|http| http.socket.as_fd())
     }
@@ -176,7 +174,7 @@ impl<'a> RelayProcess<'a> {
         self.is_ready() || self.http_helper_fd().is_some_and(|fd| is_ready(fd, Duration::ZERO))
     }
 
-    /// By the relay, or for it.
+    /// True if the relay sent a message, or if a connection waits for it.
     fn is_ready(&self) -> bool {
         self.has_waiting_client() || self.fd().is_some_and(|fd| is_ready(fd, Duration::ZERO))
     }
@@ -220,7 +218,7 @@ impl<'a> RelayProcess<'a> {
         if let (RelayState::Waiting { sockets, command_network, handover, .. }, true) =
             (&self.state, connected)
         {
-            // The sockets are the relay's alone from here on.
+            // From here on only the relay uses the sockets.
             self.state = match start(
                 self.plan,
                 self.token.as_ref(),
@@ -312,7 +310,7 @@ impl<'a> RelayProcess<'a> {
                 }
                 HelperMessage::Nothing => return,
                 HelperMessage::End => http.end(),
-                // It has nothing to ask of us.
+                // The HTTP helper sends no requests.
                 HelperMessage::Request(_) | HelperMessage::Invalid => {
                     "it said what is no message".to_owned()
                 }
@@ -323,7 +321,7 @@ impl<'a> RelayProcess<'a> {
         }
     }
 
-    /// Whoever waits at the door goes to the relay; if it is gone, nowhere.
+    /// Hands waiting clients to the relay, or closes them if it is gone.
     fn hand_over(&mut self) {
         let Some((loopback_proxy, ready)) = &mut self.loopback_proxy else { return };
         match &self.state {
@@ -338,14 +336,14 @@ impl<'a> RelayProcess<'a> {
         }
     }
 
-    /// Everything inside has ended: what the two have still to say. Those who speak HTTP hear last
-    /// that it is over.
+    /// The sandbox has ended: reads the last messages of both processes. The HTTP helper is told
+    /// last.
     pub fn finish(&mut self, mut receive: impl FnMut(&NetworkDecision, Option<String>)) {
         let relay = match std::mem::replace(&mut self.state, RelayState::Gone) {
             RelayState::Running(relay) => Some(relay),
             RelayState::Waiting { .. } | RelayState::Gone => None,
         };
-        // Who has not begun has decided nothing, and is not waited for.
+        // A helper that is not ready has decided nothing, and is not waited for.
         let unheard = self.http_ready_deadline.is_some_and(|_| {
             self.http
                 .as_ref()
@@ -357,7 +355,7 @@ impl<'a> RelayProcess<'a> {
         }
     }
 
-    /// A line for people, once for each host and port.
+    /// A message about a denial, once for each host and port.
     pub fn denial(&mut self, decision: &NetworkDecision) -> Option<String> {
         let host_and_port = decision.host_and_port().filter(|_| decision.is_denial())?;
         let line = format!("denied: {host_and_port} ({})", decision.denial_reason(&host_and_port));
@@ -366,7 +364,7 @@ impl<'a> RelayProcess<'a> {
     }
 }
 
-/// What is heard of together is written together.
+/// Decisions that arrive together are written together.
 fn add_decisions(events: &mut Vec<RelayEvent>, decision: Vec<NetworkDecision>) {
     match events.last_mut() {
         Some(RelayEvent::Decisions(before)) => before.extend(decision),
@@ -374,8 +372,8 @@ fn add_decisions(events: &mut Vec<RelayEvent>, decision: Vec<NetworkDecision>) {
     }
 }
 
-/// Our own program as the relay: with the plan, the sockets and one end of a line, and with nothing
-/// else of ours.
+/// Starts this program as the relay. It gets the plan, the sockets and one end of a socket pair,
+/// and no other descriptor.
 fn start(
     plan: &OwnedFd,
     token: Option<&ProxyToken>,
@@ -384,7 +382,7 @@ fn start(
     sockets: &[OwnedFd],
 ) -> Result<HelperProcess, Errno> {
     let (ours, theirs) = socket_pair::pair()?;
-    // It waits there for the relay: what stands among its arguments everybody could read.
+    // The password waits in the socket: every user could read it among the arguments.
     token.map_or(Ok(()), |token| token.send(&ours))?;
     let spaces = command_network.map_or(Vec::new(), |command_network| {
         vec![&command_network.user, &command_network.network]
@@ -406,11 +404,11 @@ fn start(
     let supervisor = rustix::process::getpid();
     let prepare_child = || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before the line above.
+        // The supervisor may have died before the line above.
         if rustix::process::getppid() != Some(supervisor) {
             return Err(Errno::SRCH);
         }
-        // What is typed for the command is not for it.
+        // Terminal input for the command must not reach the relay.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
         child_fds::keep_only(&null, &kept)

@@ -1,6 +1,6 @@
-//! Which process of the sandbox has a socket. The kernel keeps no way back from a socket to those
-//! who have it, so their descriptors are looked through: only for connections that are refused or
-//! asked about, and never for long.
+//! Finds the process that has a socket. The kernel does not map a socket to its processes, so their
+//! descriptors are searched: only for connections that are denied or asked about, and for a short
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,19 +10,18 @@ use rustix::process::Pid;
 use crate::kernel::ancestry;
 use crate::network::relay::relay_messages::SocketProcess;
 
-/// For all searches of one turn together. Whoever comes later stays unknown: others have to be
-/// served as well.
+/// Time for all searches of one turn. Later ones stay unknown: other tasks must be served.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// More processes than this are not looked at.
+/// Further processes are not searched.
 const MAX_PROCESSES: usize = 4096;
 
 pub struct SocketProcesses {
-    /// The init of the sandbox: all its processes descend from it.
+    /// Init of the sandbox: all its processes descend from it.
     init: Pid,
-    /// Who called last calls again.
+    /// The process that was found last; it often connects again.
     last: Option<u32>,
-    /// The run's command, and which child of it callers descend from.
+    /// The run's command, and the child of it that each process descends from.
     command: Option<u32>,
     branches: BTreeMap<u32, u32>,
 }
@@ -32,7 +31,7 @@ impl SocketProcesses {
         SocketProcesses { init, last: None, command: None, branches: BTreeMap::new() }
     }
 
-    /// From now on it is remembered which child of the command callers descend from.
+    /// From now on the child of the command is stored for each process.
     pub fn track_branches(&mut self, command: Pid) {
         self.command = Some(command.as_raw_nonzero().get() as u32);
     }
@@ -41,12 +40,12 @@ impl SocketProcesses {
         self.branches.get(&pid).copied()
     }
 
-    /// The end of a turn that begins now.
+    /// The deadline of a turn that starts now.
     pub fn deadline() -> Instant {
         Instant::now() + SEARCH_TIMEOUT
     }
 
-    /// None: nobody has it any more, or there is no time to look further.
+    /// None: no process has it any more, or the time is over.
     pub fn find(&mut self, socket: u32, until: Instant) -> Option<SocketProcess> {
         let link = format!("socket:[{socket}]");
         let pid = match self.last.filter(|last| has_socket(*last, &link, until) == Some(true)) {
@@ -54,7 +53,7 @@ impl SocketProcesses {
             None => self.search(&link, until)?,
         };
         self.last = Some(pid);
-        // Once more: the number may be another's by now, and that one's program is not told for it.
+        // Checked again: the pid can be reused, and the other program must not be reported.
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
         if has_socket(pid, &link, until) != Some(true) {
             return None;
@@ -117,7 +116,7 @@ mod tests {
     #[test]
     fn who_has_a_socket_is_found_among_the_descendants() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        // A tree of its own: what other tests start has descriptors of this process too.
+        // A separate tree: processes of other tests have descriptors of this process too.
         let init = crate::kernel::sys::fork(|| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let number = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd()))

@@ -19,7 +19,7 @@ fn refused(message: &[u8]) -> Vec<u8> {
     }
 }
 
-/// With bytes of the message changed.
+/// The message with some bytes replaced.
 fn changed(message: &[u8], changes: &[(usize, u8)]) -> Vec<u8> {
     let mut message = message.to_vec();
     for (at, byte) in changes {
@@ -64,12 +64,12 @@ fn answers_say_what_was_asked() {
         let expected = [&[0x12, 0x34, 0x81, 0x80 | code, 0, 1, 0, 0, 0, 0, 0, 0], asked].concat();
         assert_eq!(answer(&read(QUERY), said), expected);
     }
-    // Never an address of the other kind.
+    // Never an address of another type.
     assert_eq!(
         answer(&read(&six), DnsAnswer::V4(address)),
         answer(&read(&six), DnsAnswer::Nothing)
     );
-    // Recursion is desired in the answer if it was in the question.
+    // The answer repeats the RD flag of the question.
     assert_eq!(answer(&read(&changed(QUERY, &[(2, 0)])), DnsAnswer::Nothing)[2..4], [0x80, 0x80]);
 }
 
@@ -79,12 +79,12 @@ fn extensions_are_answered_if_they_are_used() {
     let told = answer(&read(&query), DnsAnswer::NoName);
     assert_eq!(told[..12], *b"\x12\x34\x81\x83\0\x01\0\0\0\0\0\x01");
     assert_eq!(told[33..], *OPTION);
-    // A cookie is left out, other records are not looked at.
+    // A cookie is dropped, and other records are ignored.
     let cookie = b"\0\0\x29\x04\xd0\0\0\x80\0\0\x0c\0\x0a\0\x08abcdefgh";
     let query =
         changed(&[QUERY, cookie, b"\xc0\x0c\0\x10\0\x01\0\0\0\0\0\x01x"].concat(), &[(11, 2)]);
     assert_eq!(answer(&read(&query), DnsAnswer::NoName)[33..], *OPTION);
-    // Version 1: BADVERS, whose upper bits stand in the record.
+    // Version 1: BADVERS. Its upper bits are in the OPT record.
     let newer = changed(&[QUERY, b"\0\0\x29\x04\xd0\0\x01\0\0\0\0"].concat(), &[(11, 1)]);
     let told = refused(&newer);
     assert_eq!((told[3], &told[33..]), (0x80, &b"\0\0\x29\x04\xd0\x01\0\0\0\0\0"[..]));
@@ -113,22 +113,22 @@ fn what_is_no_question_is_refused_or_not_answered() {
         QUERY[..20].to_vec(),
         QUERY[..32].to_vec(),
         [QUERY, b"\0"].concat(),
-        // None, two; an answer, an authority; a record that is not there.
+        // No question, two questions, an answer, an authority, a missing record.
         changed(QUERY, &[(5, 0)]),
         changed(&[QUERY, &QUERY[12..]].concat(), &[(5, 2)]),
         changed(QUERY, &[(7, 1)]),
         changed(QUERY, &[(9, 1)]),
         changed(QUERY, &[(11, 1)]),
-        // Two that extend it; one with a name.
+        // Two OPT records; one with a name.
         changed(&[QUERY, OPTION, OPTION].concat(), &[(11, 2)]),
         changed(&[QUERY, b"\x01a", OPTION].concat(), &[(11, 1)]),
-        // A label of a kind that there is not.
+        // A label type that does not exist.
         changed(QUERY, &[(12, 0x43)]),
     ];
     for message in format {
         assert_eq!(code(&message), 1, "{message:?}");
     }
-    // Pointers: to itself, to each other, into the header, forward.
+    // Pointers to themselves, to each other, into the header, and forward.
     for (first, second) in [
         (b"\xc0\x0c", b"\0\0"),
         (b"\xc0\x0e", b"\xc0\x0c"),
@@ -137,7 +137,7 @@ fn what_is_no_question_is_refused_or_not_answered() {
     ] {
         assert_eq!(code(&[&QUERY[..12], first, second, b"\0\x01\0\x01"].concat()), 1);
     }
-    // Another class; another operation, which is said back.
+    // Another class; another opcode, which the answer repeats.
     assert_eq!(code(&changed(QUERY, &[(32, 3)])), 5);
     assert_eq!(refused(&changed(QUERY, &[(2, 0x29)])), b"\x12\x34\xa9\x84\0\0\0\0\0\0\0\0");
 }
@@ -194,11 +194,11 @@ fn replies_are_read() {
     );
     let both = Ok((vec!["1.2.3.4".to_owned(), "5.6.7.8".to_owned()], 10));
     assert_eq!(replied(&reply(REPLY_FLAGS, RecordKind::A, &[ANSWER_RECORD, second])), both);
-    // The resolver may write the question as it likes.
+    // The resolver may change the case of the question.
     let mut louder = reply(REPLY_FLAGS, RecordKind::A, &[ANSWER_RECORD]);
     louder[13] = b'A';
     assert_eq!(replied(&louder), Ok((vec!["1.2.3.4".to_owned()], 60)));
-    // A time of more than 31 bits.
+    // A TTL of more than 31 bits.
     let late = b"\xc0\x0c\0\x01\0\x01\xff\0\0\0\0\x04\x01\x02\x03\x04";
     assert_eq!(
         replied(&reply(REPLY_FLAGS, RecordKind::A, &[late])),
@@ -219,7 +219,7 @@ fn aliases_are_followed_in_any_order() {
     let there = Ok((vec!["9.9.9.9".to_owned()], 20));
     assert_eq!(replied(&reply(REPLY_FLAGS, RecordKind::A, &[first, second, third])), there);
     assert_eq!(replied(&reply(REPLY_FLAGS, RecordKind::A, &[third, second, first])), there);
-    // An address of somebody else is none of ours.
+    // An address of another name is ignored.
     assert_eq!(replied(&reply(REPLY_FLAGS, RecordKind::A, &[first, third])), Ok((vec![], 0)));
     assert_eq!(replied(&reply(REPLY_FLAGS, RecordKind::A, &[third])), Ok((vec![], 0)));
     let back = b"\x01b\xc0\x0e\0\x05\0\x01\0\0\0\x14\0\x02\xc0\x0c";

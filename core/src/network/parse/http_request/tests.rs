@@ -1,7 +1,7 @@
 use crate::network::parse::http_request::*;
 use crate::network::random_bytes::RandomBytes;
 
-/// What happens to a connection: each step in a few letters. Bytes come `at_once`.
+/// The steps of a connection, each in a few letters. Bytes arrive in pieces of `at_once`.
 fn transcript(bytes: &[u8], at_once: usize) -> String {
     let mut requests = HttpRequests::default();
     let (mut told, mut pending, mut passing) = (Vec::new(), Vec::new(), 0_u64);
@@ -53,7 +53,7 @@ fn transcript_of(request: &str) -> String {
     whole
 }
 
-/// One request with these headers and a Host.
+/// A request with a Host and these headers.
 fn with(headers: &str) -> String {
     transcript_of(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n{headers}\r\n"))
 }
@@ -352,7 +352,7 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
         transcript_of(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n{upgrade}")),
         "a.example Late"
     );
-    // Nobody takes these for a change of protocols.
+    // No server reads these as a protocol change.
     assert_eq!(with("Upgrade: websocket\r\n"), "a.example");
     assert_eq!(with("Connection: upgrade\r\n"), "a.example");
     assert_eq!(with("Upgrade: websocket\r\nConnection: x-upgrade\r\n"), "a.example");
@@ -362,7 +362,7 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
         ),
         "a"
     );
-    // What is behind a body is still read.
+    // The request after a body is still read.
     let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n{}\n";
     assert_eq!(transcript_of(&format!("{late}x")), "a.example +3 …");
     for headers in [
@@ -511,7 +511,7 @@ fn noise_breaks_nothing() {
     ];
     for round in 0..2_000 {
         let bytes = noise.mutated(good[round % good.len()]);
-        // The steps do not depend on how the bytes arrive.
+        // The steps do not depend on the sizes of the pieces.
         assert_eq!(
             transcript(&bytes, 3),
             transcript(&bytes, usize::MAX),
@@ -519,7 +519,7 @@ fn noise_breaks_nothing() {
             bytes.escape_ascii()
         );
         let _ = classify_first_bytes(&bytes);
-        // What is taken for requests here is seen as one at the start.
+        // The start check sees a request wherever the parser does.
         let whole = HttpRequests::default().next(&bytes);
         if matches!(whole, Ok(RequestStep::Head(_))) {
             assert_eq!(

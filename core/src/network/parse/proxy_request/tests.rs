@@ -10,8 +10,7 @@ fn authorised() -> String {
         .to_owned()
 }
 
-/// All at once, and a byte at a time: what comes out is the same. Words that were said are returned
-/// too.
+/// Sends the bytes at once and one by one; both give the same result. Also returns the replies.
 fn read_greeting(bytes: &[u8]) -> (Vec<u8>, GreetingStep) {
     let read_greeting = |pieces: &mut dyn Iterator<Item = &[u8]>| {
         let (mut greeting, mut held, mut sent) = (ProxyGreeting::default(), Vec::new(), Vec::new());
@@ -188,7 +187,7 @@ fn who_has_no_password_is_told_and_who_has_a_wrong_one_too() {
             assert!(words.starts_with(b"HTTP/1.1 407 "));
         }
     }
-    // Somebody else's header does not count.
+    // Another header with credentials does not count.
     let other = format!("CONNECT a:1 HTTP/1.1\r\n{}\r\n", authorised().replace("Proxy-", ""));
     assert!(matches!(read_greeting(other.as_bytes()), (_, GreetingStep::Refused(_, None))));
 }
@@ -285,7 +284,7 @@ fn noise_is_never_taken_for_a_host_that_was_not_named() {
         };
         if let (_, GreetingStep::Request(found)) = read_greeting(&bytes) {
             assert!(found.taken <= bytes.len() && found.port != 0);
-            // What goes on is one request without our own headers.
+            // The output is one request without hop-by-hop headers.
             let head = String::from_utf8_lossy(&found.head).to_ascii_lowercase();
             assert!(found.protocol == ProxyProtocol::Request || head.is_empty());
             assert!(!head.contains("proxy-authorization:"), "{head}");
