@@ -1,30 +1,29 @@
 //! The command's network, in the full tier.
 //!
 //! ```text
-//!  inside: a network namespace with nothing but lo          │  outside: the host's network
-//!                                                           │
-//!  CMD ── connect(any address, any port) ─► lo ─ tproxy ─► listener ═══╗
-//!      └─ name? (any server, udp 53)     ─► lo ──────────► socket  ════╬═► relay: names, rules, dials, passes on
-//!      └─ 127.0.0.1, ::1                 ─► its own servers, local ports╝     │ what it decided
-//!                                                           │            supervisor ─► journal, one line for people
+//!  inside: a network namespace with nothing but lo     │  outside: the host's network
+//!                                                      │
+//!  CMD ─ connect(any address, any port) ─► lo ─ tproxy ─► listener ══╗
+//!      └ DNS (any server, udp 53)       ─► lo ──────────► socket  ═══╬═► relay: rules, dials, copies
+//!      └ 127.0.0.1, ::1                 ─► own servers, local ports ═╝     │ decisions
+//!                                                      │              supervisor ─► journal, stderr
 //! ```
 //!
-//! A socket belongs to the namespace it was made in, whoever has it: init makes them ([`inside`])
-//! and hands them out, and nothing in there has one of its own. The supervisor keeps them until
-//! somebody calls, and gives them to a relay then ([`relay_in_namespace`]), which is a program of its own
-//! ([`run_relay`]): it reads what strangers send, and has nothing but these sockets, the plan and a
-//! line to the supervisor.
+//! A socket belongs to the namespace it was created in. Init creates the sockets ([`namespace`]) and
+//! passes them to the supervisor. The supervisor keeps them until the first connection, and then
+//! starts the relay ([`supervisor::relay_process`]), a separate process ([`run_relay`]). The relay
+//! reads untrusted bytes, and has only these sockets, the plan and a socket to the supervisor.
 //!
-//! What a relay does with them:
+//! The steps of the relay:
 //!
 //! ```text
-//!  inside                         │ outside: the relay
-//!                                 │
-//!  asks for a name ──── udp 53 ───┼─▶ query ─▶ name ─▶ table ── denied ─▶ NXDOMAIN, and nobody else is asked
-//!          ◀── 198.18.0.7 ────────┼── synthetic ◀── allowed ┘
-//!  connects to 198.18.0.7:443 ────┼─▶ synthetic ─▶ table ── denied ─▶ reset, or a 403
-//!                                 │       └ allowed ─▶ resolves the name ─▶ address, table: may it be dialled? ─▶ dials it
-//!  first bytes ───────────────────┼─▶ hello, request: do they name the same host? ─▶ flows
+//!  inside                      │ outside: the relay
+//!                              │
+//!  DNS question ──── udp 53 ───┼─▶ name ─▶ table ── denied ─▶ NXDOMAIN, no name server is asked
+//!          ◀── 198.18.0.7 ─────┼── synthetic address ◀── allowed ┘
+//!  connects to 198.18.0.7:443 ─┼─▶ synthetic address ─▶ table ── denied ─▶ reset, or a 403
+//!                              │     └ allowed ─▶ resolve the name ─▶ table: address? ─▶ dial
+//!  first bytes ────────────────┼─▶ hello, request: do they name the same host? ─▶ copy bytes
 //! ```
 
 mod error;
@@ -55,20 +54,19 @@ use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::{Network, NetworkMode, Plan, Tier};
 
-/// What the host knows of names.
+/// Files that the host resolves names with.
 const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// What a relay is given.
+/// The descriptors of a relay.
 pub struct RelayArguments {
-    /// The way inside, where there are ports to publish.
+    /// The command's network, if ports are published.
     pub command_network: Option<CommandNetwork>,
-    /// To whom it hands over.
+    /// The socket to the HTTP helper.
     pub handover: Option<OwnedFd>,
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The command `relay`: the life of a relay. Its sockets are those of [`namespace::enter`], then
-/// those of published ports.
+/// The verb `relay`. Its sockets are those of [`namespace::enter`], then those of published ports.
 pub fn run_relay(
     plan: &Plan,
     socket: OwnedFd,
@@ -84,7 +82,7 @@ pub fn run_relay(
     } else {
         None
     };
-    // In the landlock tier clients come one by one, by the line.
+    // In the landlock tier the supervisor passes clients one by one.
     let made_in_namespace = filtered && plan.tier == Tier::Full;
     let mut sockets = sort_sockets(fds, network, made_in_namespace).map_err(NetworkError::Relay)?;
     if made_in_namespace && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
@@ -96,8 +94,8 @@ pub fn run_relay(
     Ok(relay::run(network, sockets, token, socket))
 }
 
-/// By what they are, and where. The last of those that were made inside is the one to ask for
-/// sockets with.
+/// Sorts the sockets by type and address. The last one that was created inside is the netlink
+/// socket.
 fn sort_sockets(
     fds: Vec<OwnedFd>,
     network: &Network,
@@ -125,8 +123,8 @@ fn sort_sockets(
     Ok(sockets)
 }
 
-/// Whoever gets hold of the relay has the host's network, which is what it is for, and no file but
-/// those that names are found with.
+/// Confines the relay. An attacker in the relay has the host's network, but no file except those
+/// for name resolution.
 fn confine() -> Result<(), Errno> {
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
@@ -134,7 +132,7 @@ fn confine() -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)?;
     let abi = match sys::landlock_abi() {
         Ok(abi) => abi,
-        // Then the command has none either, and it was said.
+        // Then the command has no Landlock either, and the start reported that.
         Err(Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
@@ -154,8 +152,8 @@ fn confine() -> Result<(), Errno> {
     sys::landlock_restrict_self(ruleset.as_fd())
 }
 
-/// Whole directories: such a file is replaced when the host's network changes, and a rule is about
-/// what it was.
+/// Whole directories: such a file is replaced when the host's network changes, and a rule applies
+/// to the old inode.
 fn readable_dirs() -> Vec<PathBuf> {
     let mut dirs = vec![PathBuf::from("/etc")];
     for path in RESOLVER_FILES {

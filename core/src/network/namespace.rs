@@ -218,9 +218,9 @@ mod nfta {
     pub const TPROXY_PORT: u16 = 3;
 }
 
-/// Every connection to the listeners, but those to loopback itself. It is turned with its first
-/// packet; all others find the socket that it led to by themselves, and looking for that here as
-/// well would cost each of them more than the rest of its way in here.
+/// Redirects every connection to the listeners, except those to loopback. Only the first packet is
+/// redirected: later packets find its socket without the rules. Matching the socket here would cost
+/// each packet more than the rest of its path.
 ///
 /// ```text
 /// table inet paddock {

@@ -362,7 +362,7 @@ fn labels(wire_name: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 fn name(wire_name: &[u8]) -> Option<HostName> {
     let labels: Vec<&[u8]> = labels(wire_name).collect();
-    // A dot in a label is not one between labels.
+    // A dot inside a label does not separate labels.
     if labels.iter().any(|label| label.contains(&b'.')) {
         None
     } else {

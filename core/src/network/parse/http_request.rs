@@ -1,9 +1,9 @@
-//! The requests on a connection of HTTP/1 (RFC 9112): which host each is for, and where it ends.
+//! The requests on an HTTP/1 connection (RFC 9112): the host of each, and where it ends.
 //!
-//! What a server might read in another way is refused: a request inside of what is a body here
-//! would be for a host that nobody judged.
+//! A request that some server could read in another way is refused: a request inside of what this
+//! parser takes for a body would reach a host without a decision.
 //!
-//! The caller keeps the bytes and hands in those that were not passed on yet:
+//! The caller keeps the bytes, and passes in those that were not passed on yet:
 //!
 //! ```text
 //! loop: match requests.next(pending)?
@@ -13,9 +13,9 @@
 //!     Open       pass everything on from here: it is no longer HTTP
 //! ```
 //!
-//! Whether a server agrees to another protocol (`Upgrade`) stands in its response. What comes
-//! behind such a request waits until it is `answered`. That is the first thing that the server says
-//! only if it is the first request: no other one may ask for it.
+//! The response says whether a server switches to another protocol (`Upgrade`). The bytes after such
+//! a request wait until `answered` is called. Only the first request of a connection may ask for an
+//! upgrade, because only then the first bytes from the server are the answer to it.
 
 #[cfg(test)]
 mod tests;

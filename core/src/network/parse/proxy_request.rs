@@ -1,13 +1,12 @@
-//! What a client says to the proxy before the connection is its own: which host it wants, and that
-//! it may ask.
+//! What a client sends to the proxy first: the host that it wants, and the password.
 //!
 //! ```text
-//! CONNECT host:port HTTP/1.1        then 200, and the connection is the client's
-//! GET http://host:port/x HTTP/1.1   one request, passed on as the host would have been asked
-//! 05 …                              SOCKS5 (RFC 1928) with user and password (RFC 1929), CONNECT alone
+//! CONNECT host:port HTTP/1.1        then 200, and the client uses the connection
+//! GET http://host:port/x HTTP/1.1   one request, passed on in origin form
+//! 05 …                              SOCKS5 (RFC 1928), user and password (RFC 1929), CONNECT only
 //! ```
 //!
-//! The caller keeps the bytes, and hands in those that no earlier step took.
+//! The caller keeps the bytes, and passes in those that no earlier step consumed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

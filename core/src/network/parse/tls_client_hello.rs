@@ -1,13 +1,13 @@
 //! The name in the first message of TLS (ClientHello, RFC 8446, 4.1.2; server_name, RFC 6066, 3).
 //!
-//! It is the name that everybody can read. An encrypted hello (RFC 9849) has another one inside,
-//! which is not seen here, and browsers send noise in its place, so that it can not be refused.
-//! Programs inside are not told the keys for it (questions for HTTPS records have no answer); one
-//! that brings them along gets as far as whoever serves the allowed name takes it.
+//! This is the name that everyone can read. An encrypted hello (RFC 9849) contains another name, which
+//! the relay does not see. It can not be refused, because browsers send random bytes in its place.
+//! Programs inside do not get the keys for it (questions for HTTPS records have no answer). A program
+//! that has the keys reaches only what the server of the allowed name accepts.
 //!
-//! A server of TLS 1.3 may ask for a second hello (HelloRetryRequest), and there are servers that
-//! go by the name in that one: what follows the first is looked at, record by record, until no
-//! other can come in the clear.
+//! A TLS 1.3 server can ask for a second hello (HelloRetryRequest), and some servers use the name in
+//! that one. So the records after the first hello are checked, until no other hello can come in clear
+//! text.
 
 /// A longer hello is refused.
 pub const MAX_HELLO_BYTES: usize = 16 << 10;

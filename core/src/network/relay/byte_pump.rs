@@ -1,6 +1,6 @@
-//! One direction of a connection: bytes from one socket to the other, as fast as the slower of them
-//! takes them. What is not to be seen goes through a pipe when there is much of it; the rest is
-//! copied, and nothing goes on before it was judged.
+//! One direction of a connection: copies bytes from one socket to the other, as fast as the slower
+//! one takes them. Large amounts that need no check go through a pipe (splice). The rest is copied,
+//! and no byte passes before it is judged.
 
 use std::os::fd::OwnedFd;
 
@@ -13,29 +13,28 @@ use super::sniffer::{SniffResult, SniffedDenial, Sniffer};
 use super::splice_pipes::{Pipe, Pipes};
 use crate::network::supervisor::proxy_password::ProxyToken;
 
-/// What a read that brought so much asks for next goes through a pipe: below that, copying is
-/// cheaper than moving pages.
+/// After a read of this size the next bytes go through a pipe. For less, copying is cheaper than
+/// moving pages.
 const MIN_SPLICE_BYTES: usize = 32 << 10;
 
-/// A pipe that brings no more than this is no longer worth it.
+/// A pipe that moves less is not worth its cost.
 const MIN_PIPE_BYTES: usize = 4 << 10;
 
-/// The most that one splice asks for: more than any pipe holds.
+/// The most that one splice moves: more than any pipe holds.
 const MAX_SPLICE_BYTES: u64 = 1 << 20;
 
-/// So often a direction moves bytes before the other connections get their turn.
+/// Moves of one direction before other connections get their turn.
 const MAX_MOVES_PER_TURN: usize = 8;
 
-/// A direction in which everything may go on.
+/// All bytes may pass.
 const UNLIMITED: u64 = u64::MAX;
 
-/// A socket, and what epoll said of it since it last said no itself.
+/// A socket, and its last known state from epoll.
 pub struct PumpSocket {
     pub socket: OwnedFd,
     pub readable: bool,
     pub writable: bool,
-    /// The end of the stream or an error stands behind what can be read: a short read is not the
-    /// last.
+    /// The end of the stream or an error follows the readable bytes: a short read is not the last.
     pub hung_up: bool,
 }
 
@@ -51,19 +50,19 @@ impl PumpSocket {
         self.writable |= over || flags.contains(EventFlags::OUT);
     }
 
-    /// The other side sees a reset, not an end.
+    /// The peer sees a reset instead of an end.
     pub fn reset_when_closed(&self) {
         let _ =
             rustix::net::sockopt::set_socket_linger(&self.socket, Some(std::time::Duration::ZERO));
     }
 }
 
-/// What all connections share.
+/// Buffers that all connections share.
 pub struct PumpTools {
-    /// As long as the longest head that is judged.
+    /// As long as the longest judged head.
     pub scratch: Box<[u8]>,
     pub pipes: Pipes,
-    /// Of the proxy; None: there is none.
+    /// The password of the proxy. None: there is no proxy.
     pub token: Option<ProxyToken>,
 }
 
@@ -76,17 +75,16 @@ pub enum PumpError {
 }
 
 pub struct ByteFlow {
-    /// Read and not yet passed on.
+    /// Bytes that were read and not passed on yet.
     unsent: Vec<u8>,
     pipe: Option<Pipe>,
-    /// So many bytes from here may go on; those after them have to be judged.
+    /// This many bytes may pass; later ones must be judged.
     allowed_bytes: u64,
     pub total: u64,
     bulk: bool,
-    /// The source has said all.
+    /// The source has ended.
     ended: bool,
-    /// And the destination was told so, unless something else is to be said to it or it is closed
-    /// at once.
+    /// The end was passed to the destination, unless `leaves_open`.
     shut: bool,
     pub leaves_open: bool,
 }
@@ -109,22 +107,22 @@ impl ByteFlow {
         ByteFlow { allowed_bytes: 0, ..ByteFlow::unchecked() }
     }
 
-    /// With bytes that were read already.
+    /// Starts with bytes that were already read.
     pub fn with_unsent(self, unsent: Vec<u8>) -> ByteFlow {
         ByteFlow { unsent, ..self }
     }
 
-    /// What was read and not passed on.
+    /// The bytes that were read and not passed on.
     pub fn into_unsent(self) -> Vec<u8> {
         self.unsent
     }
 
-    /// Bytes are here that can not be judged before others come.
+    /// True if the available bytes can not be judged yet.
     pub fn has_undecided_bytes(&self) -> bool {
         !self.unsent.is_empty() && self.allowed_bytes == 0
     }
 
-    /// Moves what can be moved now. True: there may be more.
+    /// Moves bytes without blocking. True: there may be more.
     pub fn pump(
         &mut self,
         from: &mut PumpSocket,
@@ -137,7 +135,7 @@ impl ByteFlow {
                 return Ok(false);
             }
             if self.ended {
-                // It may yet be judged.
+                // The bytes can still be judged.
                 if sniffer.as_deref().is_some_and(Sniffer::awaits_answer) {
                     return Ok(false);
                 }
@@ -151,7 +149,7 @@ impl ByteFlow {
                         return Ok(false);
                     }
                 }
-                // What can not be judged any more is no request to anybody.
+                // Undecided bytes at the end are dropped: no server reads them as a request.
                 self.unsent = Vec::new();
                 if !self.shut {
                     self.shut = true;
@@ -171,7 +169,7 @@ impl ByteFlow {
         Ok(true)
     }
 
-    /// Passes on what is here already. False: the destination takes no more now.
+    /// Passes on the bytes that are here. False: the destination takes no more now.
     fn deliver(
         &mut self,
         to: &mut PumpSocket,
@@ -218,7 +216,7 @@ impl ByteFlow {
         Ok(true)
     }
 
-    /// Reads into a pipe, if that is worth it. False: read in the other way.
+    /// Reads into a pipe if that is worth it. False: read by copying.
     fn fill_pipe(
         &mut self,
         from: &mut PumpSocket,
@@ -246,7 +244,7 @@ impl ByteFlow {
                 return Ok(true);
             }
             Err(Errno::INTR) => {}
-            // The pipe is empty: it is the socket that has nothing.
+            // The pipe is empty, so the socket has nothing to read.
             Err(Errno::AGAIN) => from.readable = false,
             Err(_) => {
                 tools.pipes.put_back(pipe);
@@ -294,7 +292,7 @@ impl ByteFlow {
         Ok(())
     }
 
-    /// Judges bytes as far as they can be, and sends those that may go on. Says how many were sent.
+    /// Judges the bytes and sends the allowed ones. Returns the number of sent bytes.
     fn pass(
         &mut self,
         bytes: &[u8],
@@ -312,7 +310,7 @@ impl ByteFlow {
                         self.ended = true;
                         break;
                     }
-                    // What came before it goes on first; then it is judged again.
+                    // Earlier bytes are sent first; then it is judged again.
                     Err(_) if self.allowed_bytes > 0 => break,
                     Err(denial) => return Err(PumpError::Denied(denial)),
                 }
@@ -339,12 +337,12 @@ impl ByteFlow {
         }
     }
 
-    /// All that came was passed on.
+    /// True if all bytes and the end were passed on.
     pub fn is_done(&self) -> bool {
         self.ended && self.shut
     }
 
-    /// Nothing more is passed on.
+    /// Stops this direction.
     pub fn stop(&mut self, tools: &mut PumpTools) {
         self.unsent = Vec::new();
         if let Some(pipe) = self.pipe.take() {

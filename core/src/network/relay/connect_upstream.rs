@@ -1,5 +1,4 @@
-//! The way of a connection that is decided: to its server, to whoever speaks HTTP for that, or to
-//! its end.
+//! Connects a decided connection: to its server, to the HTTP helper, or to its end.
 
 use std::fmt;
 use std::rc::Rc;
@@ -14,11 +13,11 @@ use super::refusal_response::{self, DENIED_STATUS, RefusalText, UNREACHABLE_STAT
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
 use crate::network::rules::http_hosts::HandoverKind;
 
-/// Why a host that the Python half speaks for is not reached.
+/// Why a host of the HTTP helper is not reached.
 const HTTP_HELPER_GONE: &str = "what speaks HTTP for it is gone, or has too much to do";
 
 impl<'t> Relay<'t> {
-    /// It is allowed.
+    /// Continues an allowed connection.
     pub(super) fn connect_allowed(
         &mut self,
         connection: &mut Connection<'t>,
@@ -53,8 +52,8 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// It is the Python half's from here on, and told of by that; but not that somebody was asked
-    /// about it.
+    /// Hands the connection to the HTTP helper, which reports it. Only a person's answer is
+    /// reported here.
     pub(super) fn hand_over_connection(
         &mut self,
         connection: Connection<'t>,
@@ -114,8 +113,8 @@ impl<'t> Relay<'t> {
         self.after_dial(connection, dialled, Errno::HOSTUNREACH)
     }
 
-    /// Is it known to which addresses the upstreams lead that may serve this port, and have
-    /// endpoint rules? If not, `waiter` will be told.
+    /// True if the addresses of all guarded upstreams for this port are known. Otherwise `waiter`
+    /// gets an event later.
     pub(super) fn guards_are_known(&mut self, port: u16, waiter: u64) -> bool {
         let mut is_known = true;
         for name in self.guards.to_look_up(port, self.now) {

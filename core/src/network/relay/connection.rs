@@ -1,4 +1,4 @@
-//! One connection from inside, from its first moment to its last:
+//! One connection from inside, from start to end:
 //!
 //! ```text
 //! greeting ─▶ waiting ─▶ dialling ─▶ flowing ─▶ over
@@ -6,10 +6,10 @@
 //!     └──────────────────────────── flowing ─┘
 //! ```
 //!
-//! A greeting is what is said to the proxy; who dialled the host itself says nothing before.
+//! A greeting is sent to the proxy; a direct connection has none.
 //!
-//! The program inside has been connected to us since before anything was decided; a refusal is a
-//! reset, or an answer of HTTP to whoever speaks it.
+//! The program inside is connected to the relay before any decision. A denial is a reset, or an HTTP
+//! response to an HTTP client.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -35,35 +35,34 @@ use crate::network::rules::host_table::MatchedRule;
 use crate::network::rules::http_hosts::HandoverKind;
 use crate::plan::host_name::{Host, HostName};
 
-/// To finish the first head of a request, or a ClientHello, that was begun, and to tell the proxy
-/// what is wanted.
+/// Time to complete the first request head, the ClientHello or the proxy greeting.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// To begin a request that is refused: others get their reset then.
+/// Time for a refused client to start a request. Other clients get a reset then.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For a server to finish its answers to the requests before one that was refused, and for a client
-/// to read that it was.
+/// Time for a server to finish earlier responses after a denial, and for a client to read the
+/// denial.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a connection is for.
+/// The target of a connection.
 pub struct ConnectionTarget<'t> {
     pub name: Option<HostName>,
-    /// What the program dialled, if that keeps a name.
+    /// The synthetic address that the program dialled.
     pub synthetic: Option<IpAddr>,
     pub port: u16,
-    /// What was dialled for it, or was asked for.
+    /// The address that was dialled or requested.
     pub address: Option<IpAddr>,
     pub rule: Option<MatchedRule<'t>>,
     pub direction: Direction,
-    /// Whose it is, as far as that was found out.
+    /// The owning process, if known.
     pub process: Option<SocketProcess>,
-    /// Somebody was asked about it.
+    /// The person's answer, if one was asked.
     pub answer: Option<decision_log::PersonAnswer>,
 }
 
 impl ConnectionTarget<'_> {
-    /// Of which nothing is known yet.
+    /// A target of which nothing is known yet.
     pub fn unknown() -> ConnectionTarget<'static> {
         ConnectionTarget {
             name: None,
@@ -81,7 +80,7 @@ impl ConnectionTarget<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Outward,
-    /// To a port of the host that the plan names.
+    /// To a local port of the host.
     Local,
     /// From this port of the host to one inside.
     Inward(u16),
@@ -96,54 +95,54 @@ impl Direction {
     }
 }
 
-/// What a connection waits for that is not simply allowed.
+/// What a connection that is not simply allowed waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PendingReason {
-    /// To be refused for this reason, when it is known whose it is.
+    /// It is denied for this reason as soon as its owner is known.
     Denied(&'static str),
-    /// To be asked about, when it is known whose it is.
+    /// The question is asked as soon as its owner is known.
     NotAsked,
-    /// The answer to this question.
+    /// It waits for the answer to this question.
     AwaitingAnswer(u64),
 }
 
 enum ConnectionState {
-    /// What was read, and not understood yet.
+    /// Bytes that were read and not parsed yet.
     ProxyGreeting(ProxyGreeting, Vec<u8>),
-    /// For somebody's word, or for the addresses of its name.
+    /// Waits for an owner, an answer or a lookup.
     Waiting,
     Dialling(Dial),
     Flowing,
-    /// What a client of HTTP is answered.
+    /// The response to an HTTP client.
     Refusing(Vec<u8>),
-    /// It has been said; the client has a moment to read it.
+    /// The response was sent; the client has time to read it.
     Leaving,
 }
 
-/// What becomes of a connection.
+/// The next step of a connection.
 pub enum Turn {
     Wait,
-    /// It could go on at once, but others come first.
+    /// It can continue at once, but others come first.
     Again,
     Over,
-    /// The address that was dialled does not answer: `dial_next`.
+    /// The dialled address does not answer: call `dial_next`.
     Unreachable(Errno),
-    /// To be told; then `answer_refusal`.
+    /// Report the denial, then call `answer_refusal`.
     Denied(SniffedDenial),
-    /// What it waits for has to be looked at: [`PendingReason`].
+    /// Check what it waits for: [`PendingReason`].
     Decide,
-    /// The proxy is asked for something: `connect_allowed`.
+    /// The client sent a proxy request: call `accept_proxy_request`.
     ProxyRequested(ProxyRequest),
-    /// Somebody else goes on with it: `hand_over_connection`.
+    /// The HTTP helper takes it: call `hand_over_client`.
     HandedOver(HandoverKind),
-    /// It is not: to be told if there is a reason, then `refuse_greeting`.
+    /// The greeting is refused: report the reason if there is one, then call `refuse_greeting`.
     ProxyRefused(Vec<u8>, Option<&'static str>),
 }
 
 pub struct Connection<'t> {
     pub target: ConnectionTarget<'t>,
     pub began: Instant,
-    /// Something has to happen until then.
+    /// The connection expires at this time.
     pub deadline: Option<Instant>,
     client: PumpSocket,
     server: Option<PumpSocket>,
@@ -151,18 +150,18 @@ pub struct Connection<'t> {
     down: ByteFlow,
     sniffer: Option<Sniffer>,
     state: ConnectionState,
-    /// Of what was said to the proxy.
+    /// The protocol of the proxy greeting.
     protocol: Option<ProxyProtocol>,
-    /// Said to the client when the server has said all.
+    /// Sent to the client after the last bytes of the server.
     final_response: Option<Vec<u8>>,
     was_refused: bool,
-    /// It was not simply allowed.
+    /// Set if it is not simply allowed.
     pub pending: Option<PendingReason>,
-    /// To be dialled, when the addresses of guarded upstreams are known.
+    /// Addresses to dial once the guarded addresses are known.
     addresses: Option<Addresses>,
 }
 
-/// Which of the two sockets an event is about.
+/// The socket of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionSide {
     Client,
@@ -178,7 +177,7 @@ impl<'t> Connection<'t> {
         event: u64,
     ) -> Result<Connection<'t>, Errno> {
         epoll::add(epoll, &client, EventData::new_u64(event), WATCHED_EVENTS)?;
-        // A name is compared with what the first bytes say; an address says nothing to compare.
+        // A name is compared with the first bytes. An address has nothing to compare.
         let sniffer = target.name.clone().map(|name| Sniffer::for_name(name, target.port));
         let up = if sniffer.is_some() { ByteFlow::checked() } else { ByteFlow::unchecked() };
         Ok(Connection {
@@ -199,19 +198,19 @@ impl<'t> Connection<'t> {
         })
     }
 
-    /// The other end of its client's socket, and what that is connected to.
+    /// The client's address and the address that it dialled.
     pub fn socket_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         let client = rustix::net::getpeername(&self.client.socket).ok()??;
         let dialled = rustix::net::getsockname(&self.client.socket).ok()?;
         Some((SocketAddr::try_from(client).ok()?, SocketAddr::try_from(dialled).ok()?))
     }
 
-    /// Its client has said all, or is gone.
+    /// The client has closed its sending side, or is gone.
     pub fn client_closed(&self) -> bool {
         self.client.hung_up
     }
 
-    /// To the proxy itself.
+    /// A new connection to the proxy.
     pub fn greeting(
         client: OwnedFd,
         now: Instant,
@@ -265,7 +264,8 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// It is known what the proxy is asked for. From here on it is as if that had been dialled.
+    /// Takes the target of a proxy request. From here on it is like a direct connection to that
+    /// target.
     pub fn accept_proxy_request(&mut self, target: ConnectionTarget<'t>, request: ProxyRequest) {
         let ProxyRequest { host, protocol, taken, head, .. } = request;
         let ConnectionState::ProxyGreeting(_, unparsed) =
@@ -289,7 +289,7 @@ impl<'t> Connection<'t> {
         self.deadline = None;
     }
 
-    /// The last words to a client that asked the proxy for nothing.
+    /// The final response to a refused greeting.
     pub fn refuse_greeting(
         &mut self,
         response: Vec<u8>,
@@ -304,7 +304,7 @@ impl<'t> Connection<'t> {
         self.protocol
     }
 
-    /// A client of the proxy is told that it has what it wanted. False: it does not even take that.
+    /// Confirms the connection to a proxy client. False: the client does not take the reply.
     fn confirm_to_client(&self) -> bool {
         let Some(confirm_to_client) = self.protocol.map(ProxyProtocol::success_reply) else {
             return true;
@@ -313,20 +313,20 @@ impl<'t> Connection<'t> {
             == Ok(confirm_to_client.len())
     }
 
-    /// Whoever speaks HTTP for its host is to have it.
+    /// Prepares the connection for the HTTP helper.
     pub fn hand_over(&mut self, kind: HandoverKind) -> Turn {
         if self.confirm_to_client() { Turn::HandedOver(kind) } else { self.reset() }
     }
 
-    /// Its client, and what was read of it and is to be said to its server.
+    /// The client's socket, the bytes that were read from it, and the target.
     pub fn hand_over_client(self, epoll: &OwnedFd) -> (OwnedFd, Vec<u8>, ConnectionTarget<'t>) {
-        // Its events are for whoever gets it.
+        // Later events belong to the new owner.
         let _ = epoll::delete(epoll, &self.client.socket);
         (self.client.socket, self.up.into_unsent(), self.target)
     }
 
-    /// Was there a server at the other end?
-    /// Somebody was called. Who is still being dialled when its client leaves may have heard of it.
+    /// True if a server was contacted. A server that is still being dialled when the client leaves
+    /// may have noticed it.
     pub fn has_carried_bytes(&self) -> bool {
         let is_outside =
             matches!(self.state, ConnectionState::Flowing | ConnectionState::Dialling(_))
@@ -342,12 +342,12 @@ impl<'t> Connection<'t> {
         self.down.total
     }
 
-    /// It waits for a lookup.
+    /// True while it waits.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, ConnectionState::Waiting)
     }
 
-    /// These are to be dialled later: `take_addresses`.
+    /// Stores addresses that `take_addresses` returns later.
     pub fn store_addresses(&mut self, addresses: Addresses) {
         self.addresses = Some(addresses);
     }
@@ -356,7 +356,7 @@ impl<'t> Connection<'t> {
         self.addresses.take()
     }
 
-    /// Starts to dial the first of these addresses that may be dialled.
+    /// Dials the first of these addresses that may be dialled.
     pub fn dial(
         &mut self,
         addresses: Addresses,
@@ -372,7 +372,7 @@ impl<'t> Connection<'t> {
         let ConnectionState::Dialling(dial) = &mut self.state else { return DialResult::Started };
         self.server = None;
         self.deadline = None;
-        // Whoever dialled an address, or a local port, was judged by that already.
+        // An address or a local port was already judged.
         let (named, port, direction) =
             (self.target.name.is_some(), self.target.port, self.target.direction);
         let may_dial = |address| {
@@ -409,7 +409,7 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// Does what can be done now.
+    /// Makes progress without blocking.
     pub fn turn(&mut self, tools: &mut PumpTools, now: Instant) -> Turn {
         match &mut self.state {
             ConnectionState::ProxyGreeting(..) => self.read_greeting(tools),
@@ -419,7 +419,7 @@ impl<'t> Connection<'t> {
                 if !server.writable {
                     return self.wait_for_server();
                 }
-                // What can be written and was neither closed nor broken since is connected.
+                // A writable socket without hang-up or error is connected.
                 let connected =
                     if server.hung_up { sockopt::socket_error(&server.socket) } else { Ok(Ok(())) };
                 match connected {
@@ -439,7 +439,7 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// A client that broke off needs no server. One that only said all it has to say does.
+    /// A reset client needs no server. A client that only closed its sending side does.
     fn wait_for_server(&mut self) -> Turn {
         if self.client.hung_up && sockopt::socket_error(&self.client.socket) != Ok(Ok(())) {
             return Turn::Over;
@@ -456,7 +456,7 @@ impl<'t> Connection<'t> {
             }
             _ => true,
         };
-        // When both directions have ended the sockets are closed, and that says the same.
+        // When both directions have ended, closing the sockets says the same.
         self.down.leaves_open |= self.up.is_done();
         let pumped = if is_answered {
             self.down.pump(server, &mut self.client, None, tools)
@@ -465,14 +465,15 @@ impl<'t> Connection<'t> {
         };
         let down = match pumped {
             Ok(again) => again,
-            // Nobody is there to read what else comes, or there is nobody from whom it could come.
+            // One side is gone.
             Err(_) => return self.reset(),
         };
         self.up.leaves_open |= self.down.is_done();
         let up = match self.up.pump(&mut self.client, server, self.sniffer.as_mut(), tools) {
             Ok(again) => again,
             Err(PumpError::Read) => return self.reset(),
-            // What it said before it went away is still delivered; then its error shows.
+            // Bytes that the server sent before it closed are still delivered; then its error
+            // shows.
             Err(PumpError::Write) => {
                 self.up.stop(tools);
                 server.hung_up = true;
@@ -488,8 +489,7 @@ impl<'t> Connection<'t> {
             return Turn::Over;
         }
         if self.final_response.is_none() {
-            // Whoever has said something already, and waits for the answer inside of what is next,
-            // is idle and no more.
+            // A client that has sent a request and waits within the next one is only idle.
             let is_begun = self.up.has_undecided_bytes() && self.up.total == 0;
             self.deadline =
                 if is_begun { self.deadline.or(Some(now + HEAD_TIMEOUT)) } else { None };
@@ -497,7 +497,7 @@ impl<'t> Connection<'t> {
         if up || down { Turn::Again } else { Turn::Wait }
     }
 
-    /// The client sees a reset, and so does the server.
+    /// Resets both sides.
     fn reset(&mut self) -> Turn {
         self.client.reset_when_closed();
         if let Some(server) = &self.server {
@@ -506,8 +506,7 @@ impl<'t> Connection<'t> {
         Turn::Over
     }
 
-    /// Refused before anything was dialled, or because nothing could be: with `answer` for whoever
-    /// speaks HTTP, or asked the proxy.
+    /// Refuses the connection before it has a server, with `answer` for HTTP and proxy clients.
     pub fn refuse(&mut self, answer: Vec<u8>, tools: &mut PumpTools, now: Instant) -> Turn {
         self.was_refused = true;
         self.server = None;
@@ -546,8 +545,7 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// What was refused is a request on a connection that was allowed. The answers to those before
-    /// it come first.
+    /// Refuses a request on an allowed connection. Responses to earlier requests come first.
     pub fn answer_refusal(
         &mut self,
         denial: &SniffedDenial,
@@ -576,7 +574,7 @@ impl<'t> Connection<'t> {
         self.up.stop(tools);
         self.down.stop(tools);
         self.server = None;
-        // A few hundred bytes: a client that does not even take those has no use for them.
+        // A few hundred bytes: a client that does not take them gets a reset.
         let response = self.final_response.take().unwrap_or_default();
         if rustix::net::send(&self.client.socket, &response, SendFlags::NOSIGNAL)
             != Ok(response.len())
@@ -590,8 +588,8 @@ impl<'t> Connection<'t> {
         self.drain_client(tools)
     }
 
-    /// Closing a socket with bytes that nobody read would be a reset, and the answer might be lost
-    /// with it.
+    /// Reads until the client closes: closing a socket with unread bytes would send a reset and
+    /// could lose the response.
     fn drain_client(&mut self, tools: &mut PumpTools) -> Turn {
         while self.client.readable {
             match rustix::net::recv(&self.client.socket, &mut tools.scratch[..], RecvFlags::empty())
@@ -618,7 +616,7 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// Its pipes are for others.
+    /// Releases its pipes.
     pub fn close(mut self, tools: &mut PumpTools) -> ConnectionTarget<'t> {
         self.up.stop(tools);
         self.down.stop(tools);
@@ -626,15 +624,15 @@ impl<'t> Connection<'t> {
     }
 }
 
-/// Does the server agree to another protocol? It stays unread until that can be said. False: more
-/// of it has to come.
+/// Checks whether the server switches protocols. Its bytes stay unread until then. False: more
+/// bytes are needed.
 fn check_upgrade_answer(
     sniffer: &mut Sniffer,
     server: &mut PumpSocket,
     received: u64,
     tools: &mut PumpTools,
 ) -> bool {
-    // What a server says before it was asked is no answer.
+    // Bytes that a server sent before the request are no answer.
     let agreed = if received > 0 { Some(false) } else { peek_upgrade_answer(server, tools) };
     if let Some(agreed) = agreed {
         sniffer.answered(agreed);

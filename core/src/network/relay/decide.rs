@@ -1,5 +1,5 @@
-//! From what somebody wants to what becomes of it: judged, and from there on its way
-//! (network/relay/connect_upstream.rs) or in doubt (network/relay/pending.rs).
+//! Judges the target of a new connection. It continues in network/relay/connect_upstream.rs if
+//! allowed, else in network/relay/pending.rs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ impl<'t> Relay<'t> {
             (ConnectionTarget { port, direction, ..ConnectionTarget::unknown() }, None)
         };
         let (target, decision) = match entrance {
-            // A client of the proxy says what it wants before it comes here.
+            // A proxy client names its target before it comes here.
             ListenerKind::DialResult | ListenerKind::Proxy => {
                 self.target_of(Host::Address(dialled.ip()), dialled.port())
             }
@@ -52,7 +52,7 @@ impl<'t> Relay<'t> {
         self.apply_turn(connection, turn, generation, index);
     }
 
-    /// What somebody wants, and what the table says of it; None: that is nowhere.
+    /// The target and the decision of the host table. None: the address can not be reached.
     pub(super) fn target_of(
         &mut self,
         host: Host,
@@ -118,8 +118,7 @@ impl<'t> Relay<'t> {
     }
 }
 
-/// The listener itself can be dialled, by addresses that are nobody's; and so can those that no
-/// name was given.
+/// True for addresses that lead to the listener itself, and for synthetic addresses without a name.
 fn is_unroutable(address: IpAddr) -> bool {
     OWN_ADDRESSES.contains(&address)
         || match address {

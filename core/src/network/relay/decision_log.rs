@@ -1,11 +1,11 @@
-//! What the relay tells the supervisor: its decisions, and its questions
-//! ([`crate::network::relay::relay_messages`]). All of them: when the supervisor writes slower than
-//! is decided, nobody is served until it has caught up. Otherwise a flood could hide in its own
-//! noise what it was made for.
+//! Messages from the relay to the supervisor: decisions and questions
+//! ([`crate::network::relay::relay_messages`]). None is dropped: if the supervisor falls behind,
+//! the relay serves nothing until it has caught up. Otherwise a flood of connections could hide one
+//! decision.
 //!
-//! Connections that end in the same turn of the relay are told together: waking the supervisor for
-//! each costs both more than all else that is done about its end. Whatever else was decided is told
-//! before anybody can see it.
+//! Connections that end in the same turn are reported together: waking the supervisor for each
+//! costs more than everything else about its end. Other decisions are reported before they take
+//! effect.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -21,26 +21,26 @@ use crate::network::supervisor::loopback_proxy::{self, Received};
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, NonUtf8};
 
-/// When so many decisions wait, nobody gets another one; the socket holds some more.
+/// The relay stops serving at this many unsent decisions; the socket holds some more.
 const MAX_WAITING_DECISIONS: usize = 1024;
 
-/// Who takes nothing for so long at the end takes nothing any more.
+/// The supervisor must read within this time at the end.
 const FINISH_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// So many are not kept back for the end of a turn.
+/// Decisions that wait for the end of a turn.
 const MAX_BATCHED_DECISIONS: usize = 32;
 
-/// Hosts come from inside. The longest name fits; what does not is cut.
+/// Hosts come from inside. The longest name fits; a longer text is cut.
 const MAX_TEXT_CHARS: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecisionLayer {
-    /// A name was asked for.
+    /// A DNS question.
     Name,
     Connect,
-    /// A request of HTTP on a connection that was allowed.
+    /// An HTTP request on an allowed connection.
     Request,
-    /// Somebody came to a published port.
+    /// A connection to a published port.
     Publish,
 }
 
@@ -55,14 +55,14 @@ pub struct Traffic {
 pub enum ConnectionResult {
     Allowed,
     Denied,
-    /// It was allowed, and could not be reached.
+    /// Allowed, but not reachable.
     Failed,
 }
 
-/// Who allowed or denied it, when it was asked about.
+/// A person's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PersonAnswer {
-    /// None: nobody answered.
+    /// None: there was no answer.
     pub by: Option<String>,
     pub ms: u64,
 }
@@ -70,7 +70,7 @@ pub struct PersonAnswer {
 pub struct RelayDecision<'a> {
     pub layer: DecisionLayer,
     pub result: ConnectionResult,
-    /// Whose connection it was.
+    /// The process that owns the connection.
     pub process: Option<&'a SocketProcess>,
     pub answer: Option<&'a PersonAnswer>,
     pub host: Option<&'a dyn fmt::Display>,
@@ -147,7 +147,7 @@ pub enum SupervisorMessage {
 
 pub struct DecisionLog {
     socket: OwnedFd,
-    /// One for each connection at most.
+    /// At most one for each connection.
     requests: VecDeque<String>,
     decisions: VecDeque<String>,
     is_over: bool,
@@ -167,7 +167,7 @@ impl DecisionLog {
         self.decisions.push_back(decision.message());
         let due = decision.result != ConnectionResult::Allowed
             || self.decisions.len() >= MAX_BATCHED_DECISIONS;
-        // Who does not listen is not tried for each.
+        // While the supervisor is behind, no send is tried.
         if due && !self.is_behind() {
             self.flush();
         }
@@ -177,7 +177,7 @@ impl DecisionLog {
         self.decisions.len() >= MAX_WAITING_DECISIONS && !self.is_over
     }
 
-    /// Until the supervisor listens, or says something itself.
+    /// Waits until the supervisor reads or sends.
     pub fn wait(&self) -> Result<(), Errno> {
         match rustix::event::poll(
             &mut [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)],
@@ -193,7 +193,7 @@ impl DecisionLog {
         self.flush();
     }
 
-    /// Says what waits, as far as it is taken.
+    /// Sends the waiting messages as far as the socket takes them.
     pub fn flush(&mut self) {
         while let Some(message) = self.requests.pop_front() {
             if !self.send(&message) {
@@ -233,7 +233,7 @@ impl DecisionLog {
         }
     }
 
-    /// The last words, for as long as the supervisor listens.
+    /// Sends the last messages while the supervisor reads.
     pub fn finish(&mut self) {
         loop {
             self.flush();
@@ -250,7 +250,7 @@ impl DecisionLog {
         }
     }
 
-    /// What the supervisor says. Where no namespace keeps the network in, clients come this way.
+    /// Reads a message. In the landlock tier clients arrive here too.
     pub fn next_message(&mut self) -> SupervisorMessage {
         let received =
             if self.is_over { Received::End } else { loopback_proxy::receive(self.socket.as_fd()) };
@@ -261,7 +261,7 @@ impl DecisionLog {
                 if let Ok(reply) = reader::from_slice(&message) {
                     return SupervisorMessage::Reply(reply);
                 }
-                // Nobody else is there who could be believed.
+                // An invalid message counts as the end: there is no other sender.
             }
             Received::End => {}
         }
@@ -277,7 +277,7 @@ impl AsFd for DecisionLog {
 }
 
 impl RelayDecision<'_> {
-    /// A refusal of which nothing is known yet.
+    /// A denial without details.
     pub fn denial(layer: DecisionLayer) -> RelayDecision<'static> {
         RelayDecision {
             layer,
@@ -380,7 +380,7 @@ mod tests {
             reported += 1;
         }
         assert!(usize::from(reported) > MAX_WAITING_DECISIONS, "the socket holds some");
-        // Those who are served together may get theirs all the same.
+        // Further decisions of the same turn are still stored.
         for port in reported..reported + 500 {
             log.report(&RelayDecision {
                 port: Some(port),
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!(ports(&theirs), [1, 2, 3]);
         (0..MAX_BATCHED_DECISIONS as u16).for_each(|port| log.report(&ended(port)));
         assert_eq!(ports(&theirs).len(), MAX_BATCHED_DECISIONS);
-        // What has to wait because nobody listens is told in messages that are not too long.
+        // Waiting decisions are sent in messages of bounded length.
         (0..900).for_each(|port| log.report(&ended(port)));
         let (mut all, mut messages) = (Vec::new(), 0);
         while all.len() < 900 {

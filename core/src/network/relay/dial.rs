@@ -1,4 +1,4 @@
-//! The addresses of one host, dialled one after the other until one answers.
+//! Dials the addresses of one host, one after the other, until one answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::host_resolver::Addresses;
 use crate::network::rules::address::{self, AddressKind};
 
-/// For all addresses of a host together, and for one that is not the last.
+/// The time for all addresses of a host, and for one that is not the last.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 const DIAL_NEXT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -22,14 +22,14 @@ pub struct Dial {
     addresses: Addresses,
     next: usize,
     until: Instant,
-    /// The last one that was dialled, whether it answered or not.
+    /// The last dialled address, whether it answered or not.
     pub tried: Option<IpAddr>,
 }
 
 pub enum DialStep {
-    /// It is told when this socket can be written; it has until then.
+    /// The socket becomes writable when connected. The deadline is the second value.
     Started(OwnedFd, Instant),
-    /// No address is left, none could be dialled, and this is why.
+    /// No address is left. None was dialled, for this reason.
     Forbidden(IpAddr, &'static str),
     Unreachable,
 }
@@ -39,8 +39,7 @@ impl Dial {
         Dial { addresses, next: 0, until: now + DIAL_TIMEOUT, tried: None }
     }
 
-    /// Starts to dial the next of the addresses that `may_dial` lets be dialled, from what `socket`
-    /// makes.
+    /// Dials the next address that `may_dial` allows, with a socket from `socket`.
     pub fn next(
         &mut self,
         port: u16,
@@ -72,7 +71,7 @@ impl Dial {
             }
         }
         match forbidden {
-            // One that may not be dialled is the reason only if no other could be.
+            // A forbidden address is the reason only if no other was dialled.
             Some((address, reason)) if self.tried.is_none() => DialStep::Forbidden(address, reason),
             _ => DialStep::Unreachable,
         }
@@ -83,7 +82,7 @@ pub fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// Of the host's network.
+/// A socket in the host's network.
 pub fn host_socket(to: IpAddr) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family(to), SocketType::STREAM, flags, None)
@@ -94,28 +93,28 @@ fn connect(socket: OwnedFd, to: SocketAddr, epoll: &OwnedFd, event: u64) -> Resu
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(errno) => return Err(errno),
     }
-    // Only now: a socket that was never connected counts as hung up.
+    // Registered only now: epoll reports an unconnected socket as hung up.
     epoll::add(epoll, &socket, EventData::new_u64(event), WATCHED_EVENTS)?;
     Ok(socket)
 }
 
-/// Is this a public address of the host itself? What is not public is judged by what it is.
+/// True for a public address of this host. Other addresses are judged by their kind.
 pub fn is_own(address: IpAddr) -> bool {
     address::kind(address) == AddressKind::Public && can_be_bound(address)
 }
 
-/// Does this address lead to the host itself, whatever its kind is? A server that listens on all
-/// addresses is the same at each of them.
+/// True if the address leads to this host, of any kind. A server on all addresses is the same at
+/// each of them.
 pub fn is_of_this_machine(address: IpAddr) -> bool {
     matches!(address::kind(address), AddressKind::Loopback | AddressKind::Unspecified)
         || can_be_bound(address)
 }
 
-/// Only the host's own addresses can be bound.
+/// Only addresses of this host can be bound.
 fn can_be_bound(address: IpAddr) -> bool {
     let socket =
         rustix::net::socket_with(family(address), SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    // If it can not be asked it counts as such: that is the answer that refuses.
+    // An error counts as an own address, which denies.
     !socket.is_ok_and(|socket| {
         rustix::net::bind(&socket, &SocketAddr::new(address, 0)) == Err(Errno::ADDRNOTAVAIL)
     })

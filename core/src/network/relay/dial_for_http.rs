@@ -1,5 +1,4 @@
-//! What the Python half has dialled for it: there is one place that decides who is called, resolves
-//! and dials, and this is it.
+//! Dials for the HTTP helper. Only the relay decides about hosts, resolves and dials.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -15,17 +14,17 @@ use super::http_handover::DialRequest;
 use super::{LOOKUP, Peer, PeerSlot, Relay, SERVER, SWEEP_INTERVAL, event};
 use crate::plan::host_name::{Host, HostName};
 
-/// One that is being looked up or dialled.
+/// A connection that is being resolved or dialled.
 pub struct UpstreamDial {
     request: DialRequest,
     dialled: Option<(Dial, OwnedFd)>,
-    /// To be dialled, when the addresses of guarded upstreams are known.
+    /// Addresses to dial once the guarded addresses are known.
     found: Option<Addresses>,
     pub deadline: Option<Instant>,
 }
 
 impl<'t> Relay<'t> {
-    /// The Python half has something to say, takes something again, or is gone.
+    /// The HTTP helper sent a message, can take one again, or is gone.
     pub(super) fn handle_handover(&mut self) {
         self.handover.flush();
         while let Some(request) = self.handover.next_dial() {
@@ -91,8 +90,8 @@ impl<'t> Relay<'t> {
             self.guards.learn_lookup(name, &found, self.now);
         }
         match found {
-            // What no route leads to is a host that is inspected: it may not be another name of a
-            // route's upstream.
+            // A host without a route is an inspected host. It must not be another name of a route's
+            // upstream.
             Ok(addresses) if !self.can_compare_guards(&upstream.request, index) => {
                 let upstream = UpstreamDial { found: Some(addresses), ..upstream };
                 self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
@@ -160,7 +159,7 @@ impl<'t> Relay<'t> {
             (Ok(Ok(())), Some(address)) => {
                 let _ = sockopt::set_tcp_nodelay(&socket, true);
                 let _ = sockopt::set_socket_keepalive(&socket, true);
-                // Its events are for whoever gets it.
+                // Later events belong to the new owner.
                 let _ = epoll::delete(&self.epoll, &socket);
                 self.handover.reached(upstream.request.id, socket, address);
                 self.free_slot(index);
@@ -174,7 +173,7 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// The address that was dialled does not answer.
+    /// The dialled address does not answer.
     pub(super) fn upstream_expired(&mut self, mut upstream: Box<UpstreamDial>, index: usize) {
         match upstream.dialled.take() {
             Some((dial, _)) => self.dial_upstream(upstream.request, dial, Errno::TIMEDOUT, index),

@@ -1,6 +1,5 @@
-//! Answers to questions for names from inside, whatever server they were meant for. A name that may
-//! be reached at some port gets addresses that lead back to it; nobody else is asked before it is
-//! dialled. All others do not exist.
+//! Answers DNS questions from inside, to any server. An allowed name gets synthetic addresses that
+//! lead back to it. Nothing is resolved before the name is dialled. All other names do not exist.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -17,20 +16,19 @@ use crate::network::parse::dns_message::{self, DnsAnswer, DnsQuestion, Query, Re
 use crate::network::rules::host_table::HostTable;
 use crate::plan::Action;
 
-/// A name that is denied is told once in this time.
+/// A denied name is reported once in this time.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// So many denied names are remembered for that.
+/// Denied names that are stored for that.
 const MAX_REPORTED_NAMES: usize = 4096;
 
-/// A stream on which nothing is asked for so long is closed.
+/// An idle stream is closed after this time.
 const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So many questions of one stream are answered before others get their turn.
+/// Questions of one stream before others get their turn.
 const MAX_ANSWERS_PER_TURN: usize = 64;
 
-/// Names of addresses. Programs ask for them on their own account; nobody has to hear that they do
-/// not exist.
+/// Reverse lookups. Programs make them on their own, so their denials are not reported.
 const REVERSE_SUFFIXES: [&[u8]; 2] = [b".in-addr.arpa", b".ip6.arpa"];
 
 pub struct DnsStub<'t> {
@@ -44,7 +42,7 @@ impl<'t> DnsStub<'t> {
         DnsStub { table, synthetic: SyntheticAddresses::default(), reported: HashMap::new() }
     }
 
-    /// The answer to a message, if it gets any.
+    /// The answer to a message, if there is one.
     pub fn answer(
         &mut self,
         message: &[u8],
@@ -73,8 +71,8 @@ impl<'t> DnsStub<'t> {
             return DnsAnswer::NoName;
         };
         let decision = self.table.judge_name(name, None);
-        // One that would be asked about is asked about when it is dialled: then the port is known,
-        // and until then nobody has to be.
+        // A name that needs a question is asked about when it is dialled: only then the port is
+        // known.
         if decision.action == Action::Deny {
             if !REVERSE_SUFFIXES.iter().any(|end| name.as_bytes().ends_with(end)) {
                 let rule = decision.rule.as_ref().map(|rule| rule as _);
@@ -119,7 +117,7 @@ impl<'t> DnsStub<'t> {
     }
 }
 
-/// Questions by TCP: each has its length before it (RFC 7766).
+/// DNS over TCP: each question follows its length (RFC 7766).
 pub struct DnsStream {
     end: PumpSocket,
     received: Vec<u8>,
@@ -127,11 +125,11 @@ pub struct DnsStream {
     pub deadline: Instant,
 }
 
-/// What becomes of it.
+/// The next step of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StreamTurn {
     Wait,
-    /// It could go on at once, but others come first.
+    /// It can continue at once, but others come first.
     Again,
     Over,
 }
@@ -163,7 +161,7 @@ impl DnsStream {
                 match rustix::net::send(&self.end.socket, &self.answers, SendFlags::NOSIGNAL) {
                     Ok(sent) => drop(self.answers.drain(..sent)),
                     Err(Errno::INTR) => {}
-                    // Nobody is asked anything by who does not read the answers.
+                    // A client that does not read its answers gets no further ones.
                     Err(Errno::AGAIN) => return StreamTurn::Wait,
                     Err(_) => return StreamTurn::Over,
                 }

@@ -17,15 +17,14 @@ use super::host_resolver::{Addresses, LookupFailure};
 use crate::network::rules::address;
 use crate::plan::host_name::{Host, HostName};
 
-/// Where web servers are: one that serves https may serve the same in clear.
+/// Ports of web servers: a server of https may serve the same in clear text.
 const WEB_PORTS: [u16; 2] = [80, 443];
 
-/// What was found out is not asked for again within this time. The resolver's own memory is as long
-/// as a name server says.
+/// A lookup is not repeated within this time. The resolver's cache follows the TTL of the name
+/// server.
 const LOOKUP_TTL: Duration = Duration::from_secs(1);
 
-/// So many addresses of one upstream are remembered. With more of them, all are forgotten and asked
-/// for again.
+/// Stored addresses of one upstream. Beyond this, all are dropped and looked up again.
 const MAX_ADDRESSES: usize = 4096;
 
 const GUARDED_ADDRESS: &str = "a route with endpoint rules leads to this address, and nothing else does, unless the route says shared_addresses = true";
@@ -36,23 +35,23 @@ const UNKNOWN_ADDRESSES: &str = "it may be an upstream of a route with endpoint 
 pub struct GuardedUpstream {
     pub host: Host,
     pub port: u16,
-    /// Names of other hosts may lead to the same addresses.
+    /// True: names of other hosts may resolve to the same addresses.
     pub is_shared: bool,
 }
 
 #[derive(Debug, Default)]
 struct KnownAddresses {
     addresses: HashSet<IpAddr>,
-    /// One of them was this machine's.
+    /// One of them belongs to this machine.
     is_on_this_machine: bool,
     looked_up: Option<Instant>,
-    /// No name server answered when it was asked for last.
+    /// No name server answered the last lookup.
     is_unknown: bool,
 }
 
 impl KnownAddresses {
     fn add(&mut self, address: IpAddr) {
-        // The same address comes with every lookup; only a new one is compared with this machine's.
+        // Each lookup returns the same addresses; only a new one is compared with this machine's.
         if self.addresses.insert(address.to_canonical()) {
             self.addresses.extend(address::forms(address));
             self.is_on_this_machine |= is_of_this_machine(address);
@@ -60,7 +59,7 @@ impl KnownAddresses {
     }
 }
 
-/// What is known of them. The order is that of the table.
+/// What is known about the upstreams, in the order of the table.
 pub struct UpstreamGuards<'t> {
     guarded: &'t [GuardedUpstream],
     known: Vec<KnownAddresses>,
@@ -81,7 +80,7 @@ impl<'t> UpstreamGuards<'t> {
         UpstreamGuards { guarded, known, by_name }
     }
 
-    /// The names to look up before something is dialled at this port.
+    /// The names to look up before a connection to this port.
     pub fn to_look_up(&self, port: u16, now: Instant) -> Vec<&'t HostName> {
         let is_due = |index: &usize| {
             let is_fresh = self.known[*index].looked_up.is_some_and(|at| now < at + LOOKUP_TTL);
@@ -94,7 +93,7 @@ impl<'t> UpstreamGuards<'t> {
             .collect()
     }
 
-    /// Whatever a lookup of a name has found.
+    /// Stores the result of a lookup.
     pub fn learn_lookup(
         &mut self,
         name: &HostName,
@@ -112,8 +111,8 @@ impl<'t> UpstreamGuards<'t> {
         }
     }
 
-    /// May this address be dialled at this port for a connection that is not the route's?
-    /// `is_named`: a name led to it.
+    /// Decides whether a connection that does not use the route may dial this address. `is_named`:
+    /// a name resolved to it.
     pub fn judge(&self, address: IpAddr, port: u16, is_named: bool) -> Result<(), &'static str> {
         for (guarded, known) in self.guarded.iter().zip(&self.known) {
             if !serves(guarded, port) || (guarded.is_shared && is_named) {

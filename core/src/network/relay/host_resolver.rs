@@ -1,9 +1,9 @@
-//! The host's side of names: /etc/hosts, then the name servers of /etc/resolv.conf. Only names that
-//! a rule allows come here.
+//! Resolves names on the host: /etc/hosts, then the name servers of /etc/resolv.conf. Only allowed
+//! names come here.
 //!
-//! Each question has a socket of its own, connected to the one server that is asked: its port and
-//! its number are random, and what others send to it is not delivered. Nothing here waits; the
-//! relay's loop says when a socket is ready or time is up.
+//! Each question has its own socket, connected to one server. Its port and id are random, and the
+//! kernel drops packets from other senders. Nothing here waits: the relay's loop reports ready
+//! sockets and deadlines.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,30 +20,28 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use crate::network::parse::dns_message::{self, DnsReply, RecordKind, ReplyError};
 use crate::plan::host_name::HostName;
 
-/// So many lookups ask at once, with two sockets each; the others wait for their turn.
+/// Lookups at once, with two sockets each. Others wait for their turn.
 pub const MAX_LOOKUPS: usize = 128;
 
-/// So many names are remembered.
+/// Names in the cache.
 const MAX_CACHED_NAMES: usize = 4096;
 
-/// However long a name server says: hosts move.
+/// An upper bound of the TTL: hosts move.
 const MAX_TTL: Duration = Duration::from_secs(300);
 
-/// Once one kind of address is known, the other is waited for no longer than this. Some servers
-/// never answer for IPv6.
+/// After the first answer, the other family gets only this time. Some servers never answer for
+/// IPv6.
 const SECOND_FAMILY_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// As resolv.conf(5) bounds them.
+/// Bounds of resolv.conf(5).
 const MAX_SERVERS: usize = 3;
 const MAX_TIMEOUT_S: u64 = 30;
 const MAX_ATTEMPTS: usize = 5;
 
-/// A file of the host that is longer is not read: nobody wrote that one by hand or with a program
-/// we know.
+/// A longer file is cut.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Those of one name, in the order in which they are dialled: IPv4 first, because many a host
-/// believes that it has IPv6.
+/// The addresses of one name, in dialling order: IPv4 first, because many hosts have a broken IPv6.
 pub type Addresses = Rc<[IpAddr]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +65,7 @@ impl LookupFailure {
 pub struct NameSources {
     pub hosts: PathBuf,
     pub servers: PathBuf,
-    /// Of the name servers.
+    /// The port of the name servers.
     pub port: u16,
 }
 
@@ -77,7 +75,7 @@ impl NameSources {
     }
 }
 
-/// Who asked for a name is told when the answer is there.
+/// A finished lookup, and who waits for it.
 pub struct FinishedLookup {
     pub name: HostName,
     pub waiters: Vec<u64>,
@@ -103,10 +101,10 @@ struct Lookup {
 struct ServerQuestion {
     kind: RecordKind,
     id: u16,
-    /// How often it was given up.
+    /// How many attempts failed.
     tries: usize,
     deadline: Instant,
-    /// Nobody else is asked if this one does not answer.
+    /// True: no other server is asked after this one.
     last: bool,
     link: QuestionSocket,
     answer: Option<Result<DnsReply, LookupFailure>>,
@@ -115,7 +113,7 @@ struct ServerQuestion {
 enum QuestionSocket {
     None,
     Datagrams(OwnedFd),
-    /// What came so far; nothing was asked as long as `sent` is false.
+    /// The bytes so far. The question was sent if `sent` is true.
     Stream {
         socket: OwnedFd,
         sent: bool,
@@ -123,7 +121,7 @@ enum QuestionSocket {
     },
 }
 
-/// The part of an event's number that says which question it is about.
+/// The lookup and the question of an event number.
 pub fn question_of(number: u32) -> (usize, usize) {
     (number as usize / 2, number as usize % 2)
 }
@@ -141,7 +139,7 @@ impl HostResolver {
         }
     }
 
-    /// None: `waiter` will be told.
+    /// None: `waiter` gets an event later.
     pub fn look_up(
         &mut self,
         name: &HostName,
@@ -202,7 +200,7 @@ impl HostResolver {
         self.finish_if_answered(index, now);
     }
 
-    /// Something happened to the socket of a question.
+    /// Handles an event on the socket of a question.
     pub fn ready(
         &mut self,
         number: u32,
@@ -256,7 +254,7 @@ impl HostResolver {
             .min()
     }
 
-    /// The lookups that ended since this was asked last. Those that waited for their turn start.
+    /// The lookups that ended since the last call. Waiting lookups start.
     pub fn finished(
         &mut self,
         now: Instant,
@@ -276,7 +274,7 @@ impl HostResolver {
         !self.finished.is_empty()
     }
 
-    /// Ends a lookup whose questions are both answered.
+    /// Ends a lookup if both questions are answered.
     fn finish_if_answered(&mut self, index: usize, now: Instant) {
         let Some(Some(lookup)) = self.running.get_mut(index) else { return };
         let known = |question: &ServerQuestion| matches!(&question.answer, Some(Ok(reply)) if !reply.addresses.is_empty());
@@ -298,8 +296,7 @@ impl HostResolver {
                     ttl = ttl.min(Duration::from_secs(reply.ttl_s.into()));
                     addresses.extend(reply.addresses);
                 }
-                // A name that does not exist does so for both kinds; a server that is silent may
-                // have known more.
+                // A missing name is missing for both families. A silent server may have known more.
                 Err(failed) => {
                     failure = if failure == LookupFailure::Silent { failure } else { failed }
                 }
@@ -326,7 +323,7 @@ fn in_order(addresses: &[IpAddr]) -> Addresses {
     of(true).chain(of(false)).collect()
 }
 
-/// Where sockets are registered, and how their events are told from others.
+/// Registers sockets in epoll with a tag for their events.
 pub struct EventRegistration<'a> {
     pub epoll: &'a OwnedFd,
     pub tag: u64,
@@ -348,7 +345,7 @@ impl EventRegistration<'_> {
 }
 
 impl ServerQuestion {
-    /// Asks the server whose turn it is; if that can not be, the one after it.
+    /// Asks the next server; if that fails, the one after it.
     fn ask(
         &mut self,
         name: &HostName,
@@ -474,7 +471,7 @@ fn open(server: SocketAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// None: it has not come yet.
+/// None: the reply has not arrived.
 fn receive_datagram(
     socket: &OwnedFd,
     scratch: &mut [u8],
@@ -488,7 +485,7 @@ fn receive_datagram(
             },
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return None,
-            // Nobody listens there.
+            // No server listens there.
             Err(_) => return Some(Err(ReplyError::Failed)),
         }
     }
@@ -504,7 +501,7 @@ fn receive_stream(
         if let Some((length, message)) = received.split_first_chunk::<2>()
             && let Some(message) = message.get(..u16::from_be_bytes(*length).into())
         {
-            // There is only the one reply on this stream.
+            // The stream carries one reply only.
             return Some(read(message));
         }
         match rustix::net::recv(socket, &mut *scratch, RecvFlags::empty()) {
@@ -517,7 +514,7 @@ fn receive_stream(
     }
 }
 
-/// What resolv.conf(5) says. No search list: names are whole.
+/// The content of resolv.conf(5), without the search list: names are complete.
 #[derive(Debug, PartialEq, Eq)]
 struct NameServers {
     addresses: Vec<SocketAddr>,
@@ -571,7 +568,7 @@ impl NameServers {
     }
 }
 
-/// An address, a link-local one with its interface by number.
+/// Reads an address; a link-local one can have an interface number.
 fn server(word: &str) -> Option<SocketAddr> {
     match word.parse() {
         Ok(address) => Some(SocketAddr::new(address, 0)),
@@ -579,7 +576,7 @@ fn server(word: &str) -> Option<SocketAddr> {
     }
 }
 
-/// hosts(5). A line that holds something else is for somebody else.
+/// Parses hosts(5). Other lines are ignored.
 fn read_hosts(text: &[u8]) -> HashMap<HostName, Vec<IpAddr>> {
     let mut hosts: HashMap<HostName, Vec<IpAddr>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n') {
@@ -594,12 +591,12 @@ fn read_hosts(text: &[u8]) -> HashMap<HostName, Vec<IpAddr>> {
     hosts
 }
 
-/// What a file says, read again when it changed.
+/// A parsed file, read again when it changes.
 struct WatchedFile<T> {
     path: PathBuf,
     read: fn(&[u8]) -> T,
-    /// When it was looked at last. A turn of the relay's loop is one moment, however many
-    /// connections begin in it.
+    /// When it was checked last. One turn of the relay's loop has one timestamp, so many
+    /// connections cause one check.
     checked_at: Option<Instant>,
     stamp: Option<FileStamp>,
     value: T,

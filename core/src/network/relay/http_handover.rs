@@ -1,14 +1,15 @@
-//! The line between the relay and the Python half that speaks HTTP. One datagram a message, some
-//! with a descriptor:
+//! The socket between the relay and the HTTP helper. One datagram per message, some with a
+//! descriptor:
 //!
 //! ```text
-//! relay ─▶ {"host":…,"kind":"route"|"inspect","port":…}, perhaps a NUL and what the client has said already; a connection
+//! relay ─▶ {"host":…,"kind":"route"|"inspect","port":…}; a connection
+//!          (perhaps followed by a NUL and the bytes that the client has sent)
 //!       ◀─ {"dial":HOST,"id":N,"port":…}
 //! relay ─▶ {"address":…,"id":N}; a connection      or      {"denied":…,"id":N,"reason":…}
 //! ```
 //!
-//! What does not fit into the socket waits here. Whoever talks nonsense is gone, and who is gone
-//! gets nothing more.
+//! Messages that do not fit into the socket wait here. An invalid message closes the socket, and
+//! then the helper gets nothing more.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -25,13 +26,13 @@ use crate::plan::host_name::{Host, HostName};
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, NonUtf8};
 
-/// Of a message to us: a host and two numbers.
+/// The longest message to the relay: a host and two numbers.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// So many connections wait for the Python half; those that come then are cut off.
+/// Connections that wait for the HTTP helper. Further ones are closed.
 const MAX_WAITING: usize = 4096;
 
-/// Whom the Python half wants to call.
+/// A connection that the HTTP helper requests.
 pub struct DialRequest {
     pub id: u64,
     pub host: Host,
@@ -47,7 +48,7 @@ struct DialMessage {
 }
 
 pub struct Handover {
-    /// None: nobody is there any more.
+    /// None: the HTTP helper is gone.
     socket: Option<OwnedFd>,
     waiting: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
@@ -57,12 +58,12 @@ impl Handover {
         Handover { socket, waiting: VecDeque::new() }
     }
 
-    /// Is somebody there who takes one more connection?
+    /// True if the HTTP helper can take one more connection.
     pub fn can_take(&self) -> bool {
         self.socket.is_some() && self.waiting.len() < MAX_WAITING
     }
 
-    /// `unsent`: what was read from the client already.
+    /// `unsent`: bytes that were already read from the client.
     pub fn hand_over(
         &mut self,
         client: OwnedFd,
@@ -92,7 +93,7 @@ impl Handover {
         self.send(message.into_bytes(), None);
     }
 
-    /// Nobody is there: then nothing waits, and a connection is cut off.
+    /// Without a helper the message is dropped and its connection closed.
     fn send(&mut self, message: Vec<u8>, descriptor: Option<OwnedFd>) {
         if self.socket.is_none() {
             return;
@@ -114,14 +115,14 @@ impl Handover {
             match rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags) {
                 Ok(_) => drop(self.waiting.pop_front()),
                 Err(Errno::INTR) => {}
-                // Too many of a user's descriptors on their way: the next turn finds some taken.
+                // Too many descriptors are in flight: the next turn tries again.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => return,
                 Err(_) => return self.close(),
             }
         }
     }
 
-    /// What else it asks for; None: nothing now.
+    /// The next requested connection. None: there is none now.
     pub fn next_dial(&mut self) -> Option<DialRequest> {
         let mut message = [0; MAX_MESSAGE_BYTES];
         loop {
@@ -156,7 +157,7 @@ impl Handover {
         }
     }
 
-    /// Whoever waits is cut off.
+    /// Closes the waiting connections.
     fn close(&mut self) {
         self.socket = None;
         self.waiting.clear();
@@ -250,7 +251,7 @@ mod tests {
         let mut handover = Handover::new(Some(ours));
         let name = HostName::read(b"api.paddock.internal").unwrap();
         let mut given = 0_usize;
-        // One descriptor for all: how many may be on their way is bounded.
+        // One descriptor for all: the number in flight is bounded.
         let (client, _) = socket_pair::pair().unwrap();
         while handover.waiting.len() < 16 {
             assert!(handover.can_take());

@@ -1,9 +1,9 @@
-//! The process outside that stands between the run and the network. It takes what programs inside
-//! dial, answers their questions for names, decides, dials and passes bytes on.
+//! The relay: a process outside of the sandbox, between the command and the network. It accepts the
+//! command's connections, answers DNS questions, decides, dials and copies bytes.
 //!
-//! One thread, one loop, nothing that waits for one peer: every socket is non-blocking and every
-//! wait has its end. The sockets it accepts from were made inside and keep belonging there; those
-//! it makes itself are of the host's network.
+//! One thread and one loop. Nothing waits for a single peer: every socket is non-blocking, and
+//! every wait has a deadline. The sockets that it accepts from were created in the command's
+//! network namespace. The sockets that it creates belong to the host's network.
 
 pub mod byte_pump;
 mod connect_upstream;
@@ -63,40 +63,39 @@ use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::plan::host_name::HostName;
 use crate::plan::{self, PublishedPort};
 
-/// So many at once, if there are descriptors for them.
+/// Connections at once, if there are enough descriptors.
 const MAX_CONNECTIONS: usize = 10_000;
 
-/// So many pipes at once; who gets none copies.
+/// Pipes at once. A direction without a pipe copies.
 const MAX_PIPES: usize = 128;
 
-/// Listeners, epoll, standard descriptors, a file that is read.
+/// Descriptors for listeners, epoll, standard descriptors and files.
 const RESERVED_DESCRIPTORS: usize = 64;
 
-/// So many connections are taken from one listener, and so many questions from one socket, before
-/// others get their turn.
+/// Connections of one listener, or questions of one socket, before others get their turn.
 const MAX_PER_TURN: usize = 64;
 
-/// How often deadlines of connections are looked at while there are any.
+/// Interval of the deadline check, while there are connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was made inside.
+/// The sockets of the relay.
 #[derive(Default)]
 pub struct RelaySockets {
-    /// Where connections arrive, and questions for names; none where nothing is reached.
+    /// Sockets for connections and DNS questions; empty without a network.
     pub dialled: Vec<OwnedFd>,
     pub names: Vec<OwnedFd>,
-    /// Listeners at ports of the host's loopback.
+    /// Listeners for ports of the host's loopback.
     pub local: Vec<(u16, OwnedFd)>,
-    /// To ask for sockets with ([`super::relay::socket_owner`]).
+    /// A netlink socket to find socket owners ([`super::relay::socket_owner`]).
     pub diagnosis: Option<OwnedFd>,
-    /// And the other way round: the host's own, for ports inside.
+    /// Listeners on the host for published ports.
     pub published: Vec<(PublishedPort, OwnedFd)>,
     pub command_network: Option<CommandNetwork>,
-    /// The line to the Python half, where something is to be read as HTTP.
+    /// The socket to the HTTP helper, if there are routes or inspected hosts.
     pub handover: Option<OwnedFd>,
 }
 
-/// Until the run ends, which is when the other end of `decisions` is closed. What is returned is the
+/// Runs until the run ends: then the other end of the supervisor's socket is closed. Returns the
 /// exit status.
 pub fn run(
     plan: &plan::Network,
@@ -134,7 +133,7 @@ pub fn run_with(
     }
 }
 
-/// What an event is about; the rest of its number says which one.
+/// The kind of an event. The rest of its number says which socket.
 const LISTENER: u64 = 0;
 const DATAGRAMS: u64 = 1;
 const LOOKUP: u64 = 2;
@@ -154,16 +153,16 @@ struct RelayListener {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListenerKind {
-    /// For whatever was dialled.
+    /// Any destination.
     DialResult,
-    /// For this port of the host.
+    /// This port of the host.
     Local(u16),
     Published(PublishedPort),
-    /// A client that the supervisor hands over.
+    /// A client that the supervisor passes on.
     Proxy,
 }
 
-/// A place for a connection. Events for one that was there before are not for this one.
+/// A slot for a connection. The generation tells late events of an earlier connection apart.
 struct PeerSlot<'t> {
     generation: u16,
     peer: Option<Peer<'t>>,
@@ -172,7 +171,7 @@ struct PeerSlot<'t> {
 enum Peer<'t> {
     Relayed(Box<Connection<'t>>),
     DnsStream(Box<DnsStream>),
-    /// Dialled for the Python half.
+    /// A connection that is dialled for the HTTP helper.
     Upstream(Box<UpstreamDial>),
 }
 
@@ -187,20 +186,19 @@ struct Relay<'t> {
     questions: RelayQuestions,
     stub: DnsStub<'t>,
     resolver: HostResolver,
-    /// The addresses of upstreams with endpoint rules.
+    /// Addresses of upstreams with endpoint rules.
     guards: UpstreamGuards<'t>,
     handover: Handover,
-    /// What a person was asked about and allowed, of what is handed over: it may be called from
-    /// there, too.
+    /// Hosts that a person allowed and that are handed over: the HTTP helper may connect to them.
     allowed_by_person: HashSet<(HostName, u16)>,
     tools: PumpTools,
     slots: Vec<PeerSlot<'t>>,
     free: Vec<usize>,
     max_connections: usize,
-    /// Nothing is accepted until something ends.
+    /// No connection is accepted until one ends.
     is_full: bool,
     was_full: bool,
-    /// Connections that could go on at once.
+    /// Connections that can continue at once.
     ready_again: Vec<u64>,
     sweep_at: Option<Instant>,
     loopback: Addresses,
@@ -230,7 +228,7 @@ impl<'t> Relay<'t> {
             listeners.map(|(kind, socket)| RelayListener { socket, kind }).collect();
         for (index, listener) in listeners.iter().enumerate() {
             rustix::io::ioctl_fionbio(&listener.socket, true)?;
-            // What is accepted inherits these.
+            // Accepted sockets inherit these options.
             sockopt::set_tcp_nodelay(&listener.socket, true)?;
             sockopt::set_socket_keepalive(&listener.socket, true)?;
             epoll::add(
@@ -306,7 +304,7 @@ impl<'t> Relay<'t> {
                 Err(errno) => return Err(errno),
             }
             self.now = Instant::now();
-            // Those that were not finished come after those that now begin.
+            // Unfinished connections come after new events.
             let ready_again = std::mem::take(&mut self.ready_again);
             for Event { flags, data } in events.iter().copied() {
                 if !self.handle_event(data.u64(), flags) {
@@ -328,7 +326,7 @@ impl<'t> Relay<'t> {
         Ok(())
     }
 
-    /// The run has ended, and connections of it had not.
+    /// Reports the connections that are open at the end of the run.
     fn finish(&mut self) {
         for index in 0..self.slots.len() {
             if let Some(Peer::Relayed(connection)) = self.slots[index].peer.take() {
@@ -347,7 +345,7 @@ impl<'t> Relay<'t> {
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
     }
 
-    /// False: the run is over.
+    /// Returns false if the run has ended.
     fn handle_event(&mut self, number: u64, flags: EventFlags) -> bool {
         let index = number as u32 as usize;
         match number >> 56 {
@@ -423,13 +421,13 @@ impl<'t> Relay<'t> {
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     return self.stop_accepting();
                 }
-                // One that went away before it was taken.
+                // The client closed it before accept.
                 Err(_) => {}
             }
         }
     }
 
-    /// Until a connection ends, those that come wait in the listeners' queues.
+    /// Until a connection ends, new ones wait in the listeners' queues.
     fn stop_accepting(&mut self) {
         self.is_full = true;
         self.set_listener_events(EventFlags::empty());
@@ -460,7 +458,7 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// A program inside has connected, or one outside to a port that is published.
+    /// Starts a connection of a program inside, or one to a published port.
     fn begin_connection(&mut self, client: OwnedFd, kind: ListenerKind) {
         let dialled = rustix::net::getsockname(&client).and_then(SocketAddr::try_from);
         let Ok(dialled) = dialled else { return };
@@ -530,7 +528,7 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// Puts a connection back where it was, or ends it.
+    /// Puts a connection back into its slot, or ends it.
     fn apply_turn(
         &mut self,
         mut connection: Box<Connection<'t>>,
@@ -586,7 +584,7 @@ impl<'t> Relay<'t> {
         self.slots[index].peer = Some(Peer::Relayed(connection));
     }
 
-    /// What flowed is told; what was refused has been.
+    /// Reports the traffic of a connection. A denial was already reported.
     fn end(&mut self, connection: Connection<'t>, generation: u16, index: usize) {
         if let Some(PendingReason::AwaitingAnswer(question)) = connection.pending {
             self.abandon_question(question, event(CLIENT, generation, index));
@@ -632,7 +630,7 @@ impl<'t> Relay<'t> {
         self.accept_again();
     }
 
-    /// Connections whose names were looked up go on.
+    /// Continues the connections whose lookups have finished.
     fn resume_after_lookups(&mut self) {
         let registration =
             host_resolver::EventRegistration { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
@@ -642,7 +640,7 @@ impl<'t> Relay<'t> {
                 let (index, generation) = (waiter as u32 as usize, (waiter >> 32) as u16);
                 let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation);
                 match slot.and_then(|slot| slot.peer.take()) {
-                    // One that waits for several lookups may be told after it went on.
+                    // A connection that waits for several lookups can have continued already.
                     Some(Peer::Relayed(connection)) if !connection.is_waiting() => {
                         self.slots[index].peer = Some(Peer::Relayed(connection));
                     }
@@ -669,7 +667,7 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// Ends what took too long.
+    /// Ends connections that took too long.
     fn sweep(&mut self) {
         if self.sweep_at.is_none_or(|at| at > self.now) {
             return;
@@ -699,7 +697,7 @@ impl<'t> Relay<'t> {
                 None => {}
             }
         }
-        // Descriptors may have been somebody else's.
+        // Other processes may have used the descriptors.
         self.accept_again();
         if is_needed {
             self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
@@ -707,7 +705,7 @@ impl<'t> Relay<'t> {
     }
 }
 
-/// Raises the limit of descriptors as far as it goes. Each connection needs two.
+/// Raises the descriptor limit to its maximum. Each connection needs two descriptors.
 fn connection_limit() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ =

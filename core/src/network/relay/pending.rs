@@ -1,10 +1,9 @@
-//! Connections that are not simply allowed. Whose they are is found out first, by the supervisor;
-//! then they are refused, or somebody is asked.
+//! Connections that are not simply allowed. The supervisor first finds their owner. Then they are
+//! denied, or a person is asked.
 //!
-//! A host and a port are one question, however many connections wait for the answer; they wait as
-//! they are, with what their clients have sent in the kernel's hands. `once` is for those,
-//! `session` for all that follow; who was denied and tries again at once is denied without another
-//! question.
+//! A host and a port are one question for all connections that wait for it. What their clients send
+//! stays in the kernel. `once` applies to the waiting connections, `session` also to later ones.
+//! After a denial, further attempts are denied without a question for a while.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -17,13 +16,13 @@ use super::{CLIENT, Peer, Relay, event};
 use crate::approve::approver_process::Answer;
 use crate::plan::host_name::HostName;
 
-/// So long it is waited for who a caller is.
+/// Timeout for finding the process that owns a socket.
 const OWNER_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
-/// So often it is looked whether a client that has said all is still there.
+/// Interval of the check whether a client that closed its sending side still exists.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Clients try again, at the other address of a name for one.
+/// Clients retry, for example at the other address of a name.
 const DENIAL_TTL: Duration = Duration::from_secs(60);
-/// So many answers are remembered.
+/// Answers that are stored.
 const MAX_REMEMBERED_ANSWERS: usize = 4096;
 
 const DENIED_BY_PERSON: &str = "it was asked about, and denied";
@@ -35,7 +34,7 @@ pub struct RelayQuestions {
     last: u64,
     open: HashMap<u64, OpenHostQuestion>,
     numbers: HashMap<HostPort, u64>,
-    /// Until the run ends.
+    /// Allowed until the run ends.
     allowed: HashSet<HostPort>,
     denied: HashMap<HostPort, RememberedDenial>,
 }
@@ -88,7 +87,7 @@ impl RelayQuestions {
             Answer::Session if self.allowed.len() < MAX_REMEMBERED_ANSWERS => {
                 self.allowed.insert(host_port);
             }
-            // Then it is asked again.
+            // Not stored: the next connection asks again.
             Answer::Session => {}
             Answer::Deny => {
                 if self.denied.len() >= MAX_REMEMBERED_ANSWERS {
@@ -140,7 +139,7 @@ impl<'t> Relay<'t> {
         let Some((mut connection, generation, index)) = self.take_connection(number) else {
             return;
         };
-        // It may have been too late, and the connection is further by now.
+        // The reply can be late, and the connection can have continued.
         let is_awaited =
             matches!(connection.pending, Some(PendingReason::Denied(_) | PendingReason::NotAsked));
         connection.target.process = connection.target.process.take().or(process);
@@ -152,8 +151,8 @@ impl<'t> Relay<'t> {
         );
     }
 
-    /// What a connection in doubt waits for is there, or has taken too long; or its client has said
-    /// all it will say.
+    /// Called when what a pending connection waits for has arrived or timed out, or when its client
+    /// has closed.
     pub(super) fn decide(
         &mut self,
         connection: &mut Connection<'t>,
@@ -211,7 +210,7 @@ impl<'t> Relay<'t> {
         if let Some(open) = self.questions.open.get_mut(&number) {
             open.waiting.push(event(CLIENT, generation, index));
         }
-        // It may have gone meanwhile.
+        // The client may have closed meanwhile.
         if connection.client_closed() { Turn::Decide } else { Turn::Wait }
     }
 
@@ -222,7 +221,7 @@ impl<'t> Relay<'t> {
         reason: &str,
         answer: &PersonAnswer,
     ) {
-        // Nobody waits for it any more.
+        // No connection waits for it any more.
         let Some(OpenHostQuestion { host_port, waiting }) = self.questions.close(question) else {
             return;
         };

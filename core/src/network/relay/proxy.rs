@@ -1,4 +1,4 @@
-//! Clients that asked for a proxy: what they want is judged as if they had dialled it.
+//! Proxy clients. Their target is judged like a direct connection.
 
 use std::os::fd::OwnedFd;
 
@@ -28,7 +28,7 @@ impl<'t> Relay<'t> {
         self.apply_decision(connection, decision, generation, index)
     }
 
-    /// Of a client that only has to come again with its password nothing is told.
+    /// Without a reason nothing is reported: the client only has to send its password.
     pub(super) fn proxy_refused(
         &mut self,
         connection: &mut Connection<'t>,

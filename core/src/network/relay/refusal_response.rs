@@ -1,10 +1,10 @@
-//! What a client is answered that speaks HTTP and is refused. The others are cut off.
+//! The response to a refused HTTP client. Other clients get a reset.
 
 use std::fmt;
 
 use crate::network::rules::host_table;
 
-/// For a message, and for the text of a 403.
+/// The text of a denial.
 pub struct RefusalText<'a> {
     pub rule: Option<&'a dyn fmt::Display>,
     pub reason: &'a str,
@@ -14,7 +14,7 @@ pub struct RefusalText<'a> {
 pub const DENIED_STATUS: &str = "403 Forbidden";
 pub const UNREACHABLE_STATUS: &str = "502 Bad Gateway";
 
-/// For whoever speaks HTTP.
+/// The response for an HTTP client.
 pub fn answer(host: Option<&dyn fmt::Display>, port: u16, text: &RefusalText<'_>) -> Vec<u8> {
     let host = host.map(ToString::to_string).unwrap_or_default();
     let target =
@@ -33,7 +33,7 @@ pub fn answer(host: Option<&dyn fmt::Display>, port: u16, text: &RefusalText<'_>
     response(status, "", &body)
 }
 
-/// `fields`: whole lines.
+/// `fields`: complete header lines.
 pub fn response(status: &str, fields: &str, body: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {status}\r\n{fields}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",

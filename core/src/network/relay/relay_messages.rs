@@ -1,7 +1,7 @@
-//! What relay and supervisor ask each other, beside the decisions that are told
-//! ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). One
-//! message each, on the same line; a question has the number that its asker gave it. Decisions may
-//! share a message, one a line of it: JSON has none inside.
+//! Requests and replies between relay and supervisor, besides the decisions
+//! ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). They
+//! share one socket, one datagram per message. A request has an id of its sender. Several decisions
+//! can share a message, one per line: JSON text contains no newline.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ use crate::approve::approver_process::Answer;
 use crate::plan::present;
 use crate::plan::wire::writer::{self, NonUtf8};
 
-/// The longest message. A host has 253 letters and a path a thousand, and what is odd about them
-/// takes six for one.
+/// The longest message. A host has 253 characters and a path a thousand, and an escape takes six
+/// for one.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024;
 
-/// The longest path of a program that is told; what does not fit is counted.
+/// The longest program path; the rest is counted.
 const MAX_EXE_CHARS: usize = 512;
 
-/// A process as the host sees it, and its program.
+/// A process by its pid on the host, and its program.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SocketProcess {
@@ -26,14 +26,14 @@ pub struct SocketProcess {
     pub exe: String,
 }
 
-/// By the relay.
+/// A request of the relay.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum RelayRequest {
-    /// Who has the socket with this number?
+    /// Which process has the socket with this inode?
     #[serde(rename = "who")]
     FindOwner { id: u64, socket: u32 },
-    /// May this be connected to?
+    /// May this host be connected to?
     Ask {
         id: u64,
         host: String,
@@ -41,11 +41,11 @@ pub enum RelayRequest {
         #[serde(deserialize_with = "present")]
         process: Option<SocketProcess>,
     },
-    /// Nobody waits for the answer any more.
+    /// The answer is not needed any more.
     Withdrawn { id: u64 },
 }
 
-/// By the supervisor.
+/// A reply of the supervisor.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum SupervisorReply {
@@ -58,12 +58,12 @@ pub enum SupervisorReply {
     Answer {
         id: u64,
         verdict: Answer,
-        /// None: nobody has answered, and `reason` says why.
+        /// None: there was no answer, and `reason` says why.
         #[serde(deserialize_with = "present")]
         by: Option<String>,
         #[serde(deserialize_with = "present")]
         reason: Option<String>,
-        /// How long it took.
+        /// The time until the answer.
         ms: u64,
     },
 }

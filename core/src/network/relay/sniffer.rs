@@ -1,19 +1,19 @@
-//! What the first bytes of a connection, and each request of HTTP on it, have to say: the name that
-//! the connection was allowed for.
+//! Checks that the first bytes of a connection, and each HTTP request on it, name the host that was
+//! allowed.
 
 use super::decision_log::DecisionLayer;
 use crate::network::parse::http_request::{self, FirstBytes, HttpRequests, RequestStep};
 use crate::network::parse::tls_client_hello::{self, ClientHello, NextRecord, ServerName};
 use crate::plan::host_name::{Host, HostName};
 
-/// Why a connection that was allowed does not go on.
+/// Why an allowed connection is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SniffedDenial {
     pub layer: DecisionLayer,
-    /// The host that it named instead.
+    /// The other host that it named.
     pub host: Option<String>,
     pub reason: String,
-    /// Whether the client reads an answer of HTTP.
+    /// True if the client understands an HTTP response.
     pub is_http: bool,
 }
 
@@ -31,14 +31,14 @@ impl SniffedDenial {
     }
 }
 
-/// What becomes of bytes from inside.
+/// The decision about bytes from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SniffResult {
-    /// More have to be seen.
+    /// More bytes are needed.
     More,
-    /// So many may go on, whether they are here or not.
+    /// This many bytes may pass, even if they have not arrived.
     Pass(u64),
-    /// Nothing that is said from here on is for this connection.
+    /// Later bytes do not belong to this connection.
     End,
 }
 
@@ -46,23 +46,23 @@ pub struct Sniffer {
     host: Host,
     port: u16,
     stage: SniffStage,
-    /// Of HTTP: a second request ends the connection.
+    /// True: a second request ends the connection.
     is_single_request: bool,
     has_ended: bool,
-    /// It stays so, whatever is asked and however often.
+    /// A denial is final.
     denial: Option<SniffedDenial>,
 }
 
 enum SniffStage {
     FirstBytes,
-    /// So much of the first line was passed on. Nobody can do anything with a request before its
-    /// line has ended.
+    /// The part of the first line that was passed on. No server acts on a request before its line
+    /// ends.
     Line(Vec<u8>),
-    /// A ClientHello was passed on, and another may follow. `is_early`: behind data.
+    /// A ClientHello was passed on, and another can follow. `is_early`: after early data.
     AfterHello {
         is_early: bool,
     },
-    /// The line of ssh was passed on.
+    /// The version line of SSH was passed on.
     Packets,
     Requests(HttpRequests),
 }
@@ -80,13 +80,13 @@ impl Sniffer {
         }
     }
 
-    /// One request, and no more.
+    /// A connection with exactly one request.
     pub fn for_request(host: Host, port: u16) -> Sniffer {
         let stage = SniffStage::Requests(HttpRequests::default());
         Sniffer { host, port, stage, is_single_request: true, has_ended: false, denial: None }
     }
 
-    /// What becomes of these bytes.
+    /// Judges the next bytes.
     pub fn judge(&mut self, bytes: &[u8]) -> Result<SniffResult, SniffedDenial> {
         if let Some(denial) = &self.denial {
             return Err(denial.clone());
@@ -122,7 +122,7 @@ impl Sniffer {
                     NextRecord::Hello(hello) => self.judge_hello(hello, is_early),
                 };
             }
-            // Their length comes first, and the highest byte of that is zero.
+            // An SSH packet starts with its length, whose highest byte is zero.
             SniffStage::Packets if bytes.starts_with(b"\0") => {
                 return Ok(SniffResult::Pass(u64::MAX));
             }
@@ -141,7 +141,7 @@ impl Sniffer {
                     let reason = format!("the connection is for {}", self.host);
                     Err(SniffedDenial::of_request(Some(other.to_string()), reason))
                 }
-                // Whoever names none gets what the server has for everybody.
+                // A request without a host gets the server's default.
                 _ => {
                     self.has_ended = self.is_single_request;
                     Ok(SniffResult::Pass(head.length as u64))
@@ -151,8 +151,8 @@ impl Sniffer {
         }
     }
 
-    /// Web servers read more as a request than a request is. At their ports only what is understood
-    /// here goes on; and ssh, which many reach there.
+    /// Web servers accept more than valid requests. At their ports only understood protocols pass,
+    /// and SSH, which many servers offer there.
     fn judge_ssh_line(&mut self, bytes: &[u8]) -> Result<SniffResult, SniffedDenial> {
         let end =
             bytes.iter().position(|byte| *byte == b'\n').filter(|_| bytes.starts_with(b"SSH-"));
@@ -168,7 +168,7 @@ impl Sniffer {
         ))
     }
 
-    /// `was_early`: one before it announced data.
+    /// `was_early`: an earlier hello announced early data.
     fn judge_hello(
         &mut self,
         hello: ClientHello,
@@ -191,7 +191,7 @@ impl Sniffer {
         Ok(SniffResult::Pass(length as u64))
     }
 
-    /// Nothing more goes on before it is known whether the server agrees to another protocol.
+    /// True while the connection waits for the server's answer to an upgrade.
     pub fn awaits_answer(&self) -> bool {
         matches!(&self.stage, SniffStage::Requests(requests) if requests.awaits_answer())
     }
@@ -202,8 +202,8 @@ impl Sniffer {
         }
     }
 
-    /// The stream ends behind these bytes, which could have become a request or TLS. May they go
-    /// on? A line that never ended is a request to Python, which reads one up to there.
+    /// The stream ends after these bytes, which could have become a request or TLS. Returns true if
+    /// they may pass. Python's server reads an unended line as a request.
     pub fn judge_end(&self, bytes: &[u8]) -> Result<bool, SniffedDenial> {
         match &self.stage {
             SniffStage::FirstBytes
@@ -231,7 +231,8 @@ fn looks_like_request() -> SniffedDenial {
     SniffedDenial::of_tls("somebody could read it as a request of HTTP, for any host".into())
 }
 
-/// More of a first line that is no request so far. It ends with LF, and once more with CR and LF.
+/// Checks more of a first line that is no request so far. A line can end at LF, and for Java only
+/// at CR LF.
 fn check_first_line(line: &mut Vec<u8>, bytes: &[u8]) -> Result<SniffResult, SniffedDenial> {
     let (before, has_ended) = (line.len().saturating_sub(1), line.contains(&b'\n'));
     line.extend_from_slice(bytes);
@@ -257,8 +258,8 @@ mod tests {
     const CHANGE_CIPHER_SPEC: &[u8] = b"\x14\x03\x03\0\x01\x01";
     const DATA: &[u8] = b"\x17\x03\x03\0\x02ab";
 
-    /// What goes on of bytes that come in pieces of a size, as a flow hands them in; and whether
-    /// all that follows would.
+    /// The number of bytes that pass if they arrive in pieces of `size`, and whether everything
+    /// after them would pass.
     fn passed_bytes(port: u16, bytes: &[u8], size: usize) -> (usize, Result<bool, String>) {
         let mut sniffer = Sniffer::for_name(HostName::read(b"good.example").unwrap(), port);
         let (mut free, mut here) = (0_u64, 0);

@@ -1,5 +1,5 @@
-//! Whose a connection is, as far as the kernel tells: the number of the socket at its other end,
-//! which is inside. sock_diag(7) finds that one by the two addresses, without looking at others.
+//! Finds the inode of the socket at the other end of a connection, which is inside. sock_diag(7)
+//! finds it by the two addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -11,19 +11,19 @@ use rustix::net::{RecvFlags, SendFlags};
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// struct nlmsghdr.
 const HEADER_BYTES: usize = 16;
-/// Where struct inet_diag_msg has what is asked for.
+/// Offset of the inode in struct inet_diag_msg.
 const INODE_OFFSET: usize = HEADER_BYTES + 68;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketOwner {
-    /// Whoever has the socket with this number.
+    /// The inode of the socket.
     Socket(u32),
-    /// It was closed by all who had it.
+    /// No process has the socket any more.
     Nobody,
     Unknown,
 }
 
-/// A socket of the network inside, on which its sockets can be asked for.
+/// A netlink socket of the command's network.
 pub struct OwnerLookup(Option<OwnedFd>);
 
 impl OwnerLookup {
@@ -31,7 +31,7 @@ impl OwnerLookup {
         OwnerLookup(socket)
     }
 
-    /// `client`: an end of a connection inside, `server`: what it is connected to.
+    /// `client`: the end inside; `server`: the address it is connected to.
     pub fn of(&self, client: SocketAddr, server: SocketAddr) -> SocketOwner {
         self.ask(client, server).unwrap_or(SocketOwner::Unknown)
     }
@@ -40,14 +40,14 @@ impl OwnerLookup {
         let socket = self.0.as_ref()?;
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(socket, &request(client, server), SendFlags::DONTWAIT, &kernel).ok()?;
-        // The kernel has answered when it has taken the request.
+        // The kernel answers before sendto returns.
         let mut answer = [0; 1024];
         let (length, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
         read(&answer[..length])
     }
 }
 
-/// struct inet_diag_req_v2, behind its header.
+/// struct inet_diag_req_v2, after its header.
 fn request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let family = if client.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut bytes = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
@@ -80,8 +80,7 @@ fn read(answer: &[u8]) -> Option<SocketOwner> {
             if inode == 0 { SocketOwner::Nobody } else { SocketOwner::Socket(inode) }
         });
     }
-    // That there is none is said with the same number as that nobody can tell (ENOENT: the kernel
-    // lacks tcp_diag).
+    // ENOENT means either that there is no socket or that the kernel lacks tcp_diag.
     None
 }
 
@@ -116,7 +115,7 @@ mod tests {
             .ino();
             let owners = owners();
             assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Socket(number as u32));
-            // Who only has said all is still there.
+            // A client that closed only its sending side still exists.
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Socket(number as u32));
             drop(client);

@@ -1,14 +1,14 @@
-//! Pipes through which bytes go from socket to socket without being copied. A direction has one
-//! only while it holds bytes.
+//! Pipes for splice(2), which moves bytes from socket to socket without copying. A direction has
+//! one only while it holds bytes.
 
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::PipeFlags;
 
-/// Most kernels let a user have 64 MiB of pipes; who is over it gets small ones.
+/// Most kernels allow a user 64 MiB of pipes; beyond that, new pipes are small.
 const PIPE_BYTES: usize = 256 << 10;
 
-/// So many are kept for the next.
+/// Free pipes that are kept.
 const MAX_FREE_PIPES: usize = 16;
 
 pub struct Pipe {
@@ -19,7 +19,7 @@ pub struct Pipe {
 
 pub struct Pipes {
     free: Vec<Pipe>,
-    /// How many more may be made: descriptors are for connections first.
+    /// How many more may be created: connections need descriptors first.
     remaining: usize,
 }
 
@@ -28,7 +28,7 @@ impl Pipes {
         Pipes { free: Vec::with_capacity(MAX_FREE_PIPES), remaining: max_pipes }
     }
 
-    /// None: there are no more; bytes are copied then.
+    /// None: no pipe is left, and bytes are copied.
     pub fn take(&mut self) -> Option<Pipe> {
         if let Some(pipe) = self.free.pop() {
             return Some(pipe);
@@ -43,7 +43,7 @@ impl Pipes {
         Some(Pipe { out, into, held: 0 })
     }
 
-    /// One that still holds bytes is of no use to anybody else.
+    /// A pipe that still holds bytes is closed.
     pub fn put_back(&mut self, pipe: Pipe) {
         if pipe.held == 0 && self.free.len() < MAX_FREE_PIPES {
             self.free.push(pipe);

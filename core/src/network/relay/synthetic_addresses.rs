@@ -1,29 +1,29 @@
-//! The addresses that names have inside. They lead nowhere, and back to the name.
+//! Synthetic addresses of names inside. Each leads back to its name.
 //!
-//! Out of a block for benchmarks (RFC 2544) and one of a local network, neither of which anybody
-//! reaches from inside. A name keeps its addresses as long as there is room. Then the name that was
-//! not asked for and not connected to for the longest time loses its own.
+//! They come from a block for benchmarks (RFC 2544) and from a local IPv6 block. Neither is
+//! reachable from inside. A name keeps its addresses while there is room. Then the name that was
+//! not used for the longest time loses its addresses.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::plan::host_name::HostName;
 
-/// So many names are known at once.
+/// Names that have addresses at once.
 pub const MAX_NAMES: u32 = 65_536;
 
-/// The first of each family; names have those that follow: half of 198.18.0.0/15, and the begin of
-/// fdfa::/16.
+/// The base address of each family. Names get the following ones: half of 198.18.0.0/15, and the
+/// start of fdfa::/16.
 const FIRST_V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 const FIRST_V6: Ipv6Addr = Ipv6Addr::new(0xfdfa, 0, 0, 0, 0, 0, 0, 0);
 
 #[derive(Debug)]
 pub struct SyntheticAddresses {
     max_names: u32,
-    /// By what is added to the first address, less one.
+    /// The index is the offset from the base address, minus one.
     slots: Vec<AddressSlot>,
     numbers: HashMap<HostName, u32>,
-    /// Those that no connection uses, by when they were used last.
+    /// Addresses that no connection uses, by the time of their last use.
     idle: BTreeMap<u64, u32>,
     /// Counts uses.
     now: u64,
@@ -53,7 +53,7 @@ impl SyntheticAddresses {
         }
     }
 
-    /// The addresses of a name; new ones if it has none. None: connections use all there are.
+    /// The addresses of a name, new ones if needed. None: connections use all of them.
     pub fn address_of(&mut self, name: &HostName) -> Option<(Ipv4Addr, Ipv6Addr)> {
         let number = match self.numbers.get(name.as_bytes()) {
             Some(number) => *number,
@@ -74,8 +74,8 @@ impl SyntheticAddresses {
         Some(&self.slots.get(number(address)?)?.name)
     }
 
-    /// A connection to this address begins: until it ends, the address keeps its name. Says whether
-    /// it has one.
+    /// A connection to this address starts: the address keeps its name until `release`. Returns
+    /// false if it has no name.
     pub fn acquire(&mut self, address: IpAddr) -> bool {
         let Some(slot) = number(address).and_then(|number| self.slots.get_mut(number)) else {
             return false;
@@ -85,7 +85,7 @@ impl SyntheticAddresses {
         true
     }
 
-    /// A connection ends: once for each `acquire`.
+    /// A connection ends: call once for each `acquire`.
     pub fn release(&mut self, address: IpAddr) {
         let Some(number) = number(address) else { return };
         if let Some(slot) = self.slots.get_mut(number) {
@@ -94,7 +94,7 @@ impl SyntheticAddresses {
         }
     }
 
-    /// A number for a new name.
+    /// A slot for a new name.
     fn take_number(&mut self, name: &HostName) -> Option<u32> {
         let new = AddressSlot { name: name.clone(), connections: 0, used: 0 };
         if self.slots.len() < self.max_names as usize {
@@ -108,7 +108,7 @@ impl SyntheticAddresses {
         Some(number)
     }
 
-    /// It was used just now.
+    /// Marks a slot as used now.
     fn mark_used(&mut self, number: u32) {
         self.now += 1;
         let Some(slot) = self.slots.get_mut(number as usize) else { return };
@@ -120,7 +120,7 @@ impl SyntheticAddresses {
     }
 }
 
-/// The number of the slot that an address stands for, if it were there.
+/// The slot number of an address; the slot may not exist.
 fn number(address: IpAddr) -> Option<usize> {
     let number = match address.to_canonical() {
         IpAddr::V4(address) => u128::from(address.to_bits().checked_sub(FIRST_V4.to_bits())?),
@@ -178,14 +178,14 @@ mod tests {
         assert!(synthetic.acquire(held) && synthetic.acquire(held));
         synthetic.release(held);
         let asked = v4(&mut synthetic, 0);
-        // 0 was asked for just now and 3 is in use: 1, 2, 4 go.
+        // 0 was just used and 3 has a connection, so 1, 2 and 4 are reused.
         for (new, old) in [(0, "198.18.0.2"), (1, "198.18.0.3"), (2, "198.18.0.5")] {
             assert_eq!(v4(&mut synthetic, 9 + new).to_string(), old);
         }
         assert_eq!(synthetic.name_of("198.18.0.2".parse().unwrap()), Some(&name(9)));
         assert_eq!(synthetic.name_of(asked), Some(&name(0)));
         assert_eq!(synthetic.name_of(held), Some(&name(3)));
-        // An old name gets other addresses.
+        // A name that lost its addresses gets others.
         assert_eq!(v4(&mut synthetic, 1).to_string(), "198.18.0.6");
         assert_eq!((synthetic.slots.len(), synthetic.numbers.len()), (9, 9));
         synthetic.release(held);

@@ -185,7 +185,7 @@ impl<'a> RelayProcess<'a> {
         self.questions.deadline().into_iter().chain(again).chain(self.http_ready_deadline).min()
     }
 
-    /// Never waits. `open_questions`: where hosts can be asked about.
+    /// Never blocks. `open_questions`: used for questions about hosts.
     pub fn turn(&mut self, open_questions: Option<&mut OpenQuestions>) -> Vec<RelayEvent> {
         let mut events = Vec::new();
         self.serve_relay(open_questions, &mut events);
