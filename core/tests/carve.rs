@@ -45,7 +45,7 @@ fn preflight(plan: &Value) -> Value {
 }
 
 #[test]
-fn an_excepted_directory_stays_outside_and_its_neighbours_inside() {
+fn an_excepted_directory_is_denied_and_its_siblings_are_not() {
     let (_tree, home) = home();
     let plan = plan(&home, &[grant_except(&home, "allow", &[home.join("keys")])]);
     assert!(!allowed(&plan, home.join("keys/id")));
@@ -68,7 +68,7 @@ fn an_excepted_directory_stays_outside_and_its_neighbours_inside() {
 }
 
 #[test]
-fn nested_excepts_are_carved_on_every_level() {
+fn nested_excepts_are_denied() {
     let (_tree, home) = home();
     let kept_out = [home.join(".config/gh"), home.join("project/.env"), home.join("keys/id")];
     let plan = plan(&home, &[grant_except(&home, "read", &kept_out)]);
@@ -81,7 +81,7 @@ fn nested_excepts_are_carved_on_every_level() {
 }
 
 #[test]
-fn a_name_that_does_not_exist_yet_can_not_appear() {
+fn an_excepted_name_can_not_be_created() {
     let (_tree, home) = home();
     let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("secret/deep/er")])]);
     let script = "mkdir secret || echo refused; mv project secret || echo refused; ln -s /etc secret || echo refused";
@@ -94,7 +94,7 @@ fn a_name_that_does_not_exist_yet_can_not_appear() {
 }
 
 #[test]
-fn a_missing_name_below_a_directory_carves_only_that_directory() {
+fn a_missing_except_restricts_only_its_directory() {
     let (_tree, home) = home();
     let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("project/missing")])]);
     let output = sh(&asked, "touch project/missing || echo refused; touch keys/new && echo made");
@@ -117,7 +117,7 @@ fn a_grant_at_or_below_its_except_is_removed() {
 }
 
 #[test]
-fn an_except_elsewhere_changes_nothing() {
+fn an_except_outside_of_the_grant_has_no_effect() {
     let (tree, home) = home();
     let plan = plan(
         &home,
@@ -129,7 +129,7 @@ fn an_except_elsewhere_changes_nothing() {
 }
 
 #[test]
-fn a_grant_through_a_symlink_is_carved_where_it_leads() {
+fn a_grant_through_a_symlink_is_restricted_at_its_target() {
     let (tree, home) = home();
     let link = tree.link("link", &home);
     for except in [home.join("keys"), link.join("keys")] {
@@ -148,7 +148,7 @@ fn closing(mut plan: Value, closed: &[PathBuf], unwritable: &[PathBuf]) -> Value
 }
 
 #[test]
-fn a_symlink_does_not_lead_a_grant_into_a_closed_place() {
+fn a_symlink_does_not_open_a_closed_path() {
     let (tree, home) = home();
     let into = tree.link("into", home.join("keys"));
     let above = tree.link("above", &home);
@@ -175,7 +175,7 @@ fn a_symlink_does_not_lead_a_grant_into_a_closed_place() {
 }
 
 #[test]
-fn a_closed_name_that_is_a_symlink_closes_where_it_leads() {
+fn a_closed_symlink_closes_its_target() {
     let (tree, home) = home();
     let alias = tree.link("alias", home.join("keys"));
     let asked = || plan(&home, &[grant(&home, "allow")]);

@@ -17,7 +17,7 @@ use serde_json::json;
 use support::*;
 
 #[test]
-fn files_inside_can_be_written_and_files_outside_can_not() {
+fn only_granted_files_can_be_written() {
     let tree = Tree::new();
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/old");
@@ -42,7 +42,7 @@ fn files_inside_can_be_written_and_files_outside_can_not() {
 }
 
 #[test]
-fn what_is_granted_for_reading_is_read_and_run_but_not_written() {
+fn a_read_grant_allows_reading_and_running() {
     let tree = Tree::new();
     let dir = tree.dir("tools");
     fs::write(dir.join("tool"), "#!/bin/sh\necho ran\n").unwrap();
@@ -63,7 +63,7 @@ fn what_is_granted_for_reading_is_read_and_run_but_not_written() {
 }
 
 #[test]
-fn listed_system_calls_fail_and_the_program_goes_on() {
+fn blocked_system_calls_fail_and_the_program_continues() {
     let tree = Tree::new();
     let mut blocked = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let control = sh(&blocked, "mkdir d1; echo alive");
@@ -75,7 +75,7 @@ fn listed_system_calls_fail_and_the_program_goes_on() {
 }
 
 #[test]
-fn calls_the_start_itself_needs_can_be_blocked() {
+fn calls_that_the_set_up_uses_can_be_blocked() {
     let tree = Tree::new();
     let mut blocked = plan(&tree.0, &[]);
     blocked["seccomp"]["syscalls"] =
@@ -86,7 +86,7 @@ fn calls_the_start_itself_needs_can_be_blocked() {
 }
 
 #[test]
-fn an_allow_list_lets_only_its_own_pass() {
+fn an_allow_list_blocks_other_calls() {
     let tree = Tree::new();
     let mut listed = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let names = [
@@ -136,7 +136,7 @@ fn an_allow_list_lets_only_its_own_pass() {
 }
 
 #[test]
-fn the_kernel_itself_says_that_the_fence_stands() {
+fn the_kernel_reports_seccomp_and_no_new_privs() {
     let tree = Tree::new();
     let status = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t '";
     assert_eq!(stdout(&sh(&plan(&tree.0, &[]), status)), "NoNewPrivs:1\nSeccomp:2\n");
@@ -150,7 +150,7 @@ fn the_kernel_itself_says_that_the_fence_stands() {
 }
 
 #[test]
-fn the_environment_is_built_from_nothing() {
+fn only_listed_variables_are_passed() {
     let tree = Tree::new();
     let mut asked = plan(&tree.0, &[]);
     asked["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"], "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
@@ -175,7 +175,7 @@ fn the_environment_is_built_from_nothing() {
 }
 
 #[test]
-fn no_descriptor_of_ours_or_of_the_caller_comes_through() {
+fn no_other_descriptor_reaches_the_command() {
     let tree = Tree::new();
     let mut supervised = plan(&tree.0, &[]);
     supervised["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
@@ -191,7 +191,7 @@ fn no_descriptor_of_ours_or_of_the_caller_comes_through() {
 }
 
 #[test]
-fn exit_codes_are_the_commands_own_or_126_or_127() {
+fn exit_codes_are_the_commands_or_126_or_127() {
     let tree = Tree::new();
     let asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let audit = Tree::new();
@@ -278,7 +278,7 @@ fn a_megabyte_of_arguments_reaches_the_command() {
 }
 
 #[test]
-fn plans_that_could_change_or_do_not_fit_are_refused() {
+fn unsealed_and_invalid_plans_are_refused() {
     let tree = Tree::new();
     let asked = plan(&tree.0, &[]).to_string();
     let marker = tree.path("ran");
@@ -338,7 +338,7 @@ fn closed_standard_descriptors_become_dev_null() {
 }
 
 #[test]
-fn a_step_that_fails_is_a_refusal_and_nothing_runs() {
+fn a_failed_set_up_step_is_a_refusal() {
     let tree = Tree::new();
     let mut asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
     asked["workdir"] = json!(tree.path("gone"));
@@ -354,7 +354,7 @@ fn a_step_that_fails_is_a_refusal_and_nothing_runs() {
 }
 
 #[test]
-fn a_current_directory_that_was_replaced_is_refused() {
+fn a_replaced_working_directory_is_refused() {
     let tree = Tree::new();
     let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
     let asked = plan(&sub, &[grant(&sub, "allow")]);
@@ -372,7 +372,7 @@ fn a_current_directory_that_was_replaced_is_refused() {
 }
 
 #[test]
-fn a_grant_does_not_follow_a_link_that_a_fenced_command_could_have_made() {
+fn a_grant_does_not_follow_a_link_in_a_writable_directory() {
     let tree = Tree::new();
     let (work, outside) = (tree.dir("work"), tree.dir("outside"));
     tree.link("work/build", &outside);
@@ -419,7 +419,7 @@ fn notices_are_printed_with_control_characters_escaped() {
 }
 
 #[test]
-fn every_mechanism_of_this_tier_holds_here() {
+fn every_mechanism_works_here() {
     let output = as_user(core()).arg("probe").output().unwrap();
     for tried in json_of(&output).as_array().unwrap() {
         let optional =

@@ -16,7 +16,7 @@ use serde_json::json;
 use support::*;
 
 #[test]
-fn only_what_is_granted_exists() {
+fn only_granted_paths_exist() {
     let tree = Tree::new();
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/secret");
@@ -40,7 +40,7 @@ fn only_what_is_granted_exists() {
 }
 
 #[test]
-fn what_is_granted_for_reading_can_not_be_changed_in_any_way() {
+fn a_read_grant_allows_no_change() {
     let tree = Tree::new();
     let (work, tools) = (tree.dir("work"), tree.dir("tools"));
     let tool = tree.file("tools/tool");
@@ -71,7 +71,7 @@ fn what_is_granted_for_reading_can_not_be_changed_in_any_way() {
 }
 
 #[test]
-fn temporary_files_devices_and_processes_are_its_own() {
+fn tmp_dev_and_proc_are_private() {
     let tree = Tree::new();
     let outside = std::env::temp_dir().join(format!("paddock-outside-{}", std::process::id()));
     fs::write(&outside, "x").unwrap();
@@ -88,7 +88,7 @@ fn temporary_files_devices_and_processes_are_its_own() {
 }
 
 #[test]
-fn what_shares_a_file_system_is_set_apart_by_its_mounts() {
+fn mounts_separate_paths_of_one_file_system() {
     let tree = Tree::new();
     let script = "stat -c %a /tmp /dev /dev/shm; stat -c %d / /tmp /dev /dev/shm | uniq | wc -l; \
                   for dir in /tmp /dev/shm; do cp /bin/true $dir/run && $dir/run && echo runs; ls -A $dir/..| grep -c tmp; done; \
@@ -112,7 +112,7 @@ fn what_shares_a_file_system_is_set_apart_by_its_mounts() {
 }
 
 #[test]
-fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
+fn closed_paths_are_masked_and_unwritable_paths_locked() {
     let tree = Tree::new();
     let work = tree.dir("work");
     tree.dir("work/secrets");
@@ -145,7 +145,7 @@ fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
 }
 
 #[test]
-fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
+fn a_grant_of_everything_keeps_private_tmp_and_closed_paths() {
     let tree = Tree::new();
     let work = tree.dir("work");
     tree.file("work/secret");
@@ -163,7 +163,7 @@ fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
 }
 
 #[test]
-fn no_capability_no_user_namespace_no_way_back() {
+fn there_are_no_capabilities_and_no_user_namespaces() {
     let tree = Tree::new();
     let mut plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     // Without the filter, so that the namespace itself has to say no.
@@ -203,7 +203,7 @@ fn gone_within(marker: &str, limit: Duration) -> bool {
 }
 
 #[test]
-fn the_end_of_the_command_is_the_end_of_everything() {
+fn all_processes_end_with_the_command() {
     let tree = Tree::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     let seconds = format!("41{}", std::process::id());
@@ -217,7 +217,7 @@ fn the_end_of_the_command_is_the_end_of_everything() {
 }
 
 #[test]
-fn the_end_of_the_supervisor_is_the_end_of_everything() {
+fn all_processes_end_with_the_supervisor() {
     let tree = Tree::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     let seconds = format!("42{}", std::process::id());
@@ -235,7 +235,7 @@ fn the_end_of_the_supervisor_is_the_end_of_everything() {
 }
 
 #[test]
-fn exit_codes_and_signals_come_through() {
+fn exit_codes_and_signals_are_passed_on() {
     let tree = Tree::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     assert_eq!(sh(&plan, "exit 9").status.code(), Some(9));
@@ -248,7 +248,7 @@ fn exit_codes_and_signals_come_through() {
 }
 
 #[test]
-fn links_on_the_way_to_a_grant_are_there_inside() {
+fn symlinks_to_a_grant_exist_inside() {
     let tree = Tree::new();
     let real = tree.dir("real");
     tree.file("real/file");
@@ -259,7 +259,7 @@ fn links_on_the_way_to_a_grant_are_there_inside() {
 }
 
 #[test]
-fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
+fn a_copy_takes_the_changes_and_the_host_stays_unchanged() {
     let tree = Tree::new();
     let work = tree.dir("work");
     tree.file("work/old");
@@ -332,7 +332,7 @@ fn a_copy_without_changes_leaves_nothing() {
 /// Grants are looked at while init is made: what is wrong with one ends init, and nothing of it
 /// stays.
 #[test]
-fn a_grant_that_can_not_be_given_is_found_before_anything_runs() {
+fn an_impossible_grant_is_refused_before_the_start() {
     let tree = Tree::new();
     let (work, sessions) = (tree.dir("work"), tree.dir("state"));
     let missing = tree.path("missing");
@@ -352,7 +352,7 @@ fn a_grant_that_can_not_be_given_is_found_before_anything_runs() {
 }
 
 #[test]
-fn a_missing_working_directory_is_not_made_on_the_host() {
+fn a_missing_working_directory_is_not_created() {
     let tree = Tree::new();
     let work = tree.dir("work");
     let mut plan = full_plan(&work, &[grant(&work, "allow")]);

@@ -15,7 +15,7 @@ use support::*;
 
 /// work (where the run stands), reached (where an earlier one could write), vault/secret, own/ (the
 /// person's)
-fn ground() -> Tree {
+fn test_tree() -> Tree {
     let tree = Tree::new();
     for dir in ["work", "reached", "vault", "own"] {
         tree.dir(dir);
@@ -48,8 +48,8 @@ fn open(path: &Path) {
 }
 
 #[test]
-fn a_renamed_place_is_known_by_its_inode() {
-    let tree = ground();
+fn a_renamed_directory_is_known_by_its_inode() {
+    let tree = test_tree();
     let earlier = tree.path("reached");
     let known = identity(&earlier);
     fs::rename(&earlier, tree.path("renamed")).unwrap();
@@ -64,7 +64,7 @@ fn a_renamed_place_is_known_by_its_inode() {
 
 #[test]
 fn a_link_in_a_private_temporary_directory_is_not_followed() {
-    let tree = ground();
+    let tree = test_tree();
     let temp = PathBuf::from(format!("/tmp/paddock-{}-links{}", uid(), std::process::id()));
     fs::create_dir(&temp).unwrap();
     own(&temp);
@@ -78,8 +78,8 @@ fn a_link_in_a_private_temporary_directory_is_not_followed() {
 }
 
 #[test]
-fn what_becomes_writable_through_a_link_has_to_be_known_to_later_runs() {
-    let tree = ground();
+fn a_writable_grant_through_a_link_must_be_recorded() {
+    let tree = test_tree();
     let link = tree.link("own/current", tree.path("vault"));
     let asked = |trees: &[(PathBuf, Value)]| {
         reached(plan(&tree.path("work"), &[needed(&link, "allow")]), trees)
@@ -101,8 +101,8 @@ fn what_becomes_writable_through_a_link_has_to_be_known_to_later_runs() {
 }
 
 #[test]
-fn a_closed_place_behind_a_shut_directory_stops_the_run() {
-    let tree = ground();
+fn a_closed_path_behind_an_unreadable_directory_is_refused() {
+    let tree = test_tree();
     for (dir, target) in [("dots", "../work/token"), ("dirs", "../work")] {
         let dir = tree.dir(dir);
         let link = dir.join("link");
@@ -126,8 +126,8 @@ fn a_closed_place_behind_a_shut_directory_stops_the_run() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_that_is_shut_hides_nothing_of_ours() {
-    let tree = ground();
+fn an_unreadable_directory_of_another_user_is_accepted() {
+    let tree = test_tree();
     if !is_root() {
         return; // only root can make such a directory
     }
@@ -140,18 +140,18 @@ fn a_directory_of_somebody_else_that_is_shut_hides_nothing_of_ours() {
 }
 
 #[test]
-fn a_link_on_the_way_to_a_closed_place_can_not_be_turned() {
-    let tree = ground();
+fn a_link_to_a_closed_path_can_not_be_replaced() {
+    let tree = test_tree();
     tree.dir("work/v1");
     tree.dir("work/v2");
     let token = tree.file("work/v1/token");
-    let way = tree.link("work/current", "v1");
+    let link = tree.link("work/current", "v1");
     let mut asked = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
     assert_eq!(
         stdout(&sh(&asked, "ln -sfn v2 current && ln -sfn v1 current && echo turned")),
         "turned\n"
     );
-    asked["files"]["closed"] = json!([way.join("token")]);
+    asked["files"]["closed"] = json!([link.join("token")]);
     let script =
         "ln -sfn v2 current || echo refused; rm current || echo refused; touch v2/new && echo made";
     assert_eq!(stdout(&sh(&asked, script)), "refused\nrefused\nmade\n");
@@ -159,8 +159,8 @@ fn a_link_on_the_way_to_a_closed_place_can_not_be_turned() {
 }
 
 #[test]
-fn a_link_that_is_itself_kept_out_of_every_grant_is_no_danger() {
-    let tree = ground();
+fn an_excepted_link_can_not_be_replaced() {
+    let tree = test_tree();
     let entry = tree.link("own/paddock", tree.path("vault/secret"));
     let mut asked = plan(&tree.path("work"), &[needed(tree.path("own"), "allow")]);
     asked["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
@@ -176,8 +176,8 @@ fn a_link_that_is_itself_kept_out_of_every_grant_is_no_danger() {
 }
 
 #[test]
-fn a_journal_is_not_led_elsewhere_by_a_planted_link() {
-    let tree = ground();
+fn a_planted_link_does_not_move_the_journal() {
+    let tree = test_tree();
     for (dir, is_planted) in [("reached", true), ("own", false)] {
         let link = tree.link(&format!("{dir}/logs"), tree.path("vault"));
         let trees = [(tree.path("reached"), Value::Null)];

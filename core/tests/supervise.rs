@@ -82,7 +82,7 @@ fn state_of(pid: u32) -> String {
 }
 
 #[test]
-fn the_journal_tells_the_start_and_the_end() {
+fn the_journal_has_start_and_end_events() {
     let tree = Tree::new();
     let output = sh(&supervised(&tree), "echo ran; exit 3");
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("ran\n", Some(3)));
@@ -119,7 +119,7 @@ fn a_refused_execution_and_a_killing_filter_are_events() {
 }
 
 #[test]
-fn what_is_not_enforced_is_an_event() {
+fn an_unenforced_rule_is_an_event() {
     let tree = Tree::new();
     let mut asked = supervised(&tree);
     asked["notices"] = json!([{"level": "unenforced", "text": "no deny by name"}, {"level": "warning", "text": "w"}]);
@@ -131,7 +131,7 @@ fn what_is_not_enforced_is_an_event() {
 }
 
 #[test]
-fn parallel_sessions_make_one_chain() {
+fn parallel_sessions_share_one_chain() {
     let tree = Tree::new();
     let asked = supervised(&tree);
     let mut running: Vec<Core> =
@@ -182,7 +182,7 @@ fn stop_and_continue_are_mirrored() {
 }
 
 #[test]
-fn the_end_of_the_command_is_the_end_of_all_it_started() {
+fn all_descendants_end_with_the_command() {
     let tree = Tree::new();
     let script = "setsid sh -c 'setsid sleep 600 & echo $! > one; sleep 600' & \
                   (sleep 600 & echo $! > two) & while [ ! -s one ] || [ ! -s two ]; do :; done; exit 0";
@@ -217,7 +217,7 @@ fn the_private_temporary_directory_is_private_and_goes_away() {
 }
 
 #[test]
-fn what_is_left_there_is_removed_however_it_lies() {
+fn all_temporary_files_are_removed() {
     let tree = Tree::new();
     let kept = tree.file("kept");
     let script = format!(
@@ -232,7 +232,7 @@ fn what_is_left_there_is_removed_however_it_lies() {
 }
 
 #[test]
-fn a_journal_that_is_not_safe_stops_everything() {
+fn an_unsafe_journal_stops_the_run() {
     use std::os::unix::fs::PermissionsExt;
     let tree = Tree::new();
     let asked = supervised(&tree);

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 #[test]
-fn both_programs_refuse_and_name_the_remedy() {
+fn both_programs_refuse_and_name_a_remedy() {
     let programs = [env!("CARGO_BIN_EXE_paddock-core"), env!("CARGO_BIN_EXE_paddock")];
     for (program, words) in programs
         .into_iter()

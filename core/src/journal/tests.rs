@@ -111,7 +111,7 @@ fn free_disk(journal: &Journal, file: OwnedFd) {
 }
 
 #[test]
-fn lines_chain_over_sessions() {
+fn sessions_continue_the_chain() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     for code in 0..5 {
@@ -128,7 +128,7 @@ fn lines_chain_over_sessions() {
 }
 
 #[test]
-fn lines_that_come_together_chain_like_others() {
+fn events_of_one_call_form_a_chain() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -188,7 +188,7 @@ fn a_torn_line_is_cut_off() {
 }
 
 #[test]
-fn lines_that_do_not_chain_stop_everything() {
+fn foreign_lines_stop_the_journal() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -201,7 +201,7 @@ fn lines_that_do_not_chain_stop_everything() {
 }
 
 #[test]
-fn lines_taken_away_leave_a_gap_that_shows() {
+fn removed_lines_leave_a_visible_gap() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -216,7 +216,7 @@ fn lines_taken_away_leave_a_gap_that_shows() {
 }
 
 #[test]
-fn what_could_not_be_written_is_told_before_what_comes_next() {
+fn lost_events_are_reported_before_the_next_event() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -236,7 +236,7 @@ fn what_could_not_be_written_is_told_before_what_comes_next() {
 }
 
 #[test]
-fn what_a_session_never_told_is_told_by_the_next() {
+fn the_next_session_reports_lost_events() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let (first, second) = (open(&dir, None).unwrap(), open(&dir, None).unwrap());
@@ -257,7 +257,7 @@ fn what_a_session_never_told_is_told_by_the_next() {
 }
 
 #[test]
-fn what_the_head_does_not_take_is_not_in_the_journal_and_is_remembered() {
+fn events_without_a_written_head_are_removed_and_counted() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let mut journal = open(&dir, None).unwrap();
@@ -275,7 +275,7 @@ fn what_the_head_does_not_take_is_not_in_the_journal_and_is_remembered() {
 }
 
 #[test]
-fn who_has_written_nothing_has_lost_nothing() {
+fn a_session_without_a_written_event_loses_nothing() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
@@ -291,7 +291,7 @@ fn who_has_written_nothing_has_lost_nothing() {
 }
 
 #[test]
-fn a_changed_mode_does_not_keep_from_telling_what_is_missing() {
+fn a_changed_mode_does_not_stop_the_loss_report() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -309,7 +309,7 @@ fn a_changed_mode_does_not_keep_from_telling_what_is_missing() {
 }
 
 #[test]
-fn a_head_says_what_is_missing_and_nothing_else() {
+fn a_head_stores_losses_and_refuses_other_text() {
     let first = format!("7 {FIRST_HASH} my\nrun.jsonl 900\n");
     let stored = format!("{first}\x0000ff 3 ENOSPC\n\0ab 1 it was not the user's alone\n\0\0");
     let head = JournalHead::parse(stored.as_bytes()).unwrap();
@@ -324,7 +324,7 @@ fn a_head_says_what_is_missing_and_nothing_else() {
 }
 
 #[test]
-fn a_journal_that_lost_its_head_is_not_continued() {
+fn a_journal_without_its_head_is_not_continued() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
@@ -334,7 +334,7 @@ fn a_journal_that_lost_its_head_is_not_continued() {
 }
 
 #[test]
-fn the_end_is_written_although_the_mode_was_changed_meanwhile() {
+fn the_end_event_is_written_after_a_mode_change() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -346,7 +346,7 @@ fn the_end_is_written_although_the_mode_was_changed_meanwhile() {
 }
 
 #[test]
-fn the_chain_goes_on_over_midnight() {
+fn the_chain_continues_after_midnight() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -385,7 +385,7 @@ fn a_fixed_file_has_its_own_head() {
 }
 
 #[test]
-fn a_directory_that_is_not_ours_alone_is_refused() {
+fn a_shared_directory_is_refused() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     fs::create_dir(&dir).unwrap();
@@ -406,7 +406,7 @@ fn a_directory_that_is_not_ours_alone_is_refused() {
 }
 
 #[test]
-fn files_that_are_not_ours_alone_are_refused() {
+fn shared_files_are_refused() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
@@ -432,7 +432,7 @@ fn files_that_are_not_ours_alone_are_refused() {
 }
 
 #[test]
-fn looking_creates_nothing() {
+fn inspecting_creates_nothing() {
     let temp = TempDir::new();
     let dir = temp.0.join("audit");
     Journal::inspect(&requested(&dir, None), uid()).unwrap();

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_those_of_what_is_inside() {
+    fn lengths_include_attributes_and_padding() {
         let mut requests = NetlinkRequests::default();
         requests.add(7, libc::NLM_F_ACK, &[1]);
         requests.attribute(2, b"abc");

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_symlink_and_nothing_above_is_opened() {
+    fn symlinks_and_parents_are_not_opened() {
         let dir = std::env::temp_dir().join(format!("paddock-beneath-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("a/b")).unwrap();
         std::os::unix::fs::symlink("a", dir.join("link")).unwrap();
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_longer_than_the_kernel_takes_is_opened() {
+    fn a_path_longer_than_path_max_is_opened() {
         let dir = std::env::temp_dir().join(format!("paddock-deep-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let root = rustix::fs::open(&dir, PATH_DIR, Mode::empty()).unwrap();

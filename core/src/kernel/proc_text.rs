@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_numbers_count() {
+    fn only_decimal_numbers_are_parsed() {
         assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
         for wrong in [&b""[..], b"18446744073709551616", b"-1", b"+1", b"1 ", b"max", b"0x1"] {
             assert_eq!(number(wrong), None);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_tells_how_many_run() {
+    fn task_counts_are_read_from_loadavg() {
         assert_eq!(tasks(b"0.80 2.55 3.37 2/82 11515\n"), Some((2, 82)));
         for wrong in [&b"0.80 2.55 3.37"[..], b"0.80 2.55 3.37 2", b"0.80 2.55 3.37 2/x 1"] {
             assert_eq!(tasks(wrong), None);
@@ -133,13 +133,13 @@ mod tests {
     }
 
     #[test]
-    fn statm_tells_the_resident_pages() {
+    fn resident_pages_are_read_from_statm() {
         assert_eq!(resident_pages(b"1000 250 100 1 0 200 0\n"), Some(250));
         assert_eq!(resident_pages(b"1000"), None);
     }
 
     #[test]
-    fn a_list_cut_anywhere_is_the_same_list() {
+    fn a_number_list_can_be_split_anywhere() {
         let text = b"12 345\n6 ";
         for cut in 0..=text.len() {
             let mut found = Vec::new();

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pages_are_read_at_once_and_what_is_not_there_later() {
+    fn two_pages_are_prefetched_and_a_missing_page_is_read_later() {
         let text = [vec![b'x'; LONG_BYTES], vec![0]].concat();
         let (first, last) = (text.as_ptr() as u64, text.as_ptr() as u64 + LONG_BYTES as u64 - 3);
         for (one, other) in [
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_a_fault() {
+    fn an_unmapped_address_is_a_fault() {
         let mut out = Vec::new();
         for address in [0, 8, u64::MAX, u64::MAX - 4095, 1 << 47] {
             assert_eq!(

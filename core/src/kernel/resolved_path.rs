@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_tells_every_link_and_where_the_path_ends() {
+    fn a_walk_records_every_symlink_and_the_end() {
         let root = std::env::temp_dir()
             .canonicalize()
             .unwrap()

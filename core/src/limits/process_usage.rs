@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_spared_is_left_out_with_all_that_descend_from_him() {
+    fn excluded_processes_and_their_descendants_are_not_counted() {
         let script = Script::start(
             "sh",
             "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; wait",
@@ -542,14 +542,14 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_is_everybody_that_proc_shows() {
+    fn a_namespace_tree_is_all_of_proc() {
         let proc = proc();
         let mut usage = ProcessUsage::new(proc.as_fd(), ProcessTree::Namespace, &[]).unwrap();
         assert!(usage.count(ALL).unwrap().tasks >= 2);
     }
 
     #[test]
-    fn a_path_too_long_is_an_error_and_no_other_path() {
+    fn a_proc_path_that_is_too_long_is_an_error() {
         assert_eq!(ProcPath::new(format_args!("{}/stat", 1)).as_c_str(), Ok(c"1/stat"));
         assert!(
             ProcPath::new(format_args!("{}", "x".repeat(MAX_PROC_PATH_BYTES))).as_c_str().is_err()

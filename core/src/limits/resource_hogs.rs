@@ -516,7 +516,7 @@ fn a_bomb_is_ended_by_the_watchdog() {
 }
 
 #[test]
-fn a_bomb_does_not_grow_in_a_user_namespace() {
+fn a_user_namespace_limits_a_bomb() {
     assert_bomb_is_held(HogTier::Full, &DelegatedGroups::none(), "user namespace");
     assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), NONE, &["sh", "-c", CROWD]));
     assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), tasks(80), &["sh", "-c", CROWD]));
@@ -568,7 +568,7 @@ fn processor_time_of_the_whole_tree_is_limited() {
 }
 
 #[test]
-fn time_of_children_that_nobody_waits_for_counts_as_well() {
+fn time_of_unreaped_children_counts() {
     let result =
         run(HogTier::Landlock, &DelegatedGroups::none(), seconds(2), &python(FORGOTTEN, ""));
     assert_ended(&result, "cpu_s 2 exceeded by watchdog");
@@ -662,7 +662,7 @@ fn a_group_of_version_1_holds_processes() {
 }
 
 #[test]
-fn the_clock_of_a_group_misses_nobody() {
+fn a_cgroup_measures_all_cpu_time() {
     for (tree, version) in [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")] {
         let Some(delegated) = DelegatedGroups::make(&[tree]) else { continue };
         for (program, script) in [("sh", BURNERS), ("/usr/bin/python3", FORGOTTEN)] {
@@ -685,7 +685,7 @@ fn the_clock_of_a_group_misses_nobody() {
 }
 
 #[test]
-fn a_session_sweeps_what_a_killed_one_left() {
+fn a_session_removes_groups_of_a_killed_session() {
     let Some(delegated) = DelegatedGroups::make(&["pids"]) else { return };
     let forgotten = delegated.0[0].join("paddock-0123456789abcdef");
     fs::create_dir(&forgotten).unwrap();

@@ -14,7 +14,7 @@ fn chosen(full_tier: bool, root: bool) -> ChosenMeans {
 }
 
 #[test]
-fn every_key_has_to_be_there_and_no_other() {
+fn missing_and_unknown_limits_are_refused() {
     let text = r#"{"memory_mb":512,"processes":64,"cpu_s":10,"open_files":100,"file_size_mb":5,"wall_s":60}"#;
     assert_eq!(serde_json::from_str::<RequestedLimits>(text).unwrap(), ALL);
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("\"cpu_s\":10,", "")).is_err());
@@ -28,7 +28,7 @@ fn every_key_has_to_be_there_and_no_other() {
 }
 
 #[test]
-fn nothing_asked_is_nothing_done() {
+fn without_limits_nothing_is_done() {
     let limits = Limits::prepare(&RequestedLimits::default(), true, "unit").unwrap();
     assert!(limits.active().is_empty() && limits.rlimits().is_empty() && !limits.need_supervisor());
     assert_eq!(limits.pid_max(), None);
@@ -36,7 +36,7 @@ fn nothing_asked_is_nothing_done() {
 }
 
 #[test]
-fn a_limit_of_nothing_or_beyond_counting_is_refused() {
+fn zero_and_huge_limits_are_refused() {
     let refused = |requested| Limits::prepare(&requested, true, "unit").err();
     assert_eq!(
         refused(RequestedLimits { cpu_s: Some(0), ..RequestedLimits::default() }),
@@ -55,7 +55,7 @@ fn a_limit_of_nothing_or_beyond_counting_is_refused() {
 }
 
 #[test]
-fn without_cgroups_the_tier_decides() {
+fn without_cgroups_the_tier_chooses_the_means() {
     let full = chosen(true, false);
     assert_eq!((full.memory, full.processes), (Some(Means::Watchdog), Some(Means::UserNamespace)));
     assert_eq!(chosen(false, false).processes, Some(Means::Watchdog));
@@ -105,7 +105,7 @@ fn address_space_is_never_limited() {
 }
 
 #[test]
-fn numbers_suffice_for_all_processes_after_they_came_around() {
+fn pid_max_leaves_room_after_pids_wrap() {
     assert_eq!(pid_max_for(1), Some(303));
     assert_eq!(pid_max_for(256), Some(558));
     assert_eq!(pid_max_for(4 << 20), None);
@@ -122,7 +122,7 @@ fn decimals_are_written_without_allocating() {
 }
 
 #[test]
-fn signals_tell_their_limit() {
+fn signals_name_their_limit() {
     let limits = Limits::prepare(
         &RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() },
         false,
@@ -135,7 +135,7 @@ fn signals_tell_their_limit() {
 }
 
 #[test]
-fn what_was_met_is_told_once() {
+fn an_exceeded_limit_is_reported_once() {
     let only_wall =
         RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
     // This test creates no cgroup and needs none.

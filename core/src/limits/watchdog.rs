@@ -325,7 +325,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_follows_the_room_that_is_left() {
+    fn the_pause_depends_on_the_remaining_amount() {
         assert_eq!(time_to_fill(0, BYTES_PER_SECOND), MIN_PAUSE);
         assert_eq!(time_to_fill(512 << 20, BYTES_PER_SECOND), Duration::from_millis(250));
         assert_eq!(time_to_fill(u64::MAX, BYTES_PER_SECOND), MAX_PAUSE);
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_fast_is_looked_at_more_often() {
+    fn fast_growth_shortens_the_pause() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         let mut steady = memory();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_pages_are_asked_about_only_when_it_matters() {
+    fn shared_pages_are_measured_only_above_the_limit() {
         let now = Instant::now();
         let later = now + SHARED_PAGES_TTL.0;
         let unasked = || Err(Errno::INVAL);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_leaves_the_account_is_kept() {
+    fn lost_cpu_time_still_counts() {
         let active = ActiveLimit { limit: Limit::Cpu, value: 10, means: Means::Watchdog };
         let mut cpu = CpuLimit {
             active,

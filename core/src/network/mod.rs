@@ -172,7 +172,7 @@ mod tests {
     use rustix::process::WaitOptions;
 
     #[test]
-    fn a_relay_reads_what_names_are_found_with_and_no_other_file() {
+    fn the_relay_reads_only_resolver_files() {
         if sys::landlock_abi().is_err() {
             return;
         }

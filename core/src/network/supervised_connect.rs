@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_proxy_and_listed_ports_of_this_machine_are_reached() {
+    fn only_the_proxy_and_local_ports_are_reached() {
         let proxy = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 4000);
         let allowed_targets = AllowedTargets { proxy: Some(proxy), local_ports: vec![5432] };
         let reaches = |address: &[u8]| match target_address(address) {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_the_kernel_would_not_take_is_none() {
+    fn an_invalid_socket_address_is_refused() {
         assert_eq!(target_address(&[]), Err(Errno::INVAL));
         assert_eq!(target_address(&[libc::AF_INET as u8]), Err(Errno::INVAL));
         assert_eq!(target_address(&v4([127, 0, 0, 1], 1)[..15]), Err(Errno::INVAL));

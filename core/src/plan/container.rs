@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_a_plan() {
+    fn the_container_example_parses() {
         let plan = parsed(|_| {}).unwrap();
         let container = plan.container.unwrap();
         assert_eq!(container.capabilities, CapabilitySet::NET_BIND_SERVICE);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_its_numbers_and_no_other() {
+    fn a_range_contains_only_its_ids() {
         let shifted = range(0, 100_000, 65_536);
         assert!(shifted.has_inside(0) && shifted.has_inside(65_535));
         assert!(!shifted.has_inside(65_536));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_an_end() {
+    fn an_empty_or_overflowing_range_is_invalid() {
         assert!(range(0, 0, 1).is_valid());
         assert!(!range(0, 0, 0).is_valid());
         assert!(!range(1, 0, u32::MAX).is_valid());

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_read_in_lower_case_without_the_root() {
+    fn names_are_lowercased_without_the_final_dot() {
         for (text, read) in [
             ("example.com", "example.com"),
             ("EXAMPLE.Com.", "example.com"),
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_are_none() {
+    fn unusual_names_are_refused() {
         for text in [
             "",
             ".",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_labels_have_a_length() {
+    fn names_and_labels_have_a_maximum_length() {
         let label = "a".repeat(63);
         assert!(name(&label).is_some());
         assert!(name(&format!("a{label}")).is_none());
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_below_its_parents() {
+    fn parents_are_listed_nearest_first() {
         let name = HostName::read(b"a.b.example").unwrap();
         assert_eq!(name.parents().collect::<Vec<_>>(), [&b"b.example"[..], b"example"]);
         assert_eq!(name.labels().collect::<Vec<_>>(), [&b"a"[..], b"b", b"example"]);

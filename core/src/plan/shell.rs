@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_shell_is_known_by_its_place() {
+    fn a_real_shell_is_recognised_by_its_path() {
         assert_eq!(
             original_shell(b"/dev/.shells_0123456789ab/usr/bin/bash"),
             Some(&b"/usr/bin/bash"[..])

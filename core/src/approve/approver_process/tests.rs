@@ -68,7 +68,7 @@ fn is_ready(approver: &ApproverProcess) -> bool {
 }
 
 #[test]
-fn questions_are_said_as_the_examples_have_them() {
+fn questions_match_the_examples() {
     let questions = golden("to_companion");
     let (mut approver, theirs) = pair();
     let argv: [&[u8]; 6] = [b"git", b"push", b"a b", b"\x1b[2J", "café".as_bytes(), b"\xff"];
@@ -115,7 +115,7 @@ fn questions_are_said_as_the_examples_have_them() {
 }
 
 #[test]
-fn answers_are_heard_as_the_examples_have_them() {
+fn answers_match_the_examples() {
     let (mut approver, theirs) = pair();
     assert!(approver.next_event().is_none() && !is_ready(&approver));
     for message in golden("to_core") {
@@ -138,7 +138,7 @@ fn answers_are_heard_as_the_examples_have_them() {
 }
 
 #[test]
-fn who_does_not_speak_the_language_is_gone() {
+fn an_invalid_message_ends_the_approver() {
     let wrong = golden("wrong_to_core").into_iter().map(|message| message.to_string().into_bytes());
     let raw =
         [b"x".to_vec(), b"{".to_vec(), vec![0], vec![b' '; MAX_MESSAGE_BYTES + 1], vec![0xff; 9]];
@@ -159,7 +159,7 @@ fn who_does_not_speak_the_language_is_gone() {
 }
 
 #[test]
-fn who_went_is_gone_whatever_waits() {
+fn a_closed_socket_ends_the_approver() {
     let (mut approver, theirs) = pair();
     approver.ask(1, &question()).unwrap();
     drop(theirs);
@@ -198,7 +198,7 @@ fn an_answer_counts_once_and_only_for_an_open_question() {
 }
 
 #[test]
-fn what_the_socket_does_not_take_waits_and_nobody_blocks() {
+fn unsent_questions_wait_without_blocking() {
     let (mut approver, theirs) = pair();
     let long = vec![b'x'; 40_000];
     let argv = [long.as_slice()];
@@ -221,7 +221,7 @@ fn what_the_socket_does_not_take_waits_and_nobody_blocks() {
 }
 
 #[test]
-fn what_can_not_be_shown_is_not_asked() {
+fn a_question_that_is_too_long_is_not_asked() {
     let (mut approver, theirs) = pair();
     let long = vec![b'x'; MAX_MESSAGE_BYTES];
     let argv = [long.as_slice()];
@@ -237,7 +237,7 @@ fn what_can_not_be_shown_is_not_asked() {
 
 /// Answers to thousands of questions.
 #[test]
-fn hundreds_are_asked_at_once() {
+fn thousands_of_questions_can_be_open() {
     let (mut approver, theirs) = pair();
     (0..2000).for_each(|id| approver.ask(id, &question()).unwrap());
     let mut answered = 0;
@@ -256,7 +256,7 @@ fn hundreds_are_asked_at_once() {
 }
 
 #[test]
-fn nothing_that_is_said_breaks_the_core() {
+fn no_message_breaks_the_core() {
     let mut random: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut next = |below: usize| {
         random ^= random << 13;

@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forged_line_stays_text() {
+    fn a_newline_in_a_value_is_escaped() {
         let cwd = b"/a\n{\"event\":\"session.end\"}";
         let body = start(&[c"true".to_owned()], cwd, &[]).body();
         assert!(!body.contains('\n'));

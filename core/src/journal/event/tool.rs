@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_is_written() {
+    fn a_record_is_written_as_it_was_read() {
         let kinds: BTreeSet<String> =
             golden().iter().map(|event| event["event"].as_str().unwrap().to_owned()).collect();
         assert_eq!(kinds.len(), KINDS.len());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_shape_is_not_understood() {
+    fn records_with_other_fields_are_refused() {
         for event in golden() {
             let whole: Value = serde_json::from_slice(&message(&event)).unwrap();
             let fields = whole.as_object().unwrap();
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_text_is_understood_wherever_it_stands() {
+    fn a_name_that_is_not_utf8_is_accepted() {
         for event in golden() {
             let message = String::from_utf8(message(&event)).unwrap();
             let tool = event["tool"].as_str().unwrap();
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_makes_a_line_too_long() {
+    fn no_record_makes_a_line_too_long() {
         let long = "\u{1}".repeat(2000);
         for event in golden() {
             let mut whole: Value = serde_json::from_slice(&message(&event)).unwrap();

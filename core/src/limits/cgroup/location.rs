@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_up_ends_at_the_mount_point() {
+    fn parent_levels_end_at_the_mount_point() {
         let membership = b"0::/user.slice/user@1000.service/app.slice/a.scope\n";
         let mounts = b"30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         let location = CgroupLocation::in_v2(membership, mounts).unwrap();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_of_what_is_mounted_has_no_place() {
+    fn a_group_outside_of_the_mount_has_no_location() {
         let mounts = b"30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         for membership in [
             &b"0::/docker/abcd\n"[..],
@@ -302,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn more_controllers_beat_a_nearer_place() {
+    fn more_controllers_beat_a_nearer_level() {
         let levels = [level(PIDS, PIDS), level(BOTH, PIDS)];
         assert_eq!(candidates(&levels, BOTH), [1, 0]);
         assert_eq!(candidates(&levels, PIDS), [0, 1]);
     }
 
     #[test]
-    fn nothing_above_what_is_not_delegated_is_tried() {
+    fn levels_above_an_undelegated_one_are_not_tried() {
         let levels = [CgroupLevel { delegated: false, ..level(BOTH, BOTH) }, level(BOTH, BOTH)];
         assert!(candidates(&levels, BOTH).is_empty());
     }

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_tells_what_it_offers_gives_and_holds_down() {
+    fn a_level_reports_controllers_and_limits() {
         let offers = ("cgroup.controllers", "cpuset cpu io memory pids\n");
         let gives = ("cgroup.subtree_control", "pids\n");
         let open = Fake::new(
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn sweeping_takes_what_nobody_uses() {
+    fn sweeping_removes_unused_groups() {
         let fake = Fake::new("sweep", &[]);
         for name in ["paddock-used", "paddock-forgotten", "paddock-full/below", "other"] {
             std::fs::create_dir_all(fake.0.join(name)).unwrap();

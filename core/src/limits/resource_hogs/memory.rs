@@ -90,7 +90,7 @@ fn memory_that_is_shared_counts_once() {
 }
 
 #[test]
-fn a_single_process_meets_its_own_limit_first() {
+fn a_single_process_hits_its_rlimit_first() {
     let script = "print('started', flush=True); block = bytearray(10**9); print('full')";
     let result =
         run(HogTier::Landlock, &DelegatedGroups::none(), megabytes(512), &python(script, ""));
@@ -117,7 +117,7 @@ fn node_works_under_512_megabytes() {
 }
 
 #[test]
-fn the_kernel_takes_the_tree_first_when_memory_is_short() {
+fn the_tree_has_a_high_oom_score() {
     let show = ["cat", "/proc/self/oom_score_adj"];
     assert_eq!(
         run(HogTier::Landlock, &DelegatedGroups::none(), megabytes(512), &show).output,

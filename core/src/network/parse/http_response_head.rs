@@ -27,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_101_agrees() {
+    fn only_a_101_switches_protocols() {
         for (said, expected) in [
             ("HTTP/1.1 101 Switching Protocols\r\n", Some(true)),
             ("HTTP/1.1 101\r\n", Some(true)),

@@ -289,7 +289,7 @@ pub mod tests {
     }
 
     #[test]
-    fn the_name_is_found() {
+    fn the_server_name_is_found() {
         assert_eq!(read(&usual()), named(b"Example.com", &usual()));
         assert_eq!(
             read(&[usual(), b"\x14\x03\x03\0\x01\x01early".to_vec()].concat()),
@@ -301,7 +301,7 @@ pub mod tests {
     }
 
     #[test]
-    fn each_part_waits_for_the_rest() {
+    fn a_partial_hello_needs_more_bytes() {
         let whole = usual();
         for length in 0..whole.len() {
             assert_eq!(read(&whole[..length]), ClientHello::More, "{length}");
@@ -317,7 +317,7 @@ pub mod tests {
     }
 
     #[test]
-    fn others_are_not_tls() {
+    fn other_protocols_are_not_tls() {
         let ssl2 = &b"\x80\x2e\x01\x03\x01\0\x15\0\0\0\x10"[..];
         for first in [
             &b"GET / HTTP/1.1\r\n"[..],
@@ -346,7 +346,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_can_be_read_in_two_ways_is_odd() {
+    fn an_ambiguous_hello_is_refused() {
         let entry = |name: &[u8]| [&[HOST_NAME], &vector_u16(name)[..]].concat();
         let list = |entries: &[u8]| hello(&extension(SERVER_NAME, &vector_u16(entries)));
         let mut bad_length = usual();
@@ -398,7 +398,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_second_hello_is_found_behind_all_that_servers_pass_over() {
+    fn a_second_hello_is_found_after_skipped_records() {
         assert_eq!(next(&usual(), false), NextRecord::Hello(named(b"Example.com", &usual())));
         for skipped in [
             other(CHANGE_CIPHER_SPEC, b"\x01"),
@@ -418,7 +418,7 @@ pub mod tests {
     }
 
     #[test]
-    fn behind_these_nothing_is_read_in_the_clear() {
+    fn after_these_records_the_stream_is_encrypted() {
         for last in [
             other(HANDSHAKE, b"\x10\0\0\x02\x01\x02"),
             other(HANDSHAKE, b"\x0b\0\0\x03\0\0\0"),
@@ -435,7 +435,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_second_hello_that_can_be_read_in_two_ways_is_odd() {
+    fn an_ambiguous_second_hello_is_refused() {
         let handshake_message = handshake(&body(&vector_u16(&sni(b"b.example"))));
         let odd = NextRecord::Hello(ClientHello::Odd);
         for (why, bytes) in [
@@ -474,14 +474,14 @@ pub mod tests {
     }
 
     #[test]
-    fn each_part_of_a_second_hello_waits_for_the_rest() {
+    fn a_partial_second_hello_needs_more_bytes() {
         for length in 0..usual().len() {
             assert_eq!(next(&usual()[..length], false), NextRecord::More, "{length}");
         }
     }
 
     #[test]
-    fn there_is_an_end() {
+    fn a_hello_has_a_maximum_length() {
         let padded = |size: usize| {
             handshake(&body(&vector_u16(
                 &[extension(21, &vec![0; size]), sni(b"a.example")].concat(),
@@ -495,7 +495,7 @@ pub mod tests {
     }
 
     #[test]
-    fn noise_breaks_nothing() {
+    fn random_bytes_cause_no_panic() {
         let (mut noise, usual) = (RandomBytes::new(2), usual());
         for _ in 0..5_000 {
             if let ClientHello::Sni(ServerName { name, .. }) = read(&noise.mutated(&usual)) {

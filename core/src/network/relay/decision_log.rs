@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_are_not_dropped_and_replies_are_heard() {
+    fn requests_are_not_dropped_and_replies_are_read() {
         let (mut log, theirs) = pair();
         for id in 0..5000 {
             log.ask(&RelayRequest::Withdrawn { id });
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_on_a_supervisor_that_does_not_listen() {
+    fn no_decision_is_lost_if_the_supervisor_is_slow() {
         let (mut log, theirs) = pair();
         let mut reported = 0_u16;
         while !log.is_behind() {
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_together_and_refusals_at_once() {
+    fn ends_are_batched_and_denials_are_sent_at_once() {
         let (mut log, theirs) = pair();
         let ended = |port| RelayDecision {
             result: ConnectionResult::Allowed,

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_address_that_an_upstream_led_to_is_closed_at_its_port_and_at_those_of_the_web() {
+    fn all_addresses_of_a_guarded_upstream_are_denied() {
         let table = [guarded("up.example", 8443, false)];
         let mut guards = UpstreamGuards::new(&table);
         let (name, now) = (HostName::read(b"up.example").unwrap(), Instant::now());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_on_this_machine_is_closed_at_every_address_of_this_machine() {
+    fn a_local_upstream_guards_all_local_addresses() {
         let table = [guarded("app.example", 8099, false), guarded("127.0.0.2", 8100, false)];
         let mut guards = UpstreamGuards::new(&table);
         assert_eq!(
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_addresses_are_open_to_other_names_and_to_nobody_who_lists_them() {
+    fn shared_addresses_are_open_to_names_only() {
         let table = [guarded("up.example", 443, true), guarded("20.0.0.9", 443, false)];
         let mut guards = UpstreamGuards::new(&table);
         guards.learn_lookup(
@@ -228,8 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_whose_addresses_nobody_says_closes_its_ports_and_one_without_addresses_does_not()
-    {
+    fn an_unresolved_upstream_denies_its_ports() {
         let table = [guarded("up.example", 443, false)];
         let mut guards = UpstreamGuards::new(&table);
         let (name, now) = (HostName::read(b"up.example").unwrap(), Instant::now());

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_over_and_answered_is_read_by_the_other_side() {
+    fn handover_messages_have_their_documented_form() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
         let (client, server) = socket_pair::pair().unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_talks_nonsense_or_is_gone_gets_nothing_more() {
+    fn an_invalid_message_closes_the_handover() {
         let nonsense = [
             "x",
             "{}",
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits_its_turn_and_the_rest_is_cut_off() {
+    fn handovers_that_do_not_fit_wait() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
         let name = HostName::read(b"api.paddock.internal").unwrap();

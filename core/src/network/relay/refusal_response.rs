@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_address_stands_in_brackets_before_a_port() {
+    fn an_ipv6_address_with_a_port_has_brackets() {
         let text =
             RefusalText { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED_STATUS };
         for (host, port, said) in [

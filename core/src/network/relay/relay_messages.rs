@@ -133,7 +133,7 @@ mod tests {
     use crate::plan::wire::reader;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn relay_messages_round_trip() {
         let process = || Some(SocketProcess { pid: 7, exe: "/usr/bin/c\u{1b}\"rl".to_owned() });
         let ask =
             |process| RelayRequest::Ask { id: 2, host: "a.example".to_owned(), port: 443, process };

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn every_hello_has_to_be_for_the_name() {
+    fn a_second_hello_for_another_name_is_denied() {
         let (good, evil) = (hello(&sni(b"good.example")), hello(&sni(b"evil.example")));
         let denial = |length| (length, Err("its TLS is for evil.example".to_owned()));
         for size in 1..=good.len() * 3 {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_the_stream_ends_is_no_request() {
+    fn an_unended_request_line_is_denied() {
         let ends = |port, bytes: &[u8]| {
             let mut sniffer = Sniffer::for_name(HostName::read(b"good.example").unwrap(), port);
             let held = match sniffer.judge(bytes) {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_line_of_ssh_come_its_packets() {
+    fn only_ssh_packets_follow_the_ssh_line() {
         for size in 1..40 {
             assert_eq!(
                 passed_bytes(443, b"SSH-2.0-x y\r\n\0\0\x05\xdc", size),

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_end_of_a_connection_is_found_by_its_addresses() {
+    fn a_socket_inode_is_found_by_its_addresses() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_tells_nothing() {
+    fn an_invalid_netlink_answer_is_ignored() {
         for noise in [&[][..], &[0; 16], &[0xff; 200]] {
             assert_eq!(read(noise), None);
         }

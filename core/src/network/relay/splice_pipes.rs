@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_is_used_again_only_when_it_is_empty() {
+    fn only_an_empty_pipe_is_reused() {
         let mut pipes = Pipes::new(2);
         let (first, second) = (pipes.take().unwrap(), pipes.take().unwrap());
         assert!(pipes.take().is_none());

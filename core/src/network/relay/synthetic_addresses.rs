@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_addresses_and_back() {
+    fn names_and_addresses_map_both_ways() {
         let mut synthetic = SyntheticAddresses::default();
         let first = synthetic.address_of(&name(0)).unwrap();
         assert_eq!(first, ("198.18.0.1".parse().unwrap(), "fdfa::1".parse().unwrap()));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_was_not_used_for_longest_is_used_again() {
+    fn the_least_recently_used_address_is_reused() {
         let mut synthetic = SyntheticAddresses::with_max_names(9);
         for number in 0..9 {
             synthetic.address_of(&name(number)).unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_from_connections() {
+    fn addresses_in_use_are_not_reused() {
         let mut synthetic = SyntheticAddresses::with_max_names(9);
         for number in 0..9 {
             let address = v4(&mut synthetic, number);

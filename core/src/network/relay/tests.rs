@@ -17,7 +17,7 @@ use self::world::{PORT, client_hello, in_world, rules};
 const ALLOWED: &str = "good.example:8080";
 
 #[test]
-fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
+fn an_allowed_name_is_reached_in_both_directions() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         world.serve(|mut stream| {
@@ -60,7 +60,7 @@ fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
 }
 
 #[test]
-fn a_denied_name_does_not_exist_and_nobody_is_asked() {
+fn a_denied_name_does_not_exist_and_is_not_looked_up() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("evil.example", "93.184.216.35");
         world.name("good.example", "93.184.216.34");
@@ -89,7 +89,7 @@ fn a_denied_name_does_not_exist_and_nobody_is_asked() {
 }
 
 #[test]
-fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
+fn names_are_answered_over_ipv6_and_tcp() {
     in_world(&rules(&[ALLOWED]), |world| {
         let question = world::question("good.example", 28);
         let socket = world.inside(|| {
@@ -128,7 +128,7 @@ fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_at_once() {
+fn a_server_that_sends_first_is_passed_on_at_once() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         world.serve(|mut stream| {
@@ -176,7 +176,7 @@ fn tls_for_another_name_is_refused() {
 }
 
 #[test]
-fn each_request_has_to_be_for_the_name_of_the_connection() {
+fn a_request_for_another_host_is_denied() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let first = "POST /a HTTP/1.1\r\nHost: Good.Example:8080\r\nContent-Length: 3\r\n\r\nabc";
@@ -250,7 +250,7 @@ fn an_address_is_reached_only_if_it_is_listed() {
 }
 
 #[test]
-fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
+fn a_name_with_a_local_address_is_denied_unless_listed() {
     let listed = ["good.example:8080", "inner.example:8080", "*.far.example:8080", "127.0.0.9"];
     in_world(&rules(&listed), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
@@ -287,7 +287,7 @@ fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
 }
 
 #[test]
-fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
+fn a_missing_name_server_is_reported() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.stop_name_server();
         let mut client = world.dial("good.example");
@@ -312,7 +312,7 @@ fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
 }
 
 #[test]
-fn an_answer_that_does_not_fit_is_asked_for_again_by_tcp() {
+fn a_truncated_reply_is_requested_again_by_tcp() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "truncated 93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
@@ -328,7 +328,7 @@ fn an_answer_that_does_not_fit_is_asked_for_again_by_tcp() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_refusal_with_its_reason() {
+fn a_missing_server_is_reported() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let mut client = world.dial("good.example");
@@ -341,7 +341,7 @@ fn a_server_that_is_not_there_is_a_refusal_with_its_reason() {
 }
 
 #[test]
-fn a_reset_is_a_reset_on_the_other_side_too() {
+fn a_reset_is_passed_on() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let (send, reset) = std::sync::mpsc::channel();
@@ -422,7 +422,7 @@ fn a_client_that_does_not_read_stops_the_server() {
 }
 
 #[test]
-fn a_local_port_leads_to_the_host_s_own() {
+fn a_local_port_reaches_the_host() {
     let mut plan = rules(&[]);
     plan.local_ports = vec![5432];
     in_world(&plan, |world| {

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_not() {
+    fn other_addresses_are_not_public() {
         kinds(AddressKind::Unspecified, &["0.0.0.0", "::", "::ffff:0.0.0.0"]);
         kinds(AddressKind::Loopback, &["127.0.0.1", "127.255.255.255", "::1", "::ffff:127.0.0.1"]);
         kinds(
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_seen_in_every_disguise() {
+    fn embedded_metadata_addresses_are_recognised() {
         kinds(
             AddressKind::Metadata,
             &["169.254.169.254", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192"],
@@ -317,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn a_translated_address_is_what_is_in_it() {
+    fn a_translated_address_has_the_kind_of_its_embedded_one() {
         kinds(AddressKind::Public, &["64:ff9b::8.8.8.8", "2002:808:808::1"]);
         kinds(AddressKind::Private, &["64:ff9b::10.0.0.1", "2002:a00:1::1", "2002:c0a8:1::"]);
         kinds(AddressKind::Loopback, &["64:ff9b::127.0.0.1", "2002:7f00:1::"]);
     }
 
     #[test]
-    fn blocks_hold_what_begins_like_them() {
+    fn a_block_contains_addresses_with_its_prefix() {
         for (block, within, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
             ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_refused() {
+    fn invalid_blocks_are_refused() {
         for text in [
             "",
             "/",

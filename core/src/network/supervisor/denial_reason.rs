@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_says_what_why_and_what_would_allow_it() {
+    fn a_denial_names_host_reason_and_option() {
         let port = ("443", "8443");
         let address = ("\"address\":null", "\"address\":\"2001:db8::1\"");
         let host = ("\"host\":\"example.com\"", "\"host\":null");

@@ -154,7 +154,7 @@ mod tests {
     const FIND_OWNER: &str = "{\"who\":{\"id\":1,\"socket\":2}}";
 
     #[test]
-    fn a_relay_that_talks_nonsense_or_too_much_is_not_believed() {
+    fn invalid_relay_messages_are_recognised() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let process =
             rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();

@@ -160,7 +160,7 @@ mod tests {
     use std::net::TcpStream;
 
     #[test]
-    fn only_who_is_expected_comes_in() {
+    fn only_expected_clients_are_accepted() {
         let mut proxy = LoopbackProxy::open().unwrap();
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut known = TcpStream::connect(proxy.address()).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_relay_can_not_take_is_kept_for_later() {
+    fn a_client_that_the_relay_can_not_take_waits() {
         let mut proxy = LoopbackProxy::open().unwrap();
         let clients = [
             TcpStream::connect(proxy.address()).unwrap(),

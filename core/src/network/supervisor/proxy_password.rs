@@ -94,7 +94,7 @@ mod tests {
     use crate::kernel::socket_pair;
 
     #[test]
-    fn bytes_are_written_as_the_standard_says() {
+    fn base64_matches_the_rfc_examples() {
         let written = [
             ("", ""),
             ("f", "Zg=="),
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn every_token_is_another_and_arrives_as_it_was_made() {
+    fn each_token_is_new_and_arrives_unchanged() {
         let (token, other) = (ProxyToken::new().unwrap(), ProxyToken::new().unwrap());
         assert_ne!(token.to_string(), other.to_string());
         assert!(
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_knows_it() {
+    fn only_the_right_password_matches() {
         let token = ProxyToken::of([b'a'; TOKEN_BYTES].into_iter());
         let header = |user: &str, password: &[u8]| {
             [b"Basic ", &base64(&[user.as_bytes(), b":", password].concat())[..]].concat()

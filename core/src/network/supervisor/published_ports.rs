@@ -105,7 +105,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_port_that_is_taken_at_either_address_is_said() {
+    fn a_port_taken_on_either_address_is_refused() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(taken) = TcpListener::bind(address) else { continue };
             let host = taken.local_addr().unwrap().port();

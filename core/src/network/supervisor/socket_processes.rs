@@ -114,7 +114,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
-    fn who_has_a_socket_is_found_among_the_descendants() {
+    fn the_owner_of_a_socket_is_found_among_the_descendants() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         // A separate tree: processes of other tests have descriptors of this process too.
         let init = crate::kernel::sys::fork(|| {

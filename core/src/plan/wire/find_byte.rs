@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_byte_is_found_wherever_it_is() {
+    fn one_byte_is_found_at_every_position() {
         for length in 0..20 {
             assert_eq!(position(&vec![b'/' ^ 1; length], [b'/']), None);
             for at in 0..length {
@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_two_is_found_wherever_it_is() {
+    fn the_first_of_two_bytes_is_found_at_every_position() {
         for length in 0..40 {
             assert_eq!(position(&vec![b'x'; length], *b"\"\\"), None);
             for at in 0..length {

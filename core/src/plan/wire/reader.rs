@@ -498,7 +498,7 @@ mod tests {
     const WHOLE: &str = r#"{"flag":true,"kinds":["alone",{"with":{"flag":false,"kinds":[],"map":{},"names":[],"number":null,"pair":null}}],"map":{"":0,"a b":4294967295},"names":["","x","\u00e9\n\"\\","\ud83d\ude00"],"number":-9223372036854775808,"pair":[0,18446744073709551615]}"#;
 
     #[test]
-    fn what_is_spelled_so_is_read_as_by_others() {
+    fn canonical_text_means_the_same_as_to_serde_json() {
         let read: Inner = from_slice(WHOLE.as_bytes()).unwrap();
         assert_eq!(read, serde_json::from_str(WHOLE).unwrap());
         for text in [
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_spelling_is_refused() {
+    fn other_spellings_are_refused() {
         for text in [
             "",
             " null",
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asked_says_what_is_wrong_and_where() {
+    fn errors_name_the_cause_and_the_position() {
         let refused = |text: &str| from_slice::<Inner>(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused("[]"), "invalid type: sequence, expected struct Inner at byte 0");
         assert!(

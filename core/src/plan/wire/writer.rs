@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_string_is_cut_and_counts_what_is_missing() {
+    fn a_long_string_is_cut_and_the_rest_is_counted() {
         assert_eq!(text(&[b'a'; 50], 50), format!("\"{}\"", "a".repeat(50)));
         let cut = text(&[b'a'; 51], 50);
         assert_eq!(cut, format!("\"{}\\u2026+35 more\"", "a".repeat(16)));

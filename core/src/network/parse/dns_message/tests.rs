@@ -33,7 +33,7 @@ fn host(text: &str) -> HostName {
 }
 
 #[test]
-fn a_question_is_read() {
+fn a_dns_question_is_read() {
     let query = read(QUERY);
     assert_eq!((query.name.clone(), query.kind), (Some(host("www.example.com")), RecordKind::A));
     assert_eq!(query.asked_name(), "www.Example.com");
@@ -43,7 +43,7 @@ fn a_question_is_read() {
 }
 
 #[test]
-fn answers_say_what_was_asked() {
+fn answers_repeat_the_question() {
     let asked = &QUERY[12..];
     let address = "198.18.0.7".parse().unwrap();
     let with_address = [
@@ -74,7 +74,7 @@ fn answers_say_what_was_asked() {
 }
 
 #[test]
-fn extensions_are_answered_if_they_are_used() {
+fn an_opt_record_is_answered_with_one() {
     let query = changed(&[QUERY, OPTION].concat(), &[(11, 1)]);
     let told = answer(&read(&query), DnsAnswer::NoName);
     assert_eq!(told[..12], *b"\x12\x34\x81\x83\0\x01\0\0\0\0\0\x01");
@@ -103,7 +103,7 @@ fn the_longest_name_is_answered_in_a_small_datagram() {
 }
 
 #[test]
-fn what_is_no_question_is_refused_or_not_answered() {
+fn invalid_questions_are_refused_or_ignored() {
     for message in [&b""[..], b"\0", &QUERY[..11], &changed(QUERY, &[(2, 0x81)])] {
         assert_eq!(Query::read(message), DnsQuestion::Nothing);
     }
@@ -143,7 +143,7 @@ fn what_is_no_question_is_refused_or_not_answered() {
 }
 
 #[test]
-fn odd_names_are_seen_and_shown() {
+fn unusual_names_are_escaped() {
     for (wire_name, shown) in [
         (&b"\x03a b\0"[..], "a b"),
         (b"\x03a.b\x07example\0", r"a\.b.example"),
@@ -179,7 +179,7 @@ const REPLY_FLAGS: u16 = 0x8180;
 const ANSWER_RECORD: &[u8] = b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\x01\x02\x03\x04";
 
 #[test]
-fn questions_are_as_resolvers_want_them() {
+fn questions_have_the_wire_format() {
     let expected = b"\0\x07\x01\0\0\x01\0\0\0\0\0\0\x01a\x07example\0\0\x1c\0\x01";
     assert_eq!(question(7, &host("a.example"), RecordKind::Aaaa), expected);
     assert_eq!(read(expected).name, Some(host("a.example")));
@@ -259,7 +259,7 @@ fn aliases_are_followed_in_any_order() {
 }
 
 #[test]
-fn replies_to_something_else_are_not_taken() {
+fn replies_to_other_questions_are_ignored() {
     let good = reply(REPLY_FLAGS, RecordKind::A, &[ANSWER_RECORD]);
     let name = host("a.example");
     assert_eq!(DnsReply::read(&good, &name, RecordKind::A, 8), Err(ReplyError::Other));
@@ -309,7 +309,7 @@ fn malformed_replies_are_refused() {
 }
 
 #[test]
-fn noise_breaks_nothing() {
+fn random_bytes_cause_no_panic() {
     let mut noise = RandomBytes::new(1);
     let good = reply(
         REPLY_FLAGS,

@@ -82,7 +82,7 @@ fn each_request_names_its_host() {
 }
 
 #[test]
-fn bodies_are_passed_on_and_not_read() {
+fn bodies_are_passed_on_unread() {
     let next = "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
     let fixed = |body: &str| {
         format!(
@@ -113,7 +113,7 @@ fn bodies_are_passed_on_and_not_read() {
 }
 
 #[test]
-fn chunks_are_read_in_one_way_only() {
+fn ambiguous_chunks_are_refused() {
     let chunked = |body: &str| {
         transcript_of(&format!(
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"
@@ -160,7 +160,7 @@ fn chunks_are_read_in_one_way_only() {
 }
 
 #[test]
-fn a_length_that_can_be_read_in_two_ways_is_refused() {
+fn an_ambiguous_length_is_refused() {
     for headers in [
         "Content-Length: 5\r\nContent-Length: 5\r\n",
         "Content-Length: 5\r\nContent-Length: 6\r\n",
@@ -197,7 +197,7 @@ fn a_length_that_can_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn heads_are_read_in_one_way_only() {
+fn ambiguous_heads_are_refused() {
     for headers in [
         "A : b\r\n",
         "A\t: b\r\n",
@@ -275,7 +275,7 @@ fn heads_are_read_in_one_way_only() {
 }
 
 #[test]
-fn there_is_one_host() {
+fn a_request_has_exactly_one_host() {
     for host in [
         "",
         "Host:\r\n",
@@ -309,7 +309,7 @@ fn there_is_one_host() {
 }
 
 #[test]
-fn the_host_of_the_target_is_the_same() {
+fn target_and_host_header_must_agree() {
     let get = |target: &str, host: &str| {
         transcript_of(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
     };
@@ -336,7 +336,7 @@ fn the_host_of_the_target_is_the_same() {
 }
 
 #[test]
-fn other_protocols_wait_for_an_answer_or_are_refused() {
+fn upgrades_wait_for_an_answer_or_are_refused() {
     assert_eq!(with("Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"), "a.example ?");
     assert_eq!(
         with("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n"),
@@ -382,7 +382,7 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
 }
 
 #[test]
-fn only_who_agreed_to_another_protocol_is_said_anything() {
+fn bytes_pass_only_after_an_accepted_upgrade() {
     let upgrade =
         b"GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     let other = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
@@ -404,7 +404,7 @@ fn only_who_agreed_to_another_protocol_is_said_anything() {
 }
 
 #[test]
-fn heads_have_an_end() {
+fn a_head_has_a_maximum_length() {
     let start = "GET / HTTP/1.1\r\nHost: a.example\r\nA: ";
     let long = |length: usize| format!("{start}{}\r\n\r\n", "a".repeat(length - start.len() - 4));
     let at_once = |request: &str| transcript(request.as_bytes(), 4096);
@@ -422,7 +422,7 @@ fn heads_have_an_end() {
 }
 
 #[test]
-fn first_bytes_say_what_may_be_a_request() {
+fn first_bytes_are_classified() {
     for bytes in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"GET / HTTP/1.1\n",
@@ -502,7 +502,7 @@ fn first_bytes_say_what_may_be_a_request() {
 }
 
 #[test]
-fn noise_breaks_nothing() {
+fn random_bytes_cause_no_panic() {
     let mut noise = RandomBytes::new(3);
     let good: &[&[u8]] = &[
         b"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
@@ -533,7 +533,7 @@ fn noise_breaks_nothing() {
 }
 
 #[test]
-fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
+fn an_unexpected_body_must_not_start_with_a_request() {
     let asked = |method: &str, body: &str| {
         transcript_of(&format!(
             "{method} / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}",
@@ -584,7 +584,7 @@ fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
 }
 
 #[test]
-fn the_first_line_of_chunks_that_servers_do_not_expect_is_a_number() {
+fn an_unexpected_chunked_body_starts_with_a_plain_size() {
     let asked = |method: &str, line: &str| {
         transcript_of(&format!(
             "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nab\r\n0\r\n\r\n"

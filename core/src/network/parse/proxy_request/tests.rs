@@ -74,7 +74,7 @@ fn a_connect_names_host_and_port() {
 }
 
 #[test]
-fn odd_targets_are_refused() {
+fn unusual_targets_are_refused() {
     for target in [
         "good.example",
         ":443",
@@ -118,7 +118,7 @@ fn odd_targets_are_refused() {
 }
 
 #[test]
-fn a_request_is_passed_on_as_the_host_itself_would_have_been_asked() {
+fn a_proxy_request_is_passed_on_in_origin_form() {
     let fields = "Host: good.example:8080\r\nProxy-Connection: keep-alive\r\nConnection: X-Hop, Host, keep-alive\r\nX-Hop: 1\r\n\
                   Upgrade: h3\r\nTE: trailers\r\nContent-Length: 3\r\nX-Stays:  a b \r\n";
     let head = request("POST http://good.example:8080?q=http://other/ HTTP/1.1", fields);
@@ -136,7 +136,7 @@ fn a_request_is_passed_on_as_the_host_itself_would_have_been_asked() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused() {
+fn ambiguous_proxy_requests_are_refused() {
     for fields in [
         "Host: other.example\r\n",
         "Host: good.example:81\r\n",
@@ -158,7 +158,7 @@ fn what_can_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn who_has_no_password_is_told_and_who_has_a_wrong_one_too() {
+fn missing_and_wrong_passwords_are_refused() {
     let bare = b"CONNECT good.example:443 HTTP/1.1\r\nHost: good.example\r\n\r\n";
     let (_, GreetingStep::Refused(words, None)) = read_greeting(bare) else {
         panic!("not the silent kind")
@@ -198,7 +198,7 @@ fn socks(socks_request: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_of_socks_asks_by_name_and_by_address() {
+fn socks_requests_name_a_host_or_an_address() {
     for (socks_request, host, port) in [
         (&b"\x05\x01\x00\x03\x0cgood.example\x01\xbb"[..], "good.example", 443),
         (b"\x05\x01\x00\x03\x09192.0.2.1\x00\x50", "192.0.2.1", 80),
@@ -221,7 +221,7 @@ fn a_client_of_socks_asks_by_name_and_by_address() {
 }
 
 #[test]
-fn a_client_of_socks_is_refused_in_its_own_words() {
+fn a_socks_denial_is_a_socks_reply() {
     for (bytes, words) in [
         (&b"\x05\x01\x00"[..], &[5, 0xff][..]),
         (b"\x05\x00", &[5, 0xff]),
@@ -261,7 +261,7 @@ fn a_client_of_socks_is_refused_in_its_own_words() {
 }
 
 #[test]
-fn a_greeting_that_does_not_end_is_refused() {
+fn an_endless_greeting_is_refused() {
     let endless =
         [b"GET http://good.example/ HTTP/1.1\r\nX: ", &[b'x'; MAX_HEAD_BYTES][..]].concat();
     let mut greeting = ProxyGreeting::default();
@@ -270,7 +270,7 @@ fn a_greeting_that_does_not_end_is_refused() {
 }
 
 #[test]
-fn noise_is_never_taken_for_a_host_that_was_not_named() {
+fn random_bytes_never_name_another_host() {
     let mut noise = RandomBytes::new(17);
     let meant = [
         request("CONNECT good.example:443 HTTP/1.1", ""),

@@ -5,7 +5,7 @@ fn name(text: &str) -> HostName {
 }
 
 #[test]
-fn the_name_servers_are_those_of_resolv_conf() {
+fn name_servers_are_read_from_resolv_conf() {
     let text =
         b"# nameserver 1.1.1.1\nnameserver 9.9.9.9\nnameserver fe80::1%2\nnameserver nonsense\nsearch a.example\n\
         options ndots:5 timeout:2 attempts:9\nnameserver 8.8.8.8\nnameserver 8.8.4.4\n";
@@ -18,7 +18,7 @@ fn the_name_servers_are_those_of_resolv_conf() {
 }
 
 #[test]
-fn the_hosts_file_is_read_with_all_its_names() {
+fn all_names_of_the_hosts_file_are_read() {
     let hosts = read_hosts(
         b"# 1.2.3.4 no\n127.0.0.1\tlocalhost  Me.Example # here\n::1 localhost\nrubbish x\n10.0.0.1 bad/name b\n",
     );

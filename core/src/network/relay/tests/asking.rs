@@ -32,7 +32,7 @@ fn is_refused(client: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_host_is_asked_about_when_it_is_dialled_and_not_looked_up_before() {
+fn a_host_is_asked_about_when_dialled_and_before_lookup() {
     in_world(&asking(&[]), |world| {
         serve(world);
         // For the name alone nobody is asked.
@@ -64,7 +64,7 @@ fn a_host_is_asked_about_when_it_is_dialled_and_not_looked_up_before() {
 }
 
 #[test]
-fn others_go_on_while_it_is_asked() {
+fn other_connections_continue_during_a_question() {
     in_world(&asking(&["good.example:8080"]), |world| {
         serve(world);
         world.name("good.example", "93.184.216.34");
@@ -76,7 +76,7 @@ fn others_go_on_while_it_is_asked() {
 }
 
 #[test]
-fn hundreds_of_connections_to_one_place_are_one_question() {
+fn connections_to_one_host_and_port_share_a_question() {
     in_world(&asking(&[]), |world| {
         serve(world);
         let mut clients: Vec<TcpStream> = (0..300).map(|_| world.dial("new.example")).collect();
@@ -99,7 +99,7 @@ fn hundreds_of_connections_to_one_place_are_one_question() {
 }
 
 #[test]
-fn hundreds_of_questions_stall_nothing() {
+fn many_questions_do_not_block_the_relay() {
     in_world(&asking(&["good.example:8080"]), |world| {
         serve(world);
         world.name("good.example", "93.184.216.34");
@@ -116,7 +116,7 @@ fn hundreds_of_questions_stall_nothing() {
 }
 
 #[test]
-fn who_is_denied_is_refused_with_a_reason_and_not_asked_again_at_once() {
+fn a_denied_host_is_refused_without_a_second_question() {
     in_world(&asking(&[]), |world| {
         serve(world);
         let mut client = world.dial("new.example");
@@ -141,7 +141,7 @@ fn who_is_denied_is_refused_with_a_reason_and_not_asked_again_at_once() {
 }
 
 #[test]
-fn a_question_is_withdrawn_when_nobody_waits_for_the_answer() {
+fn a_question_is_withdrawn_when_its_clients_are_gone() {
     in_world(&asking(&[]), |world| {
         serve(world);
         let (one, mut other) = (world.dial("new.example"), world.dial("new.example"));
@@ -164,7 +164,7 @@ fn a_question_is_withdrawn_when_nobody_waits_for_the_answer() {
 }
 
 #[test]
-fn rules_are_not_asked_about() {
+fn hosts_with_rules_cause_no_question() {
     let denied = json!([{ "source": "paddock.toml", "hosts": [["evil.example", null, 1]] }]);
     let approved = json!([{ "source": "approved.toml", "hosts": [["new.example", PORT, 2]] }]);
     let [denied, approved] = [denied, approved].map(|hosts| serde_json::from_value(hosts).unwrap());

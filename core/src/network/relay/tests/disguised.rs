@@ -11,7 +11,7 @@ const UPGRADE: &str =
 const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
 
 #[test]
-fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
+fn bytes_after_an_upgrade_wait_for_the_answer() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         // The path says what is answered, in two parts; then it says what it heard.
@@ -69,7 +69,7 @@ fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
 }
 
 #[test]
-fn what_somebody_reads_as_a_request_is_not_passed_on() {
+fn a_line_that_a_server_reads_as_a_request_is_denied() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();

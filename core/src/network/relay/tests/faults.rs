@@ -14,7 +14,7 @@ fn request(extra: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_can_not_be_reached_is_no_denial() {
+fn an_unreachable_host_is_a_failure_not_a_denial() {
     in_world(&rules(&[ALLOWED, "nowhere.example:8080", "empty.example:8080"]), |world| {
         world.name("good.example", "93.184.216.34");
         world.name("empty.example", "");
@@ -40,7 +40,7 @@ fn what_can_not_be_reached_is_no_denial() {
 }
 
 #[test]
-fn a_client_that_sends_byte_by_byte_is_judged_like_any_other() {
+fn single_bytes_are_judged_like_whole_messages() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -61,7 +61,7 @@ fn a_client_that_sends_byte_by_byte_is_judged_like_any_other() {
 }
 
 #[test]
-fn a_head_without_end_is_refused_and_one_that_just_fits_passes() {
+fn only_a_head_below_the_limit_passes() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -87,7 +87,7 @@ fn a_head_without_end_is_refused_and_one_that_just_fits_passes() {
 }
 
 #[test]
-fn requests_that_end_inside_of_the_next_wait_for_their_answers() {
+fn a_started_second_request_has_no_deadline() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let whole = request("").len();
@@ -110,7 +110,7 @@ fn requests_that_end_inside_of_the_next_wait_for_their_answers() {
 }
 
 #[test]
-fn each_direction_ends_by_itself() {
+fn each_direction_ends_separately() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         world.serve(|mut stream| {
@@ -132,7 +132,7 @@ fn each_direction_ends_by_itself() {
 }
 
 #[test]
-fn a_name_server_that_lies_is_not_believed() {
+fn false_dns_replies_are_ignored() {
     in_world(&rules(&["*.example:8080"]), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         for lie in ["id", "name", "short", "noise"] {
@@ -164,7 +164,7 @@ fn a_name_server_that_lies_is_not_believed() {
 }
 
 #[test]
-fn a_name_server_that_is_slow_holds_up_nobody_else() {
+fn a_slow_name_server_delays_no_other_connection() {
     in_world(&rules(&[ALLOWED, "slow.example:8080"]), |world| {
         world.name("good.example", "93.184.216.34");
         world.name("slow.example", "silent 93.184.216.34");
@@ -183,7 +183,7 @@ fn a_name_server_that_is_slow_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_server_that_is_slow_holds_up_nobody_else() {
+fn a_slow_server_delays_no_other_connection() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let (release, released) = channel();
@@ -220,7 +220,7 @@ fn a_server_that_is_slow_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_list_of_servers_that_is_replaced_is_read_again() {
+fn a_replaced_resolv_conf_is_read_again() {
     in_world(&rules(&[ALLOWED, "next.example:8080"]), |world| {
         for name in ["good.example", "next.example"] {
             world.name(name, "93.184.216.34");
@@ -243,7 +243,7 @@ fn a_list_of_servers_that_is_replaced_is_read_again() {
 }
 
 #[test]
-fn what_is_refused_or_never_answered_leaves_nothing_behind() {
+fn ended_connections_leave_no_descriptor() {
     in_world(&rules(&["quiet.example:8080"]), |world| {
         world.name("quiet.example", "93.184.216.34");
         world.serve(|mut stream| drop(stream.read(&mut [0])));

@@ -31,7 +31,7 @@ fn all(client: &mut TcpStream) -> String {
 }
 
 #[test]
-fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
+fn every_kind_of_client_is_handed_over_with_its_bytes() {
     in_world(&with_a_route(), |world| {
         let request =
             format!("POST /a HTTP/1.1\r\nHost: {ROUTE}:8080\r\nContent-Length: 3\r\n\r\nabc");
@@ -77,7 +77,7 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
 }
 
 #[test]
-fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
+fn an_inspected_host_is_dialled_after_a_person_allowed_it() {
     let inspected =
         json!({ "routes": [], "inspect": [{ "host": "new.example", "source": "paddock.toml:2" }] });
     in_world(&plan(Action::Ask, inspected), |world| {
@@ -110,7 +110,7 @@ fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
 }
 
 #[test]
-fn when_nobody_speaks_http_any_more_that_is_said() {
+fn a_missing_http_helper_is_reported() {
     in_world(&with_a_route(), |world| {
         world.end_http_helper();
         let mut client = world.dial(ROUTE);

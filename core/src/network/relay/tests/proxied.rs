@@ -23,7 +23,7 @@ fn all(client: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_said_too_early_waits_and_is_judged() {
+fn bytes_sent_with_a_proxy_greeting_are_judged() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -66,7 +66,7 @@ fn what_was_said_too_early_waits_and_is_judged() {
 
 /// A server that wants to hear more on the connection than it may.
 #[test]
-fn a_request_that_follows_another_is_not_passed_on() {
+fn a_second_proxy_request_is_not_passed_on() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -87,7 +87,7 @@ fn a_request_that_follows_another_is_not_passed_on() {
 }
 
 #[test]
-fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_name() {
+fn a_proxy_denial_uses_the_client_protocol_and_no_lookup() {
     in_world(&rules(&[ALLOWED, "gone.example:8080"]), |world| {
         let names = [("evil.example", "403", 2), ("gone.example", "502", 4)];
         for (name, status, code) in names {
@@ -120,7 +120,7 @@ fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_
 }
 
 #[test]
-fn a_client_that_says_nothing_of_use_leaves_nothing_behind() {
+fn useless_proxy_clients_leave_no_descriptor() {
     in_world(&rules(&[ALLOWED]), |world| {
         let before = world.relay_descriptors();
         let useless = [

@@ -49,7 +49,7 @@ fn dials(table: &HostTable, address: &str, port: u16) -> bool {
 }
 
 #[test]
-fn names_match_whole_and_patterns_match_below() {
+fn names_match_exactly_and_patterns_match_subdomains() {
     let allowed =
         json!([["example.com", null, 1], ["*.example.org", null, 2], ["a.example.org", 22, 3]]);
     let table = table("deny", json!([]), allowed).unwrap();
@@ -75,7 +75,7 @@ fn names_match_whole_and_patterns_match_below() {
 }
 
 #[test]
-fn denied_comes_first() {
+fn denied_hosts_come_first() {
     let allowed = json!([
         ["*.example.com", null, 1],
         ["one.example.com", 22, 2],
@@ -113,7 +113,7 @@ fn denied_comes_first() {
 }
 
 #[test]
-fn the_default_is_about_names_only() {
+fn the_default_applies_to_names_only() {
     let denied = json!([["bad.example", null, 1], ["half.example", 25, 2]]);
     let open = table("allow", denied.clone(), json!([])).unwrap();
     assert_eq!(of_name(&open, "any.example", Some(22)), ("allow", None, None));
@@ -130,7 +130,7 @@ fn the_default_is_about_names_only() {
 }
 
 #[test]
-fn a_star_is_every_name_and_no_address() {
+fn a_star_matches_names_but_no_address() {
     let open = table("deny", json!([]), json!([["*", null, 1], ["*", 22, 2]])).unwrap();
     assert_eq!(of_name(&open, "any.example", Some(443)), ("allow", rule("yes.toml:1"), None));
     assert_eq!(of_name(&open, "any.example", Some(22)), ("allow", rule("yes.toml:2"), None));
@@ -142,7 +142,7 @@ fn a_star_is_every_name_and_no_address() {
 }
 
 #[test]
-fn credentials_of_clouds_are_never_reached() {
+fn metadata_services_are_never_reached() {
     let allowed = json!([
         ["*", null, 1],
         ["metadata", null, 2],
@@ -188,7 +188,7 @@ fn credentials_of_clouds_are_never_reached() {
 }
 
 #[test]
-fn addresses_are_reached_by_blocks() {
+fn blocks_allow_addresses() {
     let allowed = json!([
         ["10.0.0.0/8", null, 1],
         ["10.1.0.0/16", 22, 2],
@@ -216,7 +216,7 @@ fn addresses_are_reached_by_blocks() {
 }
 
 #[test]
-fn names_lead_to_public_addresses_and_to_those_that_are_listed() {
+fn names_resolve_to_public_or_listed_addresses() {
     let allowed = json!([["10.0.0.0/8", null, 1], ["127.0.0.1", 5432, 2], ["*", null, 3]]);
     let table =
         table("allow", json!([["1.2.3.0/24", null, 1], ["9.9.9.9", 25, 1]]), allowed).unwrap();
@@ -252,7 +252,7 @@ fn names_lead_to_public_addresses_and_to_those_that_are_listed() {
 }
 
 #[test]
-fn what_is_no_host_is_named() {
+fn an_invalid_host_is_reported_with_its_source() {
     for host in [
         "",
         "foo bar",
@@ -286,7 +286,7 @@ fn what_is_no_host_is_named() {
 }
 
 #[test]
-fn many_rules_are_found_as_few_are() {
+fn a_hundred_thousand_rules_are_found() {
     let names = (0..5_000).map(|n| json!([format!("h{n}.example"), null, n]));
     let below = (0..2_500).map(|n| json!([format!("*.s{n}.example"), null, n]));
     let blocks = (0..2_500).map(|n| json!([format!("11.{}.{}.0/24", n / 250, n % 250), null, n]));
@@ -334,7 +334,7 @@ fn route(name: &str, host: &str, port: u16, endpoints: Value, inspect: bool) -> 
 }
 
 #[test]
-fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
+fn a_route_has_a_name_and_its_upstream_is_denied() {
     let http = json!({
         "routes": [
             route("open", "open.example", 443, Value::Null, false),
@@ -407,7 +407,7 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
 }
 
 #[test]
-fn an_inspected_host_that_is_asked_about_is_called_when_it_was_allowed() {
+fn an_asked_inspected_host_may_be_dialled_once_allowed() {
     let http =
         json!({ "routes": [], "inspect": [{ "host": "told.example", "source": "p.toml:4" }] });
     let table = with_http("ask", http, json!([]));
