@@ -1,5 +1,5 @@
-//! Deny inside allow: what stays outside, what stays reachable, and that nothing can take an
-//! excepted place.
+//! Excepts inside grants: what is denied, what stays reachable, and that no excepted name can be
+//! created.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -57,7 +57,7 @@ fn an_excepted_directory_is_denied_and_its_siblings_are_not() {
         report["carved"],
         json!([{"path": home, "source": "test:2", "kept_out": [home.join("keys")]}])
     );
-    // Nothing is granted on the carved directory itself.
+    // The restricted directory itself has no rights.
     let output = sh(
         &plan,
         "ls . || echo no-list; touch new || echo no-create; touch project/new && echo created",
@@ -84,7 +84,8 @@ fn nested_excepts_are_denied() {
 fn an_excepted_name_can_not_be_created() {
     let (_tree, home) = home();
     let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("secret/deep/er")])]);
-    let script = "mkdir secret || echo refused; mv project secret || echo refused; ln -s /etc secret || echo refused";
+    let script = "mkdir secret || echo refused; mv project secret || echo refused; ln -s /etc \
+        secret || echo refused";
     let output = sh(&asked, script);
     assert_eq!(stdout(&output), "refused\nrefused\nrefused\n");
     assert!(!home.join("secret").exists());
@@ -140,7 +141,7 @@ fn a_grant_through_a_symlink_is_restricted_at_its_target() {
     }
 }
 
-/// The same plan with places closed to everything, and to writing.
+/// The plan with paths that are closed, and paths that are unwritable.
 fn closing(mut plan: Value, closed: &[PathBuf], unwritable: &[PathBuf]) -> Value {
     plan["files"]["closed"] = json!(closed);
     plan["files"]["unwritable"] = json!(unwritable);
@@ -165,7 +166,7 @@ fn a_symlink_does_not_open_a_closed_path() {
     assert!(!allowed(&led_above, home.join("keys/id")));
     assert!(allowed(&led_above, home.join("notes")));
 
-    // Closed to writing only: reading goes through the link, writing does not.
+    // Unwritable only: reading through the link works, writing does not.
     let readable = closing(plan(&home, &[grant(&above, "read")]), &[], &keys);
     assert!(allowed(&readable, home.join("keys/id")));
     let mut writable = closing(plan(&home, &[grant(&above, "allow")]), &[], &keys);
@@ -200,7 +201,7 @@ fn an_excepted_symlink_protects_the_link_and_what_it_points_to() {
     assert!(allowed(&asked, home.join("keys/id")));
     assert_eq!(stdout(&sh(&asked, "rm alias || echo refused")), "refused\n");
 
-    // It dangles: what would be made there must not appear either.
+    // A dangling link: its target must not be created either.
     std::os::unix::fs::symlink("project/later", home.join("dangling")).unwrap();
     let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("dangling")])]);
     assert_eq!(

@@ -1,5 +1,5 @@
-//! What the fence holds, seen from outside: each denial beside what is allowed, and beside the same
-//! act without the fence.
+//! The sandbox seen from outside: each denial beside an allowed act, and beside the same act
+//! without the sandbox.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -22,8 +22,10 @@ fn only_granted_files_can_be_written() {
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/old");
     let script = format!(
-        "echo started; echo 1 > {0}/new && echo wrote-inside; echo 1 > {1}/new || echo refused-new; \
-         echo 1 > {1}/old || echo refused-old; cat {1}/old || echo refused-read; rm {1}/old || echo refused-remove; \
+        "echo started; echo 1 > {0}/new && echo wrote-inside; echo 1 > {1}/new || echo \
+         refused-new; \
+         echo 1 > {1}/old || echo refused-old; cat {1}/old || echo refused-read; rm {1}/old || \
+         echo refused-remove; \
          mv {0}/new {1}/moved || echo refused-move",
         inside.display(),
         outside.display()
@@ -31,7 +33,8 @@ fn only_granted_files_can_be_written() {
     let output = sh(&plan(&inside, &[grant(&inside, "allow")]), &script);
     assert_eq!(
         stdout(&output),
-        "started\nwrote-inside\nrefused-new\nrefused-old\nrefused-read\nrefused-remove\nrefused-move\n"
+        "started\nwrote-inside\nrefused-new\nrefused-old\nrefused-read\nrefused-remove\n\
+         refused-move\n"
     );
     assert_eq!(fs::read_to_string(outside.join("old")).unwrap(), "outside/old");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
@@ -153,7 +156,8 @@ fn the_kernel_reports_seccomp_and_no_new_privs() {
 fn only_listed_variables_are_passed() {
     let tree = Tree::new();
     let mut asked = plan(&tree.0, &[]);
-    asked["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"], "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
+    asked["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"],
+    "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
     let environment = [
         ("A_B", "1"),
         ("A_TOKEN", "2"),
@@ -180,7 +184,7 @@ fn no_other_descriptor_reaches_the_command() {
     let mut supervised = plan(&tree.0, &[]);
     supervised["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     for asked in [plan(&tree.0, &[]), supervised] {
-        // The shell's glob opens the directory it lists; it is the only one above 2.
+        // The shell's glob opens the directory that it lists: the only descriptor above 2.
         let output = sh(&asked, "cd /proc/self/fd && echo *");
         let open: Vec<String> = stdout(&output).split_whitespace().map(str::to_owned).collect();
         assert!(
@@ -218,7 +222,7 @@ fn exit_codes_are_the_commands_or_126_or_127() {
     let signal = sh(&journaled, "kill -TERM $$");
     assert_eq!(signal.status.code(), Some(128 + 15));
 
-    // A directory of PATH that can not be searched is no answer.
+    // A directory of PATH that can not be searched is skipped.
     let mut core = Core::new("run", &asked, &["--", "no-such-program"]);
     core.command.env("PATH", format!("{}:/usr/bin", closed.display()));
     assert_eq!(core.output().status.code(), Some(127));
@@ -245,7 +249,7 @@ fn names_that_are_not_utf8_work() {
     let mut asked = plan(&tree.0, &[grant("/WORK", "allow")]);
     asked["cwd"] = json!("/");
     let text = asked.to_string();
-    // As Python writes the two bytes: surrogateescape.
+    // Python's spelling of the two bytes: surrogateescape.
     let escaped = format!("{}/d\\udcff\\udcc3", tree.0.display());
     let text = text
         .replace("/WORK", &escaped)
@@ -329,7 +333,8 @@ fn closed_standard_descriptors_become_dev_null() {
     let sealed = seal(asked.to_string().as_bytes(), all_seals());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&sealed);
     let script = format!(
-        "exec {} run --plan-fd {fd} -- /bin/sh -c 'readlink /proc/self/fd/0 /proc/self/fd/2 > seen' <&- 2>&-",
+        "exec {} run --plan-fd {fd} -- /bin/sh -c 'readlink /proc/self/fd/0 /proc/self/fd/2 > \
+         seen' <&- 2>&-",
         core().display()
     );
     let status = as_user("/bin/sh").args(["-c", &script]).current_dir(&tree.0).status().unwrap();
@@ -359,8 +364,8 @@ fn a_replaced_working_directory_is_refused() {
     let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
     let asked = plan(&sub, &[grant(&sub, "allow")]);
     let core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo ran"]);
-    // As an earlier, fenced command could: the name leads elsewhere, and this process still stands
-    // in the old directory.
+    // An earlier command can do this: the name leads elsewhere, and this process still stands in
+    // the old directory.
     let script = format!(
         "cd {0} && mv {0} {1} && ln -s / {0} && exec \"$0\" \"$@\"",
         sub.display(),
@@ -382,7 +387,7 @@ fn a_grant_does_not_follow_a_link_in_a_writable_directory() {
     for access in ["allow", "read"] {
         assert_refused(&sh(&through(access), "touch build/x"), "leads through a symlink in");
     }
-    // The same link where no command can write is the user's own.
+    // A link where no command can write belongs to the user.
     let own = tree.link("own", &outside);
     let mut asked = plan(&work, &[grant(&work, "allow"), grant_except(&own, "allow", &[])]);
     asked["files"]["reached"] = json!([{"path": outside, "identity": null}]);

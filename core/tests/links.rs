@@ -1,5 +1,5 @@
-//! Symlinks that a command could have made, directories it could have shut: what a plan's names
-//! lead to must not be its choice.
+//! Symlinks that a command could have created and directories that it could have closed must not
+//! choose where a plan's names lead.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use support::*;
 
-/// work (where the run stands), reached (where an earlier one could write), vault/secret, own/ (the
-/// person's)
+/// work (the working directory), reached (an earlier run could write it), vault/secret, own/ (of
+/// the user)
 fn test_tree() -> Tree {
     let tree = Tree::new();
     for dir in ["work", "reached", "vault", "own"] {
@@ -58,7 +58,7 @@ fn a_renamed_directory_is_known_by_its_inode() {
         reached(plan(&tree.path("work"), &[needed(&link, "read")]), &[(earlier.clone(), identity)])
     };
     assert_refused(&sh(&asked(known), "true"), "leads through a symlink in");
-    // By the name alone nobody would know it.
+    // The name alone does not identify it.
     assert_eq!(attempt(&asked(Value::Null), "read", tree.path("vault/secret")), "allowed");
 }
 
@@ -85,7 +85,7 @@ fn a_writable_grant_through_a_link_must_be_recorded() {
         reached(plan(&tree.path("work"), &[needed(&link, "allow")]), trees)
     };
     assert_refused(&sh(&asked(&[]), "true"), "which was not its place");
-    // The link was turned after the record was made.
+    // The link was changed after the record was made.
     assert_refused(
         &sh(&asked(&[(tree.path("reached"), Value::Null)]), "true"),
         "which was not its place",
@@ -95,7 +95,7 @@ fn a_writable_grant_through_a_link_must_be_recorded() {
     {
         assert_eq!(attempt(&asked(&[known]), "write", tree.path("vault/secret")), "allowed");
     }
-    // Nothing can be left behind where nothing can be written.
+    // A read-only grant leaves nothing behind.
     let read = plan(&tree.path("work"), &[needed(&link, "read")]);
     assert_eq!(attempt(&read, "read", tree.path("vault/secret")), "allowed");
 }
@@ -169,7 +169,7 @@ fn an_excepted_link_can_not_be_replaced() {
     let script =
         format!("ln -sfn /bin/true {0} || echo refused; rm {0} || echo refused", entry.display());
     assert_eq!(stdout(&sh(&asked, &script)), "refused\nrefused\n");
-    // One in the middle of the way is.
+    // A link in the middle of a path is refused.
     let middle = tree.link("own/dir", tree.path("vault"));
     asked["files"]["unwritable"] = json!([middle.join("secret")]);
     assert_refused(&sh(&asked, "true"), "is reached through a symlink in");

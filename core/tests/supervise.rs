@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use serde_json::{Value, json};
 use support::*;
 
-/// A plan with journal and private temporary directory.
+/// A plan with a journal and a private temporary directory.
 fn supervised(tree: &Tree) -> Value {
     let work = tree.dir("work");
     let temp = tree.dir("temp");
@@ -53,7 +53,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).unwrap()
 }
 
-/// Waits for something that another process does; a bound, not a pause.
+/// Waits for another process; the time is a bound, not a pause.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
@@ -122,7 +122,8 @@ fn a_refused_execution_and_a_killing_filter_are_events() {
 fn an_unenforced_rule_is_an_event() {
     let tree = Tree::new();
     let mut asked = supervised(&tree);
-    asked["notices"] = json!([{"level": "unenforced", "text": "no deny by name"}, {"level": "warning", "text": "w"}]);
+    asked["notices"] = json!([{"level": "unenforced", "text": "no deny by name"},
+    {"level": "warning", "text": "w"}]);
     let output = sh(&asked, "true");
     assert_eq!(stderr(&output), "paddock: warning: no deny by name\npaddock: warning: w\n");
     let events = events(&tree);
@@ -185,7 +186,8 @@ fn stop_and_continue_are_mirrored() {
 fn all_descendants_end_with_the_command() {
     let tree = Tree::new();
     let script = "setsid sh -c 'setsid sleep 600 & echo $! > one; sleep 600' & \
-                  (sleep 600 & echo $! > two) & while [ ! -s one ] || [ ! -s two ]; do :; done; exit 0";
+                  (sleep 600 & echo $! > two) & while [ ! -s one ] || [ ! -s two ]; do :; done; \
+                  exit 0";
     assert_eq!(sh(&supervised(&tree), script).status.code(), Some(0));
     for name in ["work/one", "work/two"] {
         let left = fs::read_to_string(tree.path(name)).unwrap();
@@ -206,7 +208,8 @@ fn the_command_does_not_outlive_its_supervisor() {
 #[test]
 fn the_private_temporary_directory_is_private_and_goes_away() {
     let tree = Tree::new();
-    let script = "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. || echo no-neighbours";
+    let script = "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. \
+        || echo no-neighbours";
     let output = sh(&supervised(&tree), script);
     let seen = stdout(&output);
     let lines: Vec<&str> = seen.lines().collect();
@@ -221,8 +224,10 @@ fn all_temporary_files_are_removed() {
     let tree = Tree::new();
     let kept = tree.file("kept");
     let script = format!(
-        "cd $TMPDIR; ln -s {} link; ln -s {} dir; mkdir -p a/b locked; echo x > a/b/c; echo x > locked/x; chmod 000 locked; \
-         mkfifo pipe; d=deep; i=0; while [ $i -lt 300 ]; do mkdir $d && cd $d || exit 9; i=$((i+1)); done; echo x > x; exit 0",
+        "cd $TMPDIR; ln -s {} link; ln -s {} dir; mkdir -p a/b locked; echo x > a/b/c; echo x > \
+         locked/x; chmod 000 locked; \
+         mkfifo pipe; d=deep; i=0; while [ $i -lt 300 ]; do mkdir $d && cd $d || exit 9; \
+         i=$((i+1)); done; echo x > x; exit 0",
         kept.display(),
         tree.0.display()
     );

@@ -1,4 +1,4 @@
-//! What another system gets: programs that compile, run nothing and say why.
+//! Other systems get programs that compile, run nothing and say why.
 #![cfg(not(supported))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

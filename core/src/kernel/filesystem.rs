@@ -27,8 +27,10 @@ impl Filesystem {
     pub fn of(dir: impl AsFd, device: u64) -> Result<Filesystem, Errno> {
         // The magic numbers of statfs(2).
         let (case, lists_inodes) = match rustix::fs::fstatfs(dir)?.f_type as u32 {
-            0xEF53 | 0xF2F5_2010 | 0x0102_1994 => (CaseRule::ByDirectory, true), // ext4, f2fs, tmpfs
-            0x5846_5342 | 0x9123_683E | 0xCA45_1A4E => (CaseRule::Sensitive, true), // xfs, btrfs, bcachefs
+            // ext4, f2fs, tmpfs.
+            0xEF53 | 0xF2F5_2010 | 0x0102_1994 => (CaseRule::ByDirectory, true),
+            // xfs, btrfs, bcachefs.
+            0x5846_5342 | 0x9123_683E | 0xCA45_1A4E => (CaseRule::Sensitive, true),
             // vfat, exfat, ntfs, ntfs3, SMB, HFS, HFS+, JFS, VirtualBox. 9p and FUSE depend on an
             // unknown server.
             0x4D44 | 0x2011_BAB0 | 0x5346_544E | 0x7366_746E | 0x517B | 0xFF53_4D42

@@ -115,7 +115,8 @@ mod tests {
         assert_eq!(value_of(events, b"oom"), Some(3));
         assert_eq!(value_of(events, b"oom_kill"), Some(4));
         assert_eq!(value_of(events, b"kill"), None);
-        let rollup = b"0-1 ---p 00000000 00:00 0   [rollup]\nRss:  1728 kB\nPss:   226 kB\nPss_Anon:  112 kB\n";
+        let rollup = b"0-1 ---p 00000000 00:00 0   [rollup]\nRss:  1728 kB\nPss:   226 \
+            kB\nPss_Anon:  112 kB\n";
         assert_eq!(value_of(rollup, b"Pss:"), Some(226));
         assert_eq!(value_of(b"oom_kill", b"oom_kill"), None);
         assert_eq!(value_of(b"", b""), None);

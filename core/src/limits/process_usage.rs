@@ -483,7 +483,8 @@ mod tests {
     fn descendants_are_counted_at_any_depth_and_the_root_is_not() {
         let script = Script::start(
             "sh",
-            "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec >/dev/null; wait",
+            "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec \
+             >/dev/null; wait",
         );
         let proc = proc();
         let mut usage = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
@@ -502,7 +503,8 @@ mod tests {
     fn excluded_processes_and_their_descendants_are_not_counted() {
         let script = Script::start(
             "sh",
-            "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; wait",
+            "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; \
+             wait",
         );
         let proc = proc();
         let mut usage = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();

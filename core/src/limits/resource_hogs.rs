@@ -219,7 +219,8 @@ fn run(
         "full": tier == HogTier::Full,
         "limits": {
             "memory_mb": limits.memory_mb, "processes": limits.processes, "cpu_s": limits.cpu_s,
-            "open_files": limits.open_files, "file_size_mb": limits.file_size_mb, "wall_s": limits.wall_s,
+            "open_files": limits.open_files, "file_size_mb": limits.file_size_mb,
+            "wall_s": limits.wall_s,
         },
         "argv": argv,
     });
@@ -525,7 +526,8 @@ fn a_user_namespace_limits_a_bomb() {
 /// Three at once, each in short-lived children that are reaped; `$0` says how long.
 const BURNERS: &str = "
 echo started
-one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); done; }
+one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); \
+done; }
 one $0 & one $0 & one $0 & wait
 echo full";
 /// The kernel reaps the children of a process that ignores SIGCHLD, and forgets their time.

@@ -15,7 +15,10 @@ fn chosen(full_tier: bool, root: bool) -> ChosenMeans {
 
 #[test]
 fn missing_and_unknown_limits_are_refused() {
-    let text = r#"{"memory_mb":512,"processes":64,"cpu_s":10,"open_files":100,"file_size_mb":5,"wall_s":60}"#;
+    let text = concat!(
+        r#"{"memory_mb":512,"processes":64,"cpu_s":10,"#,
+        r#""open_files":100,"file_size_mb":5,"wall_s":60}"#
+    );
     assert_eq!(serde_json::from_str::<RequestedLimits>(text).unwrap(), ALL);
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("\"cpu_s\":10,", "")).is_err());
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s", "cpu")).is_err());

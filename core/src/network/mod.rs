@@ -4,15 +4,16 @@
 //!  inside: a network namespace with nothing but lo     │  outside: the host's network
 //!                                                      │
 //!  CMD ─ connect(any address, any port) ─► lo ─ tproxy ─► listener ══╗
-//!      └ DNS (any server, udp 53)       ─► lo ──────────► socket  ═══╬═► relay: rules, dials, copies
+//!      └ DNS (any server, udp 53)       ─► lo ──────────► socket  ═══╬═► relay: rules, dialling
 //!      └ 127.0.0.1, ::1                 ─► own servers, local ports ═╝     │ decisions
-//!                                                      │              supervisor ─► journal, stderr
+//!                                                      │              supervisor ─► journal
 //! ```
 //!
-//! A socket belongs to the namespace it was created in. Init creates the sockets ([`namespace`]) and
-//! passes them to the supervisor. The supervisor keeps them until the first connection, and then
-//! starts the relay ([`supervisor::relay_process`]), a separate process ([`run_relay`]). The relay
-//! reads untrusted bytes, and has only these sockets, the plan and a socket to the supervisor.
+//! A socket belongs to the namespace it was created in. Init creates the sockets ([`namespace`])
+//! and passes them to the supervisor. The supervisor keeps them until the first connection, and
+//! then starts the relay ([`supervisor::relay_process`]), a separate process ([`run_relay`]). The
+//! relay reads untrusted bytes, and has only these sockets, the plan and a socket to the
+//! supervisor.
 //!
 //! The steps of the relay:
 //!

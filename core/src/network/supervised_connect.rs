@@ -165,7 +165,8 @@ impl SupervisedConnect {
                     self.refuse(target);
                     return Err(Errno::ACCESS);
                 }
-                let to_proxy = matches!(target_address, TargetAddress::Socket(target) if allowed_targets.is_proxy(target));
+                let to_proxy = matches!(target_address,
+                TargetAddress::Socket(target) if allowed_targets.is_proxy(target));
                 let connected = sys::connect_within(socket.as_fd(), &address, CONNECT_TIMEOUT);
                 if to_proxy
                     && let Ok(own) =
@@ -252,7 +253,8 @@ impl SupervisedConnect {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let is_own = match sockopt::socket_domain(&socket)? {
             AddressFamily::INET | AddressFamily::INET6 => {
-                matches!(target_address(&address)?, TargetAddress::Socket(own) if own.ip().is_loopback())
+                matches!(target_address(&address)?,
+                TargetAddress::Socket(own) if own.ip().is_loopback())
             }
             AddressFamily::NETLINK => true,
             // Refused: only the command itself could create a socket file with its own rights, and

@@ -223,7 +223,8 @@ fn a_network_needs_a_layer_that_enforces_it() {
     };
     let network = full()["network"].clone();
     assert_eq!(parse(&full()).unwrap().network.unwrap().local_ports, [5432]);
-    let nobody = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [], "allowed": [], "local_ports": [],
+    let nobody = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [],
+    "allowed": [], "local_ports": [],
                         "published": [], "approved": [], "default_source": null, "http": null});
     assert!(parse(&with("/network", nobody.clone())).is_ok());
     for (pointer, new) in [

@@ -194,7 +194,8 @@ impl Event<'_> {
             Event::LimitExceeded(ExceededLimit { limit, value, means, ended, unwatched }) => {
                 let _ = write!(
                     out,
-                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
+                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\
+                     \"means\":\"{}\",\"ended\":{ended},\
                      \"unwatched\":{unwatched}",
                     limit.name(),
                     means.name(),
@@ -300,8 +301,10 @@ impl Enforcement {
         } = self;
         let _ = write!(
             out,
-            "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\"paths\":{paths},\
-             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\"env_sanitize\":{env_sanitize},\"network\":"
+            "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\
+             \"paths\":{paths},\
+             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\
+             \"env_sanitize\":{env_sanitize},\"network\":"
         );
         out.push_str(match network {
             None => "null}",
@@ -511,8 +514,10 @@ mod tests {
         let refused = RefusedFileAccess { op, path, program, reason, allow: None };
         let refused = Event::FileRefused(&refused);
         let decision = reader::from_slice(
-            b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"name\",\"ms\":null,\
-              \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\"sent\":null,\"pid\":null,\"exe\":null,\
+            b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\
+             \"layer\":\"name\",\"ms\":null,\
+              \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\
+              \"sent\":null,\"pid\":null,\"exe\":null,\
               \"by\":null,\"asked_ms\":null}",
         );
         let (decision, lost) =
@@ -604,9 +609,12 @@ mod tests {
     fn secrets_of_a_request_are_not_written() {
         let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
         let decision = format!(
-            "{{\"action\":\"allow\",\"address\":null,\"event\":\"network\",\"host\":\"a.example\",\"layer\":\"request\",\"ms\":null,\
-             \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
-             \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\"route\":null,\"status\":200}}}}"
+            "{{\"action\":\"allow\",\"address\":null,\"event\":\"network\",\"host\":\"a.example\",\
+             \"layer\":\"request\",\"ms\":null,\
+             \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\
+             \"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
+             \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\
+             \"route\":null,\"status\":200}}}}"
         );
         let decision = reader::from_slice(decision.as_bytes()).unwrap();
         let body = Event::Network(&decision).body();

@@ -164,8 +164,11 @@ pub mod tests {
     use super::*;
     use crate::plan::wire::reader;
 
-    pub const MESSAGE: &str = "{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"connect\",\
-                           \"asked_ms\":null,\"by\":null,\"exe\":null,\"pid\":null,\"ms\":null,\"port\":443,\"reason\":\"no rule allows it\",\"received\":null,\"rule\":null,\"sent\":null}";
+    pub const MESSAGE: &str = "{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\
+        \"host\":\"example.com\",\"layer\":\"connect\",\
+                           \"asked_ms\":null,\"by\":null,\"exe\":null,\"pid\":null,\"ms\":null,\
+                           \"port\":443,\"reason\":\"no rule allows it\",\"received\":null,\
+                           \"rule\":null,\"sent\":null}";
 
     #[test]
     fn a_message_has_every_field_and_no_other() {

@@ -100,8 +100,8 @@ impl ArenaState {
     }
 
     /// # Safety
-    /// The piece is one of `take_piece` for the same layout, or for one of the same size as [`size_class`]
-    /// has it, and nobody uses it any more.
+    /// The piece comes from `take_piece` with the same layout, or with one of the same
+    /// [`size_class`]. The caller does not use it any more.
     unsafe fn free_piece(&mut self, piece: *mut u8, layout: Layout) {
         let Some((index, rounded)) = size_class(layout) else {
             // SAFETY: the system was asked for it with this layout.

@@ -662,7 +662,14 @@ pub fn i386_getpid() -> i32 {
     // SAFETY: the gate keeps every register but rax (r8–r11 are lost on some kernels), and getpid
     // touches no memory.
     unsafe {
-        std::arch::asm!("int 0x80", inlateout("rax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+        std::arch::asm!(
+            "int 0x80",
+            inlateout("rax") result,
+            out("r8") _,
+            out("r9") _,
+            out("r10") _,
+            out("r11") _
+        );
     }
     result as i32
 }

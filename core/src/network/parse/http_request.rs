@@ -13,9 +13,9 @@
 //!     Open       pass everything on from here: it is no longer HTTP
 //! ```
 //!
-//! The response says whether a server switches to another protocol (`Upgrade`). The bytes after such
-//! a request wait until `answered` is called. Only the first request of a connection may ask for an
-//! upgrade, because only then the first bytes from the server are the answer to it.
+//! The response says whether a server switches to another protocol (`Upgrade`). The bytes after
+//! such a request wait until `answered` is called. Only the first request of a connection may ask
+//! for an upgrade, because only then the first bytes from the server are the answer to it.
 
 #[cfg(test)]
 mod tests;

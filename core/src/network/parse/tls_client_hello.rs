@@ -1,13 +1,13 @@
 //! The name in the first message of TLS (ClientHello, RFC 8446, 4.1.2; server_name, RFC 6066, 3).
 //!
-//! This is the name that everyone can read. An encrypted hello (RFC 9849) contains another name, which
-//! the relay does not see. It can not be refused, because browsers send random bytes in its place.
-//! Programs inside do not get the keys for it (questions for HTTPS records have no answer). A program
-//! that has the keys reaches only what the server of the allowed name accepts.
+//! This is the name that everyone can read. An encrypted hello (RFC 9849) contains another name,
+//! which the relay does not see. It can not be refused, because browsers send random bytes in its
+//! place. Programs inside do not get the keys for it (questions for HTTPS records have no answer).
+//! A program that has the keys reaches only what the server of the allowed name accepts.
 //!
-//! A TLS 1.3 server can ask for a second hello (HelloRetryRequest), and some servers use the name in
-//! that one. So the records after the first hello are checked, until no other hello can come in clear
-//! text.
+//! A TLS 1.3 server can ask for a second hello (HelloRetryRequest), and some servers use the name
+//! in that one. So the records after the first hello are checked, until no other hello can come in
+//! clear text.
 
 /// A longer hello is refused.
 pub const MAX_HELLO_BYTES: usize = 16 << 10;

@@ -8,8 +8,8 @@
 //!
 //! A greeting is sent to the proxy; a direct connection has none.
 //!
-//! The program inside is connected to the relay before any decision. A denial is a reset, or an HTTP
-//! response to an HTTP client.
+//! The program inside is connected to the relay before any decision. A denial is a reset, or an
+//! HTTP response to an HTTP client.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;

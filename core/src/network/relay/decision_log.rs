@@ -336,8 +336,10 @@ mod tests {
             traffic,
         });
         let expected = serde_json::json!({
-            "event": "network", "layer": "connect", "action": "allow", "host": "a\n\u{1b}.example", "port": 443,
-            "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5, "received": 7, "ms": 9,
+            "event": "network", "layer": "connect", "action": "allow",
+            "host": "a\n\u{1b}.example", "port": 443,
+            "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5,
+            "received": 7, "ms": 9,
             "pid": 11, "exe": "/usr/bin/curl", "by": "terminal", "asked_ms": 1200,
         });
         assert_eq!(received_lines(&theirs), [Value::Null; 0], "it waits for others");
@@ -360,9 +362,8 @@ mod tests {
         }
         let reply = SupervisorReply::Owner { id: 3, process: None };
         rustix::net::send(&theirs, reply.message().as_bytes(), SendFlags::NOSIGNAL).unwrap();
-        assert!(
-            matches!(log.next_message(), SupervisorMessage::Reply(received_lines) if received_lines == reply)
-        );
+        assert!(matches!(log.next_message(),
+            SupervisorMessage::Reply(received) if received == reply));
         assert!(matches!(log.next_message(), SupervisorMessage::Nothing));
         rustix::net::send(&theirs, b"{}", SendFlags::NOSIGNAL).unwrap();
         assert!(matches!(log.next_message(), SupervisorMessage::Over));
@@ -408,7 +409,8 @@ mod tests {
             result: ConnectionResult::Allowed,
             port: Some(port),
             reason: Some(
-                "long enough for several messages, if there are so many of it: ........................",
+                "long enough for several messages, if there are so many of it: \
+                 ........................",
             ),
             ..RelayDecision::denial(DecisionLayer::Connect)
         };

@@ -277,7 +277,10 @@ impl HostResolver {
     /// Ends a lookup if both questions are answered.
     fn finish_if_answered(&mut self, index: usize, now: Instant) {
         let Some(Some(lookup)) = self.running.get_mut(index) else { return };
-        let known = |question: &ServerQuestion| matches!(&question.answer, Some(Ok(reply)) if !reply.addresses.is_empty());
+        let known = |question: &ServerQuestion| {
+            matches!(&question.answer,
+        Some(Ok(reply)) if !reply.addresses.is_empty())
+        };
         if lookup.questions.iter().any(known) {
             for question in &mut lookup.questions {
                 question.deadline = question.deadline.min(now + SECOND_FAMILY_TIMEOUT);

@@ -36,7 +36,8 @@ pub fn answer(host: Option<&dyn fmt::Display>, port: u16, text: &RefusalText<'_>
 /// `fields`: complete header lines.
 pub fn response(status: &str, fields: &str, body: &str) -> Vec<u8> {
     format!(
-        "HTTP/1.1 {status}\r\n{fields}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        "HTTP/1.1 {status}\r\n{fields}Content-Type: text/plain; charset=utf-8\r\nContent-Length: \
+         {}\r\nConnection: close\r\n\r\n{body}",
         body.len()
     )
     .into_bytes()

@@ -1,5 +1,5 @@
-//! The relay between two networks of its own: one in which every address is local, as the command's
-//! is, and one with servers, a name server and nothing else. Everything is real but the distance.
+//! The relay between two test networks: one in which every address is local, like the command's,
+//! and one with servers and a name server. Everything is real except the distance.
 
 mod asking;
 mod disguised;
@@ -26,7 +26,7 @@ fn an_allowed_name_is_reached_in_both_directions() {
             all.reverse();
             stream.write_all(&all).unwrap();
         });
-        // More than fits into any buffer on the way, and long enough for pipes.
+        // More than fits into any buffer, and enough for pipes.
         let sent: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 251) as u8).collect();
         let mut client = world.dial("good.example");
         let mut writer = client.try_clone().unwrap();
@@ -71,8 +71,7 @@ fn a_denied_name_does_not_exist_and_is_not_looked_up() {
             (&message["layer"], &message["action"], &message["host"]),
             (&"name".into(), &"deny".into(), &"evil.example".into())
         );
-        // The control: one that is allowed has an address at once, and is looked up when it is
-        // dialled.
+        // The control: an allowed name has an address at once, and is looked up when it is dialled.
         assert!(world.ask("good.example").is_some());
         assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
@@ -83,7 +82,7 @@ fn a_denied_name_does_not_exist_and_is_not_looked_up() {
             world.looked_up_names().iter().all(|name| name == "good.example")
                 && !world.looked_up_names().is_empty()
         );
-        // And the denied one was told once.
+        // The denied name was reported only once.
         assert_eq!(world.next_message()["action"], "allow");
     });
 }
@@ -112,7 +111,7 @@ fn names_are_answered_over_ipv6_and_tcp() {
         let mut stream = world.inside(|| TcpStream::connect("[2620:fe::9]:53").unwrap());
         for _ in 0..2 {
             let message = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
-            // Byte by byte, as a program might.
+            // Byte by byte.
             message.iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
             let mut length = [0; 2];
             stream.read_exact(&mut length).unwrap();
@@ -164,7 +163,7 @@ fn tls_for_another_name_is_refused() {
                 "{message}"
             );
         }
-        // The control, in two parts.
+        // The control: a good hello in two parts.
         let hello = client_hello(Some("good.example"));
         let mut client = world.dial("good.example");
         client.write_all(&hello[..20]).unwrap();
@@ -184,7 +183,7 @@ fn a_request_for_another_host_is_denied() {
             let mut request = vec![0; first.len()];
             stream.read_exact(&mut request).unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
-            // The next one never comes here.
+            // The second request never arrives.
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).unwrap();
             stream.write_all(&rest).unwrap();
@@ -206,7 +205,7 @@ fn a_request_for_another_host_is_denied() {
             "{message}"
         );
 
-        // As the first one.
+        // The same request as the first one of a connection.
         let mut client = world.dial("good.example");
         client.write_all(second.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -224,7 +223,7 @@ fn an_address_is_reached_only_if_it_is_listed() {
         assert_eq!(heard, "here");
         assert_eq!(world.next_message()["action"], "allow");
 
-        // Its neighbour, metadata, an address that no name was given, the namespace's own.
+        // A neighbour, metadata, a synthetic address without a name, the namespace's own address.
         for address in
             ["93.184.216.34", "169.254.169.254", "198.18.77.77", "10.255.255.1", "127.0.0.1"]
         {
@@ -254,7 +253,7 @@ fn a_name_with_a_local_address_is_denied_unless_listed() {
     let listed = ["good.example:8080", "inner.example:8080", "*.far.example:8080", "127.0.0.9"];
     in_world(&rules(&listed), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        // Loopback, private, metadata, and an address that the host has itself.
+        // Loopback, private, metadata, and a public address of this host.
         for address in ["127.0.0.1", "10.1.2.3", "169.254.169.254", "93.184.217.1"] {
             let name = format!("a{}.far.example", address.replace('.', "-"));
             world.name(&name, address);
@@ -268,7 +267,7 @@ fn a_name_with_a_local_address_is_denied_unless_listed() {
                 "{message}"
             );
         }
-        // The controls: it is listed; it is nobody's; of several, the one that may be.
+        // The controls: a listed address, a public address, and the allowed one of several.
         for (name, address) in [("inner.example", "127.0.0.9"), ("good.example", "93.184.216.34")] {
             world.name(name, address);
             let mut heard = String::new();
@@ -391,7 +390,7 @@ fn a_thousand_connections_at_once_are_kept_apart() {
         for _ in 0..1000 {
             assert_eq!(world.next_message()["sent"], 12);
         }
-        // What was theirs is there for others.
+        // Their descriptors were closed.
         let before = world.relay_descriptors();
         assert!(before < 100, "{before}");
     });
@@ -412,7 +411,8 @@ fn a_client_that_does_not_read_stops_the_server() {
             send.lock().unwrap().send(wrote).unwrap();
         });
         let mut client = world.dial("good.example");
-        // Two sockets' buffers on either side and a pipe; not what it would like to send.
+        // The buffers of two sockets on each side and a pipe, not all that the server wants to
+        // send.
         let wrote = wrote.recv().unwrap();
         assert!(wrote < 64 << 20, "{wrote}");
         let mut received = Vec::new();

@@ -495,7 +495,13 @@ mod tests {
         map: BTreeMap<String, u32>,
     }
 
-    const WHOLE: &str = r#"{"flag":true,"kinds":["alone",{"with":{"flag":false,"kinds":[],"map":{},"names":[],"number":null,"pair":null}}],"map":{"":0,"a b":4294967295},"names":["","x","\u00e9\n\"\\","\ud83d\ude00"],"number":-9223372036854775808,"pair":[0,18446744073709551615]}"#;
+    const WHOLE: &str = concat!(
+        r#"{"flag":true,"kinds":["alone","#,
+        r#"{"with":{"flag":false,"kinds":[],"map":{},"names":[],"number":null,"pair":null}}],"#,
+        r#""map":{"":0,"a b":4294967295},"#,
+        r#""names":["","x","\u00e9\n\"\\","\ud83d\ude00"],"#,
+        r#""number":-9223372036854775808,"pair":[0,18446744073709551615]}"#,
+    );
 
     #[test]
     fn canonical_text_means_the_same_as_to_serde_json() {

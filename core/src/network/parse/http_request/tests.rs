@@ -363,7 +363,8 @@ fn upgrades_wait_for_an_answer_or_are_refused() {
         "a"
     );
     // The request after a body is still read.
-    let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n{}\n";
+    let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
+        Content-Length: 3\r\n\r\n{}\n";
     assert_eq!(transcript_of(&format!("{late}x")), "a.example +3 …");
     for headers in [
         "Upgrade: h2c\r\nConnection: upgrade\r\n",
@@ -505,9 +506,11 @@ fn first_bytes_are_classified() {
 fn random_bytes_cause_no_panic() {
     let mut noise = RandomBytes::new(3);
     let good: &[&[u8]] = &[
-        b"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n\r\nGET / HTTP/1.1\r\nHost: \
+         a.example\r\n\r\n",
         b"PUT http://a.example/ HTTP/1.1\r\nHost: a.example:80\r\nContent-Length: 5\r\n\r\nhello",
-        b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n5;a\r\nhello\r\n0\r\nA: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n5;a\r\nhello\r\n\
+         0\r\nA: b\r\n\r\n",
     ];
     for round in 0..2_000 {
         let bytes = noise.mutated(good[round % good.len()]);
@@ -587,7 +590,8 @@ fn an_unexpected_body_must_not_start_with_a_request() {
 fn an_unexpected_chunked_body_starts_with_a_plain_size() {
     let asked = |method: &str, line: &str| {
         transcript_of(&format!(
-            "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nab\r\n0\r\n\r\n"
+            "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\n\
+             ab\r\n0\r\n\r\n"
         ))
     };
     assert_eq!(asked("GET", "2;x GET / HTTP/1.1"), "a.example Body");

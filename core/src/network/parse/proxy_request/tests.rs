@@ -119,7 +119,8 @@ fn unusual_targets_are_refused() {
 
 #[test]
 fn a_proxy_request_is_passed_on_in_origin_form() {
-    let fields = "Host: good.example:8080\r\nProxy-Connection: keep-alive\r\nConnection: X-Hop, Host, keep-alive\r\nX-Hop: 1\r\n\
+    let fields = "Host: good.example:8080\r\nProxy-Connection: keep-alive\r\nConnection: X-Hop, \
+        Host, keep-alive\r\nX-Hop: 1\r\n\
                   Upgrade: h3\r\nTE: trailers\r\nContent-Length: 3\r\nX-Stays:  a b \r\n";
     let head = request("POST http://good.example:8080?q=http://other/ HTTP/1.1", fields);
     let found = requested(&[&head[..], b"abc"].concat());
@@ -127,7 +128,8 @@ fn a_proxy_request_is_passed_on_in_origin_form() {
         (found.host.to_string(), found.port, found.taken),
         ("good.example".to_owned(), 8080, head.len())
     );
-    let expected = "POST /?q=http://other/ HTTP/1.1\r\nHost: good.example:8080\r\nContent-Length: 3\r\nX-Stays: a b\r\n\
+    let expected = "POST /?q=http://other/ HTTP/1.1\r\nHost: good.example:8080\r\nContent-Length: \
+        3\r\nX-Stays: a b\r\n\
                     Connection: close\r\n\r\n";
     assert_eq!(String::from_utf8(found.head).unwrap(), expected);
     let older = requested(&request("GET http://192.0.2.1/x HTTP/1.0", ""));

@@ -6,8 +6,8 @@ fn name(text: &str) -> HostName {
 
 #[test]
 fn name_servers_are_read_from_resolv_conf() {
-    let text =
-        b"# nameserver 1.1.1.1\nnameserver 9.9.9.9\nnameserver fe80::1%2\nnameserver nonsense\nsearch a.example\n\
+    let text = b"# nameserver 1.1.1.1\nnameserver 9.9.9.9\nnameserver fe80::1%2\nnameserver \
+         nonsense\nsearch a.example\n\
         options ndots:5 timeout:2 attempts:9\nnameserver 8.8.8.8\nnameserver 8.8.4.4\n";
     let servers = NameServers::read(text);
     assert_eq!(servers.timeout, Duration::from_secs(2));
@@ -20,7 +20,8 @@ fn name_servers_are_read_from_resolv_conf() {
 #[test]
 fn all_names_of_the_hosts_file_are_read() {
     let hosts = read_hosts(
-        b"# 1.2.3.4 no\n127.0.0.1\tlocalhost  Me.Example # here\n::1 localhost\nrubbish x\n10.0.0.1 bad/name b\n",
+        b"# 1.2.3.4 no\n127.0.0.1\tlocalhost  Me.Example # here\n::1 localhost\nrubbish \
+         x\n10.0.0.1 bad/name b\n",
     );
     assert_eq!(
         hosts[&name("localhost")],

@@ -1,4 +1,4 @@
-//! Hosts that are asked about: the supervisor is the test.
+//! Questions about hosts; the test plays the supervisor.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use crate::plan::{Action, Network};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: new.example\r\n\r\n";
 
-/// Asks about everything that no rule is about.
+/// A network that asks about every host without a rule.
 fn asking(allowed: &[&str]) -> Network {
     Network { default: Action::Ask, ..rules(allowed) }
 }
@@ -35,7 +35,7 @@ fn is_refused(client: &mut TcpStream) -> bool {
 fn a_host_is_asked_about_when_dialled_and_before_lookup() {
     in_world(&asking(&[]), |world| {
         serve(world);
-        // For the name alone nobody is asked.
+        // A DNS question causes no question.
         assert!(world.ask("new.example").is_some());
         let mut client = world.dial("new.example");
         client.write_all(b"hello").unwrap();
@@ -57,7 +57,7 @@ fn a_host_is_asked_about_when_dialled_and_before_lookup() {
             (&std::process::id().into(), &"/usr/bin/test".into()),
             "{message}"
         );
-        // Once is once.
+        // `once` covers no later connection.
         let _client = world.dial("new.example");
         assert_eq!(world.next_message()["ask"]["host"], "new.example");
     });
@@ -87,7 +87,7 @@ fn connections_to_one_host_and_port_share_a_question() {
             assert_eq!(heard(client), "here");
         }
         clients.clear();
-        // What comes later is covered, and at another port of it or by another name nothing is.
+        // `session` covers later connections, but no other host.
         assert_eq!(heard(&mut world.dial("new.example")), "here");
         let message: Vec<Value> = (0..301).map(|_| world.next_message()).collect();
         assert!(message.iter().all(|message| message["action"] == "allow"));
@@ -147,7 +147,7 @@ fn a_question_is_withdrawn_when_its_clients_are_gone() {
         let (one, mut other) = (world.dial("new.example"), world.dial("new.example"));
         let question = world.next_message();
         world.wait_for_callers(2);
-        // By a reset, and by a close; one that has only said all still waits.
+        // One client resets, the other closes its sending side and still waits.
         reset(one);
         other.shutdown(Shutdown::Write).unwrap();
         std::thread::sleep(Duration::from_millis(50));
@@ -156,7 +156,7 @@ fn a_question_is_withdrawn_when_its_clients_are_gone() {
         assert_eq!(other.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(other);
         assert_eq!(world.next_message(), json!({ "withdrawn": { "id": question["ask"]["id"] } }));
-        // An answer that comes too late is nobody's.
+        // A late answer is ignored.
         world.reply(&question, "session");
         let _client = world.dial("new.example");
         assert_eq!(world.next_message()["ask"]["id"], 2);
@@ -174,7 +174,7 @@ fn hosts_with_rules_cause_no_question() {
         assert_eq!(world.next_message()["action"], "deny");
         assert_eq!(world.ask("metadata.google.internal"), None);
         assert_eq!(world.next_message()["action"], "deny");
-        // What was approved for good answers the question.
+        // A permanent approval answers the question.
         assert_eq!(heard(&mut world.dial("new.example")), "here");
         let message = world.next_message();
         assert_eq!(
@@ -182,7 +182,7 @@ fn hosts_with_rules_cause_no_question() {
             (&"allow".into(), &"approved.toml:2".into()),
             "{message}"
         );
-        // And a name that leads into the host is refused, whoever allows it.
+        // A name with a local address is denied even if a person allows it.
         world.name("inner.example", "127.0.0.1");
         let mut client = world.dial("inner.example");
         let question = world.next_message();

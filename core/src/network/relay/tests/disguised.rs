@@ -1,4 +1,4 @@
-//! Requests for another host in what is not seen to be one.
+//! Requests for another host that are hidden in other protocols.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -14,12 +14,16 @@ const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
 fn bytes_after_an_upgrade_wait_for_the_answer() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
-        // The path says what is answered, in two parts; then it says what it heard.
+        // The path chooses the status, which is sent in two parts. Then the server sends back what
+        // it read.
         world.serve(|mut stream| {
             let mut request = [0; UPGRADE.len() + 3];
             stream.read_exact(&mut request).unwrap();
             let status = String::from_utf8(request[5..8].to_vec()).unwrap();
-            let answer = format!("HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 {status} OK\r\nContent-Length: 0\r\n\r\n");
+            let answer = format!(
+                "HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 {status} OK\r\n\
+                Content-Length: 0\r\n\r\n"
+            );
             let (one, other) = answer.split_at(40);
             stream.write_all(one.as_bytes()).unwrap();
             stream.write_all(other.as_bytes()).unwrap();
@@ -43,7 +47,7 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
                 client.shutdown(Shutdown::Write).unwrap();
                 client.read_to_string(&mut heard).unwrap();
                 assert!(heard.contains(&format!("HTTP/1.1 {status} OK")), "{heard}");
-                // The control: who agreed gets what is meant for it.
+                // The control: a server that switched protocols gets the bytes.
                 assert_eq!(
                     (heard.ends_with(EVIL), heard.contains("HTTP/1.1 403 ")),
                     (switches, !switches),
@@ -55,7 +59,7 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
                 assert_eq!(world.next_message()["action"], "allow");
             }
         }
-        // Before it has answered nothing can be told from what it says.
+        // A second request can not upgrade: the answer could not be recognised.
         let mut client = world.dial("good.example");
         client
             .write_all(
@@ -100,12 +104,12 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
                 let refused =
                     sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
                 assert!(refused, "{line:?} {}", heard.escape_ascii());
-                // What went before it is told as well.
+                // Earlier bytes are reported too.
                 while world.next_message()["action"] != "deny" {}
                 drop(client);
             }
         }
-        // The control: other protocols, which wait for nobody; and nothing of the above has come.
+        // The control: other protocols pass, and none of the lines above arrived.
         for words in [
             "\0\0\0\x08\u{4}",
             "<?xml version='1.0'?>\n<a/>",

@@ -1,4 +1,4 @@
-//! Servers, clients and name servers that are slow, broken or lying.
+//! Slow, broken and lying servers, clients and name servers.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -102,7 +102,7 @@ fn a_started_second_request_has_no_deadline() {
         client.write_all(&[&request("")[..], &next[..20]].concat()).unwrap();
         let mut answer = [0; 2];
         client.read_exact(&mut answer).unwrap();
-        // Nobody is in a hurry from here on: what was begun is no first head.
+        // The deadline applies to the first head only.
         client.write_all(&rest).unwrap();
         client.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"ok");
@@ -152,7 +152,7 @@ fn false_dns_replies_are_ignored() {
                 "{message}"
             );
         }
-        // What is true counts, also behind a lie.
+        // A true reply after a false one counts.
         world.name("first.example", "liar:first 93.184.216.34");
         let mut heard = String::new();
         world.dial("first.example").read_to_string(&mut heard).unwrap();
@@ -229,7 +229,7 @@ fn a_replaced_resolv_conf_is_read_again() {
         let mut heard = String::new();
         world.dial("good.example").read_to_string(&mut heard).unwrap();
         assert_eq!((heard.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
-        // Nobody is there; by another file of that name.
+        // A server without a listener, in a new file of the same name.
         world.replace_servers("nameserver 127.0.0.77\noptions timeout:1 attempts:1\n");
         let mut client = world.dial("next.example");
         client.write_all(b"\0").unwrap();

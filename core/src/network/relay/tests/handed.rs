@@ -1,4 +1,4 @@
-//! What is handed over: whoever speaks HTTP is the test.
+//! Connections that are handed over; the test plays the HTTP helper.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,8 +18,10 @@ fn plan(default: Action, http: Value) -> Network {
 fn with_a_route() -> Network {
     let upstream = json!({ "scheme": "http", "host": "new.example", "port": PORT, "base": "" });
     let route = json!({
-        "name": "api", "upstream": upstream, "credential": null, "inject_mode": null, "inject_name": null, "endpoints": [],
-        "inspect": false, "body_methods": [], "upstream_addresses": [], "shared_addresses": false, "source": "paddock.toml:3",
+        "name": "api", "upstream": upstream, "credential": null, "inject_mode": null,
+        "inject_name": null, "endpoints": [],
+        "inspect": false, "body_methods": [], "upstream_addresses": [], "shared_addresses": false,
+        "source": "paddock.toml:3",
     });
     plan(Action::Deny, json!({ "routes": [route], "inspect": [] }))
 }
@@ -37,7 +39,8 @@ fn every_kind_of_client_is_handed_over_with_its_bytes() {
             format!("POST /a HTTP/1.1\r\nHost: {ROUTE}:8080\r\nContent-Length: 3\r\n\r\nabc");
         let connect = format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n{request}");
         let whole = format!(
-            "POST http://{ROUTE}:8080/a HTTP/1.1\r\nHost: {ROUTE}:8080\r\n{AUTHORISED}Content-Length: 3\r\n\r\nabc"
+            "POST http://{ROUTE}:8080/a HTTP/1.1\r\nHost: {ROUTE}:8080\r\n\
+             {AUTHORISED}Content-Length: 3\r\n\r\nabc"
         );
         let anew = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
         let wish =
@@ -66,7 +69,7 @@ fn every_kind_of_client_is_handed_over_with_its_bytes() {
             drop(connection);
             assert_eq!(all(&mut client), [welcome, b"here"].concat().escape_ascii().to_string());
         }
-        // It is told by whoever speaks HTTP.
+        // The HTTP helper reports these connections.
         assert!(world.is_silent());
         let mut around = proxy(world);
         around

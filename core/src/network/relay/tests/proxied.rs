@@ -15,7 +15,7 @@ pub fn proxy(world: &World) -> TcpStream {
     world.dial_address("127.255.255.254")
 }
 
-/// What there is until the end, or until it breaks off.
+/// All bytes until the end or an error.
 fn all(client: &mut TcpStream) -> Vec<u8> {
     let mut heard = Vec::new();
     let _ = client.read_to_end(&mut heard);
@@ -64,14 +64,15 @@ fn bytes_sent_with_a_proxy_greeting_are_judged() {
     });
 }
 
-/// A server that wants to hear more on the connection than it may.
+/// A server that tries to read more than one request.
 #[test]
 fn a_second_proxy_request_is_not_passed_on() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
         let first = format!(
-            "POST http://good.example:8080/a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\n{AUTHORISED}\r\nabc"
+            "POST http://good.example:8080/a HTTP/1.1\r\nContent-Length: 3\r\nHost: \
+             good.example:8080\r\n{AUTHORISED}\r\nabc"
         );
         for second in
             [&first[..], "GET http://evil.example/ HTTP/1.1\r\n\r\n", "what is this?\r\n\r\n"]
@@ -79,7 +80,8 @@ fn a_second_proxy_request_is_not_passed_on() {
             let mut client = proxy(world);
             client.write_all([&first, second].concat().as_bytes()).unwrap();
             assert!(all(&mut client).is_empty());
-            let expected = "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\nConnection: close\r\n\r\nabc";
+            let expected = "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\n\
+                Connection: close\r\n\r\nabc";
             assert_eq!(String::from_utf8(received()).unwrap(), expected);
             assert_eq!(world.next_message()["action"], "allow");
         }
@@ -137,7 +139,7 @@ fn useless_proxy_clients_leave_no_descriptor() {
             client.shutdown(Shutdown::Write).unwrap();
             all(&mut client);
         }
-        // The last of them may not have been let go of yet.
+        // The relay may not have closed the last ones yet.
         let after = world.relay_descriptors();
         assert!(after < before + 20, "{before} have become {after}");
     });

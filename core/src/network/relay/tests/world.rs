@@ -1,4 +1,4 @@
-//! Two networks: `inside`, whose every address leads to the relay, and one outside it with a name
+//! Two networks: `inside`, where every address leads to the relay, and an outer one with a name
 //! server and servers.
 
 use std::collections::HashMap;
@@ -29,22 +29,22 @@ use crate::network::relay::{RelaySockets, run_with};
 use crate::network::supervisor::proxy_password::ProxyToken;
 use crate::plan::Network;
 
-/// Of every server, and the one that is listened at inside.
+/// The port of every server, and of the listener inside.
 pub const PORT: u16 = 8080;
 
-/// Of the name server.
+/// The port of the name server.
 const DNS_PORT: u16 = 5300;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The network of the relay. It has one address of its own.
+/// The relay's network, with one own address.
 const OUTSIDE: &str = "
     ip link set lo up
     ip link set far up
     ip address add 93.184.217.1/32 dev far
     ip route add 93.184.216.0/24 dev far";
 
-/// Where servers are that are not on the relay's host.
+/// The network of servers on other hosts.
 const FAR: &str = "
     ip link set lo up
     ip link add near type veth peer name far netns $OUTSIDE
@@ -59,7 +59,7 @@ const INSIDE: &str = "
     ip route add local 0.0.0.0/0 dev lo src 10.255.255.1
     ip -6 route add local ::/0 dev lo src fd00:5a::1";
 
-/// `host` or `host:port`, one in each line.
+/// `host` or `host:port`, one per line.
 pub fn rules(allowed: &[&str]) -> Network {
     let rule = |(index, rule): (usize, &&str)| {
         let (host, port) = rule
@@ -69,7 +69,8 @@ pub fn rules(allowed: &[&str]) -> Network {
     };
     let hosts: Vec<Value> = allowed.iter().enumerate().map(rule).collect();
     let plan = serde_json::json!({
-        "mode": "filtered", "default": "deny", "default_source": null, "ask_timeout_s": 1, "denied": [], "approved": [],
+        "mode": "filtered", "default": "deny", "default_source": null, "ask_timeout_s": 1,
+        "denied": [], "approved": [],
         "local_ports": [], "published": [], "http": null,
         "allowed": [{"source": "paddock.toml", "hosts": hosts}],
     });
@@ -85,9 +86,9 @@ pub struct World {
     names: Arc<Mutex<NameServer>>,
     relay: u32,
     servers: PathBuf,
-    /// The other end of what is handed over.
+    /// The HTTP helper's end of the handover socket.
     http_helper: Mutex<Option<OwnedFd>>,
-    /// So many callers the relay was told who they are.
+    /// The number of owner replies that were sent.
     owner_found: Arc<AtomicUsize>,
 }
 
@@ -98,12 +99,11 @@ struct NameServer {
     does_not_answer: bool,
 }
 
-/// Runs `body` in a process of its own, beside a relay with these rules. The relay ends when the
-/// body does.
+/// Runs `body` in its own process, beside a relay with these rules. The relay ends with the body.
 pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     const SINGLE_TEST_VARIABLE: &str = "PADDOCK_TEST_ALONE";
     if std::env::var_os(SINGLE_TEST_VARIABLE).is_none() {
-        // Namespaces are a process's: the test runs once more, as the only one of its own.
+        // Namespaces belong to a process: the test runs again as the only test of a new process.
         let name = std::thread::current().name().unwrap().to_owned();
         let mut alone = Command::new("unshare");
         alone
@@ -146,7 +146,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     sockets.handover = Some(handover);
     let names = Arc::new(Mutex::new(NameServer::default()));
     let written = servers.clone();
-    // The closure is dropped here, and with it our copy of the other end.
+    // Dropping the closure closes this copy of the other end.
     let child = sys::fork(move || {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let (line, (hear, messages)) = (Arc::new(theirs), channel());
@@ -226,7 +226,7 @@ fn sockets(local_ports: &[u16]) -> RelaySockets {
 }
 
 impl World {
-    /// Does something in the network of the command.
+    /// Runs a function in the command's network.
     pub fn inside<T>(&self, act: impl FnOnce() -> T) -> T {
         enter(&self.inside);
         let done = act();
@@ -238,7 +238,7 @@ impl World {
         self.names.lock().unwrap().known.insert(name.into(), addresses.into());
     }
 
-    /// The name server does not answer any more.
+    /// From here on the name server does not answer.
     pub fn stop_name_server(&self) {
         self.names.lock().unwrap().does_not_answer = true;
     }
@@ -247,7 +247,7 @@ impl World {
         self.names.lock().unwrap().looked_up_names.clone()
     }
 
-    /// Asks for an IPv4 address, as a program inside would.
+    /// Asks for an IPv4 address like a program inside.
     pub fn ask(&self, name: &str) -> Option<Ipv4Addr> {
         let socket = self.inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -282,7 +282,7 @@ impl World {
         stream
     }
 
-    /// What the relay says next, or asks about a host.
+    /// The next decision or question of the relay.
     pub fn next_message(&self) -> Value {
         self.messages.recv_timeout(TIMEOUT).unwrap()
     }
@@ -291,25 +291,26 @@ impl World {
         self.messages.try_recv().is_err()
     }
 
-    /// Until the relay has heard who so many callers are.
+    /// Waits until the relay has got this many owner replies.
     pub fn wait_for_callers(&self, expected: usize) {
         let deadline = Instant::now() + TIMEOUT;
         while self.owner_found.load(Ordering::SeqCst) < expected {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // What it was told before comes first.
+        // The relay handles earlier messages first.
         self.ask("new.example");
     }
 
-    /// The supervisor's answer to a question.
+    /// Sends the supervisor's answer to a question.
     pub fn reply(&self, question: &Value, verdict: &str) {
         let by = "terminal";
-        let reply = json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by, "reason": null, "ms": 7 } });
+        let reply = json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by,
+        "reason": null, "ms": 7 } });
         send(&self.line, &reply);
     }
 
-    /// What whoever speaks HTTP hears next: a message, what stands behind it, and a connection.
+    /// The next message to the HTTP helper: JSON, the bytes after it, and a connection.
     pub fn next_handover(&self) -> (Value, Vec<u8>, Option<TcpStream>) {
         let (mut bytes, mut space) =
             (vec![0; 128 << 10], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
@@ -336,18 +337,18 @@ impl World {
         (message, parts.next().unwrap_or_default().to_vec(), connection)
     }
 
-    /// As whoever speaks HTTP asks for a connection.
+    /// Requests a connection like the HTTP helper.
     pub fn ask_to_dial(&self, id: u64, host: &str) {
         let http_helper = self.http_helper.lock().unwrap();
         send(http_helper.as_ref().unwrap(), &json!({ "dial": host, "id": id, "port": PORT }));
     }
 
-    /// Nobody speaks HTTP any more.
+    /// Closes the HTTP helper's socket.
     pub fn end_http_helper(&self) {
         *self.http_helper.lock().unwrap() = None;
     }
 
-    /// Where who calls is known at once: it is us.
+    /// Answers owner requests at once with this process.
     fn read_relay(&self, hear: Sender<Value>) {
         let line = Arc::clone(&self.line);
         let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
@@ -371,7 +372,7 @@ impl World {
         });
     }
 
-    /// At every address outside, far and near, each connection with a thread of its own.
+    /// Serves at every outer address; each connection has its own thread.
     pub fn serve(&self, handler: impl Fn(TcpStream) + Send + Sync + 'static) {
         let handler = Arc::new(handler);
         for network in [&self.far, &self.outside] {
@@ -392,8 +393,8 @@ impl World {
         }
     }
 
-    /// A server that says nothing and keeps what it hears: what is returned gives what the last
-    /// connection with any bytes brought.
+    /// A server that only reads. The returned function gives the bytes of the last connection that
+    /// sent some.
     pub fn record(&self) -> impl Fn() -> Vec<u8> {
         let (send, messages) = channel();
         let send = Mutex::new(send);
@@ -411,7 +412,7 @@ impl World {
         std::fs::read_dir(format!("/proc/{}/fd", self.relay)).unwrap().count()
     }
 
-    /// Until there are no more than so many, and some pipes that are kept for whoever comes.
+    /// Waits until at most this many descriptors are open, plus the pipes that are kept.
     pub fn wait_for_descriptors(&self, expected: usize) {
         let deadline = Instant::now() + TIMEOUT;
         while self.relay_descriptors() > expected + 16 {
@@ -420,7 +421,7 @@ impl World {
         }
     }
 
-    /// As programs do: another file of that name.
+    /// Replaces the file by a new one, like other programs.
     pub fn replace_servers(&self, text: &str) {
         let fresh = self.servers.with_extension("fresh");
         std::fs::write(&fresh, text).unwrap();
@@ -459,7 +460,7 @@ impl World {
 }
 
 impl NameServer {
-    /// The answer, and those of a liar.
+    /// The answer, and false ones for a lying server.
     fn answers(&mut self, question: &[u8]) -> Vec<Vec<u8>> {
         let Some(answer) = self.answer(question, false) else { return Vec::new() };
         let (name, _) = looked_up_names(question);
@@ -514,7 +515,7 @@ impl NameServer {
     }
 }
 
-/// The name in a question, and where its kind stands.
+/// The name in a question, and the offset of its type.
 fn looked_up_names(question: &[u8]) -> (String, usize) {
     let (mut at, mut labels) = (12, Vec::new());
     while question[at] != 0 {
@@ -535,7 +536,7 @@ pub fn question(name: &str, kind: u8) -> Vec<u8> {
     message
 }
 
-/// The first message of TLS 1.2 or later.
+/// A ClientHello of TLS 1.2 or later.
 pub fn client_hello(name: Option<&str>) -> Vec<u8> {
     let sized = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
     let entry = |name: &str| sized([&[0][..], &sized(name.into())].concat());
@@ -546,7 +547,7 @@ pub fn client_hello(name: Option<&str>) -> Vec<u8> {
     [&[22, 3, 1][..], &sized(message)].concat()
 }
 
-/// Closes it with a reset.
+/// Closes a stream with a reset.
 pub fn reset(stream: TcpStream) {
     sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
 }
