@@ -83,13 +83,13 @@ fn nested_excepts_are_denied() {
 #[test]
 fn an_excepted_name_can_not_be_created() {
     let (_tree, home) = home();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("secret/deep/er")])]);
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("secret/deep/er")])]);
     let script = "mkdir secret || echo refused; mv project secret || echo refused; ln -s /etc \
         secret || echo refused";
-    let output = sh(&asked, script);
+    let output = sh(&planned, script);
     assert_eq!(stdout(&output), "refused\nrefused\nrefused\n");
     assert!(!home.join("secret").exists());
-    assert!(allowed(&asked, home.join("keys/id")));
+    assert!(allowed(&planned, home.join("keys/id")));
     let control = sh(&plan(&home, &[grant(&home, "allow")]), "mkdir secret && echo made");
     assert_eq!(stdout(&control), "made\n");
 }
@@ -97,10 +97,10 @@ fn an_excepted_name_can_not_be_created() {
 #[test]
 fn a_missing_except_restricts_only_its_directory() {
     let (_tree, home) = home();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("project/missing")])]);
-    let output = sh(&asked, "touch project/missing || echo refused; touch keys/new && echo made");
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("project/missing")])]);
+    let output = sh(&planned, "touch project/missing || echo refused; touch keys/new && echo made");
     assert_eq!(stdout(&output), "refused\nmade\n");
-    assert!(allowed(&asked, home.join("project/code")));
+    assert!(allowed(&planned, home.join("project/code")));
 }
 
 #[test]
@@ -179,14 +179,14 @@ fn a_symlink_does_not_open_a_closed_path() {
 fn a_closed_symlink_closes_its_target() {
     let (tree, home) = home();
     let alias = tree.link("alias", home.join("keys"));
-    let asked = || plan(&home, &[grant(&home, "allow")]);
-    assert!(allowed(&asked(), home.join("keys/id")));
+    let planned = || plan(&home, &[grant(&home, "allow")]);
+    assert!(allowed(&planned(), home.join("keys/id")));
     for name in [alias.clone(), alias.join("id")] {
         assert!(!allowed(
-            &closing(asked(), std::slice::from_ref(&name), &[]),
+            &closing(planned(), std::slice::from_ref(&name), &[]),
             home.join("keys/id")
         ));
-        let unwritable = closing(asked(), &[], &[name]);
+        let unwritable = closing(planned(), &[], &[name]);
         assert_eq!(attempt(&unwritable, "write", home.join("keys/id")), "denied");
         assert!(allowed(&unwritable, home.join("notes")));
     }
@@ -196,16 +196,16 @@ fn a_closed_symlink_closes_its_target() {
 fn an_excepted_symlink_protects_the_link_and_what_it_points_to() {
     let (_tree, home) = home();
     std::os::unix::fs::symlink("project", home.join("alias")).unwrap();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("alias")])]);
-    assert!(!allowed(&asked, home.join("project/code")));
-    assert!(allowed(&asked, home.join("keys/id")));
-    assert_eq!(stdout(&sh(&asked, "rm alias || echo refused")), "refused\n");
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("alias")])]);
+    assert!(!allowed(&planned, home.join("project/code")));
+    assert!(allowed(&planned, home.join("keys/id")));
+    assert_eq!(stdout(&sh(&planned, "rm alias || echo refused")), "refused\n");
 
     // A dangling link: its target must not be created either.
     std::os::unix::fs::symlink("project/later", home.join("dangling")).unwrap();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("dangling")])]);
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("dangling")])]);
     assert_eq!(
-        stdout(&sh(&asked, "mkdir project/later || echo refused; rm dangling || echo refused")),
+        stdout(&sh(&planned, "mkdir project/later || echo refused; rm dangling || echo refused")),
         "refused\nrefused\n"
     );
 }

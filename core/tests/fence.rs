@@ -155,8 +155,8 @@ fn the_kernel_reports_seccomp_and_no_new_privs() {
 #[test]
 fn only_listed_variables_are_passed() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[]);
-    asked["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"],
+    let mut planned = plan(&tree.0, &[]);
+    planned["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"],
     "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
     let environment = [
         ("A_B", "1"),
@@ -165,15 +165,15 @@ fn only_listed_variables_are_passed() {
         ("OTHER", "4"),
         ("LD_PRELOAD", "/nothing"),
     ];
-    let mut core = Core::new("run", &asked, &["--", "/usr/bin/env"]);
+    let mut core = Core::new("run", &planned, &["--", "/usr/bin/env"]);
     core.command.env_clear().env("PATH", "/usr/bin:/bin").envs(environment);
     let output = core.output();
     let mut lines: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["A_B=1", "CI=1", "KEEP_TOKEN=3", "PATH=/usr/bin:/bin"]);
 
-    asked["environment"] = json!(null);
-    let mut core = Core::new("run", &asked, &["--", "/usr/bin/env"]);
+    planned["environment"] = json!(null);
+    let mut core = Core::new("run", &planned, &["--", "/usr/bin/env"]);
     core.command.env_clear().env("PATH", "/usr/bin:/bin").env("OTHER", "4");
     assert!(stdout(&core.output()).contains("OTHER=4"));
 }
@@ -183,9 +183,9 @@ fn no_other_descriptor_reaches_the_command() {
     let tree = Tree::new();
     let mut supervised = plan(&tree.0, &[]);
     supervised["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
-    for asked in [plan(&tree.0, &[]), supervised] {
+    for planned in [plan(&tree.0, &[]), supervised] {
         // The shell's glob opens the directory that it lists: the only descriptor above 2.
-        let output = sh(&asked, "cd /proc/self/fd && echo *");
+        let output = sh(&planned, "cd /proc/self/fd && echo *");
         let open: Vec<String> = stdout(&output).split_whitespace().map(str::to_owned).collect();
         assert!(
             open.len() <= 4 && open.starts_with(&["0".into(), "1".into(), "2".into()]),
@@ -197,14 +197,14 @@ fn no_other_descriptor_reaches_the_command() {
 #[test]
 fn exit_codes_are_the_commands_or_126_or_127() {
     let tree = Tree::new();
-    let asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let audit = Tree::new();
-    let mut journaled = asked.clone();
+    let mut journaled = planned.clone();
     journaled["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
     let closed = tree.dir("closed");
     fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
     tree.file("plain");
-    for plan in [&asked, &journaled] {
+    for plan in [&planned, &journaled] {
         assert_eq!(sh(plan, "exit 7").status.code(), Some(7));
         let run = |words: &[&str]| Core::new("run", plan, &[&["--"], words].concat()).output();
         for (words, code, text) in [
@@ -223,7 +223,7 @@ fn exit_codes_are_the_commands_or_126_or_127() {
     assert_eq!(signal.status.code(), Some(128 + 15));
 
     // A directory of PATH that can not be searched is skipped.
-    let mut core = Core::new("run", &asked, &["--", "no-such-program"]);
+    let mut core = Core::new("run", &planned, &["--", "no-such-program"]);
     core.command.env("PATH", format!("{}:/usr/bin", closed.display()));
     assert_eq!(core.output().status.code(), Some(127));
 }
@@ -234,8 +234,8 @@ fn a_script_without_a_first_line_runs_in_the_shell() {
     let script = tree.file("script");
     fs::write(&script, "echo \"$0 $1\"\n").unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
-    let output = Core::new("run", &asked, &["--", "./script", "word"]).output();
+    let planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let output = Core::new("run", &planned, &["--", "./script", "word"]).output();
     assert_eq!(stdout(&output), "./script word\n");
 }
 
@@ -246,9 +246,9 @@ fn names_that_are_not_utf8_work() {
     let dir = tree.0.join(name);
     fs::create_dir(&dir).unwrap();
     own(&dir);
-    let mut asked = plan(&tree.0, &[grant("/WORK", "allow")]);
-    asked["cwd"] = json!("/");
-    let text = asked.to_string();
+    let mut planned = plan(&tree.0, &[grant("/WORK", "allow")]);
+    planned["cwd"] = json!("/");
+    let text = planned.to_string();
     // Python's spelling of the two bytes: surrogateescape.
     let escaped = format!("{}/d\\udcff\\udcc3", tree.0.display());
     let text = text
@@ -269,12 +269,12 @@ fn names_that_are_not_utf8_work() {
 #[test]
 fn a_megabyte_of_arguments_reaches_the_command() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[]);
-    asked["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
+    let mut planned = plan(&tree.0, &[]);
+    planned["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     let long = "x".repeat(100_000);
     let words: Vec<&str> =
         ["--", "/bin/sh", "-c", "echo $#", "sh"].into_iter().chain([long.as_str(); 10]).collect();
-    assert_eq!(stdout(&Core::new("run", &asked, &words).output()), "10\n");
+    assert_eq!(stdout(&Core::new("run", &planned, &words).output()), "10\n");
     let journal = fs::read_dir(tree.path("audit")).unwrap().map(|entry| entry.unwrap().path());
     let lines = journal.map(|path| fs::read_to_string(path).unwrap()).collect::<String>();
     assert!(lines.lines().all(|line| line.len() < 4096 && line.is_ascii()));
@@ -284,22 +284,22 @@ fn a_megabyte_of_arguments_reaches_the_command() {
 #[test]
 fn unsealed_and_invalid_plans_are_refused() {
     let tree = Tree::new();
-    let asked = plan(&tree.0, &[]).to_string();
+    let planned = plan(&tree.0, &[]).to_string();
     let marker = tree.path("ran");
     let words = ["--".to_owned(), "/bin/touch".to_owned(), marker.display().to_string()];
     let refused = |bytes: &[u8], seals: SealFlags, text: &str| {
         assert_refused(&Core::sealed("run", seal(bytes, seals), &words).output(), text);
     };
-    refused(asked.as_bytes(), SealFlags::SHRINK | SealFlags::GROW, "not a memfd sealed");
-    refused(format!("{asked} {{}}").as_bytes(), all_seals(), "after the end");
-    refused(asked.replace("\"version\":1", "\"version\":2").as_bytes(), all_seals(), "version 2");
+    refused(planned.as_bytes(), SealFlags::SHRINK | SealFlags::GROW, "not a memfd sealed");
+    refused(format!("{planned} {{}}").as_bytes(), all_seals(), "after the end");
+    refused(planned.replace("\"version\":1", "\"version\":2").as_bytes(), all_seals(), "version 2");
     refused(
-        asked.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(),
+        planned.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(),
         all_seals(),
         "uid 4242",
     );
-    refused(asked.replace("\"ptrace\"", "\"ptrce\"").as_bytes(), all_seals(), "ptrce");
-    refused(asked.replace("\"abi\":7", "\"abi\":99").as_bytes(), all_seals(), "ABI 99");
+    refused(planned.replace("\"ptrace\"", "\"ptrce\"").as_bytes(), all_seals(), "ptrce");
+    refused(planned.replace("\"abi\":7", "\"abi\":99").as_bytes(), all_seals(), "ABI 99");
     assert!(!marker.exists());
 
     let output = as_user(core()).args(["run", "--plan-fd", "77", "--", "true"]).output().unwrap();
@@ -327,10 +327,10 @@ fn a_directory_on_a_standard_descriptor_is_refused() {
 #[test]
 fn closed_standard_descriptors_become_dev_null() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let mut planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let audit = Tree::new();
-    asked["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
-    let sealed = seal(asked.to_string().as_bytes(), all_seals());
+    planned["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
+    let sealed = seal(planned.to_string().as_bytes(), all_seals());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&sealed);
     let script = format!(
         "exec {} run --plan-fd {fd} -- /bin/sh -c 'readlink /proc/self/fd/0 /proc/self/fd/2 > \
@@ -345,14 +345,14 @@ fn closed_standard_descriptors_become_dev_null() {
 #[test]
 fn a_failed_set_up_step_is_a_refusal() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
-    asked["workdir"] = json!(tree.path("gone"));
+    let mut planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    planned["workdir"] = json!(tree.path("gone"));
     let marker = tree.path("ran");
     let script = format!("touch {}", marker.display());
-    assert_refused(&sh(&asked, &script), "working directory");
+    assert_refused(&sh(&planned, &script), "working directory");
     let audit = Tree::new();
-    asked["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": true});
-    let output = sh(&asked, &script);
+    planned["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": true});
+    let output = sh(&planned, &script);
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("\"event\":\"session.refused\""), "{}", stderr(&output));
     assert!(!marker.exists());
@@ -362,8 +362,8 @@ fn a_failed_set_up_step_is_a_refusal() {
 fn a_replaced_working_directory_is_refused() {
     let tree = Tree::new();
     let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
-    let asked = plan(&sub, &[grant(&sub, "allow")]);
-    let core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo ran"]);
+    let planned = plan(&sub, &[grant(&sub, "allow")]);
+    let core = Core::new("run", &planned, &["--", "/bin/sh", "-c", "echo ran"]);
     // An earlier command can do this: the name leads elsewhere, and this process still stands in
     // the old directory.
     let script = format!(
@@ -389,9 +389,9 @@ fn a_grant_does_not_follow_a_link_in_a_writable_directory() {
     }
     // A link where no command can write belongs to the user.
     let own = tree.link("own", &outside);
-    let mut asked = plan(&work, &[grant(&work, "allow"), grant_except(&own, "allow", &[])]);
-    asked["files"]["reached"] = json!([{"path": outside, "identity": null}]);
-    assert_eq!(stdout(&sh(&asked, &format!("touch {}/x && echo made", own.display()))), "made\n");
+    let mut planned = plan(&work, &[grant(&work, "allow"), grant_except(&own, "allow", &[])]);
+    planned["files"]["reached"] = json!([{"path": outside, "identity": null}]);
+    assert_eq!(stdout(&sh(&planned, &format!("touch {}/x && echo made", own.display()))), "made\n");
 }
 
 #[test]
@@ -414,12 +414,12 @@ fn missing_grants_are_refused_unless_optional() {
 #[test]
 fn notices_are_printed_with_control_characters_escaped() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[]);
-    asked["notices"] = json!([
+    let mut planned = plan(&tree.0, &[]);
+    planned["notices"] = json!([
         {"level": "warning", "text": "look \u{1b}[31m here\nand"},
         {"level": "info", "text": "only for a terminal"},
     ]);
-    let output = Core::new("run", &asked, &["--quiet", "--", "true"]).output();
+    let output = Core::new("run", &planned, &["--quiet", "--", "true"]).output();
     assert_eq!(stderr(&output), "paddock: warning: look \\u{1b}[31m here\\nand\n");
 }
 

@@ -84,11 +84,11 @@ fn tmp_dev_and_proc_are_private() {
                   echo $$; ls -d /proc/[0-9]* | wc -l; cat /proc/1/environ || echo closed; \
                   readlink /proc/1/root || echo hidden";
     let output = sh(&full_plan(&tree.0, &[grant(&tree.0, "allow")]), script);
-    let said = stdout(&output);
+    let printed = stdout(&output);
     // Two processes of the sandbox, and those that count them.
-    assert!(said.starts_with("mine\nmine\nnull\n2\n"), "{said}{}", stderr(&output));
-    assert!(said.ends_with("closed\nhidden\n"), "{said}");
-    assert!(!said.contains("paddock-outside"));
+    assert!(printed.starts_with("mine\nmine\nnull\n2\n"), "{printed}{}", stderr(&output));
+    assert!(printed.ends_with("closed\nhidden\n"), "{printed}");
+    assert!(!printed.contains("paddock-outside"));
     assert!(outside.exists() && !std::env::temp_dir().join("mine").exists());
     fs::remove_file(outside).unwrap();
 }
@@ -111,12 +111,12 @@ fn mounts_separate_paths_of_one_file_system() {
         plan["landlock"] = json!(null);
         plan["namespaces"]["tmp_mb"] = json!(1);
         let output = sh(&plan, script);
-        let said = stdout(&output);
+        let printed = stdout(&output);
         let kept = "locked\nkept\n".repeat(4);
         let full = if everything { "" } else { "full\n" };
         let expected =
             format!("1777\n755\n1777\n{devices}\nruns\n1\nruns\n0\n{kept}apart\ndevice\n{full}");
-        assert_eq!(said, expected, "{}", stderr(&output));
+        assert_eq!(printed, expected, "{}", stderr(&output));
     }
 }
 

@@ -54,12 +54,12 @@ fn a_renamed_directory_is_known_by_its_inode() {
     let known = identity(&earlier);
     fs::rename(&earlier, tree.path("renamed")).unwrap();
     let link = tree.link("renamed/link", tree.path("vault"));
-    let asked = |identity| {
+    let planned = |identity| {
         reached(plan(&tree.path("work"), &[needed(&link, "read")]), &[(earlier.clone(), identity)])
     };
-    assert_refused(&sh(&asked(known), "true"), "leads through a symlink in");
+    assert_refused(&sh(&planned(known), "true"), "leads through a symlink in");
     // The name alone does not identify it.
-    assert_eq!(attempt(&asked(Value::Null), "read", tree.path("vault/secret")), "allowed");
+    assert_eq!(attempt(&planned(Value::Null), "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
@@ -73,27 +73,27 @@ fn a_link_in_a_private_temporary_directory_is_not_followed() {
     fs::remove_dir_all(&temp).unwrap();
     assert_refused(&planted, "leads through a symlink in");
     let control = tree.link("own/link", tree.path("vault"));
-    let asked = plan(&tree.path("work"), &[needed(control, "read")]);
-    assert_eq!(attempt(&asked, "read", tree.path("vault/secret")), "allowed");
+    let planned = plan(&tree.path("work"), &[needed(control, "read")]);
+    assert_eq!(attempt(&planned, "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
 fn a_writable_grant_through_a_link_must_be_recorded() {
     let tree = test_tree();
     let link = tree.link("own/current", tree.path("vault"));
-    let asked = |trees: &[(PathBuf, Value)]| {
+    let planned = |trees: &[(PathBuf, Value)]| {
         reached(plan(&tree.path("work"), &[needed(&link, "allow")]), trees)
     };
-    assert_refused(&sh(&asked(&[]), "true"), "which was not its place");
+    assert_refused(&sh(&planned(&[]), "true"), "which was not its place");
     // The link was changed after the record was made.
     assert_refused(
-        &sh(&asked(&[(tree.path("reached"), Value::Null)]), "true"),
+        &sh(&planned(&[(tree.path("reached"), Value::Null)]), "true"),
         "which was not its place",
     );
     for known in
         [(tree.path("vault"), Value::Null), (tree.path("gone"), identity(&tree.path("vault")))]
     {
-        assert_eq!(attempt(&asked(&[known]), "write", tree.path("vault/secret")), "allowed");
+        assert_eq!(attempt(&planned(&[known]), "write", tree.path("vault/secret")), "allowed");
     }
     // A read-only grant leaves nothing behind.
     let read = plan(&tree.path("work"), &[needed(&link, "read")]);
@@ -109,16 +109,16 @@ fn a_closed_path_behind_an_unreadable_directory_is_refused() {
         std::os::unix::fs::symlink(target, &link).unwrap();
         let token = tree.file("work/token");
         let closed = if dir.ends_with("dots") { link } else { link.join("token") };
-        let mut asked = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
-        assert_eq!(attempt(&asked, "read", &token), "allowed");
+        let mut planned = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
+        assert_eq!(attempt(&planned, "read", &token), "allowed");
         for (key, operation) in [("closed", "read"), ("unwritable", "write")] {
-            asked["files"]["closed"] = json!([]);
-            asked["files"][key] = json!([closed]);
+            planned["files"]["closed"] = json!([]);
+            planned["files"][key] = json!([closed]);
             if key == "closed" {
-                assert_eq!(attempt(&asked, operation, &token), "denied");
+                assert_eq!(attempt(&planned, operation, &token), "denied");
             }
             shut(&dir);
-            let stopped = sh(&asked, "cat token");
+            let stopped = sh(&planned, "cat token");
             open(&dir);
             assert_refused(&stopped, "can not be located");
         }
@@ -134,9 +134,9 @@ fn an_unreadable_directory_of_another_user_is_accepted() {
     let theirs = tree.path("theirs");
     fs::create_dir(&theirs).unwrap();
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
-    let mut asked = plan(&tree.path("work"), &[needed(&tree.0, "read")]);
-    asked["files"]["closed"] = json!([theirs.join("deep/key")]);
-    assert_eq!(attempt(&asked, "read", tree.path("vault/secret")), "allowed");
+    let mut planned = plan(&tree.path("work"), &[needed(&tree.0, "read")]);
+    planned["files"]["closed"] = json!([theirs.join("deep/key")]);
+    assert_eq!(attempt(&planned, "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
@@ -146,33 +146,34 @@ fn a_link_to_a_closed_path_can_not_be_replaced() {
     tree.dir("work/v2");
     let token = tree.file("work/v1/token");
     let link = tree.link("work/current", "v1");
-    let mut asked = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
+    let mut planned = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
     assert_eq!(
-        stdout(&sh(&asked, "ln -sfn v2 current && ln -sfn v1 current && echo turned")),
+        stdout(&sh(&planned, "ln -sfn v2 current && ln -sfn v1 current && echo turned")),
         "turned\n"
     );
-    asked["files"]["closed"] = json!([link.join("token")]);
+    planned["files"]["closed"] = json!([link.join("token")]);
     let script =
         "ln -sfn v2 current || echo refused; rm current || echo refused; touch v2/new && echo made";
-    assert_eq!(stdout(&sh(&asked, script)), "refused\nrefused\nmade\n");
-    assert_eq!(attempt(&asked, "read", token), "denied");
+    assert_eq!(stdout(&sh(&planned, script)), "refused\nrefused\nmade\n");
+    assert_eq!(attempt(&planned, "read", token), "denied");
 }
 
 #[test]
 fn an_excepted_link_can_not_be_replaced() {
     let tree = test_tree();
     let entry = tree.link("own/paddock", tree.path("vault/secret"));
-    let mut asked = plan(&tree.path("work"), &[needed(tree.path("own"), "allow")]);
-    asked["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
-    asked["files"]["unwritable"] = json!([entry]);
-    asked["files"]["grants"].as_array_mut().unwrap().last_mut().unwrap()["except"] = json!([entry]);
+    let mut planned = plan(&tree.path("work"), &[needed(tree.path("own"), "allow")]);
+    planned["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
+    planned["files"]["unwritable"] = json!([entry]);
+    planned["files"]["grants"].as_array_mut().unwrap().last_mut().unwrap()["except"] =
+        json!([entry]);
     let script =
         format!("ln -sfn /bin/true {0} || echo refused; rm {0} || echo refused", entry.display());
-    assert_eq!(stdout(&sh(&asked, &script)), "refused\nrefused\n");
+    assert_eq!(stdout(&sh(&planned, &script)), "refused\nrefused\n");
     // A link in the middle of a path is refused.
     let middle = tree.link("own/dir", tree.path("vault"));
-    asked["files"]["unwritable"] = json!([middle.join("secret")]);
-    assert_refused(&sh(&asked, "true"), "is reached through a symlink in");
+    planned["files"]["unwritable"] = json!([middle.join("secret")]);
+    assert_refused(&sh(&planned, "true"), "is reached through a symlink in");
 }
 
 #[test]
@@ -181,13 +182,13 @@ fn a_planted_link_does_not_move_the_journal() {
     for (dir, is_planted) in [("reached", true), ("own", false)] {
         let link = tree.link(&format!("{dir}/logs"), tree.path("vault"));
         let trees = [(tree.path("reached"), Value::Null)];
-        let mut asked =
+        let mut planned =
             reached(plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]), &trees);
-        asked["journal"] = json!({"dir": link.join("journal"), "file": null, "stderr": false});
-        let output = sh(&asked, "echo ran");
+        planned["journal"] = json!({"dir": link.join("journal"), "file": null, "stderr": false});
+        let output = sh(&planned, "echo ran");
         if is_planted {
             assert_refused(&output, "the journal");
-            assert_refused(&Core::new::<&str>("preflight", &asked, &[]).output(), "the journal");
+            assert_refused(&Core::new::<&str>("preflight", &planned, &[]).output(), "the journal");
         } else {
             assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
         }

@@ -20,11 +20,11 @@ use support::*;
 fn supervised(tree: &Tree) -> Value {
     let work = tree.dir("work");
     let temp = tree.dir("temp");
-    let mut asked = plan(&work, &[grant(&work, "allow")]);
-    asked["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
-    asked["temp"] = json!({"parent": temp, "access": "allow"});
-    asked["environment"]["set"] = json!({"TMPDIR": "<tmp>"});
-    asked
+    let mut planned = plan(&work, &[grant(&work, "allow")]);
+    planned["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
+    planned["temp"] = json!({"parent": temp, "access": "allow"});
+    planned["environment"]["set"] = json!({"TMPDIR": "<tmp>"});
+    planned
 }
 
 fn events(tree: &Tree) -> Vec<Value> {
@@ -99,9 +99,12 @@ fn the_journal_has_start_and_end_events() {
 #[test]
 fn a_refused_execution_and_a_killing_filter_are_events() {
     let tree = Tree::new();
-    let asked = supervised(&tree);
-    assert_eq!(Core::new("run", &asked, &["--", "/etc/passwd"]).output().status.code(), Some(126));
-    assert_eq!(sh(&asked, "kill -SYS $$").status.code(), Some(128 + 31));
+    let planned = supervised(&tree);
+    assert_eq!(
+        Core::new("run", &planned, &["--", "/etc/passwd"]).output().status.code(),
+        Some(126)
+    );
+    assert_eq!(sh(&planned, "kill -SYS $$").status.code(), Some(128 + 31));
     let events = events(&tree);
     assert_eq!(
         names(&events),
@@ -121,10 +124,10 @@ fn a_refused_execution_and_a_killing_filter_are_events() {
 #[test]
 fn an_unenforced_rule_is_an_event() {
     let tree = Tree::new();
-    let mut asked = supervised(&tree);
-    asked["notices"] = json!([{"level": "unenforced", "text": "no deny by name"},
+    let mut planned = supervised(&tree);
+    planned["notices"] = json!([{"level": "unenforced", "text": "no deny by name"},
     {"level": "warning", "text": "w"}]);
-    let output = sh(&asked, "true");
+    let output = sh(&planned, "true");
     assert_eq!(stderr(&output), "paddock: warning: no deny by name\npaddock: warning: w\n");
     let events = events(&tree);
     assert_eq!(names(&events), ["session.start", "enforcement.partial", "session.end"]);
@@ -134,9 +137,9 @@ fn an_unenforced_rule_is_an_event() {
 #[test]
 fn parallel_sessions_share_one_chain() {
     let tree = Tree::new();
-    let asked = supervised(&tree);
+    let planned = supervised(&tree);
     let mut running: Vec<Core> =
-        (0..20).map(|_| Core::new("run", &asked, &["--", "/bin/true"])).collect();
+        (0..20).map(|_| Core::new("run", &planned, &["--", "/bin/true"])).collect();
     let children: Vec<Child> =
         running.iter_mut().map(|core| core.command.spawn().unwrap()).collect();
     for mut child in children {
@@ -152,17 +155,17 @@ fn parallel_sessions_share_one_chain() {
 #[test]
 fn signals_reach_the_command() {
     let tree = Tree::new();
-    let asked = supervised(&tree);
+    let planned = supervised(&tree);
     for (signal, name) in
         [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1"), (Signal::INT, "INT")]
     {
         let script = format!("trap 'exit 42' {name}; echo ready; while :; do sleep 0.01; done");
-        let (mut child, line) = start(&asked, &script);
+        let (mut child, line) = start(&planned, &script);
         assert_eq!(line, "ready");
         rustix::process::kill_process(pid(&child), signal).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(42), "{name}");
     }
-    let (mut child, _) = start(&asked, "echo ready; exec sleep 60");
+    let (mut child, _) = start(&planned, "echo ready; exec sleep 60");
     rustix::process::kill_process(pid(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
@@ -240,20 +243,20 @@ fn all_temporary_files_are_removed() {
 fn an_unsafe_journal_stops_the_run() {
     use std::os::unix::fs::PermissionsExt;
     let tree = Tree::new();
-    let asked = supervised(&tree);
+    let planned = supervised(&tree);
     let audit = tree.dir("audit");
     fs::set_permissions(&audit, PermissionsExt::from_mode(0o755)).unwrap();
-    assert_refused(&sh(&asked, "touch ran"), "mode 0755");
+    assert_refused(&sh(&planned, "touch ran"), "mode 0755");
     fs::set_permissions(&audit, PermissionsExt::from_mode(0o700)).unwrap();
-    assert_eq!(sh(&asked, "touch ran").status.code(), Some(0));
+    assert_eq!(sh(&planned, "touch ran").status.code(), Some(0));
     assert!(tree.path("work/ran").exists());
 }
 
 #[test]
 fn without_journal_and_temp_nothing_stays_resident() {
     let tree = Tree::new();
-    let asked = plan(&tree.0, &[]);
-    let mut core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo $$"]);
+    let planned = plan(&tree.0, &[]);
+    let mut core = Core::new("run", &planned, &["--", "/bin/sh", "-c", "echo $$"]);
     let child = core.command.stdout(Stdio::piped()).spawn().unwrap();
     let expected = child.id().to_string();
     let output = child.wait_with_output().unwrap();

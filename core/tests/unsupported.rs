@@ -14,8 +14,8 @@ fn both_programs_refuse_and_name_a_remedy() {
         let output = Command::new(program).args(words).output().unwrap();
         assert_eq!(output.status.code(), Some(125), "{program} {words:?}");
         assert_eq!(output.stdout, b"");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(said.starts_with("paddock: ") && said.contains("not supported"), "{said}");
-        assert!(said.contains("\nhint: ") && said.contains("Linux 6.12"), "{said}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.starts_with("paddock: ") && message.contains("not supported"), "{message}");
+        assert!(message.contains("\nhint: ") && message.contains("Linux 6.12"), "{message}");
     }
 }

@@ -481,7 +481,7 @@ fn tasks(processes: u64) -> RequestedLimits {
 }
 
 /// The bomb runs until the wall clock ends it, and never has more tasks than allowed.
-fn assert_bomb_is_held(tier: HogTier, delegated: &DelegatedGroups, means: &str) {
+fn assert_bomb_is_limited(tier: HogTier, delegated: &DelegatedGroups, means: &str) {
     let limits = RequestedLimits { wall_s: Some(1), ..tasks(40) };
     let result = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
     assert_eq!(result.active[0], format!("processes 40: {means}"));
@@ -518,7 +518,7 @@ fn a_bomb_is_ended_by_the_watchdog() {
 
 #[test]
 fn a_user_namespace_limits_a_bomb() {
-    assert_bomb_is_held(HogTier::Full, &DelegatedGroups::none(), "user namespace");
+    assert_bomb_is_limited(HogTier::Full, &DelegatedGroups::none(), "user namespace");
     assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), NONE, &["sh", "-c", CROWD]));
     assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), tasks(80), &["sh", "-c", CROWD]));
 }
@@ -658,7 +658,7 @@ fn a_group_of_version_1_holds_memory() {
 fn a_group_of_version_1_holds_processes() {
     let Some(delegated) = DelegatedGroups::make(&["pids"]) else { return };
     for tier in [HogTier::Landlock, HogTier::Full] {
-        assert_bomb_is_held(tier, &delegated, "cgroup v1");
+        assert_bomb_is_limited(tier, &delegated, "cgroup v1");
         assert_unharmed(&run(tier, &delegated, tasks(80), &["sh", "-c", CROWD]));
     }
 }

@@ -361,16 +361,16 @@ mod tests {
     fn shared_pages_are_measured_only_above_the_limit() {
         let now = Instant::now();
         let later = now + SHARED_PAGES_TTL.0;
-        let unasked = || Err(Errno::INVAL);
+        let not_measured = || Err(Errno::INVAL);
         let mut memory = memory();
         let gigabytes = |count: u64| count << 30;
-        assert_eq!(memory.used(now, gigabytes(4), unasked), Ok(gigabytes(4)));
+        assert_eq!(memory.used(now, gigabytes(4), not_measured), Ok(gigabytes(4)));
         // Of 10 GiB, 8 were counted twice.
         assert_eq!(memory.used(now, gigabytes(10), || Ok(gigabytes(2))), Ok(gigabytes(2)));
-        assert_eq!(memory.used(now, gigabytes(11), unasked), Ok(gigabytes(3)));
+        assert_eq!(memory.used(now, gigabytes(11), not_measured), Ok(gigabytes(3)));
         // An estimate beyond the limit is measured at once, and any estimate after a while.
         assert_eq!(memory.used(now, gigabytes(13), || Ok(gigabytes(5))), Ok(gigabytes(5)));
-        assert_eq!(memory.used(now, gigabytes(12), unasked), Ok(gigabytes(4)));
+        assert_eq!(memory.used(now, gigabytes(12), not_measured), Ok(gigabytes(4)));
         assert_eq!(memory.used(later, gigabytes(12), || Ok(gigabytes(12))), Ok(gigabytes(12)));
     }
 
@@ -385,12 +385,12 @@ mod tests {
             lost: Duration::ZERO,
         };
         let seconds = Duration::from_secs;
-        let unasked = || Err(Errno::INVAL);
-        assert_eq!(cpu.used(seconds(3), unasked), Ok(seconds(3)));
+        let not_measured = || Err(Errno::INVAL);
+        assert_eq!(cpu.used(seconds(3), not_measured), Ok(seconds(3)));
         // A child that was missed once is found by the second measurement.
         assert_eq!(cpu.used(seconds(1), || Ok(seconds(4))), Ok(seconds(4)));
         // A child that the kernel reaped unseen is not.
         assert_eq!(cpu.used(seconds(1), || Ok(seconds(1))), Ok(seconds(4)));
-        assert_eq!(cpu.used(seconds(2), unasked), Ok(seconds(5)));
+        assert_eq!(cpu.used(seconds(2), not_measured), Ok(seconds(5)));
     }
 }

@@ -160,7 +160,7 @@ impl SupervisedConnect {
             (AddressFamily::INET | AddressFamily::INET6, Some(allowed_targets)) => {
                 let target_address = target_address(&address)?;
                 if let TargetAddress::Socket(target) = target_address
-                    && !allowed_targets.reaches(target, sockopt::socket_type(&socket)?)
+                    && !allowed_targets.allows(target, sockopt::socket_type(&socket)?)
                 {
                     self.refuse(target);
                     return Err(Errno::ACCESS);
@@ -355,7 +355,7 @@ impl PendingConnect {
 }
 
 impl AllowedTargets {
-    fn reaches(&self, target: SocketAddr, kind: SocketType) -> bool {
+    fn allows(&self, target: SocketAddr, kind: SocketType) -> bool {
         let is_host = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
             .contains(&target.ip());
         let is_local = is_host && self.local_ports.contains(&target.port());
@@ -442,10 +442,8 @@ mod tests {
     fn only_the_proxy_and_local_ports_are_reached() {
         let proxy = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 4000);
         let allowed_targets = AllowedTargets { proxy: Some(proxy), local_ports: vec![5432] };
-        let reaches = |address: &[u8]| match target_address(address) {
-            Ok(TargetAddress::Socket(target)) => {
-                allowed_targets.reaches(target, SocketType::STREAM)
-            }
+        let allows = |address: &[u8]| match target_address(address) {
+            Ok(TargetAddress::Socket(target)) => allowed_targets.allows(target, SocketType::STREAM),
             other => panic!("{other:?}"),
         };
         let mapped = |ip: Ipv4Addr| v6(ip.to_ipv6_mapped(), 5432);
@@ -455,7 +453,7 @@ mod tests {
             v6(Ipv6Addr::LOCALHOST, 5432),
             mapped(Ipv4Addr::LOCALHOST),
         ] {
-            assert!(reaches(&address), "{address:?}");
+            assert!(allows(&address), "{address:?}");
         }
         for address in [
             v4([127, 0, 0, 2], 5432),
@@ -466,9 +464,9 @@ mod tests {
             v6(Ipv6Addr::LOCALHOST, 4000),
             mapped(Ipv4Addr::new(192, 0, 2, 1)),
         ] {
-            assert!(!reaches(&address), "{address:?}");
+            assert!(!allows(&address), "{address:?}");
         }
-        assert!(!allowed_targets.reaches(proxy, SocketType::DGRAM));
+        assert!(!allowed_targets.allows(proxy, SocketType::DGRAM));
     }
 
     #[test]

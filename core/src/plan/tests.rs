@@ -223,10 +223,10 @@ fn a_network_needs_a_layer_that_enforces_it() {
     };
     let network = full()["network"].clone();
     assert_eq!(parse(&full()).unwrap().network.unwrap().local_ports, [5432]);
-    let nobody = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [],
+    let no_network = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [],
     "allowed": [], "local_ports": [],
                         "published": [], "approved": [], "default_source": null, "http": null});
-    assert!(parse(&with("/network", nobody.clone())).is_ok());
+    assert!(parse(&with("/network", no_network.clone())).is_ok());
     for (pointer, new) in [
         ("/network/mode", json!("host")),
         ("/network/mode", json!("none")),
@@ -245,28 +245,31 @@ fn a_network_needs_a_layer_that_enforces_it() {
     ] {
         assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
     }
-    for network in [network, nobody] {
+    for network in [network, no_network] {
         // In the landlock tier Landlock and seccomp enforce it.
-        let mut pinned = golden();
-        pinned["network"] = network.clone();
-        pinned["network"]["http"] = json!({"routes": [], "inspect": []});
-        assert!(parse(&pinned).is_err());
-        pinned["network"]["http"] = Value::Null;
-        assert!(parse(&pinned).is_ok());
+        let mut landlock_plan = golden();
+        landlock_plan["network"] = network.clone();
+        landlock_plan["network"]["http"] = json!({"routes": [], "inspect": []});
+        assert!(parse(&landlock_plan).is_err());
+        landlock_plan["network"]["http"] = Value::Null;
+        assert!(parse(&landlock_plan).is_ok());
         let without = |parts: &[&str]| {
-            let mut plan = pinned.clone();
+            let mut plan = landlock_plan.clone();
             parts.iter().for_each(|part| plan[*part] = Value::Null);
             parse(&plan)
         };
         for parts in [&["seccomp"][..], &["landlock", "files", "temp"]] {
             assert!(matches!(without(parts), Err(PlanError::Tier("landlock", _))), "{parts:?}");
         }
-        pinned["network"]["published"] = json!([{"inside": 3000, "host": 3000}]);
-        assert!(matches!(parse(&pinned), Err(PlanError::Tier("landlock", "ports to publish"))));
-        pinned["network"]["published"] = json!([]);
-        pinned["network"]["default"] = json!("ask");
+        landlock_plan["network"]["published"] = json!([{"inside": 3000, "host": 3000}]);
         assert!(matches!(
-            parse(&pinned),
+            parse(&landlock_plan),
+            Err(PlanError::Tier("landlock", "ports to publish"))
+        ));
+        landlock_plan["network"]["published"] = json!([]);
+        landlock_plan["network"]["default"] = json!("ask");
+        assert!(matches!(
+            parse(&landlock_plan),
             Err(PlanError::Tier("landlock", "questions about hosts"))
         ));
         // Without files no namespace is created.

@@ -394,10 +394,10 @@ mod tests {
     fn rust_and_python_redact_the_same() {
         let texts = golden("texts");
         let (mut gone, mut plain) = (0, 0);
-        for (given, expected) in &texts {
-            let (given, expected) = (given.as_str().unwrap(), expected.as_str().unwrap());
-            assert_eq!(String::from_utf8_lossy(&text(given.as_bytes())), expected, "{given}");
-            *(if given == expected { &mut plain } else { &mut gone }) += 1;
+        for (input, expected) in &texts {
+            let (input, expected) = (input.as_str().unwrap(), expected.as_str().unwrap());
+            assert_eq!(String::from_utf8_lossy(&text(input.as_bytes())), expected, "{input}");
+            *(if input == expected { &mut plain } else { &mut gone }) += 1;
         }
         println!("redaction: {gone} secrets gone, {plain} plain texts untouched");
         assert!(gone > 80 && plain > 50);
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_flag_hides_the_word_after_it() {
-        for (given, expected) in golden("words") {
+        for (input, expected) in golden("words") {
             let list = |value: &Value| -> Vec<Vec<u8>> {
                 value
                     .as_array()
@@ -414,9 +414,9 @@ mod tests {
                     .map(|word| word.as_str().unwrap().as_bytes().to_vec())
                     .collect()
             };
-            let given = list(&given);
+            let input = list(&input);
             let shown: Vec<Vec<u8>> =
-                words(given.iter().map(Vec::as_slice)).map(Cow::into_owned).collect();
+                words(input.iter().map(Vec::as_slice)).map(Cow::into_owned).collect();
             assert_eq!(shown, list(&expected));
         }
     }

@@ -192,16 +192,16 @@ pub fn candidates(levels: &[CgroupLevel], wanted: Controllers) -> Vec<usize> {
         if !level.delegated {
             break;
         }
-        let held = wanted.and(level.gives).count().max(wanted.and(level.offers).count());
-        if held > 0 || wanted.count() == 0 {
-            found.push((up, held));
+        let provided = wanted.and(level.gives).count().max(wanted.and(level.offers).count());
+        if provided > 0 || wanted.count() == 0 {
+            found.push((up, provided));
         }
         if level.limited {
             break;
         }
     }
     // A stable sort keeps the nearest of equal levels first.
-    found.sort_by_key(|(_, held)| std::cmp::Reverse(*held));
+    found.sort_by_key(|(_, provided)| std::cmp::Reverse(*provided));
     found.into_iter().map(|(up, _)| up).collect()
 }
 

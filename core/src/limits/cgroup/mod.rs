@@ -207,18 +207,18 @@ impl Cgroups {
             }
         }
         let levels: Vec<CgroupLevel> = opened.iter().map(|(_, level)| *level).collect();
-        let mut places = Vec::with_capacity(2 * levels.len());
+        let mut attempts = Vec::with_capacity(2 * levels.len());
         if controllers.count() > 0 {
-            places.extend(
+            attempts.extend(
                 location::candidates(&levels, controllers).into_iter().map(|up| (up, controllers)),
             );
         }
         if wanted.cpu_time {
             // CPU time is measured in every group, even without a controller.
             let none = Controllers::default();
-            places.extend(location::candidates(&levels, none).into_iter().map(|up| (up, none)));
+            attempts.extend(location::candidates(&levels, none).into_iter().map(|up| (up, none)));
         }
-        for (up, needed) in places {
+        for (up, needed) in attempts {
             let Some((parent, level)) = opened.get(up) else { continue };
             enable(parent.as_fd(), needed.missing_in(level.gives));
             let gives = Controllers::parse(&contents(parent.as_fd(), c"cgroup.subtree_control"));

@@ -272,12 +272,12 @@ impl DnsReply {
         id: u16,
     ) -> Result<DnsReply, ReplyError> {
         let mut reader = DnsReader { message, at: 0 };
-        let (Some(given), Some(flags), Some(counts)) =
+        let (Some(reply_id), Some(flags), Some(counts)) =
             (reader.u16(), reader.u16(), reader.counts())
         else {
             return Err(ReplyError::Other);
         };
-        if given != id || flags & (RESPONSE | OPCODE) != RESPONSE {
+        if reply_id != id || flags & (RESPONSE | OPCODE) != RESPONSE {
             return Err(ReplyError::Other);
         }
         let mut wanted = wire_name(name);
@@ -286,8 +286,8 @@ impl DnsReply {
             // Some servers report an error without repeating the question.
             0 if flags & RESPONSE_CODE != NO_ERROR => return Err(ReplyError::Failed),
             1 => {
-                let asked = (reader.name(true), reader.u16(), reader.u16());
-                if asked != (Some(wanted.clone()), Some(kind.number()), Some(IN)) {
+                let repeated = (reader.name(true), reader.u16(), reader.u16());
+                if repeated != (Some(wanted.clone()), Some(kind.number()), Some(IN)) {
                     return Err(ReplyError::Other);
                 }
             }

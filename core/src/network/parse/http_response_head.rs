@@ -28,7 +28,7 @@ mod tests {
 
     #[test]
     fn only_a_101_switches_protocols() {
-        for (said, expected) in [
+        for (text, expected) in [
             ("HTTP/1.1 101 Switching Protocols\r\n", Some(true)),
             ("HTTP/1.1 101\r\n", Some(true)),
             ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 x", Some(true)),
@@ -45,11 +45,11 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n", None),
             ("HTTP/1.1 100 Continue\r\n\r\n", None),
         ] {
-            assert_eq!(switches_protocol(said.as_bytes()), expected, "{said:?}");
+            assert_eq!(switches_protocol(text.as_bytes()), expected, "{text:?}");
             // Later bytes do not change the answer.
-            for length in 0..said.len() {
-                let early = switches_protocol(&said.as_bytes()[..length]);
-                assert!(early.is_none() || early == expected, "{said:?} {length}");
+            for length in 0..text.len() {
+                let early = switches_protocol(&text.as_bytes()[..length]);
+                assert!(early.is_none() || early == expected, "{text:?} {length}");
             }
         }
     }

@@ -177,17 +177,17 @@ impl ByteFlow {
         tools: &mut PumpTools,
     ) -> Result<bool, PumpError> {
         if let Some(mut pipe) = self.pipe.take() {
-            while pipe.held > 0 && to.writable {
+            while pipe.bytes > 0 && to.writable {
                 match rustix::pipe::splice(
                     &pipe.out,
                     None,
                     &to.socket,
                     None,
-                    pipe.held,
+                    pipe.bytes,
                     SpliceFlags::NONBLOCK,
                 ) {
                     Ok(moved) => {
-                        pipe.held -= moved;
+                        pipe.bytes -= moved;
                         self.total += moved as u64;
                     }
                     Err(Errno::INTR) => {}
@@ -198,7 +198,7 @@ impl ByteFlow {
                     }
                 }
             }
-            if pipe.held > 0 {
+            if pipe.bytes > 0 {
                 self.pipe = Some(pipe);
                 return Ok(false);
             }
@@ -237,7 +237,7 @@ impl ByteFlow {
         ) {
             Ok(0) => self.ended = true,
             Ok(length) => {
-                pipe.held = length;
+                pipe.bytes = length;
                 self.use_allowance(length);
                 self.bulk = length > MIN_PIPE_BYTES;
                 self.pipe = Some(pipe);

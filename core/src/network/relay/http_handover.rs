@@ -250,7 +250,7 @@ mod tests {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
         let name = HostName::read(b"api.paddock.internal").unwrap();
-        let mut given = 0_usize;
+        let mut handed_over = 0_usize;
         // One descriptor for all: the number in flight is bounded.
         let (client, _) = socket_pair::pair().unwrap();
         while handover.waiting.len() < 16 {
@@ -262,10 +262,10 @@ mod tests {
                 80,
                 &[b'x'; 2000],
             );
-            given += 1;
+            handed_over += 1;
         }
         let mut taken = 0;
-        while taken < given {
+        while taken < handed_over {
             let (message, came) = received(&theirs);
             assert!(came && message.ends_with(b"x"));
             taken += 1;

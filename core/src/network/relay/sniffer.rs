@@ -295,12 +295,12 @@ mod tests {
     fn an_unended_request_line_is_denied() {
         let ends = |port, bytes: &[u8]| {
             let mut sniffer = Sniffer::for_name(HostName::read(b"good.example").unwrap(), port);
-            let held = match sniffer.judge(bytes) {
+            let undecided = match sniffer.judge(bytes) {
                 Ok(SniffResult::More) => bytes,
                 Ok(SniffResult::Pass(_)) => b"",
                 other => panic!("{other:?}"),
             };
-            sniffer.judge_end(held).map_err(|denial| denial.reason)
+            sniffer.judge_end(undecided).map_err(|denial| denial.reason)
         };
         for bytes in [
             "GET http://evil.example/ HTTP/1.0",

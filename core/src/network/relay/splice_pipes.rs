@@ -14,7 +14,7 @@ const MAX_FREE_PIPES: usize = 16;
 pub struct Pipe {
     pub out: OwnedFd,
     pub into: OwnedFd,
-    pub held: usize,
+    pub bytes: usize,
 }
 
 pub struct Pipes {
@@ -40,12 +40,12 @@ impl Pipes {
             return None;
         };
         let _ = rustix::pipe::fcntl_setpipe_size(&into, PIPE_BYTES);
-        Some(Pipe { out, into, held: 0 })
+        Some(Pipe { out, into, bytes: 0 })
     }
 
     /// A pipe that still holds bytes is closed.
     pub fn put_back(&mut self, pipe: Pipe) {
-        if pipe.held == 0 && self.free.len() < MAX_FREE_PIPES {
+        if pipe.bytes == 0 && self.free.len() < MAX_FREE_PIPES {
             self.free.push(pipe);
         } else {
             self.remaining += 1;
@@ -62,7 +62,7 @@ mod tests {
         let mut pipes = Pipes::new(2);
         let (first, second) = (pipes.take().unwrap(), pipes.take().unwrap());
         assert!(pipes.take().is_none());
-        pipes.put_back(Pipe { held: 3, ..first });
+        pipes.put_back(Pipe { bytes: 3, ..first });
         assert!(pipes.free.is_empty());
         pipes.put_back(second);
         assert_eq!(pipes.free.len(), 1);

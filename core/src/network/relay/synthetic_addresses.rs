@@ -174,21 +174,21 @@ mod tests {
         for number in 0..9 {
             synthetic.address_of(&name(number)).unwrap();
         }
-        let held = v4(&mut synthetic, 3);
-        assert!(synthetic.acquire(held) && synthetic.acquire(held));
-        synthetic.release(held);
-        let asked = v4(&mut synthetic, 0);
+        let in_use = v4(&mut synthetic, 3);
+        assert!(synthetic.acquire(in_use) && synthetic.acquire(in_use));
+        synthetic.release(in_use);
+        let recently_used = v4(&mut synthetic, 0);
         // 0 was just used and 3 has a connection, so 1, 2 and 4 are reused.
         for (new, old) in [(0, "198.18.0.2"), (1, "198.18.0.3"), (2, "198.18.0.5")] {
             assert_eq!(v4(&mut synthetic, 9 + new).to_string(), old);
         }
         assert_eq!(synthetic.name_of("198.18.0.2".parse().unwrap()), Some(&name(9)));
-        assert_eq!(synthetic.name_of(asked), Some(&name(0)));
-        assert_eq!(synthetic.name_of(held), Some(&name(3)));
+        assert_eq!(synthetic.name_of(recently_used), Some(&name(0)));
+        assert_eq!(synthetic.name_of(in_use), Some(&name(3)));
         // A name that lost its addresses gets others.
         assert_eq!(v4(&mut synthetic, 1).to_string(), "198.18.0.6");
         assert_eq!((synthetic.slots.len(), synthetic.numbers.len()), (9, 9));
-        synthetic.release(held);
+        synthetic.release(in_use);
         assert_eq!(synthetic.idle.len(), 9);
     }
 

@@ -75,9 +75,9 @@ fn a_denied_name_does_not_exist_and_is_not_looked_up() {
         assert!(world.ask("good.example").is_some());
         assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "here");
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!(response, "here");
         assert!(
             world.looked_up_names().iter().all(|name| name == "good.example")
                 && !world.looked_up_names().is_empty()
@@ -218,9 +218,9 @@ fn a_request_for_another_host_is_denied() {
 fn an_address_is_reached_only_if_it_is_listed() {
     in_world(&rules(&["93.184.216.0/28:8080"]), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial_address("93.184.216.5").read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "here");
+        let mut response = String::new();
+        world.dial_address("93.184.216.5").read_to_string(&mut response).unwrap();
+        assert_eq!(response, "here");
         assert_eq!(world.next_message()["action"], "allow");
 
         // A neighbour, metadata, a synthetic address without a name, the namespace's own address.
@@ -270,16 +270,16 @@ fn a_name_with_a_local_address_is_denied_unless_listed() {
         // The controls: a listed address, a public address, and the allowed one of several.
         for (name, address) in [("inner.example", "127.0.0.9"), ("good.example", "93.184.216.34")] {
             world.name(name, address);
-            let mut heard = String::new();
-            world.dial(name).read_to_string(&mut heard).unwrap();
-            assert_eq!(heard, "here");
+            let mut response = String::new();
+            world.dial(name).read_to_string(&mut response).unwrap();
+            assert_eq!(response, "here");
             assert_eq!(world.next_message()["address"], address);
         }
         world.name("both.far.example", "127.0.0.1 93.184.216.34");
-        let mut heard = String::new();
-        world.dial("both.far.example").read_to_string(&mut heard).unwrap();
+        let mut response = String::new();
+        world.dial("both.far.example").read_to_string(&mut response).unwrap();
         assert_eq!(
-            (heard.as_str(), &world.next_message()["address"]),
+            (response.as_str(), &world.next_message()["address"]),
             ("here", &"93.184.216.34".into())
         );
     });
@@ -315,9 +315,9 @@ fn a_truncated_reply_is_requested_again_by_tcp() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "truncated 93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "here");
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!(response, "here");
         assert!(
             world.looked_up_names().contains(&"tcp good.example".to_owned()),
             "{:?}",
@@ -350,7 +350,9 @@ fn a_reset_is_passed_on() {
             let mut word = [0];
             match stream.read(&mut word) {
                 Ok(1) => world::reset(stream),
-                heard => send.lock().unwrap().send(heard.map_err(|error| error.kind())).unwrap(),
+                response => {
+                    send.lock().unwrap().send(response.map_err(|error| error.kind())).unwrap()
+                }
             }
         });
         let mut client = world.dial("good.example");
@@ -432,12 +434,12 @@ fn a_local_port_reaches_the_host() {
                 stream.unwrap().write_all(b"database").unwrap();
             }
         });
-        let mut heard = String::new();
+        let mut response = String::new();
         world
             .inside(|| TcpStream::connect("127.0.0.1:5432").unwrap())
-            .read_to_string(&mut heard)
+            .read_to_string(&mut response)
             .unwrap();
-        assert_eq!(heard, "database");
+        assert_eq!(response, "database");
         let message = world.next_message();
         assert_eq!(
             (&message["action"], &message["host"], &message["port"]),

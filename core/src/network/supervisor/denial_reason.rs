@@ -48,7 +48,7 @@ mod tests {
         let host = ("\"host\":\"example.com\"", "\"host\":null");
         let rule = ("\"rule\":null", "\"rule\":\"paddock.toml:12\"");
         let reason = ("no rule allows it", "it leads to a private address");
-        let unsaid = ("\"reason\":\"no rule allows it\"", "\"reason\":null");
+        let no_reason = ("\"reason\":\"no rule allows it\"", "\"reason\":null");
         for (changes, line) in [
             (&[][..], "example.com:443 (no rule allows it; --allow-domain example.com)"),
             (&[port], "example.com:8443 (no rule allows it; --allow-domain example.com:8443)"),
@@ -57,8 +57,8 @@ mod tests {
                 &[host, address, port],
                 "[2001:db8::1]:8443 (no rule allows it; --allow-domain [2001:db8::1]:8443)",
             ),
-            (&[unsaid, rule], "example.com:443 (paddock.toml:12)"),
-            (&[unsaid], "example.com:443 (no rule allows it; --allow-domain example.com)"),
+            (&[no_reason, rule], "example.com:443 (paddock.toml:12)"),
+            (&[no_reason], "example.com:443 (no rule allows it; --allow-domain example.com)"),
             (&[reason], "example.com:443 (it leads to a private address)"),
             (&[reason, rule], "example.com:443 (it leads to a private address; paddock.toml:12)"),
         ] {

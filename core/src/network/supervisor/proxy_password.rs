@@ -59,9 +59,9 @@ impl ProxyToken {
     pub fn is_in_header(&self, header: &[u8]) -> bool {
         let Some((scheme, credentials)) = header.split_at_checked(6) else { return false };
         let expected = base64(&[PROXY_USER.as_bytes(), b":", &self.0].concat());
-        let same = |given: &[u8]| {
-            given.len() == expected.len()
-                && expected.iter().zip(given).fold(0, |other, (one, two)| other | (one ^ two)) == 0
+        let same = |bytes: &[u8]| {
+            bytes.len() == expected.len()
+                && expected.iter().zip(bytes).fold(0, |other, (one, two)| other | (one ^ two)) == 0
         };
         scheme.eq_ignore_ascii_case(b"basic ") && same(credentials.trim_ascii())
     }

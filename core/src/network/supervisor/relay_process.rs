@@ -344,12 +344,12 @@ impl<'a> RelayProcess<'a> {
             RelayState::Waiting { .. } | RelayState::Gone => None,
         };
         // A helper that is not ready has decided nothing, and is not waited for.
-        let unheard = self.http_ready_deadline.is_some_and(|_| {
+        let not_ready = self.http_ready_deadline.is_some_and(|_| {
             self.http
                 .as_ref()
                 .is_some_and(|http| http_helper::ready_message(http, RecvFlags::DONTWAIT).is_none())
         });
-        let http = self.http.take().filter(|_| !unheard);
+        let http = self.http.take().filter(|_| !not_ready);
         for helper in [relay, http].into_iter().flatten() {
             helper.finish(|decision| receive(decision, self.denial(decision)));
         }

@@ -250,10 +250,10 @@ fn has_odd_path(text: &[u8]) -> bool {
     let odd = |first: u8, second: u8, third: u8| {
         is(first, b'/') & (ends(second) | is(second, b'.') & (is(third, b'.') | ends(third)))
     };
-    let places = text.len().saturating_sub(2);
+    let positions = text.len().saturating_sub(2);
     let [first, second, third] =
-        [0, 1, 2].map(|skipped| &text[text.len().min(skipped)..][..places]);
-    (0..places).fold(0, |found, at| found | odd(first[at], second[at], third[at])) != 0
+        [0, 1, 2].map(|skipped| &text[text.len().min(skipped)..][..positions]);
+    (0..positions).fold(0, |found, at| found | odd(first[at], second[at], third[at])) != 0
 }
 
 fn has_plain_names(path: &[u8]) -> bool {

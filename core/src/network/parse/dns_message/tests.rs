@@ -44,25 +44,28 @@ fn a_dns_question_is_read() {
 
 #[test]
 fn answers_repeat_the_question() {
-    let asked = &QUERY[12..];
+    let question_bytes = &QUERY[12..];
     let address = "198.18.0.7".parse().unwrap();
     let with_address = [
         b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0",
-        asked,
+        question_bytes,
         b"\xc0\x0c\0\x01\0\x01\0\0\0\x3c\0\x04\xc6\x12\0\x07",
     ]
     .concat();
     assert_eq!(answer(&read(QUERY), DnsAnswer::V4(address)), with_address);
     let six = changed(QUERY, &[(30, 28)]);
-    let told = answer(&read(&six), DnsAnswer::V6("fdfa::7".parse().unwrap()));
-    assert_eq!(told[..12], *b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0");
+    let message = answer(&read(&six), DnsAnswer::V6("fdfa::7".parse().unwrap()));
+    assert_eq!(message[..12], *b"\x12\x34\x81\x80\0\x01\0\x01\0\0\0\0");
     assert_eq!(
-        told[33..],
+        message[33..],
         *b"\xc0\x0c\0\x1c\0\x01\0\0\0\x3c\0\x10\xfd\xfa\0\0\0\0\0\0\0\0\0\0\0\0\0\x07"
     );
-    for (said, code) in [(DnsAnswer::Nothing, 0), (DnsAnswer::NoName, 3), (DnsAnswer::Failed, 2)] {
-        let expected = [&[0x12, 0x34, 0x81, 0x80 | code, 0, 1, 0, 0, 0, 0, 0, 0], asked].concat();
-        assert_eq!(answer(&read(QUERY), said), expected);
+    for (reply_kind, code) in
+        [(DnsAnswer::Nothing, 0), (DnsAnswer::NoName, 3), (DnsAnswer::Failed, 2)]
+    {
+        let expected =
+            [&[0x12, 0x34, 0x81, 0x80 | code, 0, 1, 0, 0, 0, 0, 0, 0], question_bytes].concat();
+        assert_eq!(answer(&read(QUERY), reply_kind), expected);
     }
     // Never an address of another type.
     assert_eq!(
@@ -76,9 +79,9 @@ fn answers_repeat_the_question() {
 #[test]
 fn an_opt_record_is_answered_with_one() {
     let query = changed(&[QUERY, OPTION].concat(), &[(11, 1)]);
-    let told = answer(&read(&query), DnsAnswer::NoName);
-    assert_eq!(told[..12], *b"\x12\x34\x81\x83\0\x01\0\0\0\0\0\x01");
-    assert_eq!(told[33..], *OPTION);
+    let message = answer(&read(&query), DnsAnswer::NoName);
+    assert_eq!(message[..12], *b"\x12\x34\x81\x83\0\x01\0\0\0\0\0\x01");
+    assert_eq!(message[33..], *OPTION);
     // A cookie is dropped, and other records are ignored.
     let cookie = b"\0\0\x29\x04\xd0\0\0\x80\0\0\x0c\0\x0a\0\x08abcdefgh";
     let query =
@@ -86,8 +89,8 @@ fn an_opt_record_is_answered_with_one() {
     assert_eq!(answer(&read(&query), DnsAnswer::NoName)[33..], *OPTION);
     // Version 1: BADVERS. Its upper bits are in the OPT record.
     let newer = changed(&[QUERY, b"\0\0\x29\x04\xd0\0\x01\0\0\0\0"].concat(), &[(11, 1)]);
-    let told = refused(&newer);
-    assert_eq!((told[3], &told[33..]), (0x80, &b"\0\0\x29\x04\xd0\x01\0\0\0\0\0"[..]));
+    let message = refused(&newer);
+    assert_eq!((message[3], &message[33..]), (0x80, &b"\0\0\x29\x04\xd0\x01\0\0\0\0\0"[..]));
 }
 
 #[test]
@@ -318,8 +321,8 @@ fn random_bytes_cause_no_panic() {
     );
     for _ in 0..5_000 {
         if let DnsQuestion::Query(query) = Query::read(&noise.mutated(QUERY)) {
-            let said = answer(&query, DnsAnswer::V4(Ipv4Addr::LOCALHOST));
-            assert!(said.len() <= 512);
+            let reply_kind = answer(&query, DnsAnswer::V4(Ipv4Addr::LOCALHOST));
+            assert!(reply_kind.len() <= 512);
             assert!(query.asked_name().bytes().all(|byte| matches!(byte, b' '..=b'~')));
         }
         if let Ok(reply) =

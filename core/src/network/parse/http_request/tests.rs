@@ -4,7 +4,7 @@ use crate::network::random_bytes::RandomBytes;
 /// The steps of a connection, each in a few letters. Bytes arrive in pieces of `at_once`.
 fn transcript(bytes: &[u8], at_once: usize) -> String {
     let mut requests = HttpRequests::default();
-    let (mut told, mut pending, mut passing) = (Vec::new(), Vec::new(), 0_u64);
+    let (mut steps, mut pending, mut passing) = (Vec::new(), Vec::new(), 0_u64);
     for part in bytes.chunks(at_once) {
         pending.extend(part);
         loop {
@@ -18,31 +18,31 @@ fn transcript(bytes: &[u8], at_once: usize) -> String {
                 Ok(RequestStep::More) => break,
                 Ok(RequestStep::Head(head)) => {
                     let host = head.host.map_or("-".to_owned(), |host| host.to_string());
-                    told.push(head.port.map_or(host.clone(), |port| format!("{host}:{port}")));
+                    steps.push(head.port.map_or(host.clone(), |port| format!("{host}:{port}")));
                     passing = head.length as u64;
                 }
                 Ok(RequestStep::Pass(length)) => {
-                    told.push(format!("+{length}"));
+                    steps.push(format!("+{length}"));
                     passing = length;
                 }
                 Ok(RequestStep::Open) => {
-                    told.push("open".to_owned());
-                    return told.join(" ");
+                    steps.push("open".to_owned());
+                    return steps.join(" ");
                 }
                 Err(error) => {
-                    told.push(format!("{error:?}"));
-                    return told.join(" ");
+                    steps.push(format!("{error:?}"));
+                    return steps.join(" ");
                 }
             }
         }
     }
     if requests.awaits_answer() {
-        told.push("?".to_owned());
+        steps.push("?".to_owned());
     }
     if !pending.is_empty() || passing > 0 {
-        told.push("…".to_owned());
+        steps.push("…".to_owned());
     }
-    told.join(" ")
+    steps.join(" ")
 }
 
 fn transcript_of(request: &str) -> String {
@@ -537,7 +537,7 @@ fn random_bytes_cause_no_panic() {
 
 #[test]
 fn an_unexpected_body_must_not_start_with_a_request() {
-    let asked = |method: &str, body: &str| {
+    let steps_of = |method: &str, body: &str| {
         transcript_of(&format!(
             "{method} / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
@@ -554,7 +554,7 @@ fn an_unexpected_body_must_not_start_with_a_request() {
             "X * HTTP/1.0",
             "GET / x HTTP/1.1\r\nHost: b.example\r\n",
         ] {
-            assert_eq!(asked(method, body), "a.example Body", "{method} {body:?}");
+            assert_eq!(steps_of(method, body), "a.example Body", "{method} {body:?}");
         }
         for body in [
             "{\"query\": {\"match\": \"GET /a HTTP/1.1\"}}\n",
@@ -566,14 +566,14 @@ fn an_unexpected_body_must_not_start_with_a_request() {
             "two words",
         ] {
             assert_eq!(
-                asked(method, body),
+                steps_of(method, body),
                 format!("a.example +{}", body.len()),
                 "{method} {body:?}"
             );
         }
     }
     for method in ["POST", "PUT", "PATCH", "PROPFIND"] {
-        assert_eq!(asked(method, hidden), format!("a.example +{}", hidden.len()), "{method}");
+        assert_eq!(steps_of(method, hidden), format!("a.example +{}", hidden.len()), "{method}");
     }
     let long = "GET ".repeat(MAX_HEAD_BYTES);
     assert_eq!(
@@ -588,13 +588,13 @@ fn an_unexpected_body_must_not_start_with_a_request() {
 
 #[test]
 fn an_unexpected_chunked_body_starts_with_a_plain_size() {
-    let asked = |method: &str, line: &str| {
+    let steps_of = |method: &str, line: &str| {
         transcript_of(&format!(
             "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\n\
              ab\r\n0\r\n\r\n"
         ))
     };
-    assert_eq!(asked("GET", "2;x GET / HTTP/1.1"), "a.example Body");
-    assert_eq!(asked("GET", "2"), "a.example +5 +2 +3 +2");
-    assert_eq!(asked("POST", "2;x GET / HTTP/1.1"), "a.example +22 +2 +3 +2");
+    assert_eq!(steps_of("GET", "2;x GET / HTTP/1.1"), "a.example Body");
+    assert_eq!(steps_of("GET", "2"), "a.example +5 +2 +3 +2");
+    assert_eq!(steps_of("POST", "2;x GET / HTTP/1.1"), "a.example +22 +2 +3 +2");
 }

@@ -13,14 +13,15 @@ fn authorised() -> String {
 /// Sends the bytes at once and one by one; both give the same result. Also returns the replies.
 fn read_greeting(bytes: &[u8]) -> (Vec<u8>, GreetingStep) {
     let read_greeting = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-        let (mut greeting, mut held, mut sent) = (ProxyGreeting::default(), Vec::new(), Vec::new());
+        let (mut greeting, mut pending, mut sent) =
+            (ProxyGreeting::default(), Vec::new(), Vec::new());
         for piece in pieces {
-            held.extend_from_slice(piece);
+            pending.extend_from_slice(piece);
             loop {
-                match greeting.next(&held, &token()) {
+                match greeting.next(&pending, &token()) {
                     GreetingStep::More => break,
                     GreetingStep::Reply(taken, words) => {
-                        held.drain(..taken);
+                        pending.drain(..taken);
                         sent.extend_from_slice(words);
                     }
                     step => return (sent, step),

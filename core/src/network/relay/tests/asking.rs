@@ -12,7 +12,7 @@ use crate::plan::{Action, Network};
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: new.example\r\n\r\n";
 
 /// A network that asks about every host without a rule.
-fn asking(allowed: &[&str]) -> Network {
+fn ask_network(allowed: &[&str]) -> Network {
     Network { default: Action::Ask, ..rules(allowed) }
 }
 
@@ -21,7 +21,7 @@ fn serve(world: &World) {
     world.serve(|mut stream| stream.write_all(b"here").unwrap());
 }
 
-fn heard(client: &mut TcpStream) -> String {
+fn response(client: &mut TcpStream) -> String {
     let mut text = String::new();
     client.read_to_string(&mut text).unwrap();
     text
@@ -33,7 +33,7 @@ fn is_refused(client: &mut TcpStream) -> bool {
 
 #[test]
 fn a_host_is_asked_about_when_dialled_and_before_lookup() {
-    in_world(&asking(&[]), |world| {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         // A DNS question causes no question.
         assert!(world.ask("new.example").is_some());
@@ -45,7 +45,7 @@ fn a_host_is_asked_about_when_dialled_and_before_lookup() {
         assert_eq!(question, json!({ "ask": expected }));
         assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.reply(&question, "once");
-        assert_eq!(heard(&mut client), "here");
+        assert_eq!(response(&mut client), "here");
         drop(client);
         let message = world.next_message();
         assert_eq!(
@@ -65,30 +65,30 @@ fn a_host_is_asked_about_when_dialled_and_before_lookup() {
 
 #[test]
 fn other_connections_continue_during_a_question() {
-    in_world(&asking(&["good.example:8080"]), |world| {
+    in_world(&ask_network(&["good.example:8080"]), |world| {
         serve(world);
         world.name("good.example", "93.184.216.34");
         let _waiting = world.dial("new.example");
         assert_eq!(world.next_message()["ask"]["host"], "new.example");
-        assert_eq!(heard(&mut world.dial("good.example")), "here");
+        assert_eq!(response(&mut world.dial("good.example")), "here");
         assert_eq!(world.next_message()["host"], "good.example");
     });
 }
 
 #[test]
 fn connections_to_one_host_and_port_share_a_question() {
-    in_world(&asking(&[]), |world| {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         let mut clients: Vec<TcpStream> = (0..300).map(|_| world.dial("new.example")).collect();
         let question = world.next_message();
         assert_eq!(question["ask"]["id"], 1);
         world.reply(&question, "session");
         for client in &mut clients {
-            assert_eq!(heard(client), "here");
+            assert_eq!(response(client), "here");
         }
         clients.clear();
         // `session` covers later connections, but no other host.
-        assert_eq!(heard(&mut world.dial("new.example")), "here");
+        assert_eq!(response(&mut world.dial("new.example")), "here");
         let message: Vec<Value> = (0..301).map(|_| world.next_message()).collect();
         assert!(message.iter().all(|message| message["action"] == "allow"));
         let by = |by: &str| message.iter().filter(|message| message["by"] == by).count();
@@ -100,13 +100,13 @@ fn connections_to_one_host_and_port_share_a_question() {
 
 #[test]
 fn many_questions_do_not_block_the_relay() {
-    in_world(&asking(&["good.example:8080"]), |world| {
+    in_world(&ask_network(&["good.example:8080"]), |world| {
         serve(world);
         world.name("good.example", "93.184.216.34");
         let names: Vec<String> = (0..500).map(|number| format!("n{number}.example")).collect();
         let mut clients: Vec<TcpStream> = names.iter().map(|name| world.dial(name)).collect();
         let questions: Vec<Value> = (0..500).map(|_| world.next_message()).collect();
-        assert_eq!(heard(&mut world.dial("good.example")), "here");
+        assert_eq!(response(&mut world.dial("good.example")), "here");
         assert_eq!(world.next_message()["host"], "good.example");
         for question in &questions {
             world.reply(question, "deny");
@@ -117,13 +117,13 @@ fn many_questions_do_not_block_the_relay() {
 
 #[test]
 fn a_denied_host_is_refused_without_a_second_question() {
-    in_world(&asking(&[]), |world| {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         let mut client = world.dial("new.example");
         client.write_all(REQUEST).unwrap();
         let question = world.next_message();
         world.reply(&question, "deny");
-        let answer = heard(&mut client);
+        let answer = response(&mut client);
         assert!(
             answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"),
             "{answer}"
@@ -142,7 +142,7 @@ fn a_denied_host_is_refused_without_a_second_question() {
 
 #[test]
 fn a_question_is_withdrawn_when_its_clients_are_gone() {
-    in_world(&asking(&[]), |world| {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         let (one, mut other) = (world.dial("new.example"), world.dial("new.example"));
         let question = world.next_message();
@@ -168,14 +168,14 @@ fn hosts_with_rules_cause_no_question() {
     let denied = json!([{ "source": "paddock.toml", "hosts": [["evil.example", null, 1]] }]);
     let approved = json!([{ "source": "approved.toml", "hosts": [["new.example", PORT, 2]] }]);
     let [denied, approved] = [denied, approved].map(|hosts| serde_json::from_value(hosts).unwrap());
-    in_world(&Network { denied, approved, ..asking(&[]) }, |world| {
+    in_world(&Network { denied, approved, ..ask_network(&[]) }, |world| {
         serve(world);
         assert_eq!(world.ask("evil.example"), None);
         assert_eq!(world.next_message()["action"], "deny");
         assert_eq!(world.ask("metadata.google.internal"), None);
         assert_eq!(world.next_message()["action"], "deny");
         // A permanent approval answers the question.
-        assert_eq!(heard(&mut world.dial("new.example")), "here");
+        assert_eq!(response(&mut world.dial("new.example")), "here");
         let message = world.next_message();
         assert_eq!(
             (&message["action"], &message["rule"]),

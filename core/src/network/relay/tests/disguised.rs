@@ -35,7 +35,7 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
             for at_once in [true, false] {
                 let upgrade = UPGRADE.replacen("GET /", &format!("GET /{status}"), 1);
                 let mut client = world.dial("good.example");
-                let mut heard = String::new();
+                let mut response = String::new();
                 if at_once {
                     client.write_all([&upgrade, EVIL].concat().as_bytes()).unwrap();
                 } else {
@@ -45,13 +45,13 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
                     client.write_all(EVIL.as_bytes()).unwrap();
                 }
                 client.shutdown(Shutdown::Write).unwrap();
-                client.read_to_string(&mut heard).unwrap();
-                assert!(heard.contains(&format!("HTTP/1.1 {status} OK")), "{heard}");
+                client.read_to_string(&mut response).unwrap();
+                assert!(response.contains(&format!("HTTP/1.1 {status} OK")), "{response}");
                 // The control: a server that switched protocols gets the bytes.
                 assert_eq!(
-                    (heard.ends_with(EVIL), heard.contains("HTTP/1.1 403 ")),
+                    (response.ends_with(EVIL), response.contains("HTTP/1.1 403 ")),
                     (switches, !switches),
-                    "{heard}"
+                    "{response}"
                 );
                 if !switches {
                     assert_eq!(world.next_message()["host"], "evil.example");
@@ -66,9 +66,9 @@ fn bytes_after_an_upgrade_wait_for_the_answer() {
                 ["GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", UPGRADE].concat().as_bytes(),
             )
             .unwrap();
-        let mut heard = String::new();
-        let _ = client.read_to_string(&mut heard);
-        assert!(heard.contains("only the first request"), "{heard}");
+        let mut response = String::new();
+        let _ = client.read_to_string(&mut response);
+        assert!(response.contains("only the first request"), "{response}");
     });
 }
 
@@ -98,12 +98,13 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
                     .as_bytes()
                     .chunks(at_once)
                     .try_for_each(|hand_over_connection| client.write_all(hand_over_connection));
-                let mut heard = Vec::new();
-                let ended =
-                    client.shutdown(Shutdown::Write).and_then(|()| client.read_to_end(&mut heard));
+                let mut response = Vec::new();
+                let ended = client
+                    .shutdown(Shutdown::Write)
+                    .and_then(|()| client.read_to_end(&mut response));
                 let refused =
-                    sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
-                assert!(refused, "{line:?} {}", heard.escape_ascii());
+                    sent.is_err() || ended.is_err() || response.starts_with(b"HTTP/1.1 403 ");
+                assert!(refused, "{line:?} {}", response.escape_ascii());
                 // Earlier bytes are reported too.
                 while world.next_message()["action"] != "deny" {}
                 drop(client);
@@ -120,10 +121,10 @@ fn a_line_that_a_server_reads_as_a_request_is_denied() {
             client.write_all(words.as_bytes()).unwrap();
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut [0]).unwrap(), 0);
-            let heard = std::iter::repeat_with(&received).find(|heard| {
-                heard.starts_with(&words.as_bytes()[..1]) && heard.len() == words.len()
+            let response = std::iter::repeat_with(&received).find(|response| {
+                response.starts_with(&words.as_bytes()[..1]) && response.len() == words.len()
             });
-            assert_eq!(heard.unwrap(), words.as_bytes());
+            assert_eq!(response.unwrap(), words.as_bytes());
         }
     });
 }

@@ -121,9 +121,9 @@ fn each_direction_ends_separately() {
             assert_eq!(rest, b"and this is what I have");
         });
         let mut client = world.dial("good.example");
-        let mut heard = String::new();
-        client.read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "all I have");
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert_eq!(response, "all I have");
         client.write_all(b"and this is what I have").unwrap();
         drop(client);
         let message = world.next_message();
@@ -154,10 +154,10 @@ fn false_dns_replies_are_ignored() {
         }
         // A true reply after a false one counts.
         world.name("first.example", "liar:first 93.184.216.34");
-        let mut heard = String::new();
-        world.dial("first.example").read_to_string(&mut heard).unwrap();
+        let mut response = String::new();
+        world.dial("first.example").read_to_string(&mut response).unwrap();
         assert_eq!(
-            (heard.as_str(), &world.next_message()["address"]),
+            (response.as_str(), &world.next_message()["address"]),
             ("here", &"93.184.216.34".into())
         );
     });
@@ -170,10 +170,10 @@ fn a_slow_name_server_delays_no_other_connection() {
         world.name("slow.example", "silent 93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut slow = world.dial("slow.example");
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
         assert_eq!(
-            (heard.as_str(), &world.next_message()["host"]),
+            (response.as_str(), &world.next_message()["host"]),
             ("here", &"good.example".into())
         );
         slow.write_all(b"\0").unwrap();
@@ -189,9 +189,9 @@ fn a_slow_server_delays_no_other_connection() {
         let (release, released) = channel();
         let released = Mutex::new(released);
         world.serve(move |mut stream| {
-            let mut said = [0; 5];
-            stream.read_exact(&mut said).unwrap();
-            if said == *b"slow\n" {
+            let mut line = [0; 5];
+            stream.read_exact(&mut line).unwrap();
+            if line == *b"slow\n" {
                 released.lock().unwrap().recv().unwrap();
             }
             b"answer".iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
@@ -199,9 +199,9 @@ fn a_slow_server_delays_no_other_connection() {
         let mut slow = world.dial("good.example");
         slow.write_all(b"slow\n").unwrap();
         let answer = |mut client: TcpStream| {
-            let mut heard = String::new();
-            client.read_to_string(&mut heard).unwrap();
-            heard
+            let mut response = String::new();
+            client.read_to_string(&mut response).unwrap();
+            response
         };
         for _ in 0..20 {
             let mut fast = world.dial("good.example");
@@ -226,9 +226,9 @@ fn a_replaced_resolv_conf_is_read_again() {
             world.name(name, "93.184.216.34");
         }
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!((response.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
         // A server without a listener, in a new file of the same name.
         world.replace_servers("nameserver 127.0.0.77\noptions timeout:1 attempts:1\n");
         let mut client = world.dial("next.example");
@@ -236,9 +236,9 @@ fn a_replaced_resolv_conf_is_read_again() {
         assert!(client.read(&mut [0]).is_err());
         assert_eq!(world.next_message()["action"], "fail");
         world.replace_servers("nameserver 127.0.0.1\n");
-        let mut heard = String::new();
-        world.dial("next.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
+        let mut response = String::new();
+        world.dial("next.example").read_to_string(&mut response).unwrap();
+        assert_eq!((response.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
     });
 }
 

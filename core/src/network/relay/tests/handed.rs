@@ -27,9 +27,9 @@ fn with_a_route() -> Network {
 }
 
 fn all(client: &mut TcpStream) -> String {
-    let mut heard = Vec::new();
-    client.read_to_end(&mut heard).unwrap();
-    heard.escape_ascii().to_string()
+    let mut response = Vec::new();
+    client.read_to_end(&mut response).unwrap();
+    response.escape_ascii().to_string()
 }
 
 #[test]
@@ -55,14 +55,14 @@ fn every_kind_of_client_is_handed_over_with_its_bytes() {
         ] {
             let mut client = if by_proxy { proxy(world) } else { world.dial(ROUTE) };
             client.write_all(sent).unwrap();
-            let (message, mut said, connection) = world.next_handover();
+            let (message, mut sent_bytes, connection) = world.next_handover();
             assert_eq!(message, json!({ "host": ROUTE, "kind": "route", "port": PORT }));
             let mut connection = connection.unwrap();
-            let begun = said.len();
-            said.resize(expected.len(), 0);
-            connection.read_exact(&mut said[begun..]).unwrap();
+            let begun = sent_bytes.len();
+            sent_bytes.resize(expected.len(), 0);
+            connection.read_exact(&mut sent_bytes[begun..]).unwrap();
             assert_eq!(
-                said.escape_ascii().to_string(),
+                sent_bytes.escape_ascii().to_string(),
                 expected.as_bytes().escape_ascii().to_string()
             );
             connection.write_all(b"here").unwrap();
@@ -97,9 +97,9 @@ fn an_inspected_host_is_dialled_after_a_person_allowed_it() {
         assert_eq!(question["ask"]["host"], "new.example");
         assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.reply(&question, "once");
-        let (message, said, connection) = world.next_handover();
+        let (message, sent_bytes, connection) = world.next_handover();
         assert_eq!(message, json!({ "host": "new.example", "kind": "inspect", "port": PORT }));
-        assert!(said.is_empty() && connection.is_some());
+        assert!(sent_bytes.is_empty() && connection.is_some());
         let message = world.next_message();
         assert_eq!(
             (&message["action"], &message["by"], &message["asked_ms"]),
@@ -123,11 +123,11 @@ fn a_missing_http_helper_is_reported() {
             .write_all(format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
             .unwrap();
         for client in [&mut client, &mut tunnel] {
-            let heard = all(client);
+            let response = all(client);
             assert!(
-                heard.starts_with("HTTP/1.1 502 ")
-                    && heard.contains("what speaks HTTP for it is gone"),
-                "{heard}"
+                response.starts_with("HTTP/1.1 502 ")
+                    && response.contains("what speaks HTTP for it is gone"),
+                "{response}"
             );
             assert_eq!(world.next_message()["action"], "fail");
         }

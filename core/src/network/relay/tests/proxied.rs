@@ -17,9 +17,9 @@ pub fn proxy(world: &World) -> TcpStream {
 
 /// All bytes until the end or an error.
 fn all(client: &mut TcpStream) -> Vec<u8> {
-    let mut heard = Vec::new();
-    let _ = client.read_to_end(&mut heard);
-    heard
+    let mut response = Vec::new();
+    let _ = client.read_to_end(&mut response);
+    response
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn bytes_sent_with_a_proxy_greeting_are_judged() {
                 if passes {
                     client.shutdown(Shutdown::Write).unwrap();
                 }
-                let heard = all(&mut client);
+                let response = all(&mut client);
                 let message = world.next_message();
                 assert_eq!(message["host"], "good.example", "{message}");
                 if passes {
@@ -46,7 +46,7 @@ fn bytes_sent_with_a_proxy_greeting_are_judged() {
                     } else {
                         ESTABLISHED.as_bytes()
                     };
-                    assert_eq!(heard, welcome, "{}", heard.escape_ascii());
+                    assert_eq!(response, welcome, "{}", response.escape_ascii());
                     assert_eq!(received(), hello);
                     assert_eq!(
                         (&message["action"], &message["sent"]),
@@ -99,18 +99,18 @@ fn a_proxy_denial_uses_the_client_protocol_and_no_lookup() {
             ] {
                 let mut client = proxy(world);
                 client.write_all(format!("{line}\r\n{AUTHORISED}\r\n").as_bytes()).unwrap();
-                let heard = String::from_utf8(all(&mut client)).unwrap();
+                let response = String::from_utf8(all(&mut client)).unwrap();
                 assert!(
-                    heard.starts_with(&format!("HTTP/1.1 {status} ")) && heard.contains(name),
-                    "{heard}"
+                    response.starts_with(&format!("HTTP/1.1 {status} ")) && response.contains(name),
+                    "{response}"
                 );
                 assert_eq!(world.next_message()["host"], name);
             }
             let mut client = proxy(world);
             let wish = [SOCKS, b"\x05\x01\x00\x03\x0c", name.as_bytes(), b"\x1f\x90"].concat();
             client.write_all(&wish).unwrap();
-            let heard = all(&mut client);
-            assert_eq!(heard[4..6], [5, code], "{}", heard.escape_ascii());
+            let response = all(&mut client);
+            assert_eq!(response[4..6], [5, code], "{}", response.escape_ascii());
             assert_eq!(world.next_message()["host"], name);
         }
         assert!(

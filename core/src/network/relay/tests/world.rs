@@ -112,10 +112,10 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
             .env(SINGLE_TEST_VARIABLE, "");
         let ended =
             alone.args(["--exact", &name, "--nocapture", "--test-threads=1"]).output().unwrap();
-        let said = [ended.stdout, ended.stderr]
+        let test_output = [ended.stdout, ended.stderr]
             .map(|text| String::from_utf8_lossy(&text).into_owned())
             .concat();
-        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        assert!(ended.status.success() && test_output.contains("1 passed"), "{test_output}");
         return;
     }
     let namespace = || OwnedFd::from(std::fs::File::open("/proc/thread-self/ns/net").unwrap());

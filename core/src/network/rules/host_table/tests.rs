@@ -40,8 +40,8 @@ fn of_address(
     summary(table.judge_address(address.parse().unwrap(), port))
 }
 
-fn rule(place: &str) -> Option<String> {
-    Some(place.to_owned())
+fn rule(location: &str) -> Option<String> {
+    Some(location.to_owned())
 }
 
 fn dials(table: &HostTable, address: &str, port: u16) -> bool {
