@@ -1,5 +1,5 @@
-//! Deny inside allow: what stays outside, what stays reachable, and that nothing can take an
-//! excepted place.
+//! Excepts inside grants: what is denied, what stays reachable, and that no excepted name can be
+//! created.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -45,7 +45,7 @@ fn preflight(plan: &Value) -> Value {
 }
 
 #[test]
-fn an_excepted_directory_stays_outside_and_its_neighbours_inside() {
+fn an_excepted_directory_is_denied_and_its_siblings_are_not() {
     let (_tree, home) = home();
     let plan = plan(&home, &[grant_except(&home, "allow", &[home.join("keys")])]);
     assert!(!allowed(&plan, home.join("keys/id")));
@@ -57,7 +57,7 @@ fn an_excepted_directory_stays_outside_and_its_neighbours_inside() {
         report["carved"],
         json!([{"path": home, "source": "test:2", "kept_out": [home.join("keys")]}])
     );
-    // Nothing is granted on the carved directory itself.
+    // The restricted directory itself has no rights.
     let output = sh(
         &plan,
         "ls . || echo no-list; touch new || echo no-create; touch project/new && echo created",
@@ -68,7 +68,7 @@ fn an_excepted_directory_stays_outside_and_its_neighbours_inside() {
 }
 
 #[test]
-fn nested_excepts_are_carved_on_every_level() {
+fn nested_excepts_are_denied() {
     let (_tree, home) = home();
     let kept_out = [home.join(".config/gh"), home.join("project/.env"), home.join("keys/id")];
     let plan = plan(&home, &[grant_except(&home, "read", &kept_out)]);
@@ -81,25 +81,26 @@ fn nested_excepts_are_carved_on_every_level() {
 }
 
 #[test]
-fn a_name_that_does_not_exist_yet_can_not_appear() {
+fn an_excepted_name_can_not_be_created() {
     let (_tree, home) = home();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("secret/deep/er")])]);
-    let script = "mkdir secret || echo refused; mv project secret || echo refused; ln -s /etc secret || echo refused";
-    let output = sh(&asked, script);
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("secret/deep/er")])]);
+    let script = "mkdir secret || echo refused; mv project secret || echo refused; ln -s /etc \
+        secret || echo refused";
+    let output = sh(&planned, script);
     assert_eq!(stdout(&output), "refused\nrefused\nrefused\n");
     assert!(!home.join("secret").exists());
-    assert!(allowed(&asked, home.join("keys/id")));
+    assert!(allowed(&planned, home.join("keys/id")));
     let control = sh(&plan(&home, &[grant(&home, "allow")]), "mkdir secret && echo made");
     assert_eq!(stdout(&control), "made\n");
 }
 
 #[test]
-fn a_missing_name_below_a_directory_carves_only_that_directory() {
+fn a_missing_except_restricts_only_its_directory() {
     let (_tree, home) = home();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("project/missing")])]);
-    let output = sh(&asked, "touch project/missing || echo refused; touch keys/new && echo made");
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("project/missing")])]);
+    let output = sh(&planned, "touch project/missing || echo refused; touch keys/new && echo made");
     assert_eq!(stdout(&output), "refused\nmade\n");
-    assert!(allowed(&asked, home.join("project/code")));
+    assert!(allowed(&planned, home.join("project/code")));
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn a_grant_at_or_below_its_except_is_removed() {
 }
 
 #[test]
-fn an_except_elsewhere_changes_nothing() {
+fn an_except_outside_of_the_grant_has_no_effect() {
     let (tree, home) = home();
     let plan = plan(
         &home,
@@ -129,7 +130,7 @@ fn an_except_elsewhere_changes_nothing() {
 }
 
 #[test]
-fn a_grant_through_a_symlink_is_carved_where_it_leads() {
+fn a_grant_through_a_symlink_is_restricted_at_its_target() {
     let (tree, home) = home();
     let link = tree.link("link", &home);
     for except in [home.join("keys"), link.join("keys")] {
@@ -140,7 +141,7 @@ fn a_grant_through_a_symlink_is_carved_where_it_leads() {
     }
 }
 
-/// The same plan with places closed to everything, and to writing.
+/// The plan with paths that are closed, and paths that are unwritable.
 fn closing(mut plan: Value, closed: &[PathBuf], unwritable: &[PathBuf]) -> Value {
     plan["files"]["closed"] = json!(closed);
     plan["files"]["unwritable"] = json!(unwritable);
@@ -148,7 +149,7 @@ fn closing(mut plan: Value, closed: &[PathBuf], unwritable: &[PathBuf]) -> Value
 }
 
 #[test]
-fn a_symlink_does_not_lead_a_grant_into_a_closed_place() {
+fn a_symlink_does_not_open_a_closed_path() {
     let (tree, home) = home();
     let into = tree.link("into", home.join("keys"));
     let above = tree.link("above", &home);
@@ -165,7 +166,7 @@ fn a_symlink_does_not_lead_a_grant_into_a_closed_place() {
     assert!(!allowed(&led_above, home.join("keys/id")));
     assert!(allowed(&led_above, home.join("notes")));
 
-    // Closed to writing only: reading goes through the link, writing does not.
+    // Unwritable only: reading through the link works, writing does not.
     let readable = closing(plan(&home, &[grant(&above, "read")]), &[], &keys);
     assert!(allowed(&readable, home.join("keys/id")));
     let mut writable = closing(plan(&home, &[grant(&above, "allow")]), &[], &keys);
@@ -175,17 +176,17 @@ fn a_symlink_does_not_lead_a_grant_into_a_closed_place() {
 }
 
 #[test]
-fn a_closed_name_that_is_a_symlink_closes_where_it_leads() {
+fn a_closed_symlink_closes_its_target() {
     let (tree, home) = home();
     let alias = tree.link("alias", home.join("keys"));
-    let asked = || plan(&home, &[grant(&home, "allow")]);
-    assert!(allowed(&asked(), home.join("keys/id")));
+    let planned = || plan(&home, &[grant(&home, "allow")]);
+    assert!(allowed(&planned(), home.join("keys/id")));
     for name in [alias.clone(), alias.join("id")] {
         assert!(!allowed(
-            &closing(asked(), std::slice::from_ref(&name), &[]),
+            &closing(planned(), std::slice::from_ref(&name), &[]),
             home.join("keys/id")
         ));
-        let unwritable = closing(asked(), &[], &[name]);
+        let unwritable = closing(planned(), &[], &[name]);
         assert_eq!(attempt(&unwritable, "write", home.join("keys/id")), "denied");
         assert!(allowed(&unwritable, home.join("notes")));
     }
@@ -195,16 +196,16 @@ fn a_closed_name_that_is_a_symlink_closes_where_it_leads() {
 fn an_excepted_symlink_protects_the_link_and_what_it_points_to() {
     let (_tree, home) = home();
     std::os::unix::fs::symlink("project", home.join("alias")).unwrap();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("alias")])]);
-    assert!(!allowed(&asked, home.join("project/code")));
-    assert!(allowed(&asked, home.join("keys/id")));
-    assert_eq!(stdout(&sh(&asked, "rm alias || echo refused")), "refused\n");
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("alias")])]);
+    assert!(!allowed(&planned, home.join("project/code")));
+    assert!(allowed(&planned, home.join("keys/id")));
+    assert_eq!(stdout(&sh(&planned, "rm alias || echo refused")), "refused\n");
 
-    // It dangles: what would be made there must not appear either.
+    // A dangling link: its target must not be created either.
     std::os::unix::fs::symlink("project/later", home.join("dangling")).unwrap();
-    let asked = plan(&home, &[grant_except(&home, "allow", &[home.join("dangling")])]);
+    let planned = plan(&home, &[grant_except(&home, "allow", &[home.join("dangling")])]);
     assert_eq!(
-        stdout(&sh(&asked, "mkdir project/later || echo refused; rm dangling || echo refused")),
+        stdout(&sh(&planned, "mkdir project/later || echo refused; rm dangling || echo refused")),
         "refused\nrefused\n"
     );
 }

@@ -1,5 +1,5 @@
-//! What the fence holds, seen from outside: each denial beside what is allowed, and beside the same
-//! act without the fence.
+//! The sandbox seen from outside: each denial beside an allowed act, and beside the same act
+//! without the sandbox.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -17,13 +17,15 @@ use serde_json::json;
 use support::*;
 
 #[test]
-fn files_inside_can_be_written_and_files_outside_can_not() {
+fn only_granted_files_can_be_written() {
     let tree = Tree::new();
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/old");
     let script = format!(
-        "echo started; echo 1 > {0}/new && echo wrote-inside; echo 1 > {1}/new || echo refused-new; \
-         echo 1 > {1}/old || echo refused-old; cat {1}/old || echo refused-read; rm {1}/old || echo refused-remove; \
+        "echo started; echo 1 > {0}/new && echo wrote-inside; echo 1 > {1}/new || echo \
+         refused-new; \
+         echo 1 > {1}/old || echo refused-old; cat {1}/old || echo refused-read; rm {1}/old || \
+         echo refused-remove; \
          mv {0}/new {1}/moved || echo refused-move",
         inside.display(),
         outside.display()
@@ -31,7 +33,8 @@ fn files_inside_can_be_written_and_files_outside_can_not() {
     let output = sh(&plan(&inside, &[grant(&inside, "allow")]), &script);
     assert_eq!(
         stdout(&output),
-        "started\nwrote-inside\nrefused-new\nrefused-old\nrefused-read\nrefused-remove\nrefused-move\n"
+        "started\nwrote-inside\nrefused-new\nrefused-old\nrefused-read\nrefused-remove\n\
+         refused-move\n"
     );
     assert_eq!(fs::read_to_string(outside.join("old")).unwrap(), "outside/old");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
@@ -42,7 +45,7 @@ fn files_inside_can_be_written_and_files_outside_can_not() {
 }
 
 #[test]
-fn what_is_granted_for_reading_is_read_and_run_but_not_written() {
+fn a_read_grant_allows_reading_and_running() {
     let tree = Tree::new();
     let dir = tree.dir("tools");
     fs::write(dir.join("tool"), "#!/bin/sh\necho ran\n").unwrap();
@@ -63,7 +66,7 @@ fn what_is_granted_for_reading_is_read_and_run_but_not_written() {
 }
 
 #[test]
-fn listed_system_calls_fail_and_the_program_goes_on() {
+fn blocked_system_calls_fail_and_the_program_continues() {
     let tree = Tree::new();
     let mut blocked = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let control = sh(&blocked, "mkdir d1; echo alive");
@@ -75,7 +78,7 @@ fn listed_system_calls_fail_and_the_program_goes_on() {
 }
 
 #[test]
-fn calls_the_start_itself_needs_can_be_blocked() {
+fn calls_that_the_set_up_uses_can_be_blocked() {
     let tree = Tree::new();
     let mut blocked = plan(&tree.0, &[]);
     blocked["seccomp"]["syscalls"] =
@@ -86,7 +89,7 @@ fn calls_the_start_itself_needs_can_be_blocked() {
 }
 
 #[test]
-fn an_allow_list_lets_only_its_own_pass() {
+fn an_allow_list_blocks_other_calls() {
     let tree = Tree::new();
     let mut listed = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let names = [
@@ -136,7 +139,7 @@ fn an_allow_list_lets_only_its_own_pass() {
 }
 
 #[test]
-fn the_kernel_itself_says_that_the_fence_stands() {
+fn the_kernel_reports_seccomp_and_no_new_privs() {
     let tree = Tree::new();
     let status = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t '";
     assert_eq!(stdout(&sh(&plan(&tree.0, &[]), status)), "NoNewPrivs:1\nSeccomp:2\n");
@@ -150,10 +153,11 @@ fn the_kernel_itself_says_that_the_fence_stands() {
 }
 
 #[test]
-fn the_environment_is_built_from_nothing() {
+fn only_listed_variables_are_passed() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[]);
-    asked["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"], "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
+    let mut planned = plan(&tree.0, &[]);
+    planned["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"],
+    "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
     let environment = [
         ("A_B", "1"),
         ("A_TOKEN", "2"),
@@ -161,27 +165,27 @@ fn the_environment_is_built_from_nothing() {
         ("OTHER", "4"),
         ("LD_PRELOAD", "/nothing"),
     ];
-    let mut core = Core::new("run", &asked, &["--", "/usr/bin/env"]);
+    let mut core = Core::new("run", &planned, &["--", "/usr/bin/env"]);
     core.command.env_clear().env("PATH", "/usr/bin:/bin").envs(environment);
     let output = core.output();
     let mut lines: Vec<String> = stdout(&output).lines().map(str::to_owned).collect();
     lines.sort();
     assert_eq!(lines, ["A_B=1", "CI=1", "KEEP_TOKEN=3", "PATH=/usr/bin:/bin"]);
 
-    asked["environment"] = json!(null);
-    let mut core = Core::new("run", &asked, &["--", "/usr/bin/env"]);
+    planned["environment"] = json!(null);
+    let mut core = Core::new("run", &planned, &["--", "/usr/bin/env"]);
     core.command.env_clear().env("PATH", "/usr/bin:/bin").env("OTHER", "4");
     assert!(stdout(&core.output()).contains("OTHER=4"));
 }
 
 #[test]
-fn no_descriptor_of_ours_or_of_the_caller_comes_through() {
+fn no_other_descriptor_reaches_the_command() {
     let tree = Tree::new();
     let mut supervised = plan(&tree.0, &[]);
     supervised["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
-    for asked in [plan(&tree.0, &[]), supervised] {
-        // The shell's glob opens the directory it lists; it is the only one above 2.
-        let output = sh(&asked, "cd /proc/self/fd && echo *");
+    for planned in [plan(&tree.0, &[]), supervised] {
+        // The shell's glob opens the directory that it lists: the only descriptor above 2.
+        let output = sh(&planned, "cd /proc/self/fd && echo *");
         let open: Vec<String> = stdout(&output).split_whitespace().map(str::to_owned).collect();
         assert!(
             open.len() <= 4 && open.starts_with(&["0".into(), "1".into(), "2".into()]),
@@ -191,16 +195,16 @@ fn no_descriptor_of_ours_or_of_the_caller_comes_through() {
 }
 
 #[test]
-fn exit_codes_are_the_commands_own_or_126_or_127() {
+fn exit_codes_are_the_commands_or_126_or_127() {
     let tree = Tree::new();
-    let asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let audit = Tree::new();
-    let mut journaled = asked.clone();
+    let mut journaled = planned.clone();
     journaled["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
     let closed = tree.dir("closed");
     fs::set_permissions(&closed, PermissionsExt::from_mode(0o000)).unwrap();
     tree.file("plain");
-    for plan in [&asked, &journaled] {
+    for plan in [&planned, &journaled] {
         assert_eq!(sh(plan, "exit 7").status.code(), Some(7));
         let run = |words: &[&str]| Core::new("run", plan, &[&["--"], words].concat()).output();
         for (words, code, text) in [
@@ -218,8 +222,8 @@ fn exit_codes_are_the_commands_own_or_126_or_127() {
     let signal = sh(&journaled, "kill -TERM $$");
     assert_eq!(signal.status.code(), Some(128 + 15));
 
-    // A directory of PATH that can not be searched is no answer.
-    let mut core = Core::new("run", &asked, &["--", "no-such-program"]);
+    // A directory of PATH that can not be searched is skipped.
+    let mut core = Core::new("run", &planned, &["--", "no-such-program"]);
     core.command.env("PATH", format!("{}:/usr/bin", closed.display()));
     assert_eq!(core.output().status.code(), Some(127));
 }
@@ -230,8 +234,8 @@ fn a_script_without_a_first_line_runs_in_the_shell() {
     let script = tree.file("script");
     fs::write(&script, "echo \"$0 $1\"\n").unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
-    let output = Core::new("run", &asked, &["--", "./script", "word"]).output();
+    let planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let output = Core::new("run", &planned, &["--", "./script", "word"]).output();
     assert_eq!(stdout(&output), "./script word\n");
 }
 
@@ -242,10 +246,10 @@ fn names_that_are_not_utf8_work() {
     let dir = tree.0.join(name);
     fs::create_dir(&dir).unwrap();
     own(&dir);
-    let mut asked = plan(&tree.0, &[grant("/WORK", "allow")]);
-    asked["cwd"] = json!("/");
-    let text = asked.to_string();
-    // As Python writes the two bytes: surrogateescape.
+    let mut planned = plan(&tree.0, &[grant("/WORK", "allow")]);
+    planned["cwd"] = json!("/");
+    let text = planned.to_string();
+    // Python's spelling of the two bytes: surrogateescape.
     let escaped = format!("{}/d\\udcff\\udcc3", tree.0.display());
     let text = text
         .replace("/WORK", &escaped)
@@ -265,12 +269,12 @@ fn names_that_are_not_utf8_work() {
 #[test]
 fn a_megabyte_of_arguments_reaches_the_command() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[]);
-    asked["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
+    let mut planned = plan(&tree.0, &[]);
+    planned["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     let long = "x".repeat(100_000);
     let words: Vec<&str> =
         ["--", "/bin/sh", "-c", "echo $#", "sh"].into_iter().chain([long.as_str(); 10]).collect();
-    assert_eq!(stdout(&Core::new("run", &asked, &words).output()), "10\n");
+    assert_eq!(stdout(&Core::new("run", &planned, &words).output()), "10\n");
     let journal = fs::read_dir(tree.path("audit")).unwrap().map(|entry| entry.unwrap().path());
     let lines = journal.map(|path| fs::read_to_string(path).unwrap()).collect::<String>();
     assert!(lines.lines().all(|line| line.len() < 4096 && line.is_ascii()));
@@ -278,24 +282,24 @@ fn a_megabyte_of_arguments_reaches_the_command() {
 }
 
 #[test]
-fn plans_that_could_change_or_do_not_fit_are_refused() {
+fn unsealed_and_invalid_plans_are_refused() {
     let tree = Tree::new();
-    let asked = plan(&tree.0, &[]).to_string();
+    let planned = plan(&tree.0, &[]).to_string();
     let marker = tree.path("ran");
     let words = ["--".to_owned(), "/bin/touch".to_owned(), marker.display().to_string()];
     let refused = |bytes: &[u8], seals: SealFlags, text: &str| {
         assert_refused(&Core::sealed("run", seal(bytes, seals), &words).output(), text);
     };
-    refused(asked.as_bytes(), SealFlags::SHRINK | SealFlags::GROW, "not a memfd sealed");
-    refused(format!("{asked} {{}}").as_bytes(), all_seals(), "after the end");
-    refused(asked.replace("\"version\":1", "\"version\":2").as_bytes(), all_seals(), "version 2");
+    refused(planned.as_bytes(), SealFlags::SHRINK | SealFlags::GROW, "not a memfd sealed");
+    refused(format!("{planned} {{}}").as_bytes(), all_seals(), "after the end");
+    refused(planned.replace("\"version\":1", "\"version\":2").as_bytes(), all_seals(), "version 2");
     refused(
-        asked.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(),
+        planned.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(),
         all_seals(),
         "uid 4242",
     );
-    refused(asked.replace("\"ptrace\"", "\"ptrce\"").as_bytes(), all_seals(), "ptrce");
-    refused(asked.replace("\"abi\":7", "\"abi\":99").as_bytes(), all_seals(), "ABI 99");
+    refused(planned.replace("\"ptrace\"", "\"ptrce\"").as_bytes(), all_seals(), "ptrce");
+    refused(planned.replace("\"abi\":7", "\"abi\":99").as_bytes(), all_seals(), "ABI 99");
     assert!(!marker.exists());
 
     let output = as_user(core()).args(["run", "--plan-fd", "77", "--", "true"]).output().unwrap();
@@ -323,13 +327,14 @@ fn a_directory_on_a_standard_descriptor_is_refused() {
 #[test]
 fn closed_standard_descriptors_become_dev_null() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let mut planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let audit = Tree::new();
-    asked["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
-    let sealed = seal(asked.to_string().as_bytes(), all_seals());
+    planned["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
+    let sealed = seal(planned.to_string().as_bytes(), all_seals());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&sealed);
     let script = format!(
-        "exec {} run --plan-fd {fd} -- /bin/sh -c 'readlink /proc/self/fd/0 /proc/self/fd/2 > seen' <&- 2>&-",
+        "exec {} run --plan-fd {fd} -- /bin/sh -c 'readlink /proc/self/fd/0 /proc/self/fd/2 > \
+         seen' <&- 2>&-",
         core().display()
     );
     let status = as_user("/bin/sh").args(["-c", &script]).current_dir(&tree.0).status().unwrap();
@@ -338,29 +343,29 @@ fn closed_standard_descriptors_become_dev_null() {
 }
 
 #[test]
-fn a_step_that_fails_is_a_refusal_and_nothing_runs() {
+fn a_failed_set_up_step_is_a_refusal() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
-    asked["workdir"] = json!(tree.path("gone"));
+    let mut planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    planned["workdir"] = json!(tree.path("gone"));
     let marker = tree.path("ran");
     let script = format!("touch {}", marker.display());
-    assert_refused(&sh(&asked, &script), "working directory");
+    assert_refused(&sh(&planned, &script), "working directory");
     let audit = Tree::new();
-    asked["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": true});
-    let output = sh(&asked, &script);
+    planned["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": true});
+    let output = sh(&planned, &script);
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("\"event\":\"session.refused\""), "{}", stderr(&output));
     assert!(!marker.exists());
 }
 
 #[test]
-fn a_current_directory_that_was_replaced_is_refused() {
+fn a_replaced_working_directory_is_refused() {
     let tree = Tree::new();
     let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
-    let asked = plan(&sub, &[grant(&sub, "allow")]);
-    let core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo ran"]);
-    // As an earlier, fenced command could: the name leads elsewhere, and this process still stands
-    // in the old directory.
+    let planned = plan(&sub, &[grant(&sub, "allow")]);
+    let core = Core::new("run", &planned, &["--", "/bin/sh", "-c", "echo ran"]);
+    // An earlier command can do this: the name leads elsewhere, and this process still stands in
+    // the old directory.
     let script = format!(
         "cd {0} && mv {0} {1} && ln -s / {0} && exec \"$0\" \"$@\"",
         sub.display(),
@@ -372,7 +377,7 @@ fn a_current_directory_that_was_replaced_is_refused() {
 }
 
 #[test]
-fn a_grant_does_not_follow_a_link_that_a_fenced_command_could_have_made() {
+fn a_grant_does_not_follow_a_link_in_a_writable_directory() {
     let tree = Tree::new();
     let (work, outside) = (tree.dir("work"), tree.dir("outside"));
     tree.link("work/build", &outside);
@@ -382,11 +387,11 @@ fn a_grant_does_not_follow_a_link_that_a_fenced_command_could_have_made() {
     for access in ["allow", "read"] {
         assert_refused(&sh(&through(access), "touch build/x"), "leads through a symlink in");
     }
-    // The same link where no command can write is the user's own.
+    // A link where no command can write belongs to the user.
     let own = tree.link("own", &outside);
-    let mut asked = plan(&work, &[grant(&work, "allow"), grant_except(&own, "allow", &[])]);
-    asked["files"]["reached"] = json!([{"path": outside, "identity": null}]);
-    assert_eq!(stdout(&sh(&asked, &format!("touch {}/x && echo made", own.display()))), "made\n");
+    let mut planned = plan(&work, &[grant(&work, "allow"), grant_except(&own, "allow", &[])]);
+    planned["files"]["reached"] = json!([{"path": outside, "identity": null}]);
+    assert_eq!(stdout(&sh(&planned, &format!("touch {}/x && echo made", own.display()))), "made\n");
 }
 
 #[test]
@@ -409,17 +414,17 @@ fn missing_grants_are_refused_unless_optional() {
 #[test]
 fn notices_are_printed_with_control_characters_escaped() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.0, &[]);
-    asked["notices"] = json!([
+    let mut planned = plan(&tree.0, &[]);
+    planned["notices"] = json!([
         {"level": "warning", "text": "look \u{1b}[31m here\nand"},
         {"level": "info", "text": "only for a terminal"},
     ]);
-    let output = Core::new("run", &asked, &["--quiet", "--", "true"]).output();
+    let output = Core::new("run", &planned, &["--quiet", "--", "true"]).output();
     assert_eq!(stderr(&output), "paddock: warning: look \\u{1b}[31m here\\nand\n");
 }
 
 #[test]
-fn every_mechanism_of_this_tier_holds_here() {
+fn every_mechanism_works_here() {
     let output = as_user(core()).arg("probe").output().unwrap();
     for tried in json_of(&output).as_array().unwrap() {
         let optional =

@@ -1,5 +1,5 @@
-//! The full tier, seen from outside: each denial beside what is allowed, and beside the same act
-//! without the fence.
+//! The full tier seen from outside: each denial beside an allowed act, and beside the same act
+//! without the sandbox.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -16,14 +16,16 @@ use serde_json::json;
 use support::*;
 
 #[test]
-fn only_what_is_granted_exists() {
+fn only_granted_paths_exist() {
     let tree = Tree::new();
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/secret");
     tree.file("inside/mine");
     let script = format!(
-        "cat mine && echo; cat {0}/secret || echo unreadable; stat {0}/secret || echo invisible; ls {1}; \
-         chmod 600 {0}/secret || echo not-changed; echo x > new && echo wrote; ls /home /root /run || echo no-run",
+        "cat mine && echo; cat {0}/secret || echo unreadable; stat {0}/secret || echo invisible; \
+         ls {1}; \
+         chmod 600 {0}/secret || echo not-changed; echo x > new && echo wrote; ls /home /root /run \
+         || echo no-run",
         outside.display(),
         tree.0.display(),
     );
@@ -40,14 +42,16 @@ fn only_what_is_granted_exists() {
 }
 
 #[test]
-fn what_is_granted_for_reading_can_not_be_changed_in_any_way() {
+fn a_read_grant_allows_no_change() {
     let tree = Tree::new();
     let (work, tools) = (tree.dir("work"), tree.dir("tools"));
     let tool = tree.file("tools/tool");
     let before = fs::metadata(&tool).unwrap();
     let script = format!(
-        "cd {0}; chmod 777 tool || echo mode; touch -d 2001-01-01 tool || echo time; echo x > tool || echo write; \
-         ln tool link || echo link; mv tool other || echo rename; setfattr -n user.x -v y tool 2>/dev/null || echo attribute",
+        "cd {0}; chmod 777 tool || echo mode; touch -d 2001-01-01 tool || echo time; echo x > tool \
+         || echo write; \
+         ln tool link || echo link; mv tool other || echo rename; setfattr -n user.x -v y tool \
+         2>/dev/null || echo attribute",
         tools.display()
     );
     let output = sh(&full_plan(&work, &[grant(&work, "allow"), grant(&tools, "read")]), &script);
@@ -71,30 +75,35 @@ fn what_is_granted_for_reading_can_not_be_changed_in_any_way() {
 }
 
 #[test]
-fn temporary_files_devices_and_processes_are_its_own() {
+fn tmp_dev_and_proc_are_private() {
     let tree = Tree::new();
     let outside = std::env::temp_dir().join(format!("paddock-outside-{}", std::process::id()));
     fs::write(&outside, "x").unwrap();
-    let script = "ls -A /tmp | grep -v test; echo x > /tmp/mine && ls /tmp | grep -v test; ls /var/tmp/ | grep -v test; echo > /dev/null && echo null; \
-                  echo $$; ls -d /proc/[0-9]* | wc -l; cat /proc/1/environ || echo closed; readlink /proc/1/root || echo hidden";
+    let script = "ls -A /tmp | grep -v test; echo x > /tmp/mine && ls /tmp | grep -v test; ls \
+        /var/tmp/ | grep -v test; echo > /dev/null && echo null; \
+                  echo $$; ls -d /proc/[0-9]* | wc -l; cat /proc/1/environ || echo closed; \
+                  readlink /proc/1/root || echo hidden";
     let output = sh(&full_plan(&tree.0, &[grant(&tree.0, "allow")]), script);
-    let said = stdout(&output);
+    let printed = stdout(&output);
     // Two processes of the sandbox, and those that count them.
-    assert!(said.starts_with("mine\nmine\nnull\n2\n"), "{said}{}", stderr(&output));
-    assert!(said.ends_with("closed\nhidden\n"), "{said}");
-    assert!(!said.contains("paddock-outside"));
+    assert!(printed.starts_with("mine\nmine\nnull\n2\n"), "{printed}{}", stderr(&output));
+    assert!(printed.ends_with("closed\nhidden\n"), "{printed}");
+    assert!(!printed.contains("paddock-outside"));
     assert!(outside.exists() && !std::env::temp_dir().join("mine").exists());
     fs::remove_file(outside).unwrap();
 }
 
 #[test]
-fn what_shares_a_file_system_is_set_apart_by_its_mounts() {
+fn mounts_separate_paths_of_one_file_system() {
     let tree = Tree::new();
     let script = "stat -c %a /tmp /dev /dev/shm; stat -c %d / /tmp /dev /dev/shm | uniq | wc -l; \
-                  for dir in /tmp /dev/shm; do cp /bin/true $dir/run && $dir/run && echo runs; ls -A $dir/..| grep -c tmp; done; \
-                  for dir in / /dev /tmp/.. /dev/shm/..; do echo x > $dir/made || echo locked; chmod 777 $dir || echo kept; done; \
+                  for dir in /tmp /dev/shm; do cp /bin/true $dir/run && $dir/run && echo runs; ls \
+                  -A $dir/..| grep -c tmp; done; \
+                  for dir in / /dev /tmp/.. /dev/shm/..; do echo x > $dir/made || echo locked; \
+                  chmod 777 $dir || echo kept; done; \
                   ln /tmp/run /dev/shm/linked || echo apart; echo x > /dev/null && echo device; \
-                  head -c 700000 /dev/zero > /tmp/half && head -c 700000 /dev/zero > /dev/shm/half || echo full";
+                  head -c 700000 /dev/zero > /tmp/half && head -c 700000 /dev/zero > /dev/shm/half \
+                  || echo full";
     for (everything, devices) in [(false, "1"), (true, "3")] {
         let mut grants = vec![grant(&tree.0, "allow")];
         grants.extend(everything.then(|| grant("/", "read")));
@@ -102,17 +111,17 @@ fn what_shares_a_file_system_is_set_apart_by_its_mounts() {
         plan["landlock"] = json!(null);
         plan["namespaces"]["tmp_mb"] = json!(1);
         let output = sh(&plan, script);
-        let said = stdout(&output);
+        let printed = stdout(&output);
         let kept = "locked\nkept\n".repeat(4);
         let full = if everything { "" } else { "full\n" };
         let expected =
             format!("1777\n755\n1777\n{devices}\nruns\n1\nruns\n0\n{kept}apart\ndevice\n{full}");
-        assert_eq!(said, expected, "{}", stderr(&output));
+        assert_eq!(printed, expected, "{}", stderr(&output));
     }
 }
 
 #[test]
-fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
+fn closed_paths_are_masked_and_unwritable_paths_locked() {
     let tree = Tree::new();
     let work = tree.dir("work");
     tree.dir("work/secrets");
@@ -124,9 +133,11 @@ fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
     plan["files"]["closed"] = json!([work.join("secrets"), work.join(".env")]);
     plan["sessions"] = json!(tree.dir("own").join("sessions"));
     plan["files"]["unwritable"] = json!([work.join("state")]);
-    let script = "cat .env || echo env; cat secrets/key || echo key; ls secrets || echo list; mv secrets s2 || echo held; \
+    let script = "cat .env || echo env; cat secrets/key || echo key; ls secrets || echo list; mv \
+        secrets s2 || echo held; \
                   rm -rf .env || echo kept; ln .env link || echo unlinked; cat state/note && echo; \
-                  echo x > state/note || echo locked; rm state/note || echo kept; mv state s3 || echo held; \
+                  echo x > state/note || echo locked; rm state/note || echo kept; mv state s3 || \
+                  echo held; \
                   cat /proc/self/root$PWD/.env || echo env; echo x > free && echo free";
     let output = sh(&plan, script);
     assert_eq!(
@@ -145,16 +156,17 @@ fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
 }
 
 #[test]
-fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
+fn a_grant_of_everything_keeps_private_tmp_and_closed_paths() {
     let tree = Tree::new();
     let work = tree.dir("work");
     tree.file("work/secret");
-    // By its own name too: the host's /tmp, where it lies, is not shown.
+    // Granted by its own name too: the host's /tmp, where it lies, is hidden.
     let mut plan = full_plan(&work, &[grant("/", "allow"), grant(&work, "allow")]);
     plan["files"]["closed"] = json!([work.join("secret")]);
     plan["sessions"] = json!(tree.dir("own").join("sessions"));
     let script = format!(
-        "cat {0}/secret || echo closed; echo x > {0}/free && echo free; ls /usr > /dev/null && echo usr",
+        "cat {0}/secret || echo closed; echo x > {0}/free && echo free; ls /usr > /dev/null && \
+         echo usr",
         work.display()
     );
     let output = sh(&plan, &script);
@@ -163,13 +175,15 @@ fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
 }
 
 #[test]
-fn no_capability_no_user_namespace_no_way_back() {
+fn there_are_no_capabilities_and_no_user_namespaces() {
     let tree = Tree::new();
     let mut plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
-    // Without the filter, so that the namespace itself has to say no.
+    // Without seccomp, so that the namespace itself must refuse.
     plan["seccomp"] = json!(null);
-    let script = "grep -c 'Cap.*0000000000000000' /proc/self/status; unshare -U true || echo no-user-namespace; \
-                  umount /tmp || echo no-umount; mount -t tmpfs none /tmp || echo no-mount; mount -o remount,rw / || echo no-remount";
+    let script = "grep -c 'Cap.*0000000000000000' /proc/self/status; unshare -U true || echo \
+        no-user-namespace; \
+                  umount /tmp || echo no-umount; mount -t tmpfs none /tmp || echo no-mount; mount \
+                  -o remount,rw / || echo no-remount";
     let output = sh(&plan, script);
     assert_eq!(
         stdout(&output),
@@ -203,7 +217,7 @@ fn gone_within(marker: &str, limit: Duration) -> bool {
 }
 
 #[test]
-fn the_end_of_the_command_is_the_end_of_everything() {
+fn all_processes_end_with_the_command() {
     let tree = Tree::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     let seconds = format!("41{}", std::process::id());
@@ -217,7 +231,7 @@ fn the_end_of_the_command_is_the_end_of_everything() {
 }
 
 #[test]
-fn the_end_of_the_supervisor_is_the_end_of_everything() {
+fn all_processes_end_with_the_supervisor() {
     let tree = Tree::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     let seconds = format!("42{}", std::process::id());
@@ -235,7 +249,7 @@ fn the_end_of_the_supervisor_is_the_end_of_everything() {
 }
 
 #[test]
-fn exit_codes_and_signals_come_through() {
+fn exit_codes_and_signals_are_passed_on() {
     let tree = Tree::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     assert_eq!(sh(&plan, "exit 9").status.code(), Some(9));
@@ -248,7 +262,7 @@ fn exit_codes_and_signals_come_through() {
 }
 
 #[test]
-fn links_on_the_way_to_a_grant_are_there_inside() {
+fn symlinks_to_a_grant_exist_inside() {
     let tree = Tree::new();
     let real = tree.dir("real");
     tree.file("real/file");
@@ -259,7 +273,7 @@ fn links_on_the_way_to_a_grant_are_there_inside() {
 }
 
 #[test]
-fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
+fn a_copy_takes_the_changes_and_the_host_stays_unchanged() {
     let tree = Tree::new();
     let work = tree.dir("work");
     tree.file("work/old");
@@ -289,7 +303,7 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     let first: serde_json::Value = serde_json::from_str(&hidden()).unwrap();
     assert_eq!(first, json!({"masked": [".env"], "deny": [work.join(".env")]}));
     assert_eq!(note["workspace"], json!(work));
-    // Written out: whoever reads it later knows patterns only.
+    // Written in full: a later reader knows patterns only.
     let patterns =
         json!({"protect": ["**/.vscode", "/.vscode"], "opened": ["/y", "/x/**/.vscode"]});
     assert_eq!(note["plan"]["files"], patterns);
@@ -311,7 +325,8 @@ fn a_grant_inside_a_copy_is_a_part_of_the_copy() {
     plan["landlock"]["access"]["allow-noexec"] = plan["landlock"]["access"]["allow"].clone();
     plan["workspace"] = json!({"path": work, "resume": null});
     plan["sessions"] = json!(tree.dir("state"));
-    let script = "cp /bin/true inner/program; inner/program && echo ran; cp /bin/true program; ./program || echo not";
+    let script = "cp /bin/true inner/program; inner/program && echo ran; cp /bin/true program; \
+        ./program || echo not";
     let output = sh(&plan, script);
     assert_eq!(stdout(&output), "ran\nnot\n", "{}", stderr(&output));
     assert!(!inner.join("program").exists());
@@ -329,10 +344,9 @@ fn a_copy_without_changes_leaves_nothing() {
     assert_eq!(fs::read_dir(Path::new(&sessions)).unwrap().count(), 0);
 }
 
-/// Grants are looked at while init is made: what is wrong with one ends init, and nothing of it
-/// stays.
+/// Grants are checked while init is created. A wrong grant ends init, and nothing of it stays.
 #[test]
-fn a_grant_that_can_not_be_given_is_found_before_anything_runs() {
+fn an_impossible_grant_is_refused_before_the_start() {
     let tree = Tree::new();
     let (work, sessions) = (tree.dir("work"), tree.dir("state"));
     let missing = tree.path("missing");
@@ -352,7 +366,7 @@ fn a_grant_that_can_not_be_given_is_found_before_anything_runs() {
 }
 
 #[test]
-fn a_missing_working_directory_is_not_made_on_the_host() {
+fn a_missing_working_directory_is_not_created() {
     let tree = Tree::new();
     let work = tree.dir("work");
     let mut plan = full_plan(&work, &[grant(&work, "allow")]);

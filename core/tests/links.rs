@@ -1,5 +1,5 @@
-//! Symlinks that a command could have made, directories it could have shut: what a plan's names
-//! lead to must not be its choice.
+//! Symlinks that a command could have created and directories that it could have closed must not
+//! choose where a plan's names lead.
 
 #![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use support::*;
 
-/// work (where the run stands), reached (where an earlier one could write), vault/secret, own/ (the
-/// person's)
-fn ground() -> Tree {
+/// work (the working directory), reached (an earlier run could write it), vault/secret, own/ (of
+/// the user)
+fn test_tree() -> Tree {
     let tree = Tree::new();
     for dir in ["work", "reached", "vault", "own"] {
         tree.dir(dir);
@@ -48,23 +48,23 @@ fn open(path: &Path) {
 }
 
 #[test]
-fn a_renamed_place_is_known_by_its_inode() {
-    let tree = ground();
+fn a_renamed_directory_is_known_by_its_inode() {
+    let tree = test_tree();
     let earlier = tree.path("reached");
     let known = identity(&earlier);
     fs::rename(&earlier, tree.path("renamed")).unwrap();
     let link = tree.link("renamed/link", tree.path("vault"));
-    let asked = |identity| {
+    let planned = |identity| {
         reached(plan(&tree.path("work"), &[needed(&link, "read")]), &[(earlier.clone(), identity)])
     };
-    assert_refused(&sh(&asked(known), "true"), "leads through a symlink in");
-    // By the name alone nobody would know it.
-    assert_eq!(attempt(&asked(Value::Null), "read", tree.path("vault/secret")), "allowed");
+    assert_refused(&sh(&planned(known), "true"), "leads through a symlink in");
+    // The name alone does not identify it.
+    assert_eq!(attempt(&planned(Value::Null), "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
 fn a_link_in_a_private_temporary_directory_is_not_followed() {
-    let tree = ground();
+    let tree = test_tree();
     let temp = PathBuf::from(format!("/tmp/paddock-{}-links{}", uid(), std::process::id()));
     fs::create_dir(&temp).unwrap();
     own(&temp);
@@ -73,52 +73,52 @@ fn a_link_in_a_private_temporary_directory_is_not_followed() {
     fs::remove_dir_all(&temp).unwrap();
     assert_refused(&planted, "leads through a symlink in");
     let control = tree.link("own/link", tree.path("vault"));
-    let asked = plan(&tree.path("work"), &[needed(control, "read")]);
-    assert_eq!(attempt(&asked, "read", tree.path("vault/secret")), "allowed");
+    let planned = plan(&tree.path("work"), &[needed(control, "read")]);
+    assert_eq!(attempt(&planned, "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
-fn what_becomes_writable_through_a_link_has_to_be_known_to_later_runs() {
-    let tree = ground();
+fn a_writable_grant_through_a_link_must_be_recorded() {
+    let tree = test_tree();
     let link = tree.link("own/current", tree.path("vault"));
-    let asked = |trees: &[(PathBuf, Value)]| {
+    let planned = |trees: &[(PathBuf, Value)]| {
         reached(plan(&tree.path("work"), &[needed(&link, "allow")]), trees)
     };
-    assert_refused(&sh(&asked(&[]), "true"), "which was not its place");
-    // The link was turned after the record was made.
+    assert_refused(&sh(&planned(&[]), "true"), "which was not its place");
+    // The link was changed after the record was made.
     assert_refused(
-        &sh(&asked(&[(tree.path("reached"), Value::Null)]), "true"),
+        &sh(&planned(&[(tree.path("reached"), Value::Null)]), "true"),
         "which was not its place",
     );
     for known in
         [(tree.path("vault"), Value::Null), (tree.path("gone"), identity(&tree.path("vault")))]
     {
-        assert_eq!(attempt(&asked(&[known]), "write", tree.path("vault/secret")), "allowed");
+        assert_eq!(attempt(&planned(&[known]), "write", tree.path("vault/secret")), "allowed");
     }
-    // Nothing can be left behind where nothing can be written.
+    // A read-only grant leaves nothing behind.
     let read = plan(&tree.path("work"), &[needed(&link, "read")]);
     assert_eq!(attempt(&read, "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
-fn a_closed_place_behind_a_shut_directory_stops_the_run() {
-    let tree = ground();
+fn a_closed_path_behind_an_unreadable_directory_is_refused() {
+    let tree = test_tree();
     for (dir, target) in [("dots", "../work/token"), ("dirs", "../work")] {
         let dir = tree.dir(dir);
         let link = dir.join("link");
         std::os::unix::fs::symlink(target, &link).unwrap();
         let token = tree.file("work/token");
         let closed = if dir.ends_with("dots") { link } else { link.join("token") };
-        let mut asked = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
-        assert_eq!(attempt(&asked, "read", &token), "allowed");
+        let mut planned = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
+        assert_eq!(attempt(&planned, "read", &token), "allowed");
         for (key, operation) in [("closed", "read"), ("unwritable", "write")] {
-            asked["files"]["closed"] = json!([]);
-            asked["files"][key] = json!([closed]);
+            planned["files"]["closed"] = json!([]);
+            planned["files"][key] = json!([closed]);
             if key == "closed" {
-                assert_eq!(attempt(&asked, operation, &token), "denied");
+                assert_eq!(attempt(&planned, operation, &token), "denied");
             }
             shut(&dir);
-            let stopped = sh(&asked, "cat token");
+            let stopped = sh(&planned, "cat token");
             open(&dir);
             assert_refused(&stopped, "can not be located");
         }
@@ -126,68 +126,69 @@ fn a_closed_place_behind_a_shut_directory_stops_the_run() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_that_is_shut_hides_nothing_of_ours() {
-    let tree = ground();
+fn an_unreadable_directory_of_another_user_is_accepted() {
+    let tree = test_tree();
     if !is_root() {
         return; // only root can make such a directory
     }
     let theirs = tree.path("theirs");
     fs::create_dir(&theirs).unwrap();
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).unwrap();
-    let mut asked = plan(&tree.path("work"), &[needed(&tree.0, "read")]);
-    asked["files"]["closed"] = json!([theirs.join("deep/key")]);
-    assert_eq!(attempt(&asked, "read", tree.path("vault/secret")), "allowed");
+    let mut planned = plan(&tree.path("work"), &[needed(&tree.0, "read")]);
+    planned["files"]["closed"] = json!([theirs.join("deep/key")]);
+    assert_eq!(attempt(&planned, "read", tree.path("vault/secret")), "allowed");
 }
 
 #[test]
-fn a_link_on_the_way_to_a_closed_place_can_not_be_turned() {
-    let tree = ground();
+fn a_link_to_a_closed_path_can_not_be_replaced() {
+    let tree = test_tree();
     tree.dir("work/v1");
     tree.dir("work/v2");
     let token = tree.file("work/v1/token");
-    let way = tree.link("work/current", "v1");
-    let mut asked = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
+    let link = tree.link("work/current", "v1");
+    let mut planned = plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]);
     assert_eq!(
-        stdout(&sh(&asked, "ln -sfn v2 current && ln -sfn v1 current && echo turned")),
+        stdout(&sh(&planned, "ln -sfn v2 current && ln -sfn v1 current && echo turned")),
         "turned\n"
     );
-    asked["files"]["closed"] = json!([way.join("token")]);
+    planned["files"]["closed"] = json!([link.join("token")]);
     let script =
         "ln -sfn v2 current || echo refused; rm current || echo refused; touch v2/new && echo made";
-    assert_eq!(stdout(&sh(&asked, script)), "refused\nrefused\nmade\n");
-    assert_eq!(attempt(&asked, "read", token), "denied");
+    assert_eq!(stdout(&sh(&planned, script)), "refused\nrefused\nmade\n");
+    assert_eq!(attempt(&planned, "read", token), "denied");
 }
 
 #[test]
-fn a_link_that_is_itself_kept_out_of_every_grant_is_no_danger() {
-    let tree = ground();
+fn an_excepted_link_can_not_be_replaced() {
+    let tree = test_tree();
     let entry = tree.link("own/paddock", tree.path("vault/secret"));
-    let mut asked = plan(&tree.path("work"), &[needed(tree.path("own"), "allow")]);
-    asked["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
-    asked["files"]["unwritable"] = json!([entry]);
-    asked["files"]["grants"].as_array_mut().unwrap().last_mut().unwrap()["except"] = json!([entry]);
+    let mut planned = plan(&tree.path("work"), &[needed(tree.path("own"), "allow")]);
+    planned["files"]["reached"] = json!([{"path": tree.path("own"), "identity": null}]);
+    planned["files"]["unwritable"] = json!([entry]);
+    planned["files"]["grants"].as_array_mut().unwrap().last_mut().unwrap()["except"] =
+        json!([entry]);
     let script =
         format!("ln -sfn /bin/true {0} || echo refused; rm {0} || echo refused", entry.display());
-    assert_eq!(stdout(&sh(&asked, &script)), "refused\nrefused\n");
-    // One in the middle of the way is.
+    assert_eq!(stdout(&sh(&planned, &script)), "refused\nrefused\n");
+    // A link in the middle of a path is refused.
     let middle = tree.link("own/dir", tree.path("vault"));
-    asked["files"]["unwritable"] = json!([middle.join("secret")]);
-    assert_refused(&sh(&asked, "true"), "is reached through a symlink in");
+    planned["files"]["unwritable"] = json!([middle.join("secret")]);
+    assert_refused(&sh(&planned, "true"), "is reached through a symlink in");
 }
 
 #[test]
-fn a_journal_is_not_led_elsewhere_by_a_planted_link() {
-    let tree = ground();
+fn a_planted_link_does_not_move_the_journal() {
+    let tree = test_tree();
     for (dir, is_planted) in [("reached", true), ("own", false)] {
         let link = tree.link(&format!("{dir}/logs"), tree.path("vault"));
         let trees = [(tree.path("reached"), Value::Null)];
-        let mut asked =
+        let mut planned =
             reached(plan(&tree.path("work"), &[needed(tree.path("work"), "allow")]), &trees);
-        asked["journal"] = json!({"dir": link.join("journal"), "file": null, "stderr": false});
-        let output = sh(&asked, "echo ran");
+        planned["journal"] = json!({"dir": link.join("journal"), "file": null, "stderr": false});
+        let output = sh(&planned, "echo ran");
         if is_planted {
             assert_refused(&output, "the journal");
-            assert_refused(&Core::new::<&str>("preflight", &asked, &[]).output(), "the journal");
+            assert_refused(&Core::new::<&str>("preflight", &planned, &[]).output(), "the journal");
         } else {
             assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
         }

@@ -16,15 +16,15 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use serde_json::{Value, json};
 use support::*;
 
-/// A plan with journal and private temporary directory.
+/// A plan with a journal and a private temporary directory.
 fn supervised(tree: &Tree) -> Value {
     let work = tree.dir("work");
     let temp = tree.dir("temp");
-    let mut asked = plan(&work, &[grant(&work, "allow")]);
-    asked["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
-    asked["temp"] = json!({"parent": temp, "access": "allow"});
-    asked["environment"]["set"] = json!({"TMPDIR": "<tmp>"});
-    asked
+    let mut planned = plan(&work, &[grant(&work, "allow")]);
+    planned["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
+    planned["temp"] = json!({"parent": temp, "access": "allow"});
+    planned["environment"]["set"] = json!({"TMPDIR": "<tmp>"});
+    planned
 }
 
 fn events(tree: &Tree) -> Vec<Value> {
@@ -53,7 +53,7 @@ fn pid(child: &Child) -> Pid {
     Pid::from_raw(child.id() as i32).unwrap()
 }
 
-/// Waits for something that another process does; a bound, not a pause.
+/// Waits for another process; the time is a bound, not a pause.
 fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !condition() {
@@ -82,7 +82,7 @@ fn state_of(pid: u32) -> String {
 }
 
 #[test]
-fn the_journal_tells_the_start_and_the_end() {
+fn the_journal_has_start_and_end_events() {
     let tree = Tree::new();
     let output = sh(&supervised(&tree), "echo ran; exit 3");
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("ran\n", Some(3)));
@@ -99,9 +99,12 @@ fn the_journal_tells_the_start_and_the_end() {
 #[test]
 fn a_refused_execution_and_a_killing_filter_are_events() {
     let tree = Tree::new();
-    let asked = supervised(&tree);
-    assert_eq!(Core::new("run", &asked, &["--", "/etc/passwd"]).output().status.code(), Some(126));
-    assert_eq!(sh(&asked, "kill -SYS $$").status.code(), Some(128 + 31));
+    let planned = supervised(&tree);
+    assert_eq!(
+        Core::new("run", &planned, &["--", "/etc/passwd"]).output().status.code(),
+        Some(126)
+    );
+    assert_eq!(sh(&planned, "kill -SYS $$").status.code(), Some(128 + 31));
     let events = events(&tree);
     assert_eq!(
         names(&events),
@@ -119,11 +122,12 @@ fn a_refused_execution_and_a_killing_filter_are_events() {
 }
 
 #[test]
-fn what_is_not_enforced_is_an_event() {
+fn an_unenforced_rule_is_an_event() {
     let tree = Tree::new();
-    let mut asked = supervised(&tree);
-    asked["notices"] = json!([{"level": "unenforced", "text": "no deny by name"}, {"level": "warning", "text": "w"}]);
-    let output = sh(&asked, "true");
+    let mut planned = supervised(&tree);
+    planned["notices"] = json!([{"level": "unenforced", "text": "no deny by name"},
+    {"level": "warning", "text": "w"}]);
+    let output = sh(&planned, "true");
     assert_eq!(stderr(&output), "paddock: warning: no deny by name\npaddock: warning: w\n");
     let events = events(&tree);
     assert_eq!(names(&events), ["session.start", "enforcement.partial", "session.end"]);
@@ -131,11 +135,11 @@ fn what_is_not_enforced_is_an_event() {
 }
 
 #[test]
-fn parallel_sessions_make_one_chain() {
+fn parallel_sessions_share_one_chain() {
     let tree = Tree::new();
-    let asked = supervised(&tree);
+    let planned = supervised(&tree);
     let mut running: Vec<Core> =
-        (0..20).map(|_| Core::new("run", &asked, &["--", "/bin/true"])).collect();
+        (0..20).map(|_| Core::new("run", &planned, &["--", "/bin/true"])).collect();
     let children: Vec<Child> =
         running.iter_mut().map(|core| core.command.spawn().unwrap()).collect();
     for mut child in children {
@@ -151,17 +155,17 @@ fn parallel_sessions_make_one_chain() {
 #[test]
 fn signals_reach_the_command() {
     let tree = Tree::new();
-    let asked = supervised(&tree);
+    let planned = supervised(&tree);
     for (signal, name) in
         [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1"), (Signal::INT, "INT")]
     {
         let script = format!("trap 'exit 42' {name}; echo ready; while :; do sleep 0.01; done");
-        let (mut child, line) = start(&asked, &script);
+        let (mut child, line) = start(&planned, &script);
         assert_eq!(line, "ready");
         rustix::process::kill_process(pid(&child), signal).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(42), "{name}");
     }
-    let (mut child, _) = start(&asked, "echo ready; exec sleep 60");
+    let (mut child, _) = start(&planned, "echo ready; exec sleep 60");
     rustix::process::kill_process(pid(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
@@ -182,10 +186,11 @@ fn stop_and_continue_are_mirrored() {
 }
 
 #[test]
-fn the_end_of_the_command_is_the_end_of_all_it_started() {
+fn all_descendants_end_with_the_command() {
     let tree = Tree::new();
     let script = "setsid sh -c 'setsid sleep 600 & echo $! > one; sleep 600' & \
-                  (sleep 600 & echo $! > two) & while [ ! -s one ] || [ ! -s two ]; do :; done; exit 0";
+                  (sleep 600 & echo $! > two) & while [ ! -s one ] || [ ! -s two ]; do :; done; \
+                  exit 0";
     assert_eq!(sh(&supervised(&tree), script).status.code(), Some(0));
     for name in ["work/one", "work/two"] {
         let left = fs::read_to_string(tree.path(name)).unwrap();
@@ -206,7 +211,8 @@ fn the_command_does_not_outlive_its_supervisor() {
 #[test]
 fn the_private_temporary_directory_is_private_and_goes_away() {
     let tree = Tree::new();
-    let script = "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. || echo no-neighbours";
+    let script = "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. \
+        || echo no-neighbours";
     let output = sh(&supervised(&tree), script);
     let seen = stdout(&output);
     let lines: Vec<&str> = seen.lines().collect();
@@ -217,12 +223,14 @@ fn the_private_temporary_directory_is_private_and_goes_away() {
 }
 
 #[test]
-fn what_is_left_there_is_removed_however_it_lies() {
+fn all_temporary_files_are_removed() {
     let tree = Tree::new();
     let kept = tree.file("kept");
     let script = format!(
-        "cd $TMPDIR; ln -s {} link; ln -s {} dir; mkdir -p a/b locked; echo x > a/b/c; echo x > locked/x; chmod 000 locked; \
-         mkfifo pipe; d=deep; i=0; while [ $i -lt 300 ]; do mkdir $d && cd $d || exit 9; i=$((i+1)); done; echo x > x; exit 0",
+        "cd $TMPDIR; ln -s {} link; ln -s {} dir; mkdir -p a/b locked; echo x > a/b/c; echo x > \
+         locked/x; chmod 000 locked; \
+         mkfifo pipe; d=deep; i=0; while [ $i -lt 300 ]; do mkdir $d && cd $d || exit 9; \
+         i=$((i+1)); done; echo x > x; exit 0",
         kept.display(),
         tree.0.display()
     );
@@ -232,23 +240,23 @@ fn what_is_left_there_is_removed_however_it_lies() {
 }
 
 #[test]
-fn a_journal_that_is_not_safe_stops_everything() {
+fn an_unsafe_journal_stops_the_run() {
     use std::os::unix::fs::PermissionsExt;
     let tree = Tree::new();
-    let asked = supervised(&tree);
+    let planned = supervised(&tree);
     let audit = tree.dir("audit");
     fs::set_permissions(&audit, PermissionsExt::from_mode(0o755)).unwrap();
-    assert_refused(&sh(&asked, "touch ran"), "mode 0755");
+    assert_refused(&sh(&planned, "touch ran"), "mode 0755");
     fs::set_permissions(&audit, PermissionsExt::from_mode(0o700)).unwrap();
-    assert_eq!(sh(&asked, "touch ran").status.code(), Some(0));
+    assert_eq!(sh(&planned, "touch ran").status.code(), Some(0));
     assert!(tree.path("work/ran").exists());
 }
 
 #[test]
 fn without_journal_and_temp_nothing_stays_resident() {
     let tree = Tree::new();
-    let asked = plan(&tree.0, &[]);
-    let mut core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo $$"]);
+    let planned = plan(&tree.0, &[]);
+    let mut core = Core::new("run", &planned, &["--", "/bin/sh", "-c", "echo $$"]);
     let child = core.command.stdout(Stdio::piped()).spawn().unwrap();
     let expected = child.id().to_string();
     let output = child.wait_with_output().unwrap();

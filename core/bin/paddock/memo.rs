@@ -62,8 +62,11 @@ pub fn enter() -> ExitCode {
             "reinstall paddock",
         );
     };
-    let failure =
-        Command::new(&python).args(python_helper::ALONE).arg(&script).args(&arguments).exec();
+    let failure = Command::new(&python)
+        .args(python_helper::ISOLATION_OPTIONS)
+        .arg(&script)
+        .args(&arguments)
+        .exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
 }
 

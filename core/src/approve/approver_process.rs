@@ -1,11 +1,12 @@
-//! The companion: whoever is asked when a rule says `ask`. One socket, one datagram a message
+//! The approver: answers questions when a rule says `ask`. One socket, one datagram per message
 //! (schema/companion.schema.json).
 //!
-//! A program that started us may be it (`--companion FD`). Else it is the Python half, which asks
-//! on the terminal; it is started with the first question, because most runs have none. Where there
-//! is no terminal, or `PADDOCK_APPROVER` says so, it is the person's approvals server. It answers,
-//! and decides nothing else: whatever it says that is not an answer to an open question makes it
-//! gone, and who is gone can not be asked. Nothing here waits for it.
+//! The caller can pass a socket to an approver (`--companion FD`). Otherwise the core starts the
+//! Python approver, which asks on the terminal. It starts with the first question, because most
+//! runs have none. Without a terminal, or if `PADDOCK_APPROVER` says so, the user's approvals
+//! server is used. The approver answers questions and decides nothing else. Any message that is not
+//! an answer to an open question ends it, and then nothing can be asked. Nothing here waits for the
+//! approver.
 
 #[cfg(test)]
 mod tests;
@@ -32,53 +33,55 @@ use super::approvals_server;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 
-/// Of a message.
-const LONGEST: usize = 64 * 1024;
-/// Of all open questions together: a command may have as many processes that ask as it likes.
-const ROOM: usize = 16 << 20;
-/// Who has more to say gets another turn.
-const MOST_HEARD: usize = 64;
-const LONGEST_NAME: usize = 64;
-/// It has a terminal to give back.
-const TO_LEAVE: Duration = Duration::from_secs(2);
-/// What the companion gets to know of our environment: how to speak.
-const PASSED: [&[u8]; 5] = [b"TERM=", b"LANG=", b"LC_ALL=", b"LC_CTYPE=", b"LC_MESSAGES="];
+/// The longest message.
+const MAX_MESSAGE_BYTES: usize = 64 * 1024;
+/// Bytes of all open questions together: a command can have any number of processes that cause
+/// questions.
+const MAX_OPEN_BYTES: usize = 16 << 20;
+/// More answers are read in the next turn.
+const MAX_ANSWERS_PER_TURN: usize = 64;
+const MAX_APPROVER_NAME_BYTES: usize = 64;
+/// Time for the approver to restore the terminal.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Variables that are passed to the approver: terminal type and language.
+const PASSED_VARIABLES: [&[u8]; 5] =
+    [b"TERM=", b"LANG=", b"LC_ALL=", b"LC_CTYPE=", b"LC_MESSAGES="];
 
 pub enum Question<'a> {
-    Exec(Exec<'a>),
-    Host(Host<'a>),
+    Exec(ExecQuestion<'a>),
+    Host(HostQuestion<'a>),
 }
 
-/// May this run?
-pub struct Exec<'a> {
+/// The question whether a program may start.
+pub struct ExecQuestion<'a> {
     pub exe: &'a [u8],
-    /// Every file that it brings to run, by its real path.
+    /// Every file that it executes, by its resolved path.
     pub chain: &'a [&'a [u8]],
     pub argv: &'a [&'a [u8]],
     pub cwd: &'a [u8],
     pub pid: u32,
     pub parent: Option<(&'a [u8], &'a [&'a [u8]])>,
-    /// None: default_action asks.
+    /// None: the default action asks.
     pub rule: Option<&'a [u8]>,
     pub source: &'a [u8],
     pub reason: Option<&'a [u8]>,
     pub timeout_s: u64,
 }
 
-/// May this be connected to?
-pub struct Host<'a> {
+/// The question whether a host may be connected to.
+pub struct HostQuestion<'a> {
     pub host: &'a str,
     pub port: u16,
-    /// Whose connection it is, as far as that is known: its number and its program.
+    /// The process that connects, if known: pid and program.
     pub process: Option<(u32, &'a str)>,
     pub source: &'a [u8],
     pub timeout_s: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum ApproverEvent {
     Answer { id: u64, answer: Answer, by: String },
     Gone,
 }
@@ -102,20 +105,20 @@ impl Answer {
 }
 
 pub struct ApproverProcess {
-    state: State,
-    open: Open,
+    state: ApproverState,
+    open: UnansweredQuestions,
 }
 
-/// Unanswered questions, and how long each is.
+/// Unanswered questions, and the length of each.
 #[derive(Default)]
-struct Open {
+struct UnansweredQuestions {
     lengths: BTreeMap<u64, usize>,
-    /// When one was closed last.
+    /// When a question was closed last.
     closed: Option<Instant>,
 }
 
-impl Open {
-    /// False: it was not open.
+impl UnansweredQuestions {
+    /// Returns false if the question was not open.
     fn close(&mut self, id: u64) -> bool {
         let was_open = self.lengths.remove(&id).is_some();
         if was_open {
@@ -125,45 +128,45 @@ impl Open {
     }
 }
 
-enum State {
+enum ApproverState {
     NotStarted,
-    Running(Link),
+    Running(ApproverSocket),
     Gone,
 }
 
 impl ApproverProcess {
-    /// `given`: the socket of whoever started us. Without one, a companion is started when the
-    /// first question comes.
-    pub fn new(given: Option<OwnedFd>) -> ApproverProcess {
-        let state = match given.map(|socket| Link::new(socket, None)) {
-            None => State::NotStarted,
-            Some(Ok(link)) => State::Running(link),
-            Some(Err(_)) => State::Gone,
+    /// `socket`: passed by the caller. Without one, an approver is started at the first question.
+    pub fn new(socket: Option<OwnedFd>) -> ApproverProcess {
+        let state = match socket.map(|socket| ApproverSocket::new(socket, None)) {
+            None => ApproverState::NotStarted,
+            Some(Ok(link)) => ApproverState::Running(link),
+            Some(Err(_)) => ApproverState::Gone,
         };
-        ApproverProcess { state, open: Open::default() }
+        ApproverProcess { state, open: UnansweredQuestions::default() }
     }
 
-    /// Can be read when there is something to hear, or to send, or the companion is gone.
+    /// Readable when an answer arrived, unsent messages can be sent, or the approver is gone.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.state {
-            State::Running(link) => Some(link.ready.as_fd()),
-            State::NotStarted | State::Gone => None,
+            ApproverState::Running(link) => Some(link.ready.as_fd()),
+            ApproverState::NotStarted | ApproverState::Gone => None,
         }
     }
 
-    /// Queues what does not fit the socket now; never blocks. Err: nobody can be asked, and why.
+    /// Sends a question; queues what does not fit into the socket, and never blocks. Err: the
+    /// reason why nothing can be asked.
     pub fn ask(&mut self, id: u64, question: &Question<'_>) -> Result<(), String> {
         let message = question.message(id);
-        if message.len() > LONGEST {
+        if message.len() > MAX_MESSAGE_BYTES {
             return Err("it is too long to be shown".to_owned());
         }
-        if self.open.lengths.values().sum::<usize>() + message.len() > ROOM {
+        if self.open.lengths.values().sum::<usize>() + message.len() > MAX_OPEN_BYTES {
             return Err("too many questions are open".to_owned());
         }
-        if matches!(self.state, State::NotStarted) {
-            self.state = State::Running(reach()?);
+        if matches!(self.state, ApproverState::NotStarted) {
+            self.state = ApproverState::Running(connect_approver()?);
         }
-        let State::Running(link) = &mut self.state else {
+        let ApproverState::Running(link) = &mut self.state else {
             return Err("who was asked is gone".to_owned());
         };
         if self.open.lengths.is_empty() {
@@ -174,44 +177,48 @@ impl ApproverProcess {
         Ok(())
     }
 
-    /// The answer is not needed any more. Nothing is heard of it from here on.
+    /// Withdraws a question. Its answer is ignored from here on.
     pub fn withdraw(&mut self, id: u64) {
         if !self.open.close(id) {
             return;
         }
-        if let State::Running(link) = &mut self.state {
+        if let ApproverState::Running(link) = &mut self.state {
             link.withdraw(id);
         }
     }
 
-    /// Never blocks. None: nothing more for now.
-    pub fn hear(&mut self) -> Option<Heard> {
-        let State::Running(link) = &mut self.state else { return None };
+    /// Never blocks. None: nothing more to read now.
+    pub fn next_event(&mut self) -> Option<ApproverEvent> {
+        let ApproverState::Running(link) = &mut self.state else { return None };
         link.flush();
-        for _ in 0..MOST_HEARD {
+        for _ in 0..MAX_ANSWERS_PER_TURN {
             match link.receive() {
-                // Withdrawn while it was answered.
-                Said::Answer(message) if !self.open.close(message.answer) => {}
-                Said::Answer(Message { answer, verdict, by }) => {
-                    return Some(Heard::Answer { id: answer, answer: verdict, by });
+                // The question was withdrawn meanwhile.
+                ApproverMessage::Answer(message) if !self.open.close(message.answer) => {}
+                ApproverMessage::Answer(AnswerMessage { answer, verdict, by }) => {
+                    return Some(ApproverEvent::Answer { id: answer, answer: verdict, by });
                 }
-                Said::Nothing => return None,
-                Said::Nonsense => {
+                ApproverMessage::Nothing => return None,
+                ApproverMessage::Invalid => {
                     link.end(Duration::ZERO);
-                    self.state = State::Gone;
+                    self.state = ApproverState::Gone;
                     self.open.lengths.clear();
-                    return Some(Heard::Gone);
+                    return Some(ApproverEvent::Gone);
                 }
             }
         }
         None
     }
 
-    /// It may have taken the terminal from the command, which stops when it reads: that is no stop
-    /// of the job. We may hear of it when the terminal is back already.
+    /// True if the approver may have the terminal. A command that reads from the terminal is
+    /// stopped then; that is not a stop of the job. The stop can be reported after the terminal was
+    /// given back.
     pub fn has_terminal(&self) -> bool {
-        let State::Running(Link { started: Some(started), .. }) = &self.state else { return false };
-        let just_now = self.open.closed.is_some_and(|at| at.elapsed() < TO_LEAVE);
+        let ApproverState::Running(ApproverSocket { started: Some(started), .. }) = &self.state
+        else {
+            return false;
+        };
+        let just_now = self.open.closed.is_some_and(|at| at.elapsed() < EXIT_TIMEOUT);
         !self.open.lengths.is_empty() || started.has_terminal() || just_now
     }
 }
@@ -225,7 +232,7 @@ impl Question<'_> {
     }
 }
 
-impl Exec<'_> {
+impl ExecQuestion<'_> {
     fn message(&self, id: u64) -> String {
         let mut out = format!("{{\"ask\":{id},\"exe\":");
         text(&mut out, self.exe);
@@ -257,7 +264,7 @@ impl Exec<'_> {
     }
 }
 
-impl Host<'_> {
+impl HostQuestion<'_> {
     fn message(&self, id: u64) -> String {
         let mut out = format!("{{\"ask\":{id},\"host\":");
         text(&mut out, self.host.as_bytes());
@@ -278,11 +285,11 @@ impl Host<'_> {
 }
 
 fn text(out: &mut String, bytes: &[u8]) {
-    writer::string(out, bytes, Invalid::Surrogate);
+    writer::string(out, bytes, NonUtf8::Surrogate);
 }
 
 fn texts(out: &mut String, items: &[&[u8]]) {
-    writer::strings(out, items.iter().copied(), Invalid::Surrogate);
+    writer::strings(out, items.iter().copied(), NonUtf8::Surrogate);
 }
 
 fn text_or_null(out: &mut String, bytes: Option<&[u8]>) {
@@ -294,53 +301,59 @@ fn text_or_null(out: &mut String, bytes: Option<&[u8]>) {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Message {
+struct AnswerMessage {
     answer: u64,
     verdict: Answer,
     by: String,
 }
 
-impl Message {
-    fn read(bytes: &[u8]) -> Option<Message> {
-        let message: Message = reader::from_slice(bytes).ok()?;
-        (1..=LONGEST_NAME).contains(&message.by.len()).then_some(message)
+impl AnswerMessage {
+    fn read(bytes: &[u8]) -> Option<AnswerMessage> {
+        let message: AnswerMessage = reader::from_slice(bytes).ok()?;
+        (1..=MAX_APPROVER_NAME_BYTES).contains(&message.by.len()).then_some(message)
     }
 }
 
-enum Said {
-    Answer(Message),
+enum ApproverMessage {
+    Answer(AnswerMessage),
     Nothing,
-    /// Or it went.
-    Nonsense,
+    /// An invalid message, or the socket was closed.
+    Invalid,
 }
 
-/// The socket, and what waits to go into it.
-struct Link {
+/// The socket and its unsent messages.
+struct ApproverSocket {
     socket: OwnedFd,
-    /// An epoll instance that holds the socket alone: ready for reading, and for writing while
-    /// something waits.
+    /// An epoll instance with only this socket: ready for reading, and for writing while messages
+    /// are unsent.
     ready: OwnedFd,
     unsent: VecDeque<(Option<u64>, Vec<u8>)>,
     buffer: Vec<u8>,
-    started: Option<Started>,
+    started: Option<StartedApprover>,
 }
 
-/// A companion of our own.
-struct Started {
+/// An approver that the core started.
+struct StartedApprover {
     process: OwnedFd,
     group: Pid,
     terminal: OwnedFd,
-    /// Who had the terminal before it was asked, and how it was set: for the case that it is
-    /// killed.
+    /// The foreground process group and the settings of the terminal before the question, in case
+    /// the approver is killed.
     before: Option<(Pid, Termios)>,
 }
 
-impl Link {
-    fn new(socket: OwnedFd, started: Option<Started>) -> Result<Link, Errno> {
+impl ApproverSocket {
+    fn new(socket: OwnedFd, started: Option<StartedApprover>) -> Result<ApproverSocket, Errno> {
         rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&ready, &socket, EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Link { socket, ready, unsent: VecDeque::new(), buffer: vec![0; LONGEST + 1], started })
+        Ok(ApproverSocket {
+            socket,
+            ready,
+            unsent: VecDeque::new(),
+            buffer: vec![0; MAX_MESSAGE_BYTES + 1],
+            started,
+        })
     }
 
     fn send(&mut self, id: Option<u64>, message: Vec<u8>) {
@@ -351,7 +364,7 @@ impl Link {
     fn withdraw(&mut self, id: u64) {
         let unsent = self.unsent.len();
         self.unsent.retain(|(question, _)| *question != Some(id));
-        // Who has not been asked needs not be told.
+        // An unsent question needs no withdrawal.
         if self.unsent.len() == unsent {
             self.send(None, format!("{{\"withdrawn\":{id}}}").into_bytes());
         }
@@ -371,7 +384,7 @@ impl Link {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => {
-                    // Then there is nothing to hear either: the next look finds the end.
+                    // The next read finds the end of the socket.
                     let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
                     self.unsent.clear();
                 }
@@ -382,7 +395,7 @@ impl Link {
         let _ = epoll::modify(&self.ready, &self.socket, EventData::new_u64(0), wanted);
     }
 
-    fn receive(&mut self) -> Said {
+    fn receive(&mut self) -> ApproverMessage {
         loop {
             match rustix::net::recv(
                 &self.socket,
@@ -390,18 +403,19 @@ impl Link {
                 RecvFlags::DONTWAIT | RecvFlags::TRUNC,
             ) {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Said::Nothing,
-                // The whole length, also of one that does not fit.
-                Ok((_, length)) if (1..=LONGEST).contains(&length) => {
-                    return Message::read(&self.buffer[..length])
-                        .map_or(Said::Nonsense, Said::Answer);
+                Err(Errno::AGAIN) => return ApproverMessage::Nothing,
+                // The full length, even if the message does not fit.
+                Ok((_, length)) if (1..=MAX_MESSAGE_BYTES).contains(&length) => {
+                    return AnswerMessage::read(&self.buffer[..length])
+                        .map_or(ApproverMessage::Invalid, ApproverMessage::Answer);
                 }
-                Ok(_) | Err(_) => return Said::Nonsense,
+                Ok(_) | Err(_) => return ApproverMessage::Invalid,
             }
         }
     }
 
-    /// It sees the end of the socket, gives the terminal back and ends; or is made to.
+    /// Closes the socket. The approver then restores the terminal and ends, or is killed after
+    /// `grace`.
     fn end(&mut self, grace: Duration) {
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
         let Some(started) = self.started.take() else { return };
@@ -410,7 +424,7 @@ impl Link {
         let mut waiting = [PollFd::from_borrowed_fd(started.process.as_fd(), PollFlags::IN)];
         while rustix::event::poll(&mut waiting, left().as_ref()) == Err(Errno::INTR) {}
         let _ = rustix::process::pidfd_send_signal(&started.process, Signal::KILL);
-        // In the landlock tier everybody is buried by whoever comes first.
+        // In the landlock tier another wait can reap it first.
         let _ =
             rustix::process::waitid(WaitId::PidFd(started.process.as_fd()), WaitIdOptions::EXITED);
         started.give_terminal_back();
@@ -418,56 +432,59 @@ impl Link {
 
     fn remember_terminal(&mut self) {
         let Some(started) = &mut self.started else { return };
-        let holder = rustix::termios::tcgetpgrp(&started.terminal)
+        let foreground = rustix::termios::tcgetpgrp(&started.terminal)
             .ok()
-            .filter(|holder| *holder != started.group);
+            .filter(|foreground| *foreground != started.group);
         let settings = rustix::termios::tcgetattr(&started.terminal).ok();
-        // Else it still has the terminal, and what was remembered counts.
-        started.before = holder.zip(settings).or(started.before.take());
+        // Otherwise it still has the terminal, and the stored values stay.
+        started.before = foreground.zip(settings).or(started.before.take());
     }
 }
 
-impl Drop for Link {
+impl Drop for ApproverSocket {
     fn drop(&mut self) {
-        self.end(TO_LEAVE);
+        self.end(EXIT_TIMEOUT);
     }
 }
 
-impl Started {
+impl StartedApprover {
     fn has_terminal(&self) -> bool {
         rustix::termios::tcgetpgrp(&self.terminal) == Ok(self.group)
     }
 
     fn give_terminal_back(&self) {
-        let Some((holder, settings)) = self.before.as_ref().filter(|_| self.has_terminal()) else {
+        let Some((foreground, settings)) = self.before.as_ref().filter(|_| self.has_terminal())
+        else {
             return;
         };
         let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, settings);
-        let _ = rustix::termios::tcsetpgrp(&self.terminal, *holder);
-        // Whoever read from it meanwhile was stopped.
-        let _ = rustix::process::kill_process_group(*holder, Signal::CONT);
+        let _ = rustix::termios::tcsetpgrp(&self.terminal, *foreground);
+        // Processes that read from the terminal meanwhile were stopped.
+        let _ = rustix::process::kill_process_group(*foreground, Signal::CONT);
     }
 }
 
-/// Whoever is to be asked. The person may say who: the environment is the caller's, and no command
-/// can change it.
-fn reach() -> Result<Link, String> {
+/// Connects to the approver. `PADDOCK_APPROVER` chooses it: the environment is the caller's, and no
+/// command can change it.
+fn connect_approver() -> Result<ApproverSocket, String> {
     let environment = sys::inherited_environment();
-    let said =
+    let chosen =
         environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PADDOCK_APPROVER="));
-    match said {
-        None | Some(b"") => terminal().map_or_else(|none| served().map_err(|_| none), start),
+    match chosen {
+        None | Some(b"") => {
+            terminal().map_or_else(|none| connect_server().map_err(|_| none), start)
+        }
         Some(b"terminal") => start(terminal()?),
         Some(b"web") => {
-            served().map_err(|errno| format!("no approvals server can be reached: {errno}"))
+            connect_server().map_err(|errno| format!("no approvals server can be reached: {errno}"))
         }
         Some(_) => Err("PADDOCK_APPROVER is neither terminal nor web".to_owned()),
     }
 }
 
-fn served() -> Result<Link, Errno> {
+fn connect_server() -> Result<ApproverSocket, Errno> {
     let (socket, key) = approvals_server::connect()?;
-    let mut link = Link::new(socket, None)?;
+    let mut link = ApproverSocket::new(socket, None)?;
     link.send(None, key);
     Ok(link)
 }
@@ -478,9 +495,9 @@ fn terminal() -> Result<OwnedFd, String> {
         .map_err(|_| "there is no terminal to ask on".to_owned())
 }
 
-/// The Python half with the terminal and one end of a socket, in a process group of its own, and
-/// with nothing else of ours.
-fn start(terminal: OwnedFd) -> Result<Link, String> {
+/// Starts the Python approver with the terminal and one end of a socket, in its own process group.
+/// It gets no other descriptor.
+fn start(terminal: OwnedFd) -> Result<ApproverSocket, String> {
     let own = std::fs::read_link("/proc/self/exe")
         .map_err(|error| format!("where we lie is not known: {error}"))?;
     let script = own.with_file_name(python_helper::SCRIPT);
@@ -490,8 +507,10 @@ fn start(terminal: OwnedFd) -> Result<Link, String> {
         python_helper::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
     let (ours, theirs) = socket_pair::pair().map_err(|errno| unstarted(&errno))?;
     let number = theirs.as_raw_fd().to_string();
-    let words =
-        [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([
+    let words = [interpreter.as_os_str()]
+        .into_iter()
+        .chain(python_helper::ISOLATION_OPTIONS.map(OsStr::new))
+        .chain([
             script.as_os_str(),
             OsStr::new("companion"),
             OsStr::new("--socket"),
@@ -499,12 +518,13 @@ fn start(terminal: OwnedFd) -> Result<Link, String> {
         ]);
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let argv = ExecStrings::new(words.map_err(|error| unstarted(&error))?);
-    let passed = |entry: &CString| PASSED.iter().any(|name| entry.as_bytes().starts_with(name));
+    let passed =
+        |entry: &CString| PASSED_VARIABLES.iter().any(|name| entry.as_bytes().starts_with(name));
     let environment =
         ExecStrings::new(sys::inherited_environment().into_iter().filter(passed).collect());
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        failure = Some(match alone(&terminal, &theirs) {
+        failure = Some(match detach_child(&terminal, &theirs) {
             Ok(()) => sys::execve(&argv.strings()[0], &argv, &environment),
             Err(errno) => errno,
         });
@@ -517,15 +537,15 @@ fn start(terminal: OwnedFd) -> Result<Link, String> {
     }
     let process = rustix::process::pidfd_open(child, PidfdFlags::empty())
         .map_err(|errno| unstarted(&errno))?;
-    let started = Started { process, group: child, terminal, before: None };
-    Link::new(ours, Some(started)).map_err(|errno| unstarted(&errno))
+    let started = StartedApprover { process, group: child, terminal, before: None };
+    ApproverSocket::new(ours, Some(started)).map_err(|errno| unstarted(&errno))
 }
 
-/// The child's part. A group of its own: what is typed for the command is not for it, and the other
-/// way round.
-fn alone(terminal: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
+/// Runs in the child. Its own process group: input for the command does not reach it, and the
+/// reverse.
+fn detach_child(terminal: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
     rustix::process::setpgid(None, None)?;
-    // The command's directory is no place to stand in.
+    // The command can change its own working directory.
     rustix::process::chdir(Path::new("/"))?;
     child_fds::keep_only(terminal, &[socket])
 }

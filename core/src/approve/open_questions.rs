@@ -1,8 +1,7 @@
-//! Where people are asked: the companion, whatever the questions are about, and the terminal for as
-//! long as one is open on it.
+//! All open questions to the approver, and terminal calls that wait while a question is shown.
 //!
-//! Whoever asks here looks for the answers to its own questions. A change of the terminal while a
-//! person is asked on it could answer, or show something else: so these calls come by here
+//! Each user of this type takes the answers to its own questions. Changing the terminal while a
+//! person is asked could answer the question or show other text. So these calls are intercepted
 //! (kernel/seccomp_notify.rs), and wait.
 
 use std::os::fd::BorrowedFd;
@@ -10,21 +9,21 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::approver_process::{self, ApproverProcess, Heard, Question};
-use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use super::approver_process::{self, ApproverEvent, ApproverProcess, Question};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
 use crate::plan::{self, Action, Plan};
 
-/// Of those that change a terminal.
-pub const CALLS: [&str; 1] = ["ioctl"];
+/// The intercepted calls that change a terminal.
+pub const TERMINAL_CALLS: [&str; 1] = ["ioctl"];
 
-/// Changes of the terminal that wait for the end of a question. More fail.
-const MOST_HELD: usize = 256;
-/// So soon it is seen that the terminal is the command's again.
-const HELD: Duration = Duration::from_millis(50);
+/// Terminal calls that wait for the end of a question. Further calls fail.
+const MAX_WAITING_CALLS: usize = 256;
+/// Pause between checks whether the command has the terminal again.
+const TERMINAL_POLL_PAUSE: Duration = Duration::from_millis(50);
 
-/// May this plan bring a person to be asked?
+/// True if this plan can cause a question.
 pub fn is_needed(plan: &Plan) -> bool {
-    let gate = plan.gate.as_ref().is_some_and(|gate: &plan::Gate| {
+    let gate = plan.gate.as_ref().is_some_and(|gate: &plan::GatePlan| {
         let rules = gate.rules.iter().map(|rule| rule.action);
         rules.chain([gate.default, gate.on_error]).any(|action| action == Action::Ask)
     });
@@ -32,91 +31,99 @@ pub fn is_needed(plan: &Plan) -> bool {
 }
 
 pub struct OpenQuestions {
-    companion: ApproverProcess,
+    approver: ApproverProcess,
     last: u64,
-    given: Vec<Given>,
-    /// Who was asked has gone, with all that was open.
-    deserted: bool,
-    held: Vec<Call>,
+    answers: Vec<QuestionAnswer>,
+    /// The approver is gone, and all open questions with it.
+    approver_gone: bool,
+    waiting_calls: Vec<InterceptedCall>,
 }
 
-/// An answer.
-pub struct Given {
+/// The answer to one question.
+pub struct QuestionAnswer {
     pub id: u64,
     pub answer: approver_process::Answer,
     pub by: String,
 }
 
 impl OpenQuestions {
-    pub fn new(companion: ApproverProcess) -> OpenQuestions {
-        OpenQuestions { companion, last: 0, given: Vec::new(), deserted: false, held: Vec::new() }
+    pub fn new(approver: ApproverProcess) -> OpenQuestions {
+        OpenQuestions {
+            approver,
+            last: 0,
+            answers: Vec::new(),
+            approver_gone: false,
+            waiting_calls: Vec::new(),
+        }
     }
 
-    /// Readable when the companion has something to say.
+    /// Readable when the approver sent a message.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.companion.fd()
+        self.approver.fd()
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        (!self.held.is_empty()).then(|| Instant::now() + HELD)
+        (!self.waiting_calls.is_empty()).then(|| Instant::now() + TERMINAL_POLL_PAUSE)
     }
 
-    /// A person is being asked on the command's own terminal.
+    /// True while a person is asked on the command's terminal.
     pub fn is_asking(&self) -> bool {
-        self.companion.has_terminal()
+        self.approver.has_terminal()
     }
 
-    /// Nobody is left who could ask. A companion gives the terminal back before we go.
-    pub fn dismiss_companion(&mut self) {
-        self.companion = ApproverProcess::new(None);
+    /// Ends the approver, which restores the terminal first.
+    pub fn dismiss_approver(&mut self) {
+        self.approver = ApproverProcess::new(None);
     }
 
-    /// The number of the question. Err: nobody can be asked, and why.
+    /// Returns the id of the question. Err: the reason why nothing can be asked.
     pub fn ask(&mut self, question: &Question<'_>) -> Result<u64, String> {
         self.last += 1;
-        self.companion.ask(self.last, question)?;
+        self.approver.ask(self.last, question)?;
         Ok(self.last)
     }
 
-    /// The answer is not needed any more.
+    /// Withdraws a question.
     pub fn withdraw(&mut self, id: u64) {
-        self.given.retain(|given| given.id != id);
-        self.companion.withdraw(id);
+        self.answers.retain(|answers| answers.id != id);
+        self.approver.withdraw(id);
     }
 
-    /// The answers to questions that are the caller's own, in the order they came.
-    pub fn given(&mut self, is_own: impl Fn(u64) -> bool) -> Vec<Given> {
-        self.given.extract_if(.., |given| is_own(given.id)).collect()
+    /// Takes the answers to the caller's own questions, in the order they came.
+    pub fn take_answers(&mut self, is_own: impl Fn(u64) -> bool) -> Vec<QuestionAnswer> {
+        self.answers.extract_if(.., |answers| is_own(answers.id)).collect()
     }
 
-    /// Nothing that is open will be answered, and nothing can be asked.
-    pub fn is_deserted(&self) -> bool {
-        self.deserted
+    /// True: no open question will be answered, and nothing can be asked.
+    pub fn is_approver_gone(&self) -> bool {
+        self.approver_gone
     }
 
-    /// The terminal is to be changed. While a person is asked on it, whoever wants that waits, as
-    /// for anything else that is the foreground's.
-    pub fn take_change(&mut self, listener: &Listener, call: Call) {
-        if !self.companion.has_terminal() {
-            listener.answer(&call, Answer::Continue);
-        } else if self.held.len() < MOST_HELD {
-            self.held.push(call);
+    /// Handles a call that changes the terminal. While a person is asked there, the call waits,
+    /// like a background process.
+    pub fn take_terminal_call(&mut self, listener: &NotifyListener, call: InterceptedCall) {
+        if !self.approver.has_terminal() {
+            listener.answer(&call, CallAnswer::Continue);
+        } else if self.waiting_calls.len() < MAX_WAITING_CALLS {
+            self.waiting_calls.push(call);
         } else {
-            listener.answer(&call, Answer::Fail(Errno::IO));
+            listener.answer(&call, CallAnswer::Fail(Errno::IO));
         }
     }
 
-    pub fn turn(&mut self, listener: &Listener) {
-        while let Some(heard) = self.companion.hear() {
-            match heard {
-                Heard::Answer { id, answer, by } => self.given.push(Given { id, answer, by }),
-                Heard::Gone => self.deserted = true,
+    pub fn turn(&mut self, listener: &NotifyListener) {
+        while let Some(event) = self.approver.next_event() {
+            match event {
+                ApproverEvent::Answer { id, answer, by } => {
+                    self.answers.push(QuestionAnswer { id, answer, by })
+                }
+                ApproverEvent::Gone => self.approver_gone = true,
             }
         }
-        if !self.held.is_empty() && !self.companion.has_terminal() {
-            for call in std::mem::take(&mut self.held) {
+        if !self.waiting_calls.is_empty() && !self.approver.has_terminal() {
+            for call in std::mem::take(&mut self.waiting_calls) {
                 if listener.still_waits(&call) {
-                    listener.answer(&call, Answer::Continue);
+                    listener.answer(&call, CallAnswer::Continue);
                 }
             }
         }

@@ -9,7 +9,7 @@ use rustix::net::SocketType;
 use super::attempt::Operation;
 use super::error::Refusal;
 use crate::kernel::{proc_text, sys};
-use crate::network::{Given, Within};
+use crate::network::{CommandNetwork, RelayArguments};
 use crate::plan::PlanError;
 
 /// The command line; arguments are taken from its front.
@@ -62,15 +62,15 @@ impl Arguments {
     }
 
     /// For the relay: the socket for its decisions, and the descriptors that it serves.
-    pub fn sockets(mut self) -> Result<(OwnedFd, Given), Refusal> {
+    pub fn sockets(mut self) -> Result<(OwnedFd, RelayArguments), Refusal> {
         let line = self.line()?;
-        let mut within = None;
+        let mut command_network = None;
         if self.flag(b"--within") {
             let mut space = || self.number().and_then(sys::inherited_descriptor);
             let (Some(user), Some(network)) = (space(), space()) else {
                 return Err(Refusal::Usage("--within takes two namespaces"));
             };
-            within = Some(Within { user, network });
+            command_network = Some(CommandNetwork { user, network });
         }
         let mut handover = None;
         if self.flag(b"--handover") {
@@ -85,7 +85,7 @@ impl Arguments {
             let socket = self.number().and_then(sys::inherited_descriptor);
             sockets.push(socket.ok_or(Refusal::Usage("--sockets takes sockets"))?);
         }
-        Ok((line, Given { within, handover, sockets }))
+        Ok((line, RelayArguments { command_network, handover, sockets }))
     }
 
     pub fn line(&mut self) -> Result<OwnedFd, Refusal> {

@@ -9,7 +9,7 @@ use rustix::process::WaitOptions;
 use super::error::Refusal;
 use crate::kernel::{errno_names, sys};
 use crate::plan::Plan;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::sandbox::enter::{self, Restrictions};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::FullTier;
@@ -94,7 +94,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     };
 
     let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
-    writer::string(&mut out, path.as_bytes(), Invalid::Surrogate);
+    writer::string(&mut out, path.as_bytes(), NonUtf8::Surrogate);
     let errno = result
         .err()
         .map_or("null".to_owned(), |errno| format!("\"{}\"", errno_names::errno(errno)));
@@ -132,7 +132,7 @@ fn in_full_tier<'f>(
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
-    let mask = sys::hold_signals();
+    let mask = sys::block_signals();
     let launch = Launch {
         restrictions,
         payload: &payload,
@@ -142,7 +142,7 @@ fn in_full_tier<'f>(
         answer_calls: &mut |_, _| Ok(()),
     };
     let started = full_tier.start(launch, None, look, |_| ());
-    sys::release_signals(&mask);
+    sys::restore_signal_mask(&mask);
     match started? {
         SandboxStart::NotExecuted(0) => Ok(Ok(())),
         SandboxStart::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),

@@ -10,7 +10,7 @@ use crate::files::walk::WalkError;
 use crate::files::{linked_dirs, patterns, symlink};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{Plan, PlanError};
 use crate::sandbox::landlock::GrantError;
 
@@ -60,7 +60,7 @@ fn is_program(path: &AbsPath) -> bool {
 pub fn report(plan: &Plan) -> String {
     let mut out = String::new();
     let closed = plan.files.iter().flat_map(|files| &files.closed);
-    writer::strings(&mut out, closed.map(AbsPath::as_bytes), Invalid::Surrogate);
+    writer::strings(&mut out, closed.map(AbsPath::as_bytes), NonUtf8::Surrogate);
     out
 }
 
@@ -69,6 +69,6 @@ pub fn answer(asked: &[u8]) -> Result<String, Refusal> {
     let asked: Vec<AbsPath> = reader::from_slice(asked).map_err(PlanError::Json)?;
     let found = linked_dirs::links_inside(asked.iter()).map_err(GuardError::from)?;
     let mut out = String::new();
-    writer::strings(&mut out, found.iter().map(AbsPath::as_bytes), Invalid::Surrogate);
+    writer::strings(&mut out, found.iter().map(AbsPath::as_bytes), NonUtf8::Surrogate);
     Ok(out)
 }

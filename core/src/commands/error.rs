@@ -14,7 +14,7 @@ use crate::journal::JournalError;
 use crate::limits::LimitsError;
 use crate::network::NetworkError;
 use crate::network::rules::host_table::TableError;
-use crate::network::supervisor::http_helper::HttpError;
+use crate::network::supervisor::http_helper::HttpHelperError;
 use crate::plan::PlanError;
 use crate::sandbox::container::ContainerError;
 use crate::sandbox::enter::EnterError;
@@ -129,4 +129,4 @@ macro_rules! through {
 
 through!(SandboxError: GrantError, BpfError, TempError, EnterError, NamespacesError);
 through!(SandboxError: ContainerError, NamePatternsError, GuardError, SessionError, UnfinishedError);
-through!(NetworkError: HttpError, TableError);
+through!(NetworkError: HttpHelperError, TableError);

@@ -7,7 +7,7 @@ use rustix::thread::SecureComputingMode;
 
 use crate::kernel::{errno_names, sys};
 use crate::plan::syscalls::Arch;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::sandbox::init;
 
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
@@ -25,7 +25,7 @@ pub fn filtered() -> bool {
 pub fn report() -> String {
     let landlock = sys::landlock_abi();
     let mut out = String::from("{\"kernel\":");
-    writer::string(&mut out, rustix::system::uname().release().to_bytes(), Invalid::Text);
+    writer::string(&mut out, rustix::system::uname().release().to_bytes(), NonUtf8::Text);
     let _ = write!(
         out,
         ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\

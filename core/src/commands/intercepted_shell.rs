@@ -138,7 +138,7 @@ fn base_name(path: &[u8]) -> &[u8] {
 /// Becomes the shell, or prints why it can not.
 pub fn start(called: CalledAs, argv: Vec<CString>) -> i32 {
     let failure = become_shell(called, argv).map_or_else(|failure| failure, |never| match never {});
-    stderr::complain(&failure.to_string(), failure.hint());
+    stderr::print_error(&failure.to_string(), failure.hint());
     failure.exit_code()
 }
 
@@ -185,7 +185,10 @@ fn become_shell(called: CalledAs, argv: Vec<CString>) -> Result<Never, ShellFail
     match compiled.enter(&dir, &inherited) {
         Ok(environment) => execute(real, argv, environment),
         Err(refusal) if compiled.on_failure == OnFailure::Open && is_login(&argv) => {
-            stderr::say("paddock", &format!("warning: this shell is not contained: {refusal}"));
+            stderr::print_line(
+                "paddock",
+                &format!("warning: this shell is not contained: {refusal}"),
+            );
             execute(real, argv, inherited)
         }
         Err(refusal) => Err(refusal.into()),

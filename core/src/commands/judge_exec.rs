@@ -18,8 +18,8 @@ use crate::gate::trusted_dirs::TrustedDirs;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
-use crate::plan::{Action, Gate, Plan, PlanError, Rule};
+use crate::plan::wire::writer::{self, NonUtf8};
+use crate::plan::{Action, ExecRule, GatePlan, Plan, PlanError};
 
 /// An exec as JSON. Its parent process is not known beforehand.
 #[derive(Deserialize)]
@@ -61,10 +61,10 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     };
     let mut out = String::from("{\"chain\":");
     let files = chain.iter().map(|link| &link.real).chain(&last);
-    writer::list(&mut out, files, |out, real| writer::string(out, real, Invalid::Surrogate));
+    writer::list(&mut out, files, |out, real| writer::string(out, real, NonUtf8::Surrogate));
     out.push_str(",\"needs\":");
     writer::list(&mut out, needs.into_inner(), |out, named| {
-        writer::string(out, &named, Invalid::Surrogate)
+        writer::string(out, &named, NonUtf8::Surrogate)
     });
     out.push_str(",\"errno\":");
     out.push_str(&errno.map_or("null".to_owned(), |errno| errno.raw_os_error().to_string()));
@@ -93,7 +93,7 @@ fn follow(
         } else {
             [asked.cwd.as_bytes(), b"/", path].concat()
         };
-        calling_process::open_in(&root, &whole, PATH, ResolveFlags::IN_ROOT)
+        calling_process::open_in_root(&root, &whole, PATH, ResolveFlags::IN_ROOT)
     };
     let named = asked.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {
@@ -115,7 +115,7 @@ fn follow(
 
 fn judge(
     plan: &Plan,
-    gate: &Gate,
+    gate: &GatePlan,
     places: Option<&TrustedDirs>,
     asked: &ExecToJudge,
     chain: &[ChainFile],
@@ -134,7 +134,7 @@ fn judge(
     Ok(decide(&ExecRules::compile(gate)?, places, &exec, chain))
 }
 
-fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate: &Gate) {
+fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate: &GatePlan) {
     let (cause, rule, why) = match &verdict.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
@@ -155,12 +155,12 @@ fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate:
     out.push('}');
 }
 
-fn rule_or_null(out: &mut String, rule: Option<&Rule>) {
+fn rule_or_null(out: &mut String, rule: Option<&ExecRule>) {
     let Some(rule) = rule else { return out.push_str("null") };
     out.push_str("{\"id\":");
-    writer::string(out, rule.id.as_bytes(), Invalid::Surrogate);
+    writer::string(out, rule.id.as_bytes(), NonUtf8::Surrogate);
     out.push_str(",\"source\":");
-    writer::string(out, rule.source.as_bytes(), Invalid::Surrogate);
+    writer::string(out, rule.source.as_bytes(), NonUtf8::Surrogate);
     out.push_str(",\"reason\":");
     text_or_null(out, rule.reason.as_ref().map(Text::as_bytes));
     out.push('}');
@@ -168,7 +168,7 @@ fn rule_or_null(out: &mut String, rule: Option<&Rule>) {
 
 fn text_or_null(out: &mut String, text: Option<&[u8]>) {
     match text {
-        Some(text) => writer::string(out, text, Invalid::Surrogate),
+        Some(text) => writer::string(out, text, NonUtf8::Surrogate),
         None => out.push_str("null"),
     }
 }
@@ -181,7 +181,7 @@ pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     writer::string(
         &mut out,
         argv_text::exactly(argv.iter().map(Text::as_bytes)).as_bytes(),
-        Invalid::Surrogate,
+        NonUtf8::Surrogate,
     );
     Ok(out)
 }

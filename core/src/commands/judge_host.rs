@@ -3,11 +3,11 @@
 use serde::Deserialize;
 
 use super::error::Refusal;
-use crate::network::rules::host_table::{HostDecision, Table};
+use crate::network::rules::host_table::{HostDecision, HostTable};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{Action, Network, PlanError};
 
 const ODD: &str = "it is not a name that everybody reads in the same way";
@@ -24,7 +24,7 @@ struct HostToJudge {
 pub fn report(asked: &[u8]) -> Result<String, Refusal> {
     let asked: HostToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
     asked.network.check()?;
-    let table = Table::compile(&asked.network)?;
+    let table = HostTable::compile(&asked.network)?;
     let verdict = match Host::read(asked.host.as_bytes()) {
         Some(Host::Name(name)) => table.judge_name(&name, Some(asked.port)),
         Some(Host::Address(address)) => table.judge_address(address, asked.port),
@@ -34,16 +34,16 @@ pub fn report(asked: &[u8]) -> Result<String, Refusal> {
     match verdict.rule {
         Some(rule) => {
             out.push_str("{\"host\":");
-            writer::string(&mut out, rule.host.as_bytes(), Invalid::Surrogate);
+            writer::string(&mut out, rule.host.as_bytes(), NonUtf8::Surrogate);
             out.push_str(",\"source\":");
-            writer::string(&mut out, rule.to_string().as_bytes(), Invalid::Surrogate);
+            writer::string(&mut out, rule.to_string().as_bytes(), NonUtf8::Surrogate);
             out.push('}');
         }
         None => out.push_str("null"),
     }
     out.push_str(",\"reason\":");
     match verdict.reason {
-        Some(reason) => writer::string(&mut out, reason.as_bytes(), Invalid::Surrogate),
+        Some(reason) => writer::string(&mut out, reason.as_bytes(), NonUtf8::Surrogate),
         None => out.push_str("null"),
     }
     out.push('}');

@@ -41,7 +41,7 @@ pub fn start(words: Vec<CString>) -> i32 {
     match dispatch(Arguments::new(words.collect())) {
         Ok(status) => status,
         Err(refusal) => {
-            stderr::complain(&refusal.to_string(), refusal.hint());
+            stderr::print_error(&refusal.to_string(), refusal.hint());
             EXIT_REFUSED
         }
     }
@@ -77,7 +77,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             let (line, given) = arguments.sockets()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            Ok(network::attend(&plan, line, given)?)
+            Ok(network::run_relay(&plan, line, given)?)
         }
         Some(b"record") => {
             let plan_fd = arguments.plan_fd()?;

@@ -21,7 +21,7 @@ pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), P
         return Err(PlanError::TooLong(size));
     }
     let bytes = sys::map_sealed(plan_fd.as_fd(), size as usize).map_err(PlanError::Read)?;
-    bytes::keep(bytes);
+    bytes::remember_plan(bytes);
     Ok((Plan::parse(bytes, uid)?, bytes))
 }
 

@@ -26,7 +26,7 @@ use crate::network::{namespace, supervised_connect};
 use crate::plan::rights::{self, Rights};
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{self, SocketAccess};
 use crate::sandbox::seccomp::{Filter, bpf};
 use crate::sandbox::temp_dir::TempDir;
@@ -159,7 +159,7 @@ impl ProbeScene {
                 "{{\"mechanism\":\"{}\",\"held\":{held},\"detail\":",
                 mechanism.name
             ));
-            writer::string(out, detail.as_bytes(), Invalid::Text);
+            writer::string(out, detail.as_bytes(), NonUtf8::Text);
             out.push_str(&format!(",\"needs\":\"{}\"}}", mechanism.needs));
         });
         out
@@ -279,7 +279,7 @@ fn landlock_ioctl(_: &ProbeScene) -> ProbeResult {
 /// Moves a file between two directories that grant everything but this right.
 fn landlock_refer(scene: &ProbeScene) -> ProbeResult {
     let restrictions = || {
-        let all = rights::known_to(2).0;
+        let all = rights::supported_by(2).0;
         restrict(handling(all)?, &[(&scene.dir, all & !AccessFs::Refer)])
     };
     let act = || {
@@ -329,7 +329,7 @@ fn landlock_ptrace(scene: &ProbeScene) -> ProbeResult {
 /// The core's own filter, with one harmless call on the list.
 fn filter() -> Result<(), Errno> {
     let requested = plan::Seccomp {
-        default: plan::Default::Allow,
+        default: plan::SeccompDefault::Allow,
         syscalls: syscalls::find("getpriority").into_iter().collect(),
         sockets: BTreeSet::new(),
         namespaces: false,
@@ -453,7 +453,7 @@ fn ptrace_stop(scene: &ProbeScene) -> ProbeResult {
         trace::seize(process)?;
         trace::interrupt(process)?;
         let deadline = Instant::now() + Duration::from_secs(2);
-        while trace::look(process)?.is_none() {
+        while trace::poll_traced(process)?.is_none() {
             if Instant::now() > deadline {
                 return Err(Errno::TIMEDOUT);
             }
@@ -491,7 +491,7 @@ fn user_namespace(scene: &ProbeScene) -> ProbeResult {
 
 /// A network namespace with its own loopback.
 fn network_namespace(_: &ProbeScene) -> ProbeResult {
-    let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
+    let seen = see(&own_user, &|| own_network(plan::NetworkMode::None).map(drop));
     ProbeResult {
         held: seen == ProbeOutcome::Done,
         detail: format!("a network of its own: {}", seen.words()),
@@ -502,7 +502,7 @@ fn network_namespace(_: &ProbeScene) -> ProbeResult {
 /// listener.
 fn network_filter(_: &ProbeScene) -> ProbeResult {
     let call = || {
-        let _sockets = own_network(plan::Mode::Filtered)?;
+        let _sockets = own_network(plan::NetworkMode::Filtered)?;
         for nobody in ["203.0.113.1:80", "[2001:db8::1]:80"] {
             TcpStream::connect(nobody)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
@@ -520,7 +520,7 @@ fn own_user() -> Result<(), Errno> {
     sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0]).map(drop)
 }
 
-fn own_network(mode: plan::Mode) -> Result<Vec<OwnedFd>, Errno> {
+fn own_network(mode: plan::NetworkMode) -> Result<Vec<OwnedFd>, Errno> {
     let (default, ask_timeout_s) = (plan::Action::Deny, 1);
     let (denied, allowed, approved, local_ports, published) =
         (vec![], vec![], vec![], vec![], vec![]);

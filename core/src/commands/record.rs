@@ -13,10 +13,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::error::Refusal;
 use crate::journal::Journal;
 use crate::journal::event::Event;
-use crate::journal::event::tool::Record;
+use crate::journal::event::tool::ToolRecord;
 use crate::kernel::random::random_name;
 use crate::plan::Plan;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::sandbox::landlock;
 
 const MAX_MESSAGE_BYTES: usize = 64 * 1024;
@@ -37,13 +37,13 @@ pub fn serve(plan: &Plan, uid: u32, socket: &OwnedFd) -> Result<i32, Refusal> {
             Ok((_, length)) if length <= MAX_MESSAGE_BYTES => length,
             Ok(_) | Err(_) => return Err(Refusal::Usage("a message for the journal is too long")),
         };
-        let record = Record::read(&buffer[..length])
+        let record = ToolRecord::read(&buffer[..length])
             .ok_or(Refusal::Usage("a message for the journal makes no sense"))?;
         let mut answer = String::from("{\"error\":");
         match journal.append(&Event::Record(&record)) {
             Ok(()) => answer.push_str("null"),
             Err(error) => {
-                writer::string(&mut answer, error.to_string().as_bytes(), Invalid::Surrogate)
+                writer::string(&mut answer, error.to_string().as_bytes(), NonUtf8::Surrogate)
             }
         }
         answer.push('}');

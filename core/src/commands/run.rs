@@ -21,25 +21,25 @@ use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::gate::ExecGate;
-use crate::journal::event::exec::ExecOutcome;
+use crate::journal::event::exec::ExecReport;
 use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::{self, Event};
 use crate::journal::{self, Journal, JournalError};
 use crate::kernel::random::random_name;
-use crate::kernel::seccomp_notify::Listener;
+use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{ancestry, errno_names, stderr};
 use crate::limits::Limits;
-use crate::limits::process_usage::Tree;
+use crate::limits::process_usage::ProcessTree;
 use crate::network::NetworkError;
 use crate::network::supervised_connect::SupervisedConnect;
-use crate::network::supervisor::host_questions::Asker;
-use crate::network::supervisor::http_helper::Http;
-use crate::network::supervisor::prepare::Outside;
-use crate::network::supervisor::proxy_password::Token;
+use crate::network::supervisor::host_questions::HostQuestions;
+use crate::network::supervisor::http_helper::HttpHelper;
+use crate::network::supervisor::prepare::NetworkSetup;
+use crate::network::supervisor::proxy_password::ProxyToken;
 use crate::network::supervisor::relay_process::RelayProcess;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
-use crate::plan::{self, Level, Namespaces, Plan, Tier};
+use crate::plan::{self, Namespaces, NoticeLevel, Plan, Tier};
 use crate::sandbox::command::Command;
 use crate::sandbox::container::ContainerSandbox;
 use crate::sandbox::enter::{self, Restrictions};
@@ -110,7 +110,7 @@ fn write_end(journal: &Journal, result: &Result<RunResult, Refusal>, duration: D
         Ok(result) => {
             for event in result.events(duration.as_millis()) {
                 if let Err(error) = journal.append(&event) {
-                    stderr::complain(&error.to_string(), error.hint());
+                    stderr::print_error(&error.to_string(), error.hint());
                 }
             }
         }
@@ -164,7 +164,7 @@ struct Run<'r> {
 struct Prepared {
     gate: Option<ExecGate>,
     limits: Limits,
-    network: Outside,
+    network: NetworkSetup,
     restrictions: Restrictions,
 }
 
@@ -179,7 +179,7 @@ impl Run<'_> {
         argv: Vec<CString>,
         approver: ApproverProcess,
     ) -> Result<RunResult, Refusal> {
-        let print = &mut |line: &str| stderr::say("paddock", line);
+        let print = &mut |line: &str| stderr::print_line("paddock", line);
         finish_scans::finish_all(&self.plan.sessions, self.plan.user.uid, print)?;
         closed_links::close(&mut self.plan)?;
         let Prepared { gate, limits, network, restrictions } = self.prepare()?;
@@ -197,7 +197,7 @@ impl Run<'_> {
         let observer = Observer::start(&self.plan, self.plan_fd)?;
         let certificates = network.ready()?;
         // From here on there is something to clean up: no signal may end this process before.
-        let mask = sys::hold_signals();
+        let mask = sys::block_signals();
         let temp = match &self.plan.temp {
             Some(requested) => {
                 Some(TempDir::make(&requested.parent, self.plan.user.uid, self.session_id)?)
@@ -207,8 +207,9 @@ impl Run<'_> {
         // Without namespaces the supervisor connects the command's sockets.
         let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
         let sockets = granted.map_or_else(Vec::new, FileGrants::sockets);
-        let supervised_connect = SupervisedConnect::new(&self.plan, &sockets, network.door())
-            .map_err(NetworkError::SupervisedConnect)?;
+        let supervised_connect =
+            SupervisedConnect::new(&self.plan, &sockets, network.loopback_proxy_address())
+                .map_err(NetworkError::SupervisedConnect)?;
         let questions = OpenQuestions::new(approver);
         let mut handlers =
             CallHandlers::new(&self.plan, gate, questions, observer, supervised_connect);
@@ -228,7 +229,7 @@ impl Run<'_> {
             answer_calls: &mut |listener, other| handlers.answer_until_readable(listener, other),
         });
 
-        let asker = self.plan.network.as_ref().map(Asker::of);
+        let asker = self.plan.network.as_ref().map(HostQuestions::of);
         let Run { plan, plan_fd, journal, session_owner, quiet, .. } = self;
         // While the command runs, only what its end needs stays in memory.
         drop(plan);
@@ -255,7 +256,10 @@ impl Run<'_> {
             Err(refusal) => Err(refusal),
         };
         if let Some(Err(error)) = temp.map(TempDir::remove) {
-            stderr::complain(&error.to_string(), "remove it by hand when nothing uses it any more");
+            stderr::print_error(
+                &error.to_string(),
+                "remove it by hand when nothing uses it any more",
+            );
         }
         result
     }
@@ -263,19 +267,19 @@ impl Run<'_> {
     fn prepare(&self) -> Result<Prepared, Refusal> {
         let plan = &self.plan;
         // The HTTP helper comes first, because its start takes longest.
-        let http = Http::start(plan, self.plan_fd)?;
+        let http = HttpHelper::start(plan, self.plan_fd)?;
         let gate = ExecGate::of(plan)?;
         standard_fds::check_sockets(plan)?;
         let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, self.session_id)?;
         plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
-        let network = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
+        let network = NetworkSetup::prepare(plan.network.as_ref(), plan.tier, http)?;
         let restrictions =
             Restrictions::prepare(plan, limits.rlimits(), call_handlers::answered(plan))?;
         Ok(Prepared { gate, limits, network, restrictions })
     }
 
     /// None: the command runs in the landlock tier, or in a container.
-    fn full_tier(&self) -> Option<(&Namespaces, &plan::Files)> {
+    fn full_tier(&self) -> Option<(&Namespaces, &plan::FilesPlan)> {
         match (&self.plan.namespaces, &self.plan.files, &self.plan.container) {
             (Some(namespaces), Some(requested), None) => Some((namespaces, requested)),
             _ => None,
@@ -329,7 +333,7 @@ impl Run<'_> {
             answer_calls,
         } = start;
         let plan = &self.plan;
-        let terminal = ancestry::terminal();
+        let terminal = ancestry::terminal_name();
         if let Some(mut preflight) = preflight {
             if let (Some(temp), Some(files), Some(requested)) =
                 (temp, &mut preflight.files, &plan.temp)
@@ -395,11 +399,11 @@ impl Run<'_> {
             session_owner.tell_confinement(preflight.confines_writes(plan));
         }
         let Some(journal) = self.journal else { return Ok(()) };
-        journal.append(&Event::Start(event::Start {
+        journal.append(&Event::Start(event::SessionStart {
             user: plan.user.name.as_bytes(),
             uid: plan.user.uid,
             pid: rustix::process::getpid().as_raw_nonzero().get(),
-            ppid_chain: &ancestry::parents(),
+            ppid_chain: &ancestry::parent_chain(),
             cwd: plan.workdir.as_bytes(),
             tty: tty.map(CStr::to_bytes),
             command: argv,
@@ -409,7 +413,7 @@ impl Run<'_> {
             actual: preflight.actual(plan),
         }))?;
         // The journal names every weakness that the user has accepted.
-        let noticed = plan.notices.iter().filter(|notice| notice.level == Level::Unenforced);
+        let noticed = plan.notices.iter().filter(|notice| notice.level == NoticeLevel::Unenforced);
         let noticed = noticed.map(|notice| notice.text.as_bytes());
         for text in noticed.chain(preflight.unenforced().map(|text| text.as_bytes())) {
             journal.append(&Event::Partial { text })?;
@@ -424,7 +428,7 @@ struct StartInputs<'a, 'p> {
     /// None: the paths are checked while init makes its namespaces.
     preflight: Option<Preflight<'p>>,
     temp: Option<&'a TempDir>,
-    proxy: Option<(SocketAddr, &'a Token)>,
+    proxy: Option<(SocketAddr, &'a ProxyToken)>,
     /// The certificates that programs inside trust.
     certificates: Option<&'a OwnedFd>,
     restrictions: &'a Restrictions,
@@ -489,7 +493,10 @@ fn start_full_tier<'f>(
             session.map(Session::close);
             // The command may have run for a moment.
             let mut print = |event| {
-                tasks::line_and_event(&event).0.iter().for_each(|line| stderr::say("paddock", line))
+                tasks::line_and_event(&event)
+                    .0
+                    .iter()
+                    .for_each(|line| stderr::print_line("paddock", line))
             };
             if guard.is_none_or(|mut guard| guard.finish(&mut print).is_ok()) {
                 remove_mark(mark);
@@ -502,7 +509,7 @@ fn start_full_tier<'f>(
 /// The mark goes when no change of the command is left to scan.
 fn remove_mark(mark: Option<Mark>) {
     if let Some(Err(error)) = mark.map(Mark::remove) {
-        stderr::complain(&error.to_string(), error.hint());
+        stderr::print_error(&error.to_string(), error.hint());
     }
 }
 
@@ -526,7 +533,7 @@ impl Running {
         }
     }
 
-    fn take_listener(&mut self) -> Option<Listener> {
+    fn take_listener(&mut self) -> Option<NotifyListener> {
         match &mut self.supervised {
             SupervisedCommand::UnderInit(sandbox) => sandbox.listener.take(),
             SupervisedCommand::UnderLandlockInit(sandbox) => sandbox.listener.take(),
@@ -536,19 +543,27 @@ impl Running {
 
     fn relay<'a>(
         &mut self,
-        network: Outside,
+        network: NetworkSetup,
         plan_fd: &'a OwnedFd,
-        asker: Asker,
+        asker: HostQuestions,
     ) -> Result<Option<RelayProcess<'a>>, SuperviseError> {
         let relay = match &mut self.supervised {
             SupervisedCommand::UnderInit(sandbox) => {
                 let sockets = std::mem::take(&mut sandbox.sockets);
-                network.outlet(sockets, sandbox.namespaces().user(), plan_fd, sandbox.init, asker)
+                network.relay_in_namespace(
+                    sockets,
+                    sandbox.namespaces().user(),
+                    plan_fd,
+                    sandbox.init,
+                    asker,
+                )
             }
             SupervisedCommand::UnderLandlockInit(sandbox) => {
-                network.outlet_at_door(plan_fd, sandbox.init_pid, asker)
+                network.relay_at_loopback_proxy(plan_fd, sandbox.init_pid, asker)
             }
-            SupervisedCommand::Child(child) => network.outlet_at_door(plan_fd, *child, asker),
+            SupervisedCommand::Child(child) => {
+                network.relay_at_loopback_proxy(plan_fd, *child, asker)
+            }
         };
         relay.map_err(SuperviseError::Wait)
     }
@@ -558,9 +573,9 @@ impl Running {
 struct Supervision<'r> {
     restrictions: Restrictions,
     handlers: CallHandlers,
-    asker: Option<Asker>,
+    asker: Option<HostQuestions>,
     limits: Limits,
-    network: Outside,
+    network: NetworkSetup,
     plan_fd: &'r OwnedFd,
     journal: Option<&'r Journal>,
     session_owner: Option<SessionOwner>,
@@ -582,7 +597,7 @@ impl Supervision<'_> {
         if let Some(relay) = &mut relay
             && let Some(command) = running.supervised.pid().filter(|_| session_owner.is_some())
         {
-            relay.tell_apart(command);
+            relay.track_branches(command);
         }
         let host_proc;
         let (namespaces, proc, tree, volatile) = match &running.supervised {
@@ -592,7 +607,7 @@ impl Supervision<'_> {
                     whiteouts: &running.whiteouts,
                 });
                 let namespaces = Some((sandbox.namespaces(), copied));
-                (namespaces, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
+                (namespaces, sandbox.proc.as_fd(), ProcessTree::Namespace, &sandbox.volatile[..])
             }
             SupervisedCommand::Child(_) | SupervisedCommand::UnderLandlockInit(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -602,7 +617,7 @@ impl Supervision<'_> {
                     SupervisedCommand::UnderLandlockInit(sandbox) => sandbox.init_pid,
                     _ => rustix::process::getpid(),
                 };
-                (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
+                (None, host_proc.as_fd(), ProcessTree::DescendantsOf(top), &[][..])
             }
         };
         if let (Some(guard), Some(session), Some((namespaces, _))) =
@@ -627,7 +642,7 @@ impl Supervision<'_> {
         let mut tasks =
             SupervisorTasks::new(running.guard, namespaces, watch, calls, relay, journal, quiet);
         tasks.session_owner = session_owner;
-        sys::give_back_memory();
+        sys::release_memory();
         let end = event_loop::wait(&running.supervised, &mut tasks)?;
 
         let TasksEnd { exceeded, watches, is_closed, is_scanned } = tasks.finish();
@@ -638,7 +653,7 @@ impl Supervision<'_> {
         let ended_by = exceeded.or_else(by_signal);
         let exceeded = limits.finish(ended_by);
         for limit in exceeded.iter().filter(|limit| limit.ended) {
-            stderr::say("paddock", &format!("ended: {limit}"));
+            stderr::print_line("paddock", &format!("ended: {limit}"));
         }
         let mut abandoned: Vec<OwnedFd> = watches.into_iter().collect();
         match (running.session, running.supervised) {
@@ -659,7 +674,7 @@ fn close_session(session: Session, quiet: bool) {
     if session.close() && !quiet {
         let text =
             format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
-        stderr::say("paddock", &text);
+        stderr::print_line("paddock", &text);
     }
 }
 
@@ -667,7 +682,7 @@ fn command(
     plan: &Plan,
     argv: Vec<CString>,
     temp: Option<&TempDir>,
-    proxy: Option<(SocketAddr, &Token)>,
+    proxy: Option<(SocketAddr, &ProxyToken)>,
 ) -> Result<Command, Refusal> {
     let inherited = sys::inherited_environment();
     let mut environment = match &plan.environment {
@@ -698,7 +713,7 @@ fn command(
 
 fn is_chatty(plan: &Plan, quiet: bool) -> bool {
     !quiet
-        && plan.notices.iter().any(|notice| notice.level == Level::Info)
+        && plan.notices.iter().any(|notice| notice.level == NoticeLevel::Info)
         && rustix::termios::isatty(rustix::stdio::stderr())
 }
 
@@ -713,44 +728,47 @@ fn announce_copy(whiteouts: &Whiteouts, chatty: bool) {
         "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \
          elsewhere once they are seen"
     };
-    stderr::say("paddock", text);
+    stderr::print_line("paddock", text);
 }
 
 fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool) {
     let chatty = is_chatty(plan, quiet);
     for notice in &plan.notices {
         match notice.level {
-            Level::Warning | Level::Unenforced => {
-                stderr::say("paddock", &format!("warning: {}", notice.text))
+            NoticeLevel::Warning | NoticeLevel::Unenforced => {
+                stderr::print_line("paddock", &format!("warning: {}", notice.text))
             }
-            Level::Info if chatty => stderr::say("paddock", &notice.text.to_string()),
-            Level::Info => {}
+            NoticeLevel::Info if chatty => stderr::print_line("paddock", &notice.text.to_string()),
+            NoticeLevel::Info => {}
         }
     }
-    for held in limits.held().iter().filter(|_| chatty) {
-        stderr::say("paddock", &format!("limit {held}"));
+    for held in limits.active().iter().filter(|_| chatty) {
+        stderr::print_line("paddock", &format!("limit {held}"));
     }
     for warning in preflight.warnings() {
-        stderr::say("paddock", &format!("warning: {warning}"));
+        stderr::print_line("paddock", &format!("warning: {warning}"));
     }
     if plan.workspace.is_some() && plan.seccomp.is_none() {
-        stderr::say(
+        stderr::print_line(
             "paddock",
             "warning: without seccomp directories of the workspace can not be renamed (EXDEV)",
         );
     }
 }
 
-fn record_decided(journal: &Journal, decided: &[ExecOutcome]) -> Result<(), Refusal> {
+fn record_decided(journal: &Journal, decided: &[ExecReport]) -> Result<(), Refusal> {
     journal.append_all(&decided.iter().map(Event::Exec).collect::<Vec<_>>()).map_err(Refusal::from)
 }
 
 /// `decided`: the decisions of the gate on this command.
-fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult {
+fn not_executed(name: &[u8], errno: Errno, decided: &[ExecReport]) -> RunResult {
     if let Some(refusal) =
-        decided.iter().rev().find_map(ExecOutcome::refusal).filter(|_| errno == Errno::ACCESS)
+        decided.iter().rev().find_map(ExecReport::refusal).filter(|_| errno == Errno::ACCESS)
     {
-        stderr::complain(&refusal, "`paddock why --exec COMMAND` says which rule it is, and where");
+        stderr::print_error(
+            &refusal,
+            "`paddock why --exec COMMAND` says which rule it is, and where",
+        );
         return RunResult {
             exit_code: EXIT_NOT_EXECUTABLE,
             signal: None,
@@ -778,7 +796,7 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult
         }
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
-    stderr::complain(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
+    stderr::print_error(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
     RunResult {
         exit_code,
         signal: None,

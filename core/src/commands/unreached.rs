@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use super::error::Refusal;
 use crate::kernel::errno_names::errno_text;
-use crate::kernel::resolved_path::{self, Place};
+use crate::kernel::resolved_path::{self, ResolvedPath};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
@@ -88,36 +88,36 @@ fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
     let places = places(plan)?;
     let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(UnreachedError::List)?;
-    let identity = Place::of_dir(&root).map_err(UnreachedError::List)?.object;
+    let identity = ResolvedPath::of_dir(&root).map_err(UnreachedError::List)?.object;
     if places.iter().any(|place| place.object == identity) {
         return Err(UnreachedError::Nothing.into());
     }
     let mut add = |fd: &OwnedFd, stat: &Stat| {
         let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let rights = if is_dir { handled } else { rights::on_a_file(handled) };
+        let rights = if is_dir { handled } else { rights::for_file(handled) };
         sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), fd.as_fd())
             .map_err(UnreachedError::AddRule)
     };
-    let places: Vec<&Place> = places.iter().collect();
+    let places: Vec<&ResolvedPath> = places.iter().collect();
     landlock::around(root.as_fd(), &places, &UnreachedError::List, &mut add)?;
     Ok(ruleset)
 }
 
 /// The places that sandboxed commands could write: by name, and by inode for a directory that was
 /// renamed since.
-fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
+fn places(plan: &Plan) -> Result<Vec<ResolvedPath>, UnreachedError> {
     let mut places = Vec::new();
-    for tree in plan.files.iter().flat_map(|files| &files.reached) {
+    for tree in plan.files.iter().flat_map(|files| &files.previously_writable) {
         let locate = |source| UnreachedError::Locate { path: tree.path.to_string(), source };
         // A device keeps nothing that a command wrote.
         let device = rustix::fs::stat(tree.path.as_c_str())
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice);
         if !device {
-            places.extend(Place::all_of(tree.path.as_bytes()).map_err(locate)?);
+            places.extend(ResolvedPath::all_of(tree.path.as_bytes()).map_err(locate)?);
         }
         places.extend(
             tree.identity
-                .map(|identity| Place { object: Some(identity.into()), above: Vec::new() }),
+                .map(|identity| ResolvedPath { object: Some(identity.into()), above: Vec::new() }),
         );
     }
     let locate = |source| UnreachedError::Locate { path: plan::TEMP_PARENT.to_owned(), source };
@@ -129,7 +129,7 @@ fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
     for entry in entries {
         let path = entry.path();
         if path.as_os_str().as_bytes().starts_with(&begin) {
-            places.extend(Place::all_of(path.as_os_str().as_bytes()).map_err(locate)?);
+            places.extend(ResolvedPath::all_of(path.as_os_str().as_bytes()).map_err(locate)?);
         }
     }
     Ok(places)

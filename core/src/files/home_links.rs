@@ -13,19 +13,20 @@ use super::patterns::{NamePatterns, NameRule};
 use super::symlink;
 use super::tree_roots::GrantedTree;
 use super::walk::WalkError;
-use crate::plan::Protected;
+use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// `groups`: the protected names, with those of the home directory.
 pub fn protect_ends(
     names: &mut NamePatterns,
     home: &HomeListing<'_>,
-    groups: &[Protected],
+    groups: &[ProtectedNames],
     trees: &[GrantedTree],
 ) -> Result<(), WalkError> {
     let root = home.path();
-    let of_home =
-        |group: &&Protected| group.below.iter().all(|place| place.as_bytes() == root.as_bytes());
+    let of_home = |group: &&ProtectedNames| {
+        group.below.iter().all(|place| place.as_bytes() == root.as_bytes())
+    };
     let mut whole = Vec::new();
     for name in groups.iter().filter(of_home).flat_map(|group| &group.names) {
         let (fixed, rest) = fixed_part(name.as_bytes());
@@ -132,7 +133,7 @@ mod tests {
             ".ssh",
             ".zcompdump*",
         ];
-        let group = Protected {
+        let group = ProtectedNames {
             below: vec![text(scene.path("home").to_str().unwrap())],
             but: Vec::new(),
             names: wanted.iter().map(|name| text(name)).collect(),

@@ -89,7 +89,7 @@ fn real(directory: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         Err(error) => return Err(error),
     };
     let mut buffer = [0; 32];
-    rustix::fs::readlink(open_beneath::link_to(&opened, &mut buffer), Vec::new())
+    rustix::fs::readlink(open_beneath::proc_fd_path(&opened, &mut buffer), Vec::new())
         .map(|path| Some(path.into_bytes()))
 }
 
@@ -176,7 +176,7 @@ fn number(bytes: &[u8]) -> Option<u32> {
 pub fn is_silent(file: BorrowedFd<'_>) -> bool {
     let mut buffer = [0; 32];
     let called =
-        SocketAddrUnix::new(open_beneath::link_to(file, &mut buffer)).and_then(|address| {
+        SocketAddrUnix::new(open_beneath::proc_fd_path(file, &mut buffer)).and_then(|address| {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket =
                 rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;

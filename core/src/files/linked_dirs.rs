@@ -18,7 +18,7 @@ use super::previously_writable;
 use super::tree_roots::{GrantedTree, OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path;
-use crate::plan::Protected;
+use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// The directory itself is level one. Below the last level programs keep their own data: toolchains
@@ -59,7 +59,7 @@ pub fn links_inside<'p>(
         return Ok(Vec::new());
     }
     let text = |text: &str| Text::from_bytes(text.into());
-    let all = Protected { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
+    let all = ProtectedNames { below: vec![text("**")?], but: Vec::new(), names: vec![text("*")?] };
     let mut names = NamePatterns::new(&[], &[all], &[], &[])?;
     let roots = TreeRoots::open(&trees, &[])?;
     let (mut walker, mut found) =

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::kernel::resolved_path::{self, Identity, Link, Place};
+use crate::kernel::resolved_path::{self, FollowedLink, Identity, ResolvedPath};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::{self, Grant, Plan, Reached, Tier};
+use crate::plan::{self, Grant, Plan, PreviouslyWritable, Tier};
 
 /// One of the paths can not be resolved, so its links are not known.
 #[derive(Debug)]
@@ -22,22 +22,22 @@ pub struct UnknownTree {
     pub source: Errno,
 }
 
-pub struct PreviouslyWritable<'p> {
+pub struct WritableHistory<'p> {
     plan: &'p Plan,
-    requested: &'p plan::Files,
+    requested: &'p plan::FilesPlan,
     /// Looked up at the first link outside of the root directory: most runs have none.
     trees: OnceCell<WritableTrees>,
 }
 
-impl<'p> PreviouslyWritable<'p> {
-    pub fn of(plan: &'p Plan, requested: &'p plan::Files) -> PreviouslyWritable<'p> {
-        PreviouslyWritable { plan, requested, trees: OnceCell::new() }
+impl<'p> WritableHistory<'p> {
+    pub fn of(plan: &'p Plan, requested: &'p plan::FilesPlan) -> WritableHistory<'p> {
+        WritableHistory { plan, requested, trees: OnceCell::new() }
     }
 
     /// The directory of the first link that a command could have made.
     pub fn planted<'l>(
         &self,
-        links: impl IntoIterator<Item = &'l Link>,
+        links: impl IntoIterator<Item = &'l FollowedLink>,
     ) -> Result<Option<AbsPath>, UnknownTree> {
         for link in links {
             let unknown = |source| UnknownTree { path: self.plan.cwd.clone(), source };
@@ -48,7 +48,7 @@ impl<'p> PreviouslyWritable<'p> {
                 .and_then(|dir| absolute(dir.to_owned()))
                 .map_err(unknown)?;
             // No command can write the root directory, which has the links of a merged /usr.
-            if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.place) {
+            if dir.as_bytes() != b"/" && self.trees()?.hold(&dir, &link.resolved) {
                 return Ok(Some(dir));
             }
         }
@@ -57,8 +57,11 @@ impl<'p> PreviouslyWritable<'p> {
 
     /// Is the path recorded as writable for later runs?
     pub fn is_recorded(&self, real: &AbsPath, identity: Identity) -> bool {
-        let known = |tree: &Reached| tree.identity.map(Identity::from) == Some(identity);
-        self.requested.reached.iter().any(|tree| known(tree) || real.is_within(&tree.path))
+        let known = |tree: &PreviouslyWritable| tree.identity.map(Identity::from) == Some(identity);
+        self.requested
+            .previously_writable
+            .iter()
+            .any(|tree| known(tree) || real.is_within(&tree.path))
     }
 
     fn trees(&self) -> Result<&WritableTrees, UnknownTree> {
@@ -80,21 +83,22 @@ struct WritableTrees {
 }
 
 impl WritableTrees {
-    fn of(plan: &Plan, requested: &plan::Files) -> Result<WritableTrees, UnknownTree> {
+    fn of(plan: &Plan, requested: &plan::FilesPlan) -> Result<WritableTrees, UnknownTree> {
         // Paths that the full tier makes itself are not the host's, and a container has its own.
         let made = |grant: &Grant| {
-            plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path))
+            plan.container.is_some()
+                || (plan.tier == Tier::Full && plan::is_private_path(&grant.path))
         };
         let writable = requested.grants.iter().filter(|grant| grant.writes() && !made(grant));
         let given = writable
             .map(|grant| &grant.path)
-            .chain(requested.reached.iter().map(|tree| &tree.path));
+            .chain(requested.previously_writable.iter().map(|tree| &tree.path));
         let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
             .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
         let mut trees = WritableTrees {
             names: Vec::new(),
             identities: requested
-                .reached
+                .previously_writable
                 .iter()
                 .filter_map(|tree| tree.identity)
                 .map(Identity::from)
@@ -107,7 +111,7 @@ impl WritableTrees {
         for path in given {
             let unknown = |source| UnknownTree { path: path.clone(), source };
             let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
-            trees.identities.extend(way.place.object);
+            trees.identities.extend(way.resolved.object);
             // The unresolved name counts as well: it led to itself when a command could write it.
             trees.names.push(path.clone());
             if !way.links.is_empty() {
@@ -117,7 +121,7 @@ impl WritableTrees {
         Ok(trees)
     }
 
-    fn hold(&self, dir: &AbsPath, link: &Place) -> bool {
+    fn hold(&self, dir: &AbsPath, link: &ResolvedPath) -> bool {
         dir.as_bytes().starts_with(&self.temporary)
             || self.names.iter().any(|tree| dir.is_within(tree))
             || self.identities.iter().any(|tree| link.above.contains(tree))

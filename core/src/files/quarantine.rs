@@ -194,7 +194,7 @@ fn with_rights(
 ) -> Result<(), Errno> {
     let before = rustix::fs::fstat(dir)?;
     give_rights(dir, &before)?;
-    if let Ok(object) = open_beneath::look(dir, name.to_bytes()) {
+    if let Ok(object) = open_beneath::open_path_only(dir, name.to_bytes()) {
         let stat = rustix::fs::fstat(&object)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             give_rights(object.as_fd(), &stat)?;
@@ -203,7 +203,7 @@ fn with_rights(
     let outcome = act();
     let mut buffer = [0; 32];
     let _ = rustix::fs::chmod(
-        open_beneath::link_to(dir, &mut buffer),
+        open_beneath::proc_fd_path(dir, &mut buffer),
         Mode::from_raw_mode(before.st_mode & 0o7777),
     );
     outcome
@@ -213,7 +213,7 @@ fn with_rights(
 fn give_rights(object: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
     let mut buffer = [0; 32];
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
-    rustix::fs::chmod(open_beneath::link_to(object, &mut buffer), mode)
+    rustix::fs::chmod(open_beneath::proc_fd_path(object, &mut buffer), mode)
 }
 
 struct CopyJob<'a> {
@@ -257,7 +257,7 @@ impl<'a> CopyJob<'a> {
         top: Option<BorrowedFd<'_>>,
         depth: usize,
     ) -> Result<(), Errno> {
-        let object = open_beneath::look(from, name.to_bytes())?;
+        let object = open_beneath::open_path_only(from, name.to_bytes())?;
         let stat = rustix::fs::fstat(&object)?;
         let whole = Object::at(&object, c"")?;
         if depth == 0 && (self.stays)(whole) {
@@ -391,7 +391,7 @@ impl<'a> CopyJob<'a> {
             return Ok(());
         }
         let mut buffer = [0; 32];
-        let link = open_beneath::link_to(object, &mut buffer);
+        let link = open_beneath::proc_fd_path(object, &mut buffer);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let source = match rustix::fs::open(link, flags, Mode::empty()) {
             Err(Errno::ACCESS) => {

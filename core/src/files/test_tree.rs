@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::patterns::NamePatterns;
 use super::tree_roots::GrantedTree;
-use crate::plan::Protected;
+use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// If a test runs as root, its thread becomes an ordinary user.
@@ -93,10 +93,10 @@ pub fn text(text: &str) -> Text {
 }
 
 /// One pattern, as in a plan.
-pub fn protected(pattern: &str) -> Protected {
+pub fn protected(pattern: &str) -> ProtectedNames {
     let (beginning, name) = pattern.rsplit_once('/').unwrap();
     let beginning = if beginning.is_empty() { "/" } else { beginning };
-    Protected { below: vec![text(beginning)], but: Vec::new(), names: vec![text(name)] }
+    ProtectedNames { below: vec![text(beginning)], but: Vec::new(), names: vec![text(name)] }
 }
 
 /// The kinds of names that a plan protects.

@@ -9,14 +9,14 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use iri_string::types::UriStr;
 
-use crate::plan::host_name::{Host, Name};
+use crate::plan::host_name::{Host, HostName};
 
 /// A host in a policy: `*`, `name`, `*.name` for all below a name but not itself, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPattern {
     Any,
     Is(Host),
-    Below(Name),
+    Below(HostName),
 }
 
 impl HostPattern {
@@ -25,7 +25,7 @@ impl HostPattern {
             return Some(HostPattern::Any);
         }
         if let Some(parent) = text.strip_prefix(b"*.") {
-            return Name::read(parent).map(HostPattern::Below);
+            return HostName::read(parent).map(HostPattern::Below);
         }
         let bare: Option<Ipv6Addr> =
             std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn name(text: &str) -> Option<Host> {
-        Name::read(text.as_bytes()).map(Host::Name)
+        HostName::read(text.as_bytes()).map(Host::Name)
     }
 
     fn address(text: &str) -> Option<Host> {

@@ -1,20 +1,20 @@
 //! The message about an exec that did not run.
 
 use super::argv_text;
-use crate::journal::event::exec::{self, ExecOutcome, ExecResult};
+use crate::journal::event::exec::{self, ExecReport, ExecResult};
 
-impl ExecOutcome {
+impl ExecReport {
     /// The line that is printed at once. None: the exec was not denied.
     pub fn refusal(&self) -> Option<String> {
         const MAX_SHOWN_BYTES: usize = 200;
-        let changed = match self.outcome {
+        let changed = match self.result {
             ExecResult::Ran { .. } | ExecResult::Failed => return None,
             ExecResult::Denied => None,
             ExecResult::Attack(what) => Some(what),
         };
         let mut line = match &self.argv[..] {
             [] => self.exe.clone(),
-            argv => argv_text::joined(exec::words(argv)),
+            argv => argv_text::joined(exec::nul_separated(argv)),
         };
         if line.len() > MAX_SHOWN_BYTES {
             line.truncate(MAX_SHOWN_BYTES);

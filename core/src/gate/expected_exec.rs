@@ -15,10 +15,10 @@ use super::interpreter_chain::{
     self, ChainError, ChainFile, EntryPoint, KnownPrograms, RequestedFile,
 };
 use super::trusted_dirs::TrustedDirs;
-use crate::journal::event::exec::{Process, words};
-use crate::kernel::calling_process::{Caller, Standing, in_proc};
-use crate::kernel::process_memory::Memory;
-use crate::kernel::seccomp_notify::{Call, LONGEST_PATH};
+use crate::journal::event::exec::{ExecProcess, nul_separated};
+use crate::kernel::calling_process::{CallingProcess, WorkingDirectory, proc_path};
+use crate::kernel::process_memory::ProcessMemory;
+use crate::kernel::seccomp_notify::{InterceptedCall, MAX_PATH_BYTES};
 use crate::kernel::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
@@ -44,15 +44,15 @@ pub struct ExpectedExec {
     pub pid: u32,
     /// Its working directory and identity. None: no rule depends on them. Then they are looked up
     /// for the journal while no process waits.
-    pub standing: Option<Standing>,
-    pub process: Option<Process>,
+    pub standing: Option<WorkingDirectory>,
+    pub process: Option<ExecProcess>,
     /// The digests of files of the chain that a rule asked for and that may change.
     pub digests: Vec<(usize, [u8; 32])>,
 }
 
 /// State that is kept from one exec to the next.
 pub struct CallerView {
-    pub memory: Memory,
+    pub memory: ProcessMemory,
     known: KnownPrograms,
     /// The command can not change its root: the root of the first call is that of every process.
     root_stays: bool,
@@ -74,7 +74,7 @@ pub struct UnseenCall {
     /// Each with its NUL.
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
-    pub process: Process,
+    pub process: ExecProcess,
 }
 
 /// How the call names its file.
@@ -86,7 +86,7 @@ struct ExecCall {
 }
 
 impl ExecCall {
-    fn of(call: &Call) -> ExecCall {
+    fn of(call: &InterceptedCall) -> ExecCall {
         let [a, b, c, _, e, _] = call.arguments;
         if i64::from(call.number) == libc::SYS_execveat {
             ExecCall { dir: a as i32, path: b, argv: c, flags: e as i32 }
@@ -99,7 +99,7 @@ impl ExecCall {
 impl ExpectedExec {
     /// `closely`: also read the working directory and the identity of the process.
     pub fn of(
-        call: &Call,
+        call: &InterceptedCall,
         places: Option<&TrustedDirs>,
         caller_view: &mut CallerView,
         closely: bool,
@@ -107,13 +107,13 @@ impl ExpectedExec {
         let asked = ExecCall::of(call);
         let memory = &mut caller_view.memory;
         let mut unseen = UnseenCall {
-            process: Process { pid: call.thread, ..Process::default() },
+            process: ExecProcess { pid: call.thread, ..ExecProcess::default() },
             ..UnseenCall::default()
         };
         memory.turn_to(call.thread);
-        memory.look_at_both(asked.path, asked.argv);
+        memory.prefetch_pages(asked.path, asked.argv);
         let mut path = Vec::with_capacity(256);
-        let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
+        let read = memory.string(asked.path, MAX_PATH_BYTES, Errno::NAMETOOLONG, &mut path);
         let argv = read.and_then(|()| arguments(memory, asked.argv));
         let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
         // A thread that execs gets the pid of its process.
@@ -121,7 +121,7 @@ impl ExpectedExec {
         let mut process = None;
         if closely {
             unseen.process =
-                Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
+                ExecProcess::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
             process = Some(unseen.process);
         }
         let caller =
@@ -149,18 +149,18 @@ impl ExpectedExec {
             Err(ChainError::Fails(errno)) => return Err(NotJudged::Fails(errno)),
             Err(ChainError::Unseen { named, why }) => {
                 let process =
-                    process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
+                    process.or_else(|| ExecProcess::of(call.thread).ok()).unwrap_or(unseen.process);
                 let call = Box::new(UnseenCall {
                     exe: named,
                     argv,
-                    cwd: Standing::of(call.thread).path,
+                    cwd: WorkingDirectory::of(call.thread).path,
                     process,
                 });
                 return Err(NotJudged::Unseen { call, why });
             }
         };
         let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
-        let standing = (closely || starts_there).then(|| Standing::of(call.thread));
+        let standing = (closely || starts_there).then(|| WorkingDirectory::of(call.thread));
         let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
         Ok(ExpectedExec {
             named,
@@ -178,8 +178,8 @@ impl ExpectedExec {
     /// Reads the facts that only a person's answer depends on. The pid may already belong to
     /// another process, as always.
     pub fn complete(&mut self, thread: u32) {
-        self.process = self.process.or_else(|| Process::of(thread).ok());
-        self.standing.get_or_insert_with(|| Standing::of(thread));
+        self.process = self.process.or_else(|| ExecProcess::of(thread).ok());
+        self.standing.get_or_insert_with(|| WorkingDirectory::of(thread));
     }
 
     pub fn cwd(&self) -> &[u8] {
@@ -187,8 +187,8 @@ impl ExpectedExec {
     }
 
     /// Has only the pid, if the process ended before more was read.
-    pub fn process(&self) -> Process {
-        self.process.unwrap_or(Process { pid: self.pid, ..Process::default() })
+    pub fn process(&self) -> ExecProcess {
+        self.process.unwrap_or(ExecProcess { pid: self.pid, ..ExecProcess::default() })
     }
 
     /// As the program gets them, each with its NUL.
@@ -198,7 +198,7 @@ impl ExpectedExec {
 
     /// As the caller passed them.
     pub fn arguments(&self) -> Vec<&[u8]> {
-        words(&self.argv)
+        nul_separated(&self.argv)
     }
 
     /// A hash of program, arguments and working directory.
@@ -258,7 +258,7 @@ fn expanded(chain: &[ChainFile], argv: &[u8]) -> Option<Vec<u8>> {
     expanded
 }
 
-fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
+fn arguments(memory: &mut ProcessMemory, address: u64) -> Result<Vec<u8>, Errno> {
     let mut argv = Vec::with_capacity(256);
     if address != 0 {
         for pointer in memory.words(address, MAX_ARGUMENTS)? {
@@ -275,19 +275,19 @@ fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     Ok(argv)
 }
 
-fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
+fn open(caller: &CallingProcess, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
     if path.is_empty() {
         // fexecve(3), memfd: the file of the descriptor, if the call asks for it and there is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
         return caller
-            .own(&format!("fd/{}", asked.dir), PATH_FLAGS)
+            .open_proc_file(&format!("fd/{}", asked.dir), PATH_FLAGS)
             .map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
         // The one path through a descriptor that many programs use: their own executable.
-        return Ok(caller.own("exe", PATH_FLAGS)?);
+        return Ok(caller.open_proc_file("exe", PATH_FLAGS)?);
     }
     let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 {
         PATH_FLAGS
@@ -299,7 +299,7 @@ fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Chain
 
 fn status(thread: u32) -> Result<Vec<u8>, Errno> {
     let file = rustix::fs::open(
-        in_proc(thread, "status"),
+        proc_path(thread, "status"),
         OFlags::RDONLY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
@@ -320,18 +320,18 @@ pub fn is_traced(thread: u32) -> bool {
 impl CallerView {
     pub fn new(root_stays: bool) -> CallerView {
         CallerView {
-            memory: Memory::of(0),
+            memory: ProcessMemory::of(0),
             known: KnownPrograms::default(),
             root_stays,
             root: None,
         }
     }
 
-    fn caller(&mut self, thread: u32) -> Result<Caller, Errno> {
+    fn caller(&mut self, thread: u32) -> Result<CallingProcess, Errno> {
         if let Some(root) = &self.root {
-            return Ok(Caller::below(thread, root));
+            return Ok(CallingProcess::with_root(thread, root));
         }
-        let caller = Caller::of(thread)?;
+        let caller = CallingProcess::of(thread)?;
         if self.root_stays {
             self.root = Some(Rc::clone(caller.root()));
         }
@@ -339,22 +339,22 @@ impl CallerView {
     }
 }
 
-impl Process {
-    pub fn of(thread: u32) -> Result<Process, Errno> {
+impl ExecProcess {
+    pub fn of(thread: u32) -> Result<ExecProcess, Errno> {
         match sys::process_info(thread) {
-            Ok(info) => Ok(Process { pid: info.tgid, parent: info.ppid, uid: info.euid }),
+            Ok(info) => Ok(ExecProcess { pid: info.tgid, parent: info.ppid, uid: info.euid }),
             // Older kernels have it only as text, which takes five times as long.
-            Err(_) => Process::parse(&status(thread)?).ok_or(Errno::SRCH),
+            Err(_) => ExecProcess::parse(&status(thread)?).ok_or(Errno::SRCH),
         }
     }
 
-    fn parse(status: &[u8]) -> Option<Process> {
+    fn parse(status: &[u8]) -> Option<ExecProcess> {
         let number = |key: &[u8], index: usize| {
             let line =
                 status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
             std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(index)?.parse().ok()
         };
-        Some(Process {
+        Some(ExecProcess {
             pid: number(b"Tgid:", 0)?,
             parent: number(b"PPid:", 0)?,
             uid: number(b"Uid:", 1)?,
@@ -371,13 +371,13 @@ mod tests {
         let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\n\
                        Pid:\t43\nPPid:\t7\nTracerPid:\t0\n\
                        Uid:\t1000\t1001\t1000\t1000\n";
-        assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001 }));
-        assert_eq!(Process::parse(b"Tgid:\t42\n"), None);
+        assert_eq!(ExecProcess::parse(status), Some(ExecProcess { pid: 42, parent: 7, uid: 1001 }));
+        assert_eq!(ExecProcess::parse(b"Tgid:\t42\n"), None);
     }
 
     #[test]
     fn arguments_are_read_whole_or_not_at_all() {
-        let mut memory = Memory::of(rustix::process::getpid().as_raw_nonzero().get() as u32);
+        let mut memory = ProcessMemory::of(rustix::process::getpid().as_raw_nonzero().get() as u32);
         let strings = [&b"git\0"[..], b"\0", b"\xff\n\0"];
         let pointers: Vec<u64> =
             strings.iter().map(|string| string.as_ptr() as u64).chain([0]).collect();
@@ -397,7 +397,7 @@ mod tests {
 
     #[test]
     fn arguments_are_split_at_nul() {
-        assert_eq!(words(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
-        assert_eq!(words(b"\0"), [b""]);
+        assert_eq!(nul_separated(b"a\0\0b\0"), [&b"a"[..], b"", b"b"]);
+        assert_eq!(nul_separated(b"\0"), [b""]);
     }
 }

@@ -301,7 +301,7 @@ impl ChainFile {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         rustix::fs::open(
-            open_beneath::link_to(self.file.as_fd(), &mut buffer),
+            open_beneath::proc_fd_path(self.file.as_fd(), &mut buffer),
             flags,
             Mode::empty(),
         )

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::kernel::sys::Page;
+use crate::kernel::sys::MappedPage;
 
 /// The program's starter may rename or remove it between two reads.
 const MAX_LOOKS: usize = 50;
@@ -26,7 +26,7 @@ struct MappedFile {
 
 /// `own`: the directory of the process in /proc.
 pub fn is_of(own: impl AsFd, address: u64, file: impl AsFd) -> Result<bool, Errno> {
-    let page = Page::of(file.as_fd())?;
+    let page = MappedPage::of(file.as_fd())?;
     for _ in 0..MAX_LOOKS {
         let Some(found) = mapped(&own, c"maps", address)? else { return Ok(false) };
         match mapped(rustix::fs::CWD, c"/proc/self/maps", page.address())? {
@@ -133,7 +133,7 @@ mod tests {
             ["/bin/true", "/proc/self/exe"].iter().map(|path| File::open(path).unwrap()).collect();
         // No two adjacent mappings merge.
         let pages: Vec<_> =
-            (0..400).map(|number| Page::of(files[number % 2].as_fd()).unwrap()).collect();
+            (0..400).map(|number| MappedPage::of(files[number % 2].as_fd()).unwrap()).collect();
         for (number, page) in pages.iter().enumerate().step_by(133) {
             assert_eq!(is_of(own(), page.address(), &files[number % 2]), Ok(true));
             assert_eq!(is_of(own(), page.address(), &files[1 - number % 2]), Ok(false));

@@ -38,10 +38,10 @@ use self::rules::{
 use self::shells::InterceptedShells;
 use self::trusted_dirs::TrustedDirs;
 use crate::approve::approver_process;
-use crate::approve::open_questions::{Given, OpenQuestions};
-use crate::journal::event::exec::{self, ExecOutcome, ExecResult, Process};
-use crate::kernel::seccomp_notify::{Answer, Call, Listener};
-use crate::kernel::sys::trace::{self, Traced};
+use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
+use crate::journal::event::exec::{self, ExecProcess, ExecReport, ExecResult};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
+use crate::kernel::sys::trace::{self, TraceStop};
 use crate::kernel::{ancestry, calling_process};
 use crate::plan::{self, Action, Plan, original_shell};
 
@@ -58,7 +58,7 @@ const MAX_DENIALS: usize = 64;
 const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct ExecGate {
-    plan: plan::Gate,
+    plan: plan::GatePlan,
     rules: ExecRules,
     /// None: the plan does not restrict files.
     places: Option<TrustedDirs>,
@@ -75,16 +75,16 @@ pub struct ExecGate {
     /// Execs that a person denied last, with the process. A process that searches PATH comes again
     /// with the same file under another name.
     denied: VecDeque<(u32, [u8; 32])>,
-    decided: Vec<ExecOutcome>,
+    decided: Vec<ExecReport>,
     shells: InterceptedShells,
     /// The command. One of Paddock's processes started it.
-    command: Option<Process>,
+    command: Option<ExecProcess>,
 }
 
 /// An exec that a person is asked about.
 struct ExecQuestion {
     id: u64,
-    call: Call,
+    call: InterceptedCall,
     expected: ExpectedExec,
     verdict: ExecDecision,
     since: Instant,
@@ -96,7 +96,7 @@ struct ExecQuestion {
 
 /// An exec that was allowed.
 struct Admitted {
-    call: Call,
+    call: InterceptedCall,
     expected: ExpectedExec,
     decision: DecisionReason,
     /// Its directory in /proc, opened while the kernel works. None: the process has ended.
@@ -181,12 +181,17 @@ impl ExecGate {
         self.is_tracing() && self.pending.is_empty()
     }
 
-    pub fn decided(&mut self) -> Vec<ExecOutcome> {
+    pub fn decided(&mut self) -> Vec<ExecReport> {
         std::mem::take(&mut self.decided)
     }
 
     /// Handles an exec that has arrived.
-    pub fn take(&mut self, listener: &Listener, call: Call, questions: &mut OpenQuestions) {
+    pub fn take(
+        &mut self,
+        listener: &NotifyListener,
+        call: InterceptedCall,
+        questions: &mut OpenQuestions,
+    ) {
         let arrived = Instant::now();
         let closely = self.command.is_none() || self.rules.name_callers();
         let expected =
@@ -196,7 +201,9 @@ impl ExecGate {
         }
         let mut expected = match expected {
             Ok(expected) => expected,
-            Err(NotJudged::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
+            Err(NotJudged::Fails(errno)) => {
+                return listener.answer(&call, CallAnswer::Fail(errno));
+            }
             Err(NotJudged::Unseen { call: unseen, why }) => {
                 let decision = DecisionReason {
                     rule: None,
@@ -206,7 +213,7 @@ impl ExecGate {
                 };
                 let UnseenCall { exe, argv, cwd, process } = *unseen;
                 self.record_exec(process, exe, argv, cwd, ExecResult::Denied, decision);
-                return listener.answer(&call, Answer::Fail(Errno::ACCESS));
+                return listener.answer(&call, CallAnswer::Fail(Errno::ACCESS));
             }
         };
         let command = *self.command.get_or_insert(expected.process());
@@ -262,7 +269,7 @@ impl ExecGate {
     fn judge(
         &self,
         expected: &mut ExpectedExec,
-        command: Process,
+        command: ExecProcess,
         deadline: Instant,
     ) -> (ExecDecision, Option<usize>) {
         let digests = RefCell::new(Vec::new());
@@ -272,7 +279,8 @@ impl ExecGate {
         } else {
             None
         };
-        let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
+        let parent_argv =
+            parent.as_ref().map(|(_, argv)| exec::nul_separated(argv)).unwrap_or_default();
         let exec = ExecRequest {
             chain: &chain,
             argv: &expected.arguments(),
@@ -309,7 +317,7 @@ impl ExecGate {
     }
 
     /// The program and the arguments of the parent process. None: it has ended, or can not be read.
-    fn parent_of(&self, process: Process, command: Process) -> Option<(Vec<u8>, Vec<u8>)> {
+    fn parent_of(&self, process: ExecProcess, command: ExecProcess) -> Option<(Vec<u8>, Vec<u8>)> {
         if process.parent == command.parent && process.pid != command.pid {
             return None; // an orphan, which a process of Paddock has adopted
         }
@@ -345,21 +353,21 @@ impl ExecGate {
 
     fn deny(
         &mut self,
-        listener: &Listener,
-        call: &Call,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
         expected: ExpectedExec,
         decision: DecisionReason,
     ) {
         // While the call waits, the pid stays the same process.
         self.record(expected, ExecResult::Denied, decision);
-        listener.answer(call, Answer::Fail(Errno::ACCESS));
+        listener.answer(call, CallAnswer::Fail(Errno::ACCESS));
     }
 
     /// Allows an exec. The call was just seen to wait.
     fn admit(
         &mut self,
-        listener: &Listener,
-        call: Call,
+        listener: &NotifyListener,
+        call: InterceptedCall,
         expected: ExpectedExec,
         decision: DecisionReason,
     ) {
@@ -376,16 +384,16 @@ impl ExecGate {
                 // The thread stays in its call, as the filter demands. The interrupt takes effect
                 // when the call returns to the old program.
                 let _ = trace::interrupt(call.thread);
-                listener.answer(&call, Answer::Continue);
+                listener.answer(&call, CallAnswer::Continue);
                 // Done while the kernel works. The process is traced, so its pid is not reused.
-                admitted.own = calling_process::directory_of(process).ok();
+                admitted.own = calling_process::proc_directory(process).ok();
                 admitted.expected.process =
-                    admitted.expected.process.or_else(|| Process::of(process).ok());
+                    admitted.expected.process.or_else(|| ExecProcess::of(process).ok());
                 self.traced.push(admitted);
             }
             Err(_) if self.plan.trace => {
                 admitted.expected.complete(call.thread);
-                listener.answer(&call, Answer::Continue);
+                listener.answer(&call, CallAnswer::Continue);
                 let Admitted { expected, decision, .. } = admitted;
                 self.record(expected, ExecResult::Ran { verified: false }, decision);
             }
@@ -409,8 +417,8 @@ impl ExecGate {
 
     fn ask(
         &mut self,
-        listener: &Listener,
-        call: Call,
+        listener: &NotifyListener,
+        call: InterceptedCall,
         expected: ExpectedExec,
         verdict: ExecDecision,
         questions: &mut OpenQuestions,
@@ -450,13 +458,14 @@ impl ExecGate {
     ) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
-        let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
+        let parent_argv =
+            parent.as_ref().map(|(_, argv)| exec::nul_separated(argv)).unwrap_or_default();
         let rule = match verdict.cause {
             Cause::Rule(rule) | Cause::Error { rule, .. } => self.plan.rules.get(rule),
             _ => None,
         };
         let decision = self.decision(verdict);
-        questions.ask(&approver_process::Question::Exec(approver_process::Exec {
+        questions.ask(&approver_process::Question::Exec(approver_process::ExecQuestion {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),
@@ -471,17 +480,17 @@ impl ExecGate {
     }
 
     /// Serves all traced and pending execs.
-    pub fn turn(&mut self, listener: &Listener, questions: &mut OpenQuestions) {
+    pub fn turn(&mut self, listener: &NotifyListener, questions: &mut OpenQuestions) {
         self.check_traced(listener);
         if self.pending.is_empty() {
             return;
         }
-        for Given { id, answer, by } in
-            questions.given(|id| self.pending.iter().any(|pending| pending.id == id))
+        for QuestionAnswer { id, answer, by } in
+            questions.take_answers(|id| self.pending.iter().any(|pending| pending.id == id))
         {
             self.answered(listener, id, answer, by);
         }
-        if questions.is_deserted() {
+        if questions.is_approver_gone() {
             self.dismiss(listener, |_| true, "whoever was asked is gone", questions);
         }
         let now = Instant::now();
@@ -505,7 +514,7 @@ impl ExecGate {
 
     fn answered(
         &mut self,
-        listener: &Listener,
+        listener: &NotifyListener,
         id: u64,
         answer: approver_process::Answer,
         by: String,
@@ -537,7 +546,7 @@ impl ExecGate {
 
     fn dismiss(
         &mut self,
-        listener: &Listener,
+        listener: &NotifyListener,
         which: impl Fn(&ExecQuestion) -> bool,
         why: &str,
         questions: &mut OpenQuestions,
@@ -553,17 +562,17 @@ impl ExecGate {
         }
     }
 
-    fn check_traced(&mut self, listener: &Listener) {
+    fn check_traced(&mut self, listener: &NotifyListener) {
         let numbers: Vec<(u32, u32)> =
             self.traced.iter().map(|traced| (traced.call.thread, traced.expected.pid)).collect();
         for (thread, process) in numbers {
-            let found = trace::look(thread);
+            let found = trace::poll_traced(thread);
             let is_there = found.is_ok();
             // A thread that execs takes over the pid of its process. This pid is not traced until
             // then.
             let (pid, found) = match found {
                 Ok(None) | Err(Errno::CHILD) if process != thread => {
-                    (process, trace::look(process))
+                    (process, trace::poll_traced(process))
                 }
                 found => (thread, found),
             };
@@ -576,9 +585,9 @@ impl ExecGate {
         }
     }
 
-    fn handle_trace_stop(&mut self, listener: &Listener, pid: u32, traced: Traced) {
+    fn handle_trace_stop(&mut self, listener: &NotifyListener, pid: u32, traced: TraceStop) {
         match traced {
-            Traced::Executed { former } => {
+            TraceStop::Executed { former } => {
                 let Some(index) =
                     self.traced.iter().position(|admitted| admitted.call.thread == former)
                 else {
@@ -625,7 +634,7 @@ impl ExecGate {
                     }
                 }
             }
-            Traced::Interrupted => {
+            TraceStop::Interrupted => {
                 let index = self.traced.iter().position(|admitted| admitted.call.thread == pid);
                 if let Some(index) = index {
                     self.traced[index].expected.complete(pid);
@@ -637,15 +646,15 @@ impl ExecGate {
                     self.leave(listener, index, ExecResult::Failed);
                 }
             }
-            Traced::Signalled(signal) => {
-                let _ = trace::go_on(pid, signal);
+            TraceStop::Signalled(signal) => {
+                let _ = trace::resume(pid, signal);
             }
-            Traced::Ended => self.ended(listener, pid),
+            TraceStop::Ended => self.ended(listener, pid),
         }
     }
 
     /// A traced process has ended and was reaped.
-    fn ended(&mut self, listener: &Listener, pid: u32) {
+    fn ended(&mut self, listener: &NotifyListener, pid: u32) {
         let is_it =
             |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
         if let Some(index) = self.traced.iter().position(is_it) {
@@ -654,7 +663,7 @@ impl ExecGate {
     }
 
     /// The exec has succeeded or failed. The next exec of its process starts.
-    fn leave(&mut self, listener: &Listener, index: usize, outcome: ExecResult) {
+    fn leave(&mut self, listener: &NotifyListener, index: usize, outcome: ExecResult) {
         let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
         let process = expected.pid;
         if !killed {
@@ -680,7 +689,7 @@ impl ExecGate {
 
     fn record_exec(
         &mut self,
-        process: Process,
+        process: ExecProcess,
         exe: Vec<u8>,
         argv: Vec<u8>,
         cwd: Vec<u8>,
@@ -693,13 +702,13 @@ impl ExecGate {
         let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
-        self.decided.push(ExecOutcome {
+        self.decided.push(ExecReport {
             process,
             branch,
             exe,
             argv,
             cwd,
-            outcome,
+            result: outcome,
             rule,
             reason,
             by,

@@ -20,7 +20,7 @@ use super::argv_text;
 use crate::files::patterns::{Globs, NamePatternsError};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::{self, Action, Gate, Key};
+use crate::plan::{self, Action, ExecRuleKey, GatePlan};
 
 /// Memory for one compiled expression: enough for some thousand usual letters.
 const MAX_REGEX_BYTES: usize = 1 << 20;
@@ -222,7 +222,7 @@ impl CollectedPatterns<'_> {
 }
 
 impl ExecRules {
-    pub fn compile(gate: &Gate) -> Result<ExecRules, RuleError> {
+    pub fn compile(gate: &GatePlan) -> Result<ExecRules, RuleError> {
         let mut collected = CollectedPatterns { globs: Globs::new(), expressions: Vec::new() };
         let rules = gate
             .rules
@@ -235,7 +235,7 @@ impl ExecRules {
             .map(|rule| ExecRule::compile(rule, &mut collected))
             .collect::<Result<_, _>>()?;
         let patterns = collected.compile()?;
-        let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
+        let GatePlan { default, on_error, exec_only_granted: only_granted, .. } = *gate;
         Ok(ExecRules { rules, approved, patterns, default, on_error, only_granted })
     }
 
@@ -309,7 +309,7 @@ impl ExecRules {
 
 impl ExecRule {
     fn compile<'a>(
-        rule: &'a plan::Rule,
+        rule: &'a plan::ExecRule,
         patterns: &mut CollectedPatterns<'a>,
     ) -> Result<ExecRule, RuleError> {
         let mut keys = Vec::with_capacity(rule.matches.len());
@@ -362,7 +362,7 @@ impl ExecRule {
 
 impl RuleTest {
     fn compile<'a>(
-        key: Key,
+        key: ExecRuleKey,
         values: &'a [Text],
         id: &'a Text,
         patterns: &mut CollectedPatterns<'a>,
@@ -381,23 +381,23 @@ impl RuleTest {
             values.iter().map(|value| read(value.as_bytes())).collect()
         }
         Ok(match key {
-            Key::Exe => RuleTest::Exe(values.to_vec()),
-            Key::ExeBasename => RuleTest::Basename(values.to_vec()),
-            Key::ExeGlob => RuleTest::Glob(patterns()?),
-            Key::ExeSha256 => {
+            ExecRuleKey::Exe => RuleTest::Exe(values.to_vec()),
+            ExecRuleKey::ExeBasename => RuleTest::Basename(values.to_vec()),
+            ExecRuleKey::ExeGlob => RuleTest::Glob(patterns()?),
+            ExecRuleKey::ExeSha256 => {
                 RuleTest::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?)
             }
-            Key::ArgvRegex => RuleTest::Argv(regexes()),
-            Key::ArgvContains => RuleTest::Contains(values.to_vec()),
-            Key::ArgvHostIn => RuleTest::HostIn(
+            ExecRuleKey::ArgvRegex => RuleTest::Argv(regexes()),
+            ExecRuleKey::ArgvContains => RuleTest::Contains(values.to_vec()),
+            ExecRuleKey::ArgvHostIn => RuleTest::HostIn(
                 each(values, HostPattern::read).ok_or_else(|| RuleError::Host(id.clone()))?,
             ),
-            Key::CwdGlob => RuleTest::Cwd(patterns()?),
-            Key::Uid => {
+            ExecRuleKey::CwdGlob => RuleTest::Cwd(patterns()?),
+            ExecRuleKey::Uid => {
                 RuleTest::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?)
             }
-            Key::ParentExe => RuleTest::ParentExe(values.to_vec()),
-            Key::ParentArgv => RuleTest::ParentArgv(regexes()),
+            ExecRuleKey::ParentExe => RuleTest::ParentExe(values.to_vec()),
+            ExecRuleKey::ParentArgv => RuleTest::ParentArgv(regexes()),
         })
     }
 

@@ -39,7 +39,9 @@ impl TrustedDirs {
                 _ => {}
             }
         }
-        places.written.extend(files.reached.iter().map(|tree| tree.path.as_bytes().to_vec()));
+        places
+            .written
+            .extend(files.previously_writable.iter().map(|tree| tree.path.as_bytes().to_vec()));
         places.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
         places.written.extend(PRIVATE_DIRS.map(<[u8]>::to_vec));
         Some(places)

@@ -11,11 +11,11 @@ use super::expected_exec::ExpectedExec;
 use super::interpreter_chain::{ChainFile, EntryPoint};
 use super::loader;
 use crate::journal::event::exec;
-use crate::kernel::calling_process::{Caller, Standing};
-use crate::kernel::process_memory::{Memory, PAGE};
+use crate::kernel::calling_process::{CallingProcess, WorkingDirectory};
+use crate::kernel::process_memory::{PAGE_BYTES, ProcessMemory};
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::LONGEST_PATH;
-use crate::kernel::sys::trace::{self, Point};
+use crate::kernel::seccomp_notify::MAX_PATH_BYTES;
+use crate::kernel::sys::trace::{self, Registers};
 
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;
@@ -28,7 +28,7 @@ pub fn difference(
     expected: &mut ExpectedExec,
     pid: u32,
     own: Option<&OwnedFd>,
-    memory: &mut Memory,
+    memory: &mut ProcessMemory,
     deadline: Instant,
 ) -> Option<&'static str> {
     let compared =
@@ -55,7 +55,7 @@ fn compare(
     expected: &mut ExpectedExec,
     pid: u32,
     own: &OwnedFd,
-    memory: &mut Memory,
+    memory: &mut ProcessMemory,
     deadline: Instant,
 ) -> Result<(), Difference> {
     let behind =
@@ -65,9 +65,9 @@ fn compare(
         return Err(Difference::In("the program"));
     }
     memory.turn_to(pid);
-    let Point { instruction, stack } = trace::point_of(pid)?;
+    let Registers { instruction, stack } = trace::registers_of(pid)?;
     // The strings are above the addresses, most of them in the next page.
-    memory.look_at_both(stack, stack.saturating_add(PAGE));
+    memory.prefetch_pages(stack, stack.saturating_add(PAGE_BYTES));
     compare_stack(expected, stack, memory)?;
     // Not by AT_BASE: it is 0 without a loader, and also with a loader that has a fixed address.
     let first = match &expected.entry {
@@ -82,11 +82,11 @@ fn compare(
     }
     // Its other threads could change the directory until now. They have ended.
     match &expected.standing {
-        Some(standing) if standing.place != behind(c"cwd").ok() => {
+        Some(standing) if standing.identity != behind(c"cwd").ok() => {
             return Err(Difference::In("the working directory"));
         }
         Some(_) => {}
-        None => expected.standing = Some(Standing::by_name(own)),
+        None => expected.standing = Some(WorkingDirectory::path_only(own)),
     }
     // A running program can not be written, so its content stays the same.
     let has_changed = |(index, digest): &(usize, [u8; 32])| {
@@ -98,7 +98,7 @@ fn compare(
     if scripts.is_empty() {
         return Ok(());
     }
-    let caller = Caller::of(pid)?;
+    let caller = CallingProcess::of(pid)?;
     let is_same = |script: &ChainFile| {
         let opened = caller.open(libc::AT_FDCWD, &script.named, OFlags::PATH | OFlags::CLOEXEC);
         opened
@@ -113,9 +113,9 @@ fn compare(
 fn compare_stack(
     expected: &ExpectedExec,
     stack: u64,
-    memory: &mut Memory,
+    memory: &mut ProcessMemory,
 ) -> Result<(), Difference> {
-    let wanted = exec::words(expected.final_argv());
+    let wanted = exec::nul_separated(expected.final_argv());
     let at = |index: u64| {
         index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT)
     };
@@ -149,6 +149,6 @@ fn compare_stack(
         }
     }
     text.clear();
-    memory.string(named, LONGEST_PATH + MAX_FD_PATH_BYTES, Errno::TOOBIG, &mut text)?;
+    memory.string(named, MAX_PATH_BYTES + MAX_FD_PATH_BYTES, Errno::TOOBIG, &mut text)?;
     if text == expected.named { Ok(()) } else { Err(Difference::In("the path")) }
 }

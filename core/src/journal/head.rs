@@ -1,17 +1,17 @@
-//! `head`: where the chain stands, and what is missing in it and not told there yet.
+//! `head`: the end of the chain, and lost events that the journal does not mention yet.
 //!
-//! First `seq hash file size`; then, each after a NUL, which no file name holds, `session count
-//! reason` of sessions that could not write. The file has its block as soon as there are events: on
-//! a full disk it takes what the journal itself does not.
+//! The first line is `seq hash file size`. Then, each after a NUL, which no file name contains,
+//! follows `session count reason` for sessions that could not write. The file has a disk block as
+//! soon as there are events: on a full disk it can still be written when the journal can not.
 
 use std::ffi::CString;
 use std::io::Write as _;
 
-pub const LIMIT: usize = 2048;
+pub const MAX_HEAD_BYTES: usize = 2048;
 pub const FIRST_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct JournalHead {
     pub seq: u64,
     pub hash: String,
     pub file: CString,
@@ -19,7 +19,7 @@ pub struct Head {
     pub losses: Vec<Loss>,
 }
 
-/// Events of a session that could not be written, and why the first of them could not.
+/// Events of a session that could not be written, and the reason for the first of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
     pub session: String,
@@ -27,9 +27,9 @@ pub struct Loss {
     pub reason: String,
 }
 
-impl Head {
-    pub fn first(file: &CString) -> Head {
-        Head {
+impl JournalHead {
+    pub fn first(file: &CString) -> JournalHead {
+        JournalHead {
             seq: 0,
             hash: FIRST_HASH.to_owned(),
             file: file.clone(),
@@ -45,10 +45,10 @@ impl Head {
         }
     }
 
-    pub fn parse(stored: &[u8]) -> Option<Head> {
+    pub fn parse(stored: &[u8]) -> Option<JournalHead> {
         let mut parts = stored.split(|byte| *byte == 0);
         let line = parts.next()?.strip_suffix(b"\n")?;
-        // A fixed file name may hold spaces: it is what stands between the hash and the size.
+        // A fixed file name may contain spaces. It is the text between the hash and the size.
         let mut front = line.splitn(3, |byte| *byte == b' ');
         let (seq, hash, rest) = (front.next()?, front.next()?, front.next()?);
         let split = rest.iter().rposition(|byte| *byte == b' ')?;
@@ -59,7 +59,7 @@ impl Head {
             && hash.len() == FIRST_HASH.len()
             && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .then_some(())?;
-        Some(Head {
+        Some(JournalHead {
             seq: number(seq)?,
             hash: hash.to_owned(),
             file: CString::new(file).ok()?,

@@ -1,15 +1,16 @@
-//! The journal: one JSON object a line, each line naming the hash of the one before.
+//! The journal: one JSON object per line. Each line contains the hash of the line before.
 //!
-//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq
-//! hash file size`). Lines that come together are appended with one write, then `head` is
-//! rewritten. A crash between the two leaves whole lines that chain on, and they are adopted; a
-//! crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file
-//! is not ours, and then nothing runs: a journal that can not be continued truthfully is not
-//! continued.
+//! One process writes at a time: the owner of the lock on `head`, which records the end of the
+//! chain (`seq hash file size`). Lines of one call are appended with one write, then `head` is
+//! rewritten. A crash between the two leaves whole lines that continue the chain; the next writer
+//! adopts them. A crash inside the first leaves a torn line; the next writer cuts it off. Anything
+//! else at the end of a file is foreign, and then nothing runs: a journal that can not be continued
+//! truthfully is not continued.
 //!
-//! What can not be written (a full disk, which the command may have filled) is counted in `head`,
-//! or by us if `head` takes nothing either. Whoever writes next tells it first, with the same
-//! write: a session's `journal.lost` stands before whatever comes after the gap.
+//! Events that can not be written are counted in `head`, or in memory if `head` can not be written
+//! either. The usual cause is a full disk, which the command can fill. The next writer reports the
+//! count first, in the same write: a session's `journal.lost` stands before the events after the
+//! gap.
 
 pub mod event;
 mod head;
@@ -24,19 +25,19 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use self::event::{BODY_LIMIT, Event};
+use self::event::{Event, MAX_BODY_BYTES};
 use crate::kernel::clock::Utc;
 use crate::kernel::{errno_names, stderr};
 use crate::plan;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
-use head::{Head, Loss};
+use head::{JournalHead, Loss};
 
-pub const LINE_LIMIT: usize = 4096;
+pub const MAX_LINE_BYTES: usize = 4096;
 
-/// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of
-/// values.
-const PREFIX_LIMIT: usize = 192;
-const _: () = assert!(BODY_LIMIT + PREFIX_LIMIT + 2 <= LINE_LIMIT);
+/// seq, prev, ts, session, opens and their punctuation. The values have at most 20 + 64 + 24 + 16 +
+/// 4 characters.
+const MAX_PREFIX_BYTES: usize = 192;
+const _: () = assert!(MAX_BODY_BYTES + MAX_PREFIX_BYTES + 2 <= MAX_LINE_BYTES);
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -88,7 +89,7 @@ impl JournalError {
         }
     }
 
-    /// Short, for `head`.
+    /// A short reason for `head`.
     fn reason(&self) -> String {
         match self {
             JournalError::Create { source, .. }
@@ -118,18 +119,19 @@ pub struct Journal {
     uid: u32,
     session: String,
     to_stderr: bool,
-    /// The file written last, kept open: the command may own it, and could change its mode before
-    /// the end is written.
-    file: RefCell<Option<Written>>,
-    /// Whoever could not even write that he begins has done nothing that would be missing.
-    begun: Cell<bool>,
-    /// What `head` could not take.
+    /// The file that was written last, kept open. The command can own it, and could change its mode
+    /// before the end event.
+    file: RefCell<Option<CurrentFile>>,
+    /// True once a line was written. A session that could not write its start event has lost
+    /// nothing.
+    has_written: Cell<bool>,
+    /// Lost events that could not be recorded in `head`.
     lost: RefCell<Option<Loss>>,
 }
 
 #[derive(Debug)]
-struct Written {
-    /// None: its name stays.
+struct CurrentFile {
+    /// None: the file has a fixed name.
     day: Option<i64>,
     name: CString,
     file: OwnedFd,
@@ -138,7 +140,7 @@ struct Written {
 impl Journal {
     /// Opens the journal for appending, creating what is missing.
     pub fn open(
-        requested: &plan::Journal,
+        requested: &plan::JournalPlan,
         uid: u32,
         session: String,
     ) -> Result<Journal, JournalError> {
@@ -150,7 +152,7 @@ impl Journal {
         let dir_path = requested.dir.clone();
         let head = open_file(&dir, &dir_path, &CString::from_name(&head_name), OFlags::RDWR, uid)?;
         let (fixed_name, to_stderr) = (requested.file.clone(), requested.stderr);
-        let (file, begun, lost) = (RefCell::new(None), Cell::new(false), RefCell::new(None));
+        let (file, has_written, lost) = (RefCell::new(None), Cell::new(false), RefCell::new(None));
         Ok(Journal {
             dir_path,
             dir,
@@ -161,14 +163,14 @@ impl Journal {
             session,
             to_stderr,
             file,
-            begun,
+            has_written,
             lost,
         })
     }
 
-    /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would
-    /// lose it.
-    pub fn inspect(requested: &plan::Journal, uid: u32) -> Result<bool, JournalError> {
+    /// Checks what [`Journal::open`] would refuse, without creating anything. Returns true if a
+    /// reboot would delete the journal.
+    pub fn inspect(requested: &plan::JournalPlan, uid: u32) -> Result<bool, JournalError> {
         const TMPFS: u32 = 0x0102_1994;
         match open_dir(&requested.dir) {
             Ok(dir) => {
@@ -188,20 +190,19 @@ impl Journal {
         self.append_all(std::slice::from_ref(event))
     }
 
-    /// Those that were heard of together: all of them are written, or none, and then they are
-    /// counted.
+    /// Appends several events: all of them or none. If none, they are counted as lost.
     pub fn append_all(&self, events: &[Event<'_>]) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
         }
         let lines = self.lock().and_then(|()| self.append_locked(events));
         if let Err(error) = &lines {
-            self.lose(events.len(), error);
+            self.count_lost(events.len(), error);
         }
         let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
         let lines = lines?;
         if self.to_stderr {
-            lines.lines().for_each(|line| stderr::say("paddock", &format!("audit {line}")));
+            lines.lines().for_each(|line| stderr::print_line("paddock", &format!("audit {line}")));
         }
         Ok(())
     }
@@ -211,8 +212,8 @@ impl Journal {
             .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })
     }
 
-    fn lose(&self, count: usize, error: &JournalError) {
-        if !self.begun.get() {
+    fn count_lost(&self, count: usize, error: &JournalError) {
+        if !self.has_written.get() {
             return;
         }
         let mut lost = self.lost.borrow_mut();
@@ -220,12 +221,12 @@ impl Journal {
         let loss = lost.get_or_insert_with(new);
         loss.count += count as u64;
         let locked = !matches!(error, JournalError::Lock { .. });
-        if locked && self.remember(loss).is_ok() {
+        if locked && self.store_loss(loss).is_ok() {
             *lost = None;
         }
     }
 
-    fn remember(&self, loss: &Loss) -> Result<(), JournalError> {
+    fn store_loss(&self, loss: &Loss) -> Result<(), JournalError> {
         let Some((mut head, stored_length)) = self.read_head()? else {
             return Err(JournalError::Headless { path: self.path(&self.head_name) });
         };
@@ -249,7 +250,7 @@ impl Journal {
                     OFlags::RDWR | OFlags::APPEND,
                     self.uid,
                 )?;
-                Written { day, name, file }
+                CurrentFile { day, name, file }
             }
         };
         let lines = self.append_to(&written.file, &written.name, &now, events);
@@ -268,20 +269,19 @@ impl Journal {
             Some(stored) => stored,
             None => {
                 self.refuse_headless()?;
-                (Head::first(name), 0)
+                (JournalHead::first(name), 0)
             }
         };
-        // Only a file that is due begins anew. One whose lines were taken away does not get to look
-        // like it.
+        // Only a new file gets `opens`. A file whose lines were removed must not look new.
         let opens = head_length == 0 || head.file != *name;
         if head.file != *name {
-            // A new day. Yesterday's last line may still wait for its head.
+            // A new day. The last line of yesterday can be missing in `head`.
             match open_existing(&self.dir, &head.file) {
                 Ok(yesterday) => self.catch_up(&mut head, &yesterday)?,
                 Err(Errno::NOENT) => {}
                 Err(source) => return Err(self.open_error(&head.file, source)),
             }
-            head = Head { file: name.clone(), size: 0, ..head };
+            head = JournalHead { file: name.clone(), size: 0, ..head };
         }
         self.catch_up(&mut head, file)?;
 
@@ -289,15 +289,17 @@ impl Journal {
             head.add(loss);
         }
         let losses = std::mem::take(&mut head.losses);
-        let told = losses.iter().map(|loss| {
+        let lost_events = losses.iter().map(|loss| {
             let event = Event::JournalLost { count: loss.count, reason: &loss.reason };
             (loss.session.as_str(), event.body())
         });
-        let bodies = told.chain(events.iter().map(|event| (self.session.as_str(), event.body())));
+        let bodies =
+            lost_events.chain(events.iter().map(|event| (self.session.as_str(), event.body())));
 
         let before = head.size;
         let ts = now.timestamp();
-        let mut lines = String::with_capacity((losses.len() + events.len()) * (PREFIX_LIMIT + 512));
+        let mut lines =
+            String::with_capacity((losses.len() + events.len()) * (MAX_PREFIX_BYTES + 512));
         for (session, body) in bodies {
             let start = lines.len();
             let _ = write!(
@@ -307,7 +309,8 @@ impl Journal {
                 head.hash,
             );
             if opens && head.size == 0 {
-                // The first line says so: lines taken from the front of a file are then missed.
+                // The first line has this mark, so that `verify` notices removed lines at the
+                // start.
                 lines.push_str("\"opens\":true,");
             }
             lines.push_str(&body);
@@ -321,33 +324,32 @@ impl Journal {
             .map_err(|source| JournalError::Write { path: self.path_of(&head.file), source })
             .and_then(|()| self.write_head(&head, head_length));
         if let Err(error) = written {
-            // Half a line, or lines that `head` does not know of. If they stay, the next to write
-            // cuts them off or adopts them.
+            // Half a line, or lines that `head` does not record. If they stay, the next writer cuts
+            // them off or adopts them.
             let _ = rustix::fs::ftruncate(file, before);
             return Err(error);
         }
-        self.begun.set(true);
+        self.has_written.set(true);
         self.lost.take();
         Ok(lines)
     }
 
-    /// Also returns how long the stored head is. None: nothing was ever written.
-    fn read_head(&self) -> Result<Option<(Head, usize)>, JournalError> {
+    /// The stored head and its length in bytes. None: nothing was ever written.
+    fn read_head(&self) -> Result<Option<(JournalHead, usize)>, JournalError> {
         let path = || self.path(&self.head_name);
-        let mut buffer = [0; head::LIMIT];
+        let mut buffer = [0; head::MAX_HEAD_BYTES];
         let length = rustix::io::pread(&self.head, &mut buffer, 0)
             .map_err(|source| JournalError::Read { path: path(), source })?;
         match &buffer[..length] {
             [] => Ok(None),
             stored => Ok(Some((
-                Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?,
+                JournalHead::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?,
                 length,
             ))),
         }
     }
 
-    /// Days without a head: somebody removed it, and with it the knowledge of where the chain
-    /// ended.
+    /// Refuses daily files without a head: the end of the chain is lost.
     fn refuse_headless(&self) -> Result<(), JournalError> {
         let failed = |source| JournalError::OpenDir { dir: self.dir_path.clone(), source };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -370,13 +372,13 @@ impl Journal {
         Ok(())
     }
 
-    fn write_head(&self, head: &Head, stored_length: usize) -> Result<(), JournalError> {
+    fn write_head(&self, head: &JournalHead, stored_length: usize) -> Result<(), JournalError> {
         let mut text = head.text();
         let length = text.len();
-        // What was there goes at once, also if we are killed before its place is cut off.
+        // Overwrites the old text in one write, in case this process is killed before the truncate.
         text.resize(length.max(stored_length), 0);
         let failed = |source| JournalError::Write { path: self.path(&self.head_name), source };
-        if text.len() > head::LIMIT {
+        if text.len() > head::MAX_HEAD_BYTES {
             return Err(failed(Errno::FBIG));
         }
         match rustix::io::pwrite(&self.head, &text, 0).map_err(failed)? {
@@ -389,14 +391,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Brings `head` to the end of its file: adopts whole lines that chain on, cuts a torn one off.
-    fn catch_up(&self, head: &mut Head, file: &OwnedFd) -> Result<(), JournalError> {
+    /// Moves `head` to the end of its file: adopts whole lines that continue the chain, and cuts
+    /// off a torn one.
+    fn catch_up(&self, head: &mut JournalHead, file: &OwnedFd) -> Result<(), JournalError> {
         let path = || self.path_of(&head.file);
         let read_failed = |source| JournalError::Read { path: path(), source };
         let actual = rustix::fs::fstat(file).map_err(read_failed)?.st_size as u64;
         if actual <= head.size {
-            // Shorter than the head says: lines were taken away. The chain goes on from the head,
-            // so that `verify` sees the gap.
+            // The file is shorter than `head` says: lines were removed. The chain continues from
+            // `head`, so that `verify` finds the gap.
             head.size = actual;
             return Ok(());
         }
@@ -466,7 +469,7 @@ trait FromName {
 }
 
 impl FromName for CString {
-    /// For names made of parts that were checked to be free of NUL.
+    /// For names whose parts were checked for NUL.
     fn from_name(name: &str) -> CString {
         CString::new(name.replace('\0', "")).unwrap_or_default()
     }
@@ -477,11 +480,11 @@ fn open_dir(dir: &AbsPath) -> Result<OwnedFd, Errno> {
     rustix::fs::open(dir.as_c_str(), flags, Mode::empty())
 }
 
-fn open_or_create_dir(requested: &plan::Journal, uid: u32) -> Result<OwnedFd, JournalError> {
+fn open_or_create_dir(requested: &plan::JournalPlan, uid: u32) -> Result<OwnedFd, JournalError> {
     let dir = &requested.dir;
     let mut opened = open_dir(dir);
     if matches!(opened, Err(Errno::NOENT)) {
-        // The umask could take from 0700 what we need ourselves.
+        // The umask could remove permissions that the core needs.
         let umask = rustix::process::umask(Mode::empty());
         let made = rustix::fs::mkdir(dir.as_c_str(), Mode::RWXU);
         rustix::process::umask(umask);
@@ -495,9 +498,13 @@ fn open_or_create_dir(requested: &plan::Journal, uid: u32) -> Result<OwnedFd, Jo
     Ok(opened)
 }
 
-/// A directory of daily files is 0700. One that holds a journal file the user named may be
-/// readable: the file itself is 0600, and nobody else may put another in its place.
-fn check_dir(opened: &OwnedFd, requested: &plan::Journal, uid: u32) -> Result<(), JournalError> {
+/// A directory of daily files must be 0700. A directory with a journal file that the user named may
+/// be readable: the file itself is 0600, and no other user can replace it.
+fn check_dir(
+    opened: &OwnedFd,
+    requested: &plan::JournalPlan,
+    uid: u32,
+) -> Result<(), JournalError> {
     let dir = &requested.dir;
     let stat = rustix::fs::fstat(opened)
         .map_err(|source| JournalError::OpenDir { dir: dir.clone(), source })?;
@@ -527,7 +534,7 @@ fn open_existing(dir: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty())
 }
 
-/// Opens or creates a file that is ours alone, and says why not otherwise.
+/// Opens or creates a file that only this user can access. Otherwise returns the reason.
 fn open_file(
     dir: &OwnedFd,
     dir_path: &AbsPath,
@@ -572,12 +579,12 @@ fn open_file(
 fn create_file(dir: &OwnedFd, name: &CString, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     match rustix::fs::openat(dir, name.as_c_str(), flags | OFlags::CREATE | OFlags::EXCL, mode) {
         Ok(file) => {
-            // Whatever the umask took away.
+            // Restores what the umask removed.
             rustix::fs::fchmod(&file, mode)?;
             Ok(file)
         }
-        // Another session was faster. Between its open and its fchmod the mode may be narrower than
-        // 0600, never wider.
+        // Another session created it first. Between its open and its fchmod the mode can be
+        // narrower than 0600, never wider.
         Err(Errno::EXIST) => rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty()),
         Err(error) => Err(error),
     }

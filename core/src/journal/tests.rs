@@ -8,21 +8,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
-/// A directory that goes away with the test.
-struct Place(PathBuf);
+/// A directory that is removed after the test.
+struct TempDir(PathBuf);
 
-impl Place {
-    fn new() -> Place {
+impl TempDir {
+    fn new() -> TempDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("paddock-journal-{}-{count}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        Place(path)
+        TempDir(path)
     }
 }
 
-impl Drop for Place {
+impl Drop for TempDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -36,8 +36,8 @@ fn text(path: impl Into<PathBuf>) -> Text {
     Text::from_bytes(path.into().into_os_string().into_vec()).unwrap()
 }
 
-fn requested(dir: &Path, file: Option<&str>) -> plan::Journal {
-    plan::Journal { dir: AbsPath::new(text(dir)).unwrap(), file: file.map(text), stderr: false }
+fn requested(dir: &Path, file: Option<&str>) -> plan::JournalPlan {
+    plan::JournalPlan { dir: AbsPath::new(text(dir)).unwrap(), file: file.map(text), stderr: false }
 }
 
 const SESSION: &str = "0123456789abcdef";
@@ -54,28 +54,28 @@ fn today(dir: &Path) -> PathBuf {
     dir.join(format!("{}.jsonl", Utc::now().date()))
 }
 
-/// Asserts that the lines of a file chain on.
-fn chained(path: &Path) -> Vec<Value> {
+/// Asserts that the lines of a file form a chain, and returns them.
+fn checked_events(path: &Path) -> Vec<Value> {
     let mut prev = FIRST_HASH.to_owned();
     let mut events = Vec::new();
     for (index, line) in fs::read_to_string(path).unwrap().lines().enumerate() {
         let value: Value = serde_json::from_str(line).unwrap();
         assert_eq!(value["seq"], index as u64 + 1);
         assert_eq!(value["prev"], prev.as_str());
-        assert!(line.len() < LINE_LIMIT);
+        assert!(line.len() < MAX_LINE_BYTES);
         prev = hash(line.as_bytes());
         events.push(value);
     }
     events
 }
 
-/// The same, of nothing but ends: their exit codes.
-fn verified(path: &Path) -> Vec<i64> {
-    chained(path).iter().map(|event| event["exit_code"].as_i64().unwrap()).collect()
+/// The exit codes of a file that has only end events.
+fn exit_codes(path: &Path) -> Vec<i64> {
+    checked_events(path).iter().map(|event| event["exit_code"].as_i64().unwrap()).collect()
 }
 
-/// Exit codes; of what is missing: how many, and of whom.
-fn told(path: &Path) -> Vec<String> {
+/// Exit codes; for lost events: the count, the session and the reason.
+fn summaries(path: &Path) -> Vec<String> {
     let one = |event: &Value| match event["event"].as_str().unwrap() {
         "journal.lost" => {
             format!(
@@ -87,7 +87,7 @@ fn told(path: &Path) -> Vec<String> {
         }
         _ => event["exit_code"].to_string(),
     };
-    chained(path).iter().map(one).collect()
+    checked_events(path).iter().map(one).collect()
 }
 
 fn head_lines(dir: &Path) -> Vec<String> {
@@ -98,26 +98,26 @@ fn head_lines(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// As on a full disk: the file takes nothing, until what it was is put back.
-fn fill(journal: &Journal) -> OwnedFd {
+/// Makes the journal file unwritable, as on a full disk. Returns the writable descriptor.
+fn fill_disk(journal: &Journal) -> OwnedFd {
     let mut written = journal.file.borrow_mut();
     let written = written.as_mut().unwrap();
     let name = journal.dir_path.to_string() + "/" + written.name.to_str().unwrap();
     std::mem::replace(&mut written.file, fs::File::open(name).unwrap().into())
 }
 
-fn free(journal: &Journal, file: OwnedFd) {
+fn free_disk(journal: &Journal, file: OwnedFd) {
     journal.file.borrow_mut().as_mut().unwrap().file = file;
 }
 
 #[test]
-fn lines_chain_over_sessions() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn sessions_continue_the_chain() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     for code in 0..5 {
         open(&dir, None).unwrap().append(&end(code)).unwrap();
     }
-    assert_eq!(verified(&today(&dir)), [0, 1, 2, 3, 4]);
+    assert_eq!(exit_codes(&today(&dir)), [0, 1, 2, 3, 4]);
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!((mode(&dir), mode(&today(&dir)), mode(&dir.join("head"))), (0o700, 0o600, 0o600));
     let head = fs::read_to_string(dir.join("head")).unwrap();
@@ -128,16 +128,16 @@ fn lines_chain_over_sessions() {
 }
 
 #[test]
-fn lines_that_come_together_chain_like_others() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn events_of_one_call_form_a_chain() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append_all(&[]).unwrap();
     assert!(!today(&dir).exists());
     journal.append_all(&[end(0), end(1), end(2)]).unwrap();
     journal.append(&end(3)).unwrap();
     open(&dir, None).unwrap().append_all(&[end(4), end(5)]).unwrap();
-    assert_eq!(verified(&today(&dir)), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(exit_codes(&today(&dir)), [0, 1, 2, 3, 4, 5]);
     let lines = fs::read_to_string(today(&dir)).unwrap();
     let opening = |line: &str| line.contains("\"opens\":true");
     assert!(lines.lines().next().is_some_and(opening) && !lines.lines().skip(1).any(opening));
@@ -145,8 +145,8 @@ fn lines_that_come_together_chain_like_others() {
 
 #[test]
 fn the_first_line_has_the_fields_of_the_golden_example() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
     let ours: Value =
         serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
@@ -161,8 +161,8 @@ fn the_first_line_has_the_fields_of_the_golden_example() {
 
 #[test]
 fn a_line_whose_head_was_not_written_is_adopted() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     let stale = fs::read(dir.join("head")).unwrap();
@@ -170,27 +170,27 @@ fn a_line_whose_head_was_not_written_is_adopted() {
     journal.append(&end(2)).unwrap();
     fs::write(dir.join("head"), stale).unwrap();
     journal.append(&end(3)).unwrap();
-    assert_eq!(verified(&today(&dir)), [0, 1, 2, 3]);
+    assert_eq!(exit_codes(&today(&dir)), [0, 1, 2, 3]);
 }
 
 #[test]
 fn a_torn_line_is_cut_off() {
     for torn in [&b"{\"seq\":2,\"prev\":\"1"[..], b"x", b"\0\0\0"] {
-        let place = Place::new();
-        let dir = place.0.join("audit");
+        let temp = TempDir::new();
+        let dir = temp.0.join("audit");
         let journal = open(&dir, None).unwrap();
         journal.append(&end(0)).unwrap();
         let whole = fs::read(today(&dir)).unwrap();
         fs::write(today(&dir), [&whole, torn].concat()).unwrap();
         journal.append(&end(1)).unwrap();
-        assert_eq!(verified(&today(&dir)), [0, 1]);
+        assert_eq!(exit_codes(&today(&dir)), [0, 1]);
     }
 }
 
 #[test]
-fn lines_that_do_not_chain_stop_everything() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn foreign_lines_stop_the_journal() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     let whole = fs::read(today(&dir)).unwrap();
@@ -201,9 +201,9 @@ fn lines_that_do_not_chain_stop_everything() {
 }
 
 #[test]
-fn lines_taken_away_leave_a_gap_that_shows() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn removed_lines_leave_a_visible_gap() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     fs::write(today(&dir), "").unwrap();
@@ -216,65 +216,68 @@ fn lines_taken_away_leave_a_gap_that_shows() {
 }
 
 #[test]
-fn what_could_not_be_written_is_told_before_what_comes_next() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn lost_events_are_reported_before_the_next_event() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
-    let file = fill(&journal);
+    let file = fill_disk(&journal);
     journal.append_all(&[end(1), end(2)]).unwrap_err();
     journal.append(&end(3)).unwrap_err();
     assert_eq!(head_lines(&dir)[1..], [format!("{SESSION} 3 EBADF")]);
-    free(&journal, file);
+    free_disk(&journal, file);
     journal.append_all(&[end(4), end(5)]).unwrap();
     journal.append(&end(6)).unwrap();
-    assert_eq!(told(&today(&dir)), ["0", &format!("3 of {SESSION}: \"EBADF\""), "4", "5", "6"]);
+    assert_eq!(
+        summaries(&today(&dir)),
+        ["0", &format!("3 of {SESSION}: \"EBADF\""), "4", "5", "6"]
+    );
     assert_eq!(head_lines(&dir).len(), 1);
 }
 
 #[test]
-fn what_a_session_never_told_is_told_by_the_next() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn the_next_session_reports_lost_events() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let (first, second) = (open(&dir, None).unwrap(), open(&dir, None).unwrap());
     let second = Journal { session: "22".to_owned(), ..second };
     for (code, journal) in [&first, &second].into_iter().enumerate() {
         journal.append(&end(code as i32)).unwrap();
     }
     for journal in [&first, &second, &first] {
-        let _full = fill(journal);
+        let _full = fill_disk(journal);
         journal.append(&end(9)).unwrap_err();
     }
     drop((first, second));
     let next = Journal { session: "33".to_owned(), ..open(&dir, None).unwrap() };
     next.append(&end(2)).unwrap();
     let losses = [format!("2 of {SESSION}: \"EBADF\""), "1 of 22: \"EBADF\"".to_owned()];
-    assert_eq!(told(&today(&dir)), ["0", "1", &losses[0], &losses[1], "2"]);
-    assert_eq!(chained(&today(&dir)).last().unwrap()["session"], "33");
+    assert_eq!(summaries(&today(&dir)), ["0", "1", &losses[0], &losses[1], "2"]);
+    assert_eq!(checked_events(&today(&dir)).last().unwrap()["session"], "33");
 }
 
 #[test]
-fn what_the_head_does_not_take_is_not_in_the_journal_and_is_remembered() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn events_without_a_written_head_are_removed_and_counted() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let mut journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     let read_only = fs::File::open(dir.join("head")).unwrap().into();
     let head = std::mem::replace(&mut journal.head, read_only);
     journal.append(&end(1)).unwrap_err();
     journal.append(&end(2)).unwrap_err();
-    assert_eq!(verified(&today(&dir)), [0]);
+    assert_eq!(exit_codes(&today(&dir)), [0]);
     assert_eq!(head_lines(&dir).len(), 1);
     journal.head = head;
     journal.append(&end(3)).unwrap();
     journal.append(&end(4)).unwrap();
-    assert_eq!(told(&today(&dir)), ["0", &format!("2 of {SESSION}: \"EBADF\""), "3", "4"]);
+    assert_eq!(summaries(&today(&dir)), ["0", &format!("2 of {SESSION}: \"EBADF\""), "3", "4"]);
 }
 
 #[test]
-fn who_has_written_nothing_has_lost_nothing() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn a_session_without_a_written_event_loses_nothing() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
     let head = fs::read(dir.join("head")).unwrap();
     let refused = open(&dir, None).unwrap();
@@ -284,13 +287,13 @@ fn who_has_written_nothing_has_lost_nothing() {
     fs::write(today(&dir), whole).unwrap();
     assert_eq!(fs::read(dir.join("head")).unwrap(), head);
     refused.append(&end(2)).unwrap();
-    assert_eq!(verified(&today(&dir)), [0, 2]);
+    assert_eq!(exit_codes(&today(&dir)), [0, 2]);
 }
 
 #[test]
-fn a_changed_mode_does_not_keep_from_telling_what_is_missing() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn a_changed_mode_does_not_stop_the_loss_report() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     let whole = fs::read(today(&dir)).unwrap();
@@ -300,30 +303,30 @@ fn a_changed_mode_does_not_keep_from_telling_what_is_missing() {
     fs::set_permissions(today(&dir), PermissionsExt::from_mode(0o644)).unwrap();
     journal.append(&end(2)).unwrap();
     assert_eq!(
-        told(&today(&dir))[1..],
+        summaries(&today(&dir))[1..],
         [format!("1 of {SESSION}: \"its chain could not be continued\""), "2".to_owned()]
     );
 }
 
 #[test]
-fn a_head_says_what_is_missing_and_nothing_else() {
+fn a_head_stores_losses_and_refuses_other_text() {
     let first = format!("7 {FIRST_HASH} my\nrun.jsonl 900\n");
     let stored = format!("{first}\x0000ff 3 ENOSPC\n\0ab 1 it was not the user's alone\n\0\0");
-    let head = Head::parse(stored.as_bytes()).unwrap();
+    let head = JournalHead::parse(stored.as_bytes()).unwrap();
     let known: Vec<_> =
         head.losses.iter().map(|loss| (&*loss.session, loss.count, &*loss.reason)).collect();
     assert_eq!(known, [("00ff", 3, "ENOSPC"), ("ab", 1, "it was not the user's alone")]);
     assert_eq!(head.file.to_bytes(), b"my\nrun.jsonl");
-    assert_eq!(Head::parse(&head.text()).unwrap(), head);
+    assert_eq!(JournalHead::parse(&head.text()).unwrap(), head);
     for odd in ["x 3 ENOSPC\n", "00 ENOSPC\n", "00 3\n", "00 -1 x\n", "00 3 ENOSPC", "\"00 3 x\n"] {
-        assert_eq!(Head::parse(format!("{first}\0{odd}").as_bytes()), None, "{odd}");
+        assert_eq!(JournalHead::parse(format!("{first}\0{odd}").as_bytes()), None, "{odd}");
     }
 }
 
 #[test]
-fn a_journal_that_lost_its_head_is_not_continued() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn a_journal_without_its_head_is_not_continued() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     open(&dir, None).unwrap().append(&end(0)).unwrap();
     fs::remove_file(dir.join("head")).unwrap();
     let lost = open(&dir, None).unwrap().append(&end(1));
@@ -331,25 +334,25 @@ fn a_journal_that_lost_its_head_is_not_continued() {
 }
 
 #[test]
-fn the_end_is_written_although_the_mode_was_changed_meanwhile() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn the_end_event_is_written_after_a_mode_change() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     fs::set_permissions(today(&dir), PermissionsExt::from_mode(0o000)).unwrap();
     journal.append(&end(1)).unwrap();
     fs::set_permissions(today(&dir), PermissionsExt::from_mode(0o600)).unwrap();
-    assert_eq!(verified(&today(&dir)), [0, 1]);
+    assert_eq!(exit_codes(&today(&dir)), [0, 1]);
 }
 
 #[test]
-fn the_chain_goes_on_over_midnight() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn the_chain_continues_after_midnight() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     journal.append(&end(0)).unwrap();
     journal.append(&end(1)).unwrap();
-    // As if both lines were yesterday's, and the second had not reached the head.
+    // Simulates that both lines are from yesterday and that `head` misses the second.
     let lines = fs::read_to_string(today(&dir)).unwrap();
     let first = lines.lines().next().unwrap();
     fs::rename(today(&dir), dir.join("2000-01-01.jsonl")).unwrap();
@@ -369,22 +372,22 @@ fn the_chain_goes_on_over_midnight() {
 
 #[test]
 fn a_fixed_file_has_its_own_head() {
-    let place = Place::new();
-    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o755)).unwrap();
+    let temp = TempDir::new();
+    fs::set_permissions(&temp.0, PermissionsExt::from_mode(0o755)).unwrap();
     let name = "my run.jsonl";
     for code in 0..2 {
-        open(&place.0, Some(name)).unwrap().append(&end(code)).unwrap();
+        open(&temp.0, Some(name)).unwrap().append(&end(code)).unwrap();
     }
-    assert_eq!(verified(&place.0.join(name)), [0, 1]);
-    assert!(place.0.join("my run.jsonl.head").exists());
-    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o777)).unwrap();
-    assert!(matches!(open(&place.0, Some(name)), Err(JournalError::WrongMode { .. })));
+    assert_eq!(exit_codes(&temp.0.join(name)), [0, 1]);
+    assert!(temp.0.join("my run.jsonl.head").exists());
+    fs::set_permissions(&temp.0, PermissionsExt::from_mode(0o777)).unwrap();
+    assert!(matches!(open(&temp.0, Some(name)), Err(JournalError::WrongMode { .. })));
 }
 
 #[test]
-fn a_directory_that_is_not_ours_alone_is_refused() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn a_shared_directory_is_refused() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     fs::create_dir(&dir).unwrap();
     for mode in [0o755, 0o770, 0o777, 0o600] {
         fs::set_permissions(&dir, PermissionsExt::from_mode(mode)).unwrap();
@@ -394,18 +397,18 @@ fn a_directory_that_is_not_ours_alone_is_refused() {
     fs::set_permissions(&dir, PermissionsExt::from_mode(0o700)).unwrap();
     let other = Journal::open(&requested(&dir, None), uid() + 1, String::new());
     assert!(matches!(other, Err(JournalError::Owner { .. })));
-    symlink(&dir, place.0.join("link")).unwrap();
-    assert!(matches!(open(&place.0.join("link"), None), Err(JournalError::OpenDir { .. })));
-    fs::write(place.0.join("file"), "").unwrap();
-    assert!(matches!(open(&place.0.join("file"), None), Err(JournalError::OpenDir { .. })));
-    assert!(matches!(open(&place.0.join("a/b"), None), Err(JournalError::Create { .. })));
+    symlink(&dir, temp.0.join("link")).unwrap();
+    assert!(matches!(open(&temp.0.join("link"), None), Err(JournalError::OpenDir { .. })));
+    fs::write(temp.0.join("file"), "").unwrap();
+    assert!(matches!(open(&temp.0.join("file"), None), Err(JournalError::OpenDir { .. })));
+    assert!(matches!(open(&temp.0.join("a/b"), None), Err(JournalError::Create { .. })));
     assert!(open(&dir, None).is_ok());
 }
 
 #[test]
-fn files_that_are_not_ours_alone_are_refused() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn shared_files_are_refused() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     let journal = open(&dir, None).unwrap();
     let file = today(&dir);
 
@@ -413,10 +416,10 @@ fn files_that_are_not_ours_alone_are_refused() {
     fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
     assert!(matches!(journal.append(&end(0)), Err(JournalError::WrongMode { .. })));
     fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-    fs::hard_link(&file, place.0.join("second")).unwrap();
+    fs::hard_link(&file, temp.0.join("second")).unwrap();
     assert!(matches!(journal.append(&end(0)), Err(JournalError::Linked { links: 2, .. })));
     fs::remove_file(&file).unwrap();
-    symlink(place.0.join("second"), &file).unwrap();
+    symlink(temp.0.join("second"), &file).unwrap();
     assert!(matches!(journal.append(&end(0)), Err(JournalError::WrongType { .. })));
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
@@ -429,9 +432,9 @@ fn files_that_are_not_ours_alone_are_refused() {
 }
 
 #[test]
-fn looking_creates_nothing() {
-    let place = Place::new();
-    let dir = place.0.join("audit");
+fn inspecting_creates_nothing() {
+    let temp = TempDir::new();
+    let dir = temp.0.join("audit");
     Journal::inspect(&requested(&dir, None), uid()).unwrap();
     assert!(!dir.exists());
 }

@@ -1,5 +1,5 @@
-//! Whoever made a call that waits for our answer, as /proc has it: its root and the directories
-//! that relative paths begin in.
+//! The process whose intercepted system call waits for an answer: its root directory and the
+//! directories that its relative paths start in, read from /proc.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,62 +11,64 @@ use rustix::io::Errno;
 use super::open_beneath;
 use super::resolved_path::Identity;
 
-const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
+const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_DIR: OFlags = PATH_ONLY.union(OFlags::DIRECTORY);
 
-pub struct Caller {
+pub struct CallingProcess {
     thread: u32,
     root: Rc<OwnedFd>,
 }
 
-/// Where a process stands: the path, which is empty if it has none any more, and the directory;
-/// None: it can not be seen.
+/// The working directory of a process. The path is empty if the directory has none any more. The
+/// identity is None if /proc does not show the directory.
 #[derive(Debug)]
-pub struct Standing {
+pub struct WorkingDirectory {
     pub path: Vec<u8>,
-    pub place: Option<Identity>,
+    pub identity: Option<Identity>,
 }
 
-impl Caller {
-    /// Its number may come to mean another: whether the call still waits is to be seen afterwards.
-    pub fn of(thread: u32) -> Result<Caller, Errno> {
-        let root = rustix::fs::open(in_proc(thread, "root"), PATH_DIR, Mode::empty())?;
-        Ok(Caller { thread, root: Rc::new(root) })
+impl CallingProcess {
+    /// The thread id can be reused. The caller must check afterwards that the call still waits.
+    pub fn of(thread: u32) -> Result<CallingProcess, Errno> {
+        let root = rustix::fs::open(proc_path(thread, "root"), PATH_DIR, Mode::empty())?;
+        Ok(CallingProcess { thread, root: Rc::new(root) })
     }
 
-    /// One whose root is known.
-    pub fn below(thread: u32, root: &Rc<OwnedFd>) -> Caller {
-        Caller { thread, root: Rc::clone(root) }
+    /// A process whose root directory is already open.
+    pub fn with_root(thread: u32, root: &Rc<OwnedFd>) -> CallingProcess {
+        CallingProcess { thread, root: Rc::clone(root) }
     }
 
     pub fn root(&self) -> &Rc<OwnedFd> {
         &self.root
     }
 
-    /// A file of its directory in /proc.
-    pub fn own(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-        rustix::fs::open(in_proc(self.thread, name), flags, Mode::empty())
+    /// Opens a file below `/proc/THREAD`.
+    pub fn open_proc_file(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(proc_path(self.thread, name), flags, Mode::empty())
     }
 
-    /// A path without the last links being followed, if `flags` say so; absolute, or below a
-    /// descriptor of the caller's.
+    /// Opens a path: an absolute one, or one below a descriptor of the process. `flags` say whether
+    /// a symlink at the end is followed.
     pub fn open(&self, dir: i32, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         if path.starts_with(b"/") {
-            return open_in(&self.root, path, flags, ResolveFlags::IN_ROOT);
+            return open_in_root(&self.root, path, flags, ResolveFlags::IN_ROOT);
         }
-        let mut whole = self.start(dir)?;
+        let mut whole = self.start_path(dir)?;
         whole.push(b'/');
         whole.extend_from_slice(path);
-        open_in(&self.root, &whole, flags, ResolveFlags::IN_ROOT)
+        open_in_root(&self.root, &whole, flags, ResolveFlags::IN_ROOT)
     }
 
-    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link
-    /// to the root. It has one only if it can be reached by it.
-    pub fn start(&self, dir: i32) -> Result<Vec<u8>, Errno> {
+    /// The path of the directory that relative paths start in. A `..` can lead out of that
+    /// directory, and a link can lead to the root, so the whole path is needed. Fails with ESTALE
+    /// if the path does not lead to the directory.
+    pub fn start_path(&self, dir: i32) -> Result<Vec<u8>, Errno> {
         let start = open_start(self.thread, dir)?;
         let mut buffer = [0; 32];
-        let path = rustix::fs::readlink(open_beneath::link_to(&start, &mut buffer), Vec::new())?;
-        let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)?;
+        let path =
+            rustix::fs::readlink(open_beneath::proc_fd_path(&start, &mut buffer), Vec::new())?;
+        let same = open_in_root(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)?;
         let identity = |fd: &OwnedFd| {
             let found = rustix::fs::statx(
                 fd,
@@ -84,60 +86,62 @@ impl Caller {
     }
 }
 
-/// Of a whole process in /proc: it stays that one's, whoever gets the number after it.
-pub fn directory_of(pid: u32) -> Result<OwnedFd, Errno> {
+/// Opens `/proc/PID`. The descriptor keeps referring to this process after its pid is reused.
+pub fn proc_directory(pid: u32) -> Result<OwnedFd, Errno> {
     rustix::fs::open(format!("/proc/{pid}"), PATH_DIR, Mode::empty())
 }
 
-impl Standing {
-    /// Path and directory are of one and the same.
-    pub fn of(thread: u32) -> Standing {
+impl WorkingDirectory {
+    /// Path and identity come from the same open directory.
+    pub fn of(thread: u32) -> WorkingDirectory {
         let Ok(dir) = open_start(thread, libc::AT_FDCWD) else {
-            return Standing { path: Vec::new(), place: None };
+            return WorkingDirectory { path: Vec::new(), identity: None };
         };
-        let place = rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat));
+        let identity = rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat));
         let mut buffer = [0; 32];
-        let path = path_behind(rustix::fs::CWD, open_beneath::link_to(&dir, &mut buffer), || place);
-        Standing { path, place }
+        let path =
+            link_path(rustix::fs::CWD, open_beneath::proc_fd_path(&dir, &mut buffer), || identity);
+        WorkingDirectory { path, identity }
     }
 
-    /// By name alone, for people. `own`: directory of the process in /proc.
-    pub fn by_name(own: &OwnedFd) -> Standing {
-        let place = || {
+    /// The path only, for messages. `own` is the `/proc/PID` directory of the process.
+    pub fn path_only(own: &OwnedFd) -> WorkingDirectory {
+        let identity = || {
             rustix::fs::statat(own, c"cwd", AtFlags::empty()).ok().map(|stat| Identity::from(&stat))
         };
-        Standing { path: path_behind(own, c"cwd", place), place: None }
+        WorkingDirectory { path: link_path(own, c"cwd", identity), identity: None }
     }
 }
 
-/// Empty for a directory that is gone; one may also be called as if it were.
-fn path_behind(dir: impl AsFd, link: &CStr, place: impl FnOnce() -> Option<Identity>) -> Vec<u8> {
+/// The target of a link in /proc; empty for a deleted directory. The name of an existing directory
+/// can also end in ` (deleted)`, so the identity decides.
+fn link_path(dir: impl AsFd, link: &CStr, identity: impl FnOnce() -> Option<Identity>) -> Vec<u8> {
     let path = rustix::fs::readlinkat(dir, link, Vec::with_capacity(256))
         .map_or(Vec::new(), |path| path.into_bytes());
     let is_there = || {
         let found = rustix::fs::stat(path.as_slice()).ok().map(|stat| Identity::from(&stat));
-        found.is_some() && found == place()
+        found.is_some() && found == identity()
     };
     if path.ends_with(b" (deleted)") && !is_there() { Vec::new() } else { path }
 }
 
-/// Where a relative path begins.
+/// Opens the directory that a relative path starts in.
 pub fn open_start(thread: u32, dir: i32) -> Result<OwnedFd, Errno> {
     let path = if dir == libc::AT_FDCWD {
-        in_proc(thread, "cwd")
+        proc_path(thread, "cwd")
     } else {
-        in_proc(thread, &format!("fd/{dir}"))
+        proc_path(thread, &format!("fd/{dir}"))
     };
     rustix::fs::open(path, PATH_DIR, Mode::empty())
 }
 
-pub fn in_proc(thread: u32, name: &str) -> String {
+pub fn proc_path(thread: u32, name: &str) -> String {
     format!("/proc/{thread}/{name}")
 }
 
-/// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no
-/// path.
-pub fn open_in(
+/// Opens a path below `root`. Magic links (/proc/self/fd) are not followed: a file found through
+/// one has no path.
+pub fn open_in_root(
     root: &OwnedFd,
     path: &[u8],
     flags: OFlags,
@@ -147,7 +151,7 @@ pub fn open_in(
         if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
     // The kernel gives EAGAIN for a path with `..` while any process renames or mounts something
     // (openat2(2)).
-    for _ in 0..open_beneath::RETRIES {
+    for _ in 0..open_beneath::MAX_RETRIES {
         match rustix::fs::openat2(
             root,
             path,

@@ -1,4 +1,4 @@
-//! Programs of our own that stand beside the command: what they have of us is what they are given.
+//! Descriptor set-up for helper processes: close everything that is not passed on explicitly.
 
 use std::os::fd::OwnedFd;
 
@@ -6,7 +6,7 @@ use rustix::io::{Errno, FdFlags};
 
 use super::sys;
 
-/// In a new process, before it executes its program. `standard` is its stdin, stdout and stderr.
+/// Runs in the new process, before execve. `standard` becomes stdin, stdout and stderr.
 pub fn keep_only(standard: &OwnedFd, kept: &[&OwnedFd]) -> Result<(), Errno> {
     rustix::stdio::dup2_stdin(standard)?;
     rustix::stdio::dup2_stdout(standard)?;
@@ -15,6 +15,6 @@ pub fn keep_only(standard: &OwnedFd, kept: &[&OwnedFd]) -> Result<(), Errno> {
     for fd in kept {
         rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
     }
-    sys::release_every_signal();
+    sys::unblock_every_signal();
     Ok(())
 }

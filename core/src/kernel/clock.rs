@@ -9,7 +9,7 @@ pub struct Utc {
 
 impl Utc {
     pub fn now() -> Utc {
-        // A clock before 1970 is a broken clock: the journal then says 1970, and goes on.
+        // A clock before 1970 is broken. The journal then writes 1970 and continues.
         let millis = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |elapsed| elapsed.as_millis() as i64);

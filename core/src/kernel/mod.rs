@@ -1,7 +1,7 @@
 //! One file for each kernel interface.
 //!
-//! All `unsafe` code is in `sys/`. Nothing here knows a policy: of the plan only its encoding is
-//! imported.
+//! All `unsafe` code is in `sys/`. This room knows no policy: it imports only the encoding of the
+//! plan.
 
 pub(crate) mod ancestry;
 pub(crate) mod calling_process;

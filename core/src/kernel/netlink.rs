@@ -1,33 +1,32 @@
-//! netlink(7): requests to the kernel, several in one datagram, each of which it has to
-//! acknowledge.
+//! netlink(7): several requests in one datagram. The kernel acknowledges each of them.
 
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// nlmsghdr: length, type, flags, sequence, port.
-const HEADER: usize = 16;
+const HEADER_BYTES: usize = 16;
 const NLA_F_NESTED: u16 = 1 << 15;
 
 #[derive(Default)]
-pub struct Requests {
+pub struct NetlinkRequests {
     bytes: Vec<u8>,
-    /// Where the last request begins.
+    /// Offset of the request that was begun last.
     last: usize,
     sequence: u32,
     acknowledged: u32,
 }
 
-/// Which of the requests failed, counted from 0, and how. None: there was no answer to it.
+/// The request that failed, counted from 0, and its errno. None: the kernel sent no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failed {
+pub struct NetlinkError {
     pub request: Option<u32>,
     pub errno: Errno,
 }
 
-impl Requests {
-    /// Begins a request. `fixed` is the struct that its kind begins with. One without NLM_F_ACK is
-    /// not answered.
+impl NetlinkRequests {
+    /// Begins a request. `fixed` is the struct that a request of this kind starts with. The kernel
+    /// does not answer a request without NLM_F_ACK.
     pub fn add(&mut self, kind: u16, flags: i32, fixed: &[u8]) {
         self.last = self.bytes.len();
         self.bytes.extend([0; 4]);
@@ -40,7 +39,7 @@ impl Requests {
         self.put(fixed);
     }
 
-    /// Of the request that was begun last.
+    /// Adds an attribute to the request that was begun last.
     pub fn attribute(&mut self, kind: u16, value: &[u8]) {
         let length = (4 + value.len()) as u16;
         self.bytes.extend(length.to_ne_bytes());
@@ -48,8 +47,8 @@ impl Requests {
         self.put(value);
     }
 
-    /// An attribute that is made of others.
-    pub fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut Requests)) {
+    /// Adds an attribute that contains other attributes.
+    pub fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut NetlinkRequests)) {
         let start = self.bytes.len();
         self.attribute(kind | NLA_F_NESTED, &[]);
         inner(self);
@@ -57,7 +56,7 @@ impl Requests {
         self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// Everything begins at a multiple of four.
+    /// Appends bytes, padded to a multiple of four.
     fn put(&mut self, value: &[u8]) {
         self.bytes.extend(value);
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
@@ -65,10 +64,10 @@ impl Requests {
         self.bytes[self.last..self.last + 4].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// `protocol`: None is NETLINK_ROUTE, which is number 0. The kernel has answered when it has
-    /// taken the datagram.
-    pub fn send(self, protocol: Option<Protocol>) -> Result<(), Failed> {
-        let failed = |errno| Failed { request: None, errno };
+    /// Sends the requests and reads the answers. `protocol`: None is NETLINK_ROUTE, which is number
+    /// 0. The kernel answers before sendto returns.
+    pub fn send(self, protocol: Option<Protocol>) -> Result<(), NetlinkError> {
+        let failed = |errno| NetlinkError { request: None, errno };
         let flags = SocketFlags::CLOEXEC;
         let socket =
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol);
@@ -79,25 +78,27 @@ impl Requests {
         for _ in 0..self.acknowledged {
             let received = rustix::net::recv(&socket, &mut answer[..], RecvFlags::DONTWAIT);
             let (_, length) = received.map_err(|_| failed(Errno::PROTO))?;
-            verdict(&answer[..length.min(answer.len())])?;
+            check_reply(&answer[..length.min(answer.len())])?;
         }
         Ok(())
     }
 }
 
-/// NLMSG_ERROR with 0 is the acknowledgement. After the error comes the header of the request.
-fn verdict(answer: &[u8]) -> Result<(), Failed> {
+/// NLMSG_ERROR with 0 is an acknowledgement. After the error code the kernel repeats the header of
+/// the request.
+fn check_reply(answer: &[u8]) -> Result<(), NetlinkError> {
     let number = |at: usize| {
         answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_ne_bytes)
     };
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
-    let request = number(HEADER + 4 + 8);
-    match (kind.map(i32::from), number(HEADER)) {
+    let request = number(HEADER_BYTES + 4 + 8);
+    match (kind.map(i32::from), number(HEADER_BYTES)) {
         (Some(libc::NLMSG_ERROR), Some(0)) => Ok(()),
-        (Some(libc::NLMSG_ERROR), Some(error)) => {
-            Err(Failed { request, errno: Errno::from_raw_os_error((error as i32).wrapping_neg()) })
-        }
-        _ => Err(Failed { request: None, errno: Errno::PROTO }),
+        (Some(libc::NLMSG_ERROR), Some(error)) => Err(NetlinkError {
+            request,
+            errno: Errno::from_raw_os_error((error as i32).wrapping_neg()),
+        }),
+        _ => Err(NetlinkError { request: None, errno: Errno::PROTO }),
     }
 }
 
@@ -115,19 +116,19 @@ mod tests {
 
     #[test]
     fn only_an_acknowledgement_is_a_success() {
-        let failed = |request, errno| Err(Failed { request, errno });
-        assert_eq!(verdict(&answer(libc::NLMSG_ERROR, 0, 0)), Ok(()));
+        let failed = |request, errno| Err(NetlinkError { request, errno });
+        assert_eq!(check_reply(&answer(libc::NLMSG_ERROR, 0, 0)), Ok(()));
         assert_eq!(
-            verdict(&answer(libc::NLMSG_ERROR, -libc::EPERM, 3)),
+            check_reply(&answer(libc::NLMSG_ERROR, -libc::EPERM, 3)),
             failed(Some(3), Errno::PERM)
         );
-        assert_eq!(verdict(&answer(libc::NLMSG_DONE, 0, 0)), failed(None, Errno::PROTO));
-        assert_eq!(verdict(&[]), failed(None, Errno::PROTO));
+        assert_eq!(check_reply(&answer(libc::NLMSG_DONE, 0, 0)), failed(None, Errno::PROTO));
+        assert_eq!(check_reply(&[]), failed(None, Errno::PROTO));
     }
 
     #[test]
-    fn lengths_are_those_of_what_is_inside() {
-        let mut requests = Requests::default();
+    fn lengths_include_attributes_and_padding() {
+        let mut requests = NetlinkRequests::default();
         requests.add(7, libc::NLM_F_ACK, &[1]);
         requests.attribute(2, b"abc");
         requests.nested(3, |inner| inner.attribute(4, &[5]));
@@ -142,12 +143,12 @@ mod tests {
 
     #[test]
     fn the_kernel_says_which_request_it_refuses() {
-        // The device that has no number, twice; asking for one is everybody's right.
-        let mut requests = Requests::default();
+        // RTM_GETLINK for index 0, twice. It needs no privilege.
+        let mut requests = NetlinkRequests::default();
         for _ in 0..2 {
             requests.add(libc::RTM_GETLINK, libc::NLM_F_ACK, &[0; 16]);
         }
         let failed = requests.send(None).unwrap_err();
-        assert_eq!(failed, Failed { request: Some(0), errno: Errno::INVAL });
+        assert_eq!(failed, NetlinkError { request: Some(0), errno: Errno::INVAL });
     }
 }

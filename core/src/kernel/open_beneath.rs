@@ -1,5 +1,5 @@
-//! Opening what lies below an open directory: through no symlink, never above it, and however deep
-//! it lies.
+//! Opens paths below an open directory. No symlink is followed, no path leaves the directory, and
+//! the path may be longer than PATH_MAX.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,11 +7,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// One path the kernel takes in a single call (PATH_MAX, with its NUL).
-const LONGEST: usize = 4095;
+/// The longest path that the kernel takes in one call: PATH_MAX without its NUL.
+const MAX_PATH_BYTES: usize = 4095;
 
-/// The kernel asks to try again while another process renames something on the way.
-pub const RETRIES: usize = 1000;
+/// openat2(2) gives EAGAIN while another process renames a directory of the path.
+pub const MAX_RETRIES: usize = 1000;
 
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -20,13 +20,15 @@ const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLO
 pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if path.is_empty() {
-        return again(&root, flags);
+        return reopen(&root, flags);
     }
     let mut rest = path;
     let mut step: Option<OwnedFd> = None;
-    while rest.len() > LONGEST {
-        let cut =
-            rest[..LONGEST].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
+    while rest.len() > MAX_PATH_BYTES {
+        let cut = rest[..MAX_PATH_BYTES]
+            .iter()
+            .rposition(|byte| *byte == b'/')
+            .ok_or(Errno::NAMETOOLONG)?;
         step = Some(match &step {
             Some(above) => resolve(above, &rest[..cut], PATH_DIR)?,
             None => resolve(&root, &rest[..cut], PATH_DIR)?,
@@ -39,22 +41,27 @@ pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errn
     }
 }
 
-/// Opens an open directory once more. Not by `.`: that would need the right to search it.
-fn again(dir: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+/// Opens an open directory again. `.` would need search permission, so it is not used.
+fn reopen(dir: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     if flags.contains(OFlags::PATH) {
         return rustix::io::fcntl_dupfd_cloexec(dir, 0);
     }
     let mut buffer = [0; 32];
-    rustix::fs::open(link_to(&dir, &mut buffer), flags.difference(OFlags::NOFOLLOW), Mode::empty())
+    rustix::fs::open(
+        proc_fd_path(&dir, &mut buffer),
+        flags.difference(OFlags::NOFOLLOW),
+        Mode::empty(),
+    )
 }
 
 fn resolve(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    for _ in 0..RETRIES {
+    for _ in 0..MAX_RETRIES {
         match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
-            // Names changed on the way.
+            // A directory of the path was renamed meanwhile.
             Err(Errno::AGAIN | Errno::INTR) => {}
-            // An outer filter hides the call: one name at a time gives the same.
+            // An outer seccomp filter hides openat2. Opening one name at a time gives the same
+            // result.
             Err(Errno::NOSYS) => return name_by_name(root, path, flags),
             opened => return opened,
         }
@@ -79,13 +86,13 @@ fn name_by_name(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, 
     }
 }
 
-/// An entry for looking only: a symlink is itself.
-pub fn look(root: impl AsFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+/// Opens an entry with O_PATH. A symlink at the end is opened itself.
+pub fn open_path_only(root: impl AsFd, path: &[u8]) -> Result<OwnedFd, Errno> {
     open(root, path, OFlags::PATH)
 }
 
-/// Under this name the kernel finds an open file again, whatever became of its path.
-pub fn link_to(file: impl AsFd, buffer: &mut [u8; 32]) -> &CStr {
+/// The path below /proc/self/fd that opens this file again, even if the file was renamed.
+pub fn proc_fd_path(file: impl AsFd, buffer: &mut [u8; 32]) -> &CStr {
     use std::io::Write as _;
     use std::os::fd::AsRawFd as _;
     let mut rest = &mut buffer[..];
@@ -98,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_symlink_and_nothing_above_is_opened() {
+    fn symlinks_and_parents_are_not_opened() {
         let dir = std::env::temp_dir().join(format!("paddock-beneath-{}", std::process::id()));
         std::fs::create_dir_all(dir.join("a/b")).unwrap();
         std::os::unix::fs::symlink("a", dir.join("link")).unwrap();
@@ -116,14 +123,14 @@ mod tests {
         assert!(open(&root, b"", OFlags::PATH).is_ok());
         let mut buffer = [0; 32];
         assert_eq!(
-            std::fs::read_link(link_to(root.as_fd(), &mut buffer).to_str().unwrap()).unwrap(),
+            std::fs::read_link(proc_fd_path(root.as_fd(), &mut buffer).to_str().unwrap()).unwrap(),
             dir
         );
         std::fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
-    fn a_path_longer_than_the_kernel_takes_is_opened() {
+    fn a_path_longer_than_path_max_is_opened() {
         let dir = std::env::temp_dir().join(format!("paddock-deep-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         let root = rustix::fs::open(&dir, PATH_DIR, Mode::empty()).unwrap();

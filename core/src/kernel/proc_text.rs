@@ -1,7 +1,7 @@
-//! Numbers out of the text that the kernel writes about processes and cgroups. Pure, and nothing
-//! here allocates: the watchdog reads such text for as long as the command runs.
+//! Reads numbers from the text that the kernel writes about processes and cgroups. Nothing here
+//! allocates: the watchdog reads such text as long as the command runs.
 
-/// Decimal digits and nothing else.
+/// Parses decimal digits; anything else gives None.
 pub fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -24,26 +24,28 @@ pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty())
 }
 
-/// What the watchdog wants of `/proc/PID/stat` (proc_pid_stat(5)). Times are in clock ticks.
+/// The fields of `/proc/PID/stat` that the watchdog reads (proc_pid_stat(5)). Times are in clock
+/// ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// Of all threads, those that have ended included.
+pub struct CpuStat {
+    /// Ticks of all threads, including threads that have ended.
     pub own_ticks: u64,
-    /// Of the children that were waited for, and of those that they had waited for.
+    /// Ticks of the reaped children and of the children that those had reaped.
     pub reaped_ticks: u64,
     pub threads: u64,
 }
 
-impl Stat {
-    /// `PID (NAME) STATE PPID …`, where NAME may hold anything.
-    pub fn parse(text: &[u8]) -> Option<Stat> {
+impl CpuStat {
+    /// Parses `PID (NAME) STATE PPID …`. NAME may contain any byte, so the search starts at the
+    /// last `)`.
+    pub fn parse(text: &[u8]) -> Option<CpuStat> {
         let close = text.iter().rposition(|byte| *byte == b')')?;
         let mut fields = words(&text[close + 1..]);
         let mut field = |skipped: usize| number(fields.nth(skipped)?);
         let (user, system) = (field(11)?, field(0)?);
         let (reaped_user, reaped_system) = (field(0)?, field(0)?);
         let threads = field(2)?;
-        Some(Stat {
+        Some(CpuStat {
             own_ticks: user.saturating_add(system),
             reaped_ticks: reaped_user.saturating_add(reaped_system),
             threads,
@@ -56,14 +58,14 @@ pub fn resident_pages(statm: &[u8]) -> Option<u64> {
     number(words(statm).nth(1)?)
 }
 
-/// How many tasks run, and how many there are, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL
+/// The number of running tasks and of all tasks, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL
 /// LAST`.
 pub fn tasks(loadavg: &[u8]) -> Option<(u64, u64)> {
     let mut counts = words(loadavg).nth(3)?.split(|byte| *byte == b'/');
     Some((number(counts.next()?)?, number(counts.next()?)?))
 }
 
-/// Numbers of a list that is read piece by piece: one may begin in a piece and end in the next.
+/// Parses a list of numbers that is read in pieces. A number can span two pieces.
 #[derive(Default)]
 pub struct NumberList {
     unfinished: Option<i32>,
@@ -92,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_numbers_count() {
+    fn only_decimal_numbers_are_parsed() {
         assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
         for wrong in [&b""[..], b"18446744073709551616", b"-1", b"+1", b"1 ", b"max", b"0x1"] {
             assert_eq!(number(wrong), None);
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn the_machine_tells_how_many_run() {
+    fn task_counts_are_read_from_loadavg() {
         assert_eq!(tasks(b"0.80 2.55 3.37 2/82 11515\n"), Some((2, 82)));
         for wrong in [&b"0.80 2.55 3.37"[..], b"0.80 2.55 3.37 2", b"0.80 2.55 3.37 2/x 1"] {
             assert_eq!(tasks(wrong), None);
@@ -113,7 +115,8 @@ mod tests {
         assert_eq!(value_of(events, b"oom"), Some(3));
         assert_eq!(value_of(events, b"oom_kill"), Some(4));
         assert_eq!(value_of(events, b"kill"), None);
-        let rollup = b"0-1 ---p 00000000 00:00 0   [rollup]\nRss:  1728 kB\nPss:   226 kB\nPss_Anon:  112 kB\n";
+        let rollup = b"0-1 ---p 00000000 00:00 0   [rollup]\nRss:  1728 kB\nPss:   226 \
+            kB\nPss_Anon:  112 kB\n";
         assert_eq!(value_of(rollup, b"Pss:"), Some(226));
         assert_eq!(value_of(b"oom_kill", b"oom_kill"), None);
         assert_eq!(value_of(b"", b""), None);
@@ -123,21 +126,21 @@ mod tests {
     fn a_hostile_name_does_not_confuse_the_fields() {
         let stat =
             b"77 (a) R 1 (b) c) S 42 77 77 0 -1 4194560 7 8 9 10 11 12 13 14 20 0 3 0 5000 1 2";
-        let expected = Stat { own_ticks: 23, reaped_ticks: 27, threads: 3 };
-        assert_eq!(Stat::parse(stat), Some(expected));
+        let expected = CpuStat { own_ticks: 23, reaped_ticks: 27, threads: 3 };
+        assert_eq!(CpuStat::parse(stat), Some(expected));
         for wrong in [&b""[..], b"77 )(", b"77 (a) S 42", b"no name at all"] {
-            assert_eq!(Stat::parse(wrong), None);
+            assert_eq!(CpuStat::parse(wrong), None);
         }
     }
 
     #[test]
-    fn statm_tells_the_resident_pages() {
+    fn resident_pages_are_read_from_statm() {
         assert_eq!(resident_pages(b"1000 250 100 1 0 200 0\n"), Some(250));
         assert_eq!(resident_pages(b"1000"), None);
     }
 
     #[test]
-    fn a_list_cut_anywhere_is_the_same_list() {
+    fn a_number_list_can_be_split_anywhere() {
         let text = b"12 345\n6 ";
         for cut in 0..=text.len() {
             let mut found = Vec::new();

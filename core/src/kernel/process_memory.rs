@@ -1,72 +1,74 @@
-//! Reading what another process's memory holds. Others may change it at any time: what was read is
-//! good for a look, and for acting on it ourselves, never for trusting that it still says the same.
+//! Reads the memory of another process. That process can change its memory at any time. The
+//! supervisor may act on the bytes that it read. It must not assume that the memory still has them.
 
 use rustix::io::Errno;
 
 use super::sys;
 
-/// Read at once. More would be slower: the kernel brings every page in first, also those that
-/// nobody asked for.
-const WINDOW: usize = 4096;
-pub const PAGE: u64 = WINDOW as u64;
+/// Bytes of one read. A larger read is slower, because the kernel first loads every page in the
+/// range.
+const WINDOW_BYTES: usize = 4096;
+pub const PAGE_BYTES: u64 = WINDOW_BYTES as u64;
 
-/// Two pages of it are kept: strings lie side by side, and the list of them in another place.
-pub struct Memory {
+/// Caches two pages: argument strings lie side by side, and the list of their addresses lies
+/// elsewhere.
+pub struct ProcessMemory {
     thread: u32,
     windows: [Window; 2],
-    /// The one that was read last.
+    /// Index of the page that was read last.
     newest: usize,
 }
 
 #[derive(Default)]
 struct Window {
-    /// Of a whole page, once it was needed; as much as `length` says is known.
+    /// One page, allocated on first use. Only the first `length` bytes are valid.
     bytes: Vec<u8>,
     length: usize,
     start: u64,
 }
 
 impl Window {
-    /// Room for the page that an address lies in.
+    /// Prepares this window for the page that contains `address`.
     fn turn_to(&mut self, address: u64) -> (u64, &mut [u8]) {
-        (self.start, self.length) = (address - address % PAGE, 0);
-        self.bytes.resize(WINDOW, 0);
+        (self.start, self.length) = (address - address % PAGE_BYTES, 0);
+        self.bytes.resize(WINDOW_BYTES, 0);
         (self.start, &mut self.bytes)
     }
 
-    fn from(&self, address: u64) -> Option<&[u8]> {
+    fn bytes_at(&self, address: u64) -> Option<&[u8]> {
         let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
         self.bytes[..self.length].get(offset..).filter(|rest| !rest.is_empty())
     }
 }
 
-impl Memory {
-    pub fn of(thread: u32) -> Memory {
-        Memory { thread, windows: Default::default(), newest: 0 }
+impl ProcessMemory {
+    pub fn of(thread: u32) -> ProcessMemory {
+        ProcessMemory { thread, windows: Default::default(), newest: 0 }
     }
 
-    /// The same room for another look, or another's memory.
+    /// Reuses the buffers for the memory of another thread, or for a new read.
     pub fn turn_to(&mut self, thread: u32) {
         self.thread = thread;
         self.windows.iter_mut().for_each(|window| window.length = 0);
     }
 
-    /// The pages of two addresses that are about to be asked for, in one call. One that is not
-    /// there is a fault when it is.
-    pub fn look_at_both(&mut self, one: u64, other: u64) {
-        if one / PAGE == other / PAGE {
+    /// Reads the pages of two addresses in one call, before they are needed. A missing page causes
+    /// an error only when it is used.
+    pub fn prefetch_pages(&mut self, one: u64, other: u64) {
+        if one / PAGE_BYTES == other / PAGE_BYTES {
             return;
         }
         let [first, second] = &mut self.windows;
         let read =
             sys::read_memory(self.thread, [first.turn_to(one), second.turn_to(other)]).unwrap_or(0);
-        first.length = read.min(WINDOW);
+        first.length = read.min(WINDOW_BYTES);
         second.length = read - first.length;
     }
 
-    /// From an address to the end of its page: the next one may not be there, and need not be.
+    /// The bytes from an address to the end of its page. The next page is not read: it may not
+    /// exist.
     fn rest(&mut self, address: u64) -> Result<&[u8], Errno> {
-        let known = self.windows.iter().position(|window| window.from(address).is_some());
+        let known = self.windows.iter().position(|window| window.bytes_at(address).is_some());
         let index = match known {
             Some(index) => index,
             None => {
@@ -76,14 +78,15 @@ impl Memory {
                 self.newest
             }
         };
-        self.windows[index].from(address).ok_or(Errno::FAULT)
+        self.windows[index].bytes_at(address).ok_or(Errno::FAULT)
     }
 
-    /// Appends a string without its NUL. `longest`: with it; what is longer is `too_long`.
+    /// Appends a string without its NUL. `max_bytes` includes the NUL; a longer string gives the
+    /// error `too_long`.
     pub fn string(
         &mut self,
         address: u64,
-        longest: usize,
+        max_bytes: usize,
         too_long: Errno,
         out: &mut Vec<u8>,
     ) -> Result<(), Errno> {
@@ -93,7 +96,7 @@ impl Memory {
             let rest = self.rest(at)?;
             let end = rest.iter().position(|byte| *byte == 0);
             let piece = &rest[..end.unwrap_or(rest.len())];
-            if out.len() - start + piece.len() >= longest {
+            if out.len() - start + piece.len() >= max_bytes {
                 return Err(too_long);
             }
             out.extend_from_slice(piece);
@@ -104,14 +107,14 @@ impl Memory {
         }
     }
 
-    /// Numbers up to the first 0, which is not one of them.
-    pub fn words(&mut self, address: u64, most: usize) -> Result<Vec<u64>, Errno> {
+    /// Reads numbers until the first 0, which is not included.
+    pub fn words(&mut self, address: u64, max_words: usize) -> Result<Vec<u64>, Errno> {
         let mut words = Vec::new();
         let mut at = address;
         loop {
             match self.word(at)? {
                 0 => return Ok(words),
-                _ if words.len() == most => return Err(Errno::TOOBIG),
+                _ if words.len() == max_words => return Err(Errno::TOOBIG),
                 word => words.push(word),
             }
             at = at.checked_add(8).ok_or(Errno::FAULT)?;
@@ -135,33 +138,36 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// More than one look takes.
-    const LONG: usize = 3 * WINDOW + 5;
+    /// Longer than one window.
+    const LONG_BYTES: usize = 3 * WINDOW_BYTES + 5;
 
-    fn own() -> Memory {
-        Memory::of(rustix::process::getpid().as_raw_nonzero().get() as u32)
+    fn own() -> ProcessMemory {
+        ProcessMemory::of(rustix::process::getpid().as_raw_nonzero().get() as u32)
     }
 
     #[test]
     fn strings_end_at_their_nul_and_not_at_a_page() {
-        let mut long = vec![b'x'; LONG];
+        let mut long = vec![b'x'; LONG_BYTES];
         long.push(0);
         let mut out = b"before ".to_vec();
         own().string(long.as_ptr() as u64 + 1, 1 << 20, Errno::TOOBIG, &mut out).unwrap();
-        assert_eq!(out, [&b"before "[..], &long[1..LONG]].concat());
+        assert_eq!(out, [&b"before "[..], &long[1..LONG_BYTES]].concat());
         let mut memory = own();
         assert_eq!(
-            memory.string(long.as_ptr() as u64, LONG, Errno::TOOBIG, &mut out),
+            memory.string(long.as_ptr() as u64, LONG_BYTES, Errno::TOOBIG, &mut out),
             Err(Errno::TOOBIG)
         );
         out.clear();
-        assert_eq!(memory.string(long.as_ptr() as u64, LONG + 1, Errno::TOOBIG, &mut out), Ok(()));
+        assert_eq!(
+            memory.string(long.as_ptr() as u64, LONG_BYTES + 1, Errno::TOOBIG, &mut out),
+            Ok(())
+        );
     }
 
     #[test]
-    fn two_pages_are_read_at_once_and_what_is_not_there_later() {
-        let text = [vec![b'x'; LONG], vec![0]].concat();
-        let (first, last) = (text.as_ptr() as u64, text.as_ptr() as u64 + LONG as u64 - 3);
+    fn two_pages_are_prefetched_and_a_missing_page_is_read_later() {
+        let text = [vec![b'x'; LONG_BYTES], vec![0]].concat();
+        let (first, last) = (text.as_ptr() as u64, text.as_ptr() as u64 + LONG_BYTES as u64 - 3);
         for (one, other) in [
             (first, last),
             (last, first),
@@ -171,22 +177,22 @@ mod tests {
             (first, u64::MAX),
         ] {
             let mut memory = own();
-            memory.look_at_both(one, other);
+            memory.prefetch_pages(one, other);
             let mut out = Vec::new();
             assert_eq!(memory.string(last, 4, Errno::TOOBIG, &mut out), Ok(()));
-            assert_eq!(memory.string(first, LONG + 1, Errno::TOOBIG, &mut out), Ok(()));
-            assert_eq!(out, vec![b'x'; 3 + LONG], "{one:x} {other:x}");
+            assert_eq!(memory.string(first, LONG_BYTES + 1, Errno::TOOBIG, &mut out), Ok(()));
+            assert_eq!(out, vec![b'x'; 3 + LONG_BYTES], "{one:x} {other:x}");
             assert_eq!(memory.word(8), Err(Errno::FAULT));
         }
-        // Another's memory is another's.
+        // After the switch, no page of the first process is used.
         let mut memory = own();
-        memory.look_at_both(first, last);
+        memory.prefetch_pages(first, last);
         memory.turn_to(u32::MAX >> 1);
         assert_eq!(memory.word(first), Err(Errno::SRCH));
     }
 
     #[test]
-    fn what_is_not_there_is_a_fault() {
+    fn an_unmapped_address_is_a_fault() {
         let mut out = Vec::new();
         for address in [0, 8, u64::MAX, u64::MAX - 4095, 1 << 47] {
             assert_eq!(
@@ -203,10 +209,10 @@ mod tests {
         let words = [7_u64, 8, 9, 0, 10];
         assert_eq!(own().words(words.as_ptr() as u64, 3).unwrap(), [7, 8, 9]);
         assert_eq!(own().words(words.as_ptr() as u64, 2), Err(Errno::TOOBIG));
-        // Unaligned, over the border of a window.
+        // An unaligned word that spans two windows.
         let mut memory = own();
-        let mut bytes = vec![0_u8; LONG];
-        let border = 2 * WINDOW - bytes.as_ptr() as usize % PAGE as usize;
+        let mut bytes = vec![0_u8; LONG_BYTES];
+        let border = 2 * WINDOW_BYTES - bytes.as_ptr() as usize % PAGE_BYTES as usize;
         bytes[border - 3..border + 5].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
         assert!(memory.words(bytes.as_ptr() as u64, 1).unwrap().is_empty());
         assert_eq!(

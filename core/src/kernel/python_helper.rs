@@ -1,5 +1,5 @@
-//! The Python half of Paddock, which lies beside the native one: how it is found, and how it is
-//! started so that nothing but itself runs in it.
+//! Finds the Python program beside the native one and its interpreter. The options below keep
+//! foreign code out of it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,21 +8,20 @@ use std::path::{Path, PathBuf};
 
 pub const SCRIPT: &str = "paddock-python";
 
-/// -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say
-/// what Python runs. An agent can write these kinds of place. (The script finds a package that was
-/// installed for one user only by itself.)
-pub const ALONE: [&str; 3] = ["-E", "-P", "-s"];
+/// -E, -P, -s: no variable, no directory of the caller and no start-up file in the home directory
+/// decides what Python runs. An agent can write all of these. The script itself finds a package
+/// that was installed for one user.
+pub const ISOLATION_OPTIONS: [&str; 3] = ["-E", "-P", "-s"];
 
-/// The interpreter of the script, as the installer wrote it for the environment the package is in:
-/// on the first line, or, where its path is too long for the kernel or holds a space, in a line
-/// that makes a shell start it (pip's distlib):
+/// The interpreter of the script, as the installer wrote it. It is on the first line. If its path
+/// is too long for the kernel or has a space, it is in a line that a shell runs (pip's distlib):
 ///
-/// ```text
-/// #!/bin/sh
-/// '''exec' "/a long path/bin/python3" "$0" "$@"
-/// ```
+/// | ```text
+/// | #!/bin/sh
+/// | '''exec' "/a long path/bin/python3" "$0" "$@"
+/// | ```
 ///
-/// Anything that is no Python would not know the options that shut the caller's variables out.
+/// Another interpreter than Python does not know the options that shut out the caller's variables.
 pub fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let text = fs::read(script).ok()?;
     let mut lines = text.split(|byte| *byte == b'\n');

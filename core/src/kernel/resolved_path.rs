@@ -1,5 +1,5 @@
-//! Where a path really lies: by device and inode, after every symlink, also when its end does not
-//! exist (yet).
+//! Resolves a path to device and inode after every symlink, also if its last part does not exist
+//! yet.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -40,18 +40,19 @@ impl From<(u64, u64)> for Identity {
     }
 }
 
-/// An object for good: the number of one that is removed may be given to the next. The birth tells
-/// them apart. Where the file system does not know it, the last change does: then an object that
-/// was changed is another one.
+/// Identifies a file even after its inode number is reused: the birth time differs. If the file
+/// system has no birth time, the time of the last change is used. Then a changed file counts as
+/// another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Object {
     pub identity: Identity,
-    /// Seconds and nanoseconds.
+    /// Birth time in seconds and nanoseconds.
     pub born: (i64, u32),
 }
 
 impl Object {
-    /// What has a name in a directory, without following it. No name: the open object itself.
+    /// The file with this name in a directory; a symlink is not followed. An empty name means the
+    /// open file itself.
     pub fn at(dir: impl AsFd, name: &CStr) -> Result<Object, Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
         let found =
@@ -65,34 +66,35 @@ impl Object {
         })
     }
 
-    /// Is it the one of these, in order, that has its number?
-    pub fn is_among(self, known: &[Object]) -> bool {
+    /// True if `known`, which is sorted, contains this file.
+    pub fn is_in(self, known: &[Object]) -> bool {
         known.binary_search(&self).is_ok()
     }
 }
 
 #[derive(Clone, Debug)]
-pub struct Place {
-    /// The thing itself; None when nothing has that name yet.
+pub struct ResolvedPath {
+    /// The file itself. None: nothing has this name yet.
     pub object: Option<Identity>,
-    /// The directories above it: its parent (or the nearest one that exists) first, the root last.
+    /// The directories above it. The parent (or the nearest existing one) comes first, the root
+    /// last.
     pub above: Vec<Identity>,
 }
 
-impl Place {
-    /// The place of an open directory.
-    pub fn of_dir(dir: impl AsFd) -> Result<Place, Errno> {
-        let mut chain = climb(dir)?;
+impl ResolvedPath {
+    pub fn of_dir(dir: impl AsFd) -> Result<ResolvedPath, Errno> {
+        let mut chain = ancestors_of(dir)?;
         let object = Some(chain.remove(0));
-        Ok(Place { object, above: chain })
+        Ok(ResolvedPath { object, above: chain })
     }
 
-    /// Every place that a path stands for: each symlink on the way, and where it leads in the end.
-    pub fn all_of(path: &[u8]) -> Result<Vec<Place>, Errno> {
+    /// Every location that the path touches: each symlink on the way, and the final target.
+    pub fn all_of(path: &[u8]) -> Result<Vec<ResolvedPath>, Errno> {
         let followed = follow(path)?;
-        let mut places: Vec<Place> = followed.links.into_iter().map(|link| link.place).collect();
-        places.push(followed.place);
-        Ok(places)
+        let mut resolved_paths: Vec<ResolvedPath> =
+            followed.links.into_iter().map(|link| link.resolved).collect();
+        resolved_paths.push(followed.resolved);
+        Ok(resolved_paths)
     }
 
     pub fn is_within(&self, tree: Identity) -> bool {
@@ -100,34 +102,34 @@ impl Place {
     }
 }
 
-/// A path after all its symlinks.
-pub struct Followed {
+/// A path with all symlinks followed.
+pub struct FollowedPath {
     pub real: PathBuf,
-    pub place: Place,
-    pub links: Vec<Link>,
+    pub resolved: ResolvedPath,
+    pub links: Vec<FollowedLink>,
 }
 
-/// A symlink met on the way: where it stands (no link leads there), and what it says.
+/// A symlink on the path: its own location (without links), and its target text.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct FollowedLink {
     pub at: PathBuf,
-    pub place: Place,
+    pub resolved: ResolvedPath,
     pub target: CString,
 }
 
-/// Walks a path as the kernel would, one name at a time, to see whose links lead it.
+/// Walks a path one name at a time, as the kernel does, and records every symlink.
 ///
-/// Only what does not exist has no links. A directory that can not be entered may hold one; if it
-/// belongs to somebody else, no command of this user has shut it and none gets through it, so it
-/// stands for all below. Our own one is an error: a fenced command can shut it, because Landlock
-/// does not judge chmod.
-pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
+/// A name that does not exist has no links. A directory that can not be entered may contain one. If
+/// another user owns that directory, no command of this user closed it and none gets through it.
+/// Then the directory stands for everything below it. A closed directory of this user is an error:
+/// a sandboxed command can close it, because Landlock does not check chmod.
+pub fn follow(path: &[u8]) -> Result<FollowedPath, Errno> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
     let mut ahead = names(Path::new(OsStr::from_bytes(path)));
     let mut real = PathBuf::from("/");
-    // Of the directories on the way, the root first.
+    // Identities of the directories on the path, the root first.
     let mut chain = vec![Identity::from(&rustix::fs::lstat("/")?)];
-    let mut end = End::Found;
+    let mut end = WalkEnd::Found;
     let mut links = Vec::new();
     while let Some(name) = ahead.pop() {
         let here = match name.as_bytes() {
@@ -139,21 +141,21 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
             b"." => continue,
             b".." => {
                 real.pop();
-                if end == End::Found && chain.len() > 1 {
+                if end == WalkEnd::Found && chain.len() > 1 {
                     chain.pop();
                 }
                 continue;
             }
             _ => real.join(&name),
         };
-        if end != End::Found {
+        if end != WalkEnd::Found {
             real = here;
             continue;
         }
         let stat = match rustix::fs::lstat(&here) {
             Ok(stat) => stat,
             Err(errno) => {
-                end = End::after(errno, &real)?;
+                end = WalkEnd::after(errno, &real)?;
                 real = here;
                 continue;
             }
@@ -168,85 +170,85 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
         }
         let target = rustix::fs::readlink(&here, Vec::new())?;
         ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
-        let place = Place {
+        let resolved = ResolvedPath {
             object: Some(Identity::from(&stat)),
             above: chain.iter().rev().copied().collect(),
         };
-        links.push(Link { at: here, place, target });
+        links.push(FollowedLink { at: here, resolved, target });
     }
     chain.reverse();
     let object = match end {
-        End::Missing => None,
-        End::Found | End::Shut => Some(chain.remove(0)),
+        WalkEnd::Missing => None,
+        WalkEnd::Found | WalkEnd::Shut => Some(chain.remove(0)),
     };
-    Ok(Followed { real, place: Place { object, above: chain }, links })
+    Ok(FollowedPath { real, resolved: ResolvedPath { object, above: chain }, links })
 }
 
-/// How the known part of a path ends.
+/// How the walk ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum WalkEnd {
     Found,
-    /// The next name is not there.
+    /// The next name does not exist.
     Missing,
-    /// Nobody can look further: the last thing found stands for all below.
+    /// The next name can not be looked up. The last directory stands for everything below it.
     Shut,
 }
 
-impl End {
-    fn after(errno: Errno, dir: &Path) -> Result<End, Errno> {
+impl WalkEnd {
+    fn after(errno: Errno, dir: &Path) -> Result<WalkEnd, Errno> {
         match errno {
-            Errno::NOENT => Ok(End::Missing),
-            Errno::NOTDIR => Ok(End::Shut),
+            Errno::NOENT => Ok(WalkEnd::Missing),
+            Errno::NOTDIR => Ok(WalkEnd::Shut),
             Errno::ACCESS
                 if rustix::fs::lstat(dir)?.st_uid != rustix::process::getuid().as_raw() =>
             {
-                Ok(End::Shut)
+                Ok(WalkEnd::Shut)
             }
             errno => Err(errno),
         }
     }
 }
 
-pub fn of_current_directory() -> Result<Identity, Errno> {
+pub fn current_directory_identity() -> Result<Identity, Errno> {
     rustix::fs::stat(".").map(|stat| Identity::from(&stat))
 }
 
-const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// From a directory up to the root, itself first.
-fn climb(dir: impl AsFd) -> Result<Vec<Identity>, Errno> {
+/// Identities of a directory and of all directories above it, up to the root.
+fn ancestors_of(dir: impl AsFd) -> Result<Vec<Identity>, Errno> {
     let mut chain = vec![Identity::from(&rustix::fs::fstat(&dir)?)];
-    let mut parent = rustix::fs::openat(&dir, c"..", DIR, Mode::empty())?;
+    let mut parent = rustix::fs::openat(&dir, c"..", PATH_DIR, Mode::empty())?;
     loop {
         let identity = Identity::from(&rustix::fs::fstat(&parent)?);
         if chain.last() == Some(&identity) {
             return Ok(chain);
         }
         chain.push(identity);
-        parent = rustix::fs::openat(&parent, c"..", DIR, Mode::empty())?;
+        parent = rustix::fs::openat(&parent, c"..", PATH_DIR, Mode::empty())?;
     }
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(path, DIR, Mode::empty())
+    rustix::fs::open(path, PATH_DIR, Mode::empty())
 }
 
-/// The path under which the kernel knows an open file.
+/// The path of an open file, as the kernel knows it.
 pub fn resolved_path(file: impl AsFd) -> Result<CString, Errno> {
     use std::os::fd::AsRawFd as _;
     rustix::fs::readlink(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()), Vec::new())
 }
 
-/// The place of an open file that is no directory.
-pub fn place_of_file(file: impl AsFd) -> Result<Place, Errno> {
+/// The location of an open file that is not a directory.
+pub fn resolved_file(file: impl AsFd) -> Result<ResolvedPath, Errno> {
     let stat = rustix::fs::fstat(&file)?;
     let path = resolved_path(&file)?;
     let parent = Path::new(OsStr::from_bytes(path.as_bytes())).parent().ok_or(Errno::NOENT)?;
     let dir = open_dir(parent)?;
-    Ok(Place { object: Some(Identity::from(&stat)), above: climb(dir)? })
+    Ok(ResolvedPath { object: Some(Identity::from(&stat)), above: ancestors_of(dir)? })
 }
 
-/// Opens one entry of a directory for looking only, and not through a symlink.
+/// Opens one entry of a directory with O_PATH. A symlink is not followed.
 pub fn open_entry(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
@@ -258,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_tells_every_link_and_where_the_path_ends() {
+    fn a_walk_records_every_symlink_and_the_end() {
         let root = std::env::temp_dir()
             .canonicalize()
             .unwrap()
@@ -282,11 +284,11 @@ mod tests {
             let at: Vec<&Path> =
                 followed.links.iter().map(|link| link.at.strip_prefix(&root).unwrap()).collect();
             assert_eq!(at, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
-            assert_eq!(followed.place.object, object.map(identity), "{path}");
-            assert!(followed.place.is_within(identity("")), "{path}");
+            assert_eq!(followed.resolved.object, object.map(identity), "{path}");
+            assert!(followed.resolved.is_within(identity("")), "{path}");
             for link in &followed.links {
                 assert_eq!(
-                    link.place.above[0],
+                    link.resolved.above[0],
                     identity(link.at.parent().unwrap().to_str().unwrap()),
                     "{path}"
                 );

@@ -1,54 +1,54 @@
-//! System calls that wait for the supervisor's answer (seccomp_unotify(2)). A task has one listener
-//! at most, so whatever is to be answered shares this one; what the answers are is no matter of
-//! this file.
+//! System calls that wait for the supervisor's answer (seccomp_unotify(2)). A task has at most one
+//! listener, so all intercepted calls share it. The handlers elsewhere choose the answers.
 //!
-//! What a caller's memory holds may be changed by others at any time: what was read here is good
-//! for acting on it ourselves, never for letting the call go on because of it.
+//! The caller can change its memory at any time. The supervisor may act on what it read from there.
+//! It must not let the call continue because of it.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::process_memory::Memory;
+use super::process_memory::ProcessMemory;
 use super::sys::{self, Notification, Response};
 
-/// With its NUL (PATH_MAX).
-pub const LONGEST_PATH: usize = 4096;
-const CONTINUE: u32 = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
+/// PATH_MAX, including the NUL.
+pub const MAX_PATH_BYTES: usize = 4096;
+const CONTINUE_FLAG: u32 = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 
-pub struct Listener {
+pub struct NotifyListener {
     fd: OwnedFd,
 }
 
-/// A call that waits. It may be given up at any time, when its caller is killed.
+/// A waiting call. It ends at any time if its caller is killed.
 #[derive(Clone, Copy, Debug)]
-pub struct Call {
+pub struct InterceptedCall {
     id: u64,
-    /// The caller, by its number on this side. It may be another's once the call is given up.
+    /// Thread id of the caller in the supervisor's pid namespace. It can be reused once the call
+    /// has ended.
     pub thread: u32,
     pub number: i32,
     pub arguments: [u64; 6],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The kernel carries the call out, with whatever its arguments are by then.
+pub enum CallAnswer {
+    /// The kernel runs the call with the arguments that are in memory by then.
     Continue,
     Fail(Errno),
     Value(i64),
 }
 
-pub enum Next {
-    Call(Call),
+pub enum NextCall {
+    Call(InterceptedCall),
     Nothing,
-    /// Nobody is left who could call.
-    Over,
+    /// No process with this filter is left.
+    Closed,
 }
 
-impl Listener {
-    pub fn new(fd: OwnedFd) -> Listener {
-        Listener { fd }
+impl NotifyListener {
+    pub fn new(fd: OwnedFd) -> NotifyListener {
+        NotifyListener { fd }
     }
 
     /// Readable when a call waits.
@@ -56,12 +56,11 @@ impl Listener {
         self.fd.as_fd()
     }
 
-    /// Takes a call, without waiting for one. `seen`: something is there for us, a call or the end
-    /// of all; whoever was there and is killed meanwhile still counts for the kernel, so that it
-    /// does not wait then either.
-    pub fn next(&self, mut seen: bool) -> Result<Next, Errno> {
+    /// Takes a call without waiting for one. `seen`: the descriptor is already known to be ready. A
+    /// caller that is killed meanwhile still makes the kernel return.
+    pub fn next(&self, mut seen: bool) -> Result<NextCall, Errno> {
         loop {
-            // Receiving waits where nobody calls, whatever the flags of the descriptor are.
+            // SECCOMP_IOCTL_NOTIF_RECV blocks if no call waits, even on a non-blocking descriptor.
             let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
             if !std::mem::take(&mut seen) {
                 match rustix::event::poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
@@ -70,49 +69,54 @@ impl Listener {
                 };
                 let seen = ready[0].revents();
                 if !seen.contains(PollFlags::IN) {
-                    return Ok(if seen.is_empty() { Next::Nothing } else { Next::Over });
+                    return Ok(if seen.is_empty() { NextCall::Nothing } else { NextCall::Closed });
                 }
             }
             match sys::notification(self.fd.as_fd()) {
                 Ok(Notification { id, thread, number, arguments, .. }) => {
-                    return Ok(Next::Call(Call { id, thread, number, arguments }));
+                    return Ok(NextCall::Call(InterceptedCall { id, thread, number, arguments }));
                 }
-                // The caller was killed since.
+                // The caller was killed meanwhile.
                 Err(Errno::NOENT | Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
     }
 
-    /// Until this was seen to be true, what was found under the caller's number may have been
-    /// another's.
-    pub fn still_waits(&self, call: &Call) -> bool {
+    /// Facts that were read by the caller's thread id are valid only if this returns true
+    /// afterwards.
+    pub fn still_waits(&self, call: &InterceptedCall) -> bool {
         sys::notification_is_valid(self.fd.as_fd(), call.id)
     }
 
-    /// A caller that is gone needs none.
-    pub fn answer(&self, call: &Call, answer: Answer) {
+    /// Errors are ignored: the caller can be gone.
+    pub fn answer(&self, call: &InterceptedCall, answer: CallAnswer) {
         let none = Response { id: call.id, value: 0, error: 0, flags: 0 };
         let response = match answer {
-            Answer::Continue => Response { flags: CONTINUE, ..none },
-            Answer::Fail(errno) => Response { error: -errno.raw_os_error(), ..none },
-            Answer::Value(value) => Response { value, ..none },
+            CallAnswer::Continue => Response { flags: CONTINUE_FLAG, ..none },
+            CallAnswer::Fail(errno) => Response { error: -errno.raw_os_error(), ..none },
+            CallAnswer::Value(value) => Response { value, ..none },
         };
         let _ = sys::respond(self.fd.as_fd(), response);
     }
 }
 
-impl Call {
+impl InterceptedCall {
     #[cfg(test)]
-    pub fn made_by(thread: u32, number: i32, arguments: [u64; 6]) -> Call {
-        Call { id: 0, thread, number, arguments }
+    pub fn for_test(thread: u32, number: i32, arguments: [u64; 6]) -> InterceptedCall {
+        InterceptedCall { id: 0, thread, number, arguments }
     }
 
-    /// The path at an address of the caller's, without its NUL. One that the kernel would not take
-    /// is an error here too.
+    /// The path at an address of the caller, without its NUL. A path that the kernel would refuse
+    /// is an error.
     pub fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let mut path = Vec::with_capacity(256);
-        Memory::of(self.thread).string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path)?;
+        ProcessMemory::of(self.thread).string(
+            address,
+            MAX_PATH_BYTES,
+            Errno::NAMETOOLONG,
+            &mut path,
+        )?;
         Ok(path)
     }
 }

@@ -1,4 +1,4 @@
-//! A connected pair of sockets that keep messages apart (SOCK_SEQPACKET).
+//! A connected pair of sockets that preserve message boundaries (SOCK_SEQPACKET).
 
 use std::os::fd::OwnedFd;
 

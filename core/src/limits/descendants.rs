@@ -1,4 +1,4 @@
-//! Ends every process that this one has started or adopted.
+//! Ends every process that this one started or adopted.
 
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
@@ -7,23 +7,23 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::process_usage::{ProcessUsage, Tree};
+use super::process_usage::{ProcessTree, ProcessUsage};
 use crate::kernel::{ancestry, sys};
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
-const REAP_LIMIT: Duration = Duration::from_secs(30);
+const REAP_TIMEOUT: Duration = Duration::from_secs(30);
 pub const REAP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Kills and buries what is left, until the kernel says that we have no child any more.
+/// Kills and reaps all descendants until there is no child left.
 pub fn end_descendants() {
-    let deadline = Instant::now() + REAP_LIMIT;
+    let deadline = Instant::now() + REAP_TIMEOUT;
     let proc = rustix::fs::open(
         c"/proc",
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     );
-    let own = Tree::DescendantsOf(rustix::process::getpid());
-    let mut census =
+    let own = ProcessTree::DescendantsOf(rustix::process::getpid());
+    let mut usage =
         proc.as_ref().ok().and_then(|proc| ProcessUsage::new(proc.as_fd(), own, &[]).ok());
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -31,12 +31,12 @@ pub fn end_descendants() {
             Ok(None) => {}
             Err(_) => return, // ECHILD
         }
-        // Stopped before it is killed, the whole tree at once: what makes new processes faster than
-        // we look would outlive us.
-        let ended = census.as_mut().map_or(Err(Errno::NOSYS), ProcessUsage::kill_descendants);
+        // The whole tree is stopped before it is killed. Otherwise processes that fork faster than
+        // the scan would survive.
+        let ended = usage.as_mut().map_or(Err(Errno::NOSYS), ProcessUsage::kill_descendants);
         if ended.is_err() {
-            // The children of those we kill become our children, and get their turn in the next
-            // round.
+            // The children of killed processes become children of this process, and are killed in
+            // the next round.
             for child in children() {
                 let _ = rustix::process::kill_process(child, Signal::KILL);
             }
@@ -48,7 +48,7 @@ pub fn end_descendants() {
     }
 }
 
-/// Our children, from every process's own word on its parent.
+/// The children of this process, found by the parent of every process.
 fn children() -> Vec<Pid> {
     let own = rustix::process::getpid();
     let numbered = std::fs::read_dir("/proc").into_iter().flatten().flatten();

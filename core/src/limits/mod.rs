@@ -1,5 +1,5 @@
-//! Limits for the whole tree: from what was asked to the strongest means that this machine has for
-//! each, and to words about it.
+//! Limits for the whole process tree: chooses the strongest mechanism of this machine for each
+//! requested limit.
 //!
 //! | limit | means, strongest first | beside it, per process |
 //! |---|---|---|
@@ -10,14 +10,13 @@
 //! | `open_files` | RLIMIT_NOFILE of each process | |
 //! | `file_size_mb` | RLIMIT_FSIZE | |
 //!
-//! The watchdog sees what is mapped, and in the full tier what lies in the private /tmp and
-//! /dev/shm. Other memory that no process has mapped (a memfd that is only written, what waits in
-//! sockets) is in nobody's account without a cgroup: for that, the tree is the first that the
-//! kernel takes when the machine runs out.
+//! The watchdog sees mapped memory, and in the full tier the private /tmp and /dev/shm. Without a
+//! cgroup it does not see other memory that no process maps (a memfd that is only written, data in
+//! sockets). For that case the kernel ends this tree first when the machine runs out of memory.
 //!
-//! Memory, processor time and wall clock end the run; a full process table, a full descriptor table
-//! and a full file are errors that the command sees. Never RLIMIT_AS: Node and Go reserve far more
-//! address space than they use.
+//! Exceeding memory, CPU time or wall time ends the run. A full process table, a full descriptor
+//! table and a full file are errors that the command sees. RLIMIT_AS is never used: Node and Go
+//! reserve far more address space than they use.
 
 use std::cell::Cell;
 use std::fmt;
@@ -27,9 +26,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource};
 
-use self::cgroup::{Cgroups, Version, Wanted};
-use self::process_usage::Tree;
-use self::watchdog::Watch;
+use self::cgroup::{Cgroups, Version, WantedGroups};
+use self::process_usage::ProcessTree;
+use self::watchdog::Watchdog;
 use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 use crate::kernel::proc_text;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -44,22 +43,22 @@ impl From<Version> for Means {
     }
 }
 
-/// A limit that stands. Its text is for people: `memory_mb 512: cgroup v1`.
+/// An active limit. Its text is for messages: `memory_mb 512: cgroup v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct ActiveLimit {
     pub limit: Limit,
     pub value: u64,
     pub means: Means,
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for ActiveLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}: {}", self.limit.name(), self.value, self.means.name())
     }
 }
 
-impl From<Held> for ExceededLimit {
-    fn from(Held { limit, value, means }: Held) -> ExceededLimit {
+impl From<ActiveLimit> for ExceededLimit {
+    fn from(ActiveLimit { limit, value, means }: ActiveLimit) -> ExceededLimit {
         ExceededLimit { limit, value, means, ended: true, unwatched: false }
     }
 }
@@ -116,34 +115,32 @@ impl LimitsError {
 }
 
 const MEBIBYTE: u64 = 1 << 20;
-/// The first process of the namespaces is ours; it counts, and is not the command's.
-const FIRST_PROCESS: u64 = 1;
-/// Once numbers have come around, the kernel gives none below this to a new process
-/// (RESERVED_PIDS).
+/// Init counts as a task of the namespace, but not as one of the command.
+const INIT_TASKS: u64 = 1;
+/// After pids wrap around, the kernel gives no pid below this to a new process (RESERVED_PIDS).
 const RESERVED_PIDS: u64 = 300;
-/// What the kernel lets pid_max be at most (PID_MAX_LIMIT).
-const HIGHEST_PID_MAX: u64 = 4 << 20;
-/// Room for what the user starts elsewhere, where the kernel counts the tasks of all his sessions
+/// The highest pid_max that the kernel accepts (PID_MAX_LIMIT).
+const MAX_PID_MAX: u64 = 4 << 20;
+/// Margin for other processes of the user, where the kernel counts the tasks of all sessions
 /// together.
-const NPROC_ROOM: u64 = 1024;
-/// Halfway between an ordinary process and the first to go.
+const NPROC_MARGIN: u64 = 1024;
+/// Between an ordinary process (0) and the first choice of the kernel (1000).
 const OOM_SCORE_ADJ: &[u8] = b"500";
 
-/// The limits of one run: chosen, and made where something had to be made. Dropping them removes
-/// it.
+/// The limits of one run, and the cgroups made for them. Dropping this removes the cgroups.
 pub struct Limits {
-    held: Vec<Held>,
+    active: Vec<ActiveLimit>,
     rlimits: Vec<(Resource, u64)>,
     pid_max: Option<u32>,
     groups: Cgroups,
     pub(crate) full_tier: bool,
-    /// The watch has seen every slot of `processes` taken.
-    pub(crate) crowded: Cell<bool>,
+    /// The watchdog has seen that `processes` tasks exist.
+    pub(crate) was_full: Cell<bool>,
 }
 
 impl Limits {
-    /// Makes what has to exist before the command. `full_tier`: it will run in user and pid
-    /// namespaces of its own.
+    /// Chooses the mechanisms and creates the cgroups. `full_tier`: the command runs in its own
+    /// user and pid namespaces.
     pub fn prepare(
         requested: &RequestedLimits,
         full_tier: bool,
@@ -160,40 +157,40 @@ impl Limits {
         };
         let memory_bytes = bytes(Limit::Memory, requested.memory_mb)?;
         let file_bytes = bytes(Limit::FileSize, requested.file_size_mb)?;
-        let ours = if full_tier { FIRST_PROCESS } else { 0 };
+        let ours = if full_tier { INIT_TASKS } else { 0 };
         let tasks = requested.processes.map(|processes| processes.saturating_add(ours));
 
-        let wanted = Wanted { memory_bytes, tasks, cpu_time: requested.cpu_s.is_some() };
+        let wanted = WantedGroups { memory_bytes, tasks, cpu_time: requested.cpu_s.is_some() };
         let groups = if memory_bytes.is_some() || tasks.is_some() || wanted.cpu_time {
             Cgroups::make(session, &wanted)
         } else {
             Cgroups::none()
         };
         let chosen =
-            Chosen::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
+            ChosenMeans::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
         let mut rlimits = chosen.rlimits(requested, memory_bytes, file_bytes, tasks);
         if chosen.processes == Some(Means::Watchdog)
             && let Some(processes) = requested.processes
         {
             rlimits.push((
                 Resource::Nproc,
-                tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_ROOM),
+                tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_MARGIN),
             ));
         }
         let pid_max = requested.processes.filter(|_| full_tier).and_then(pid_max_for);
         Ok(Limits {
-            held: chosen.held(requested),
+            active: chosen.active(requested),
             rlimits,
             pid_max,
             groups,
             full_tier,
-            crowded: Cell::new(false),
+            was_full: Cell::new(false),
         })
     }
 
-    /// The files of a cgroup belong to the user. A plan keeps every cgroup tree unwritable, but may
-    /// be older than one of them.
-    pub fn check_unwritable(&self, files: &plan::Files) -> Result<(), LimitsError> {
+    /// The user owns the files of a cgroup. A plan keeps every cgroup tree unwritable, but can be
+    /// older than the mount of one.
+    pub fn check_unwritable(&self, files: &plan::FilesPlan) -> Result<(), LimitsError> {
         for point in self.groups.mount_points() {
             let Ok(tree) = Text::from_bytes(point.clone()).and_then(AbsPath::new) else { continue };
             let exposes = |grant: &plan::Grant| {
@@ -208,29 +205,29 @@ impl Limits {
         Ok(())
     }
 
-    /// What is in force, by which means.
-    pub fn held(&self) -> &[Held] {
-        &self.held
+    /// The active limits and their mechanisms.
+    pub fn active(&self) -> &[ActiveLimit] {
+        &self.active
     }
 
-    pub(crate) fn holding(&self, limit: Limit) -> Option<Held> {
-        self.held.iter().copied().find(|held| held.limit == limit)
+    pub(crate) fn active_limit(&self, limit: Limit) -> Option<ActiveLimit> {
+        self.active.iter().copied().find(|active| active.limit == limit)
     }
 
-    /// Somebody has to stay while the command runs.
+    /// True if a supervisor must stay while the command runs.
     pub fn need_supervisor(&self) -> bool {
         [Limit::Memory, Limit::Processes, Limit::Cpu, Limit::Wall]
             .iter()
-            .any(|limit| self.holding(*limit).is_some())
+            .any(|limit| self.active_limit(*limit).is_some())
     }
 
-    /// For each process of the tree, soft and hard.
+    /// The rlimits of each process, soft and hard.
     pub fn rlimits(&self) -> &[(Resource, u64)] {
         &self.rlimits
     }
 
-    /// For the command's pid namespace (Linux 6.14; before, the file can not be written, and
-    /// RLIMIT_NPROC has to do).
+    /// pid_max of the command's pid namespace (Linux 6.14). Before, the file can not be written,
+    /// and only RLIMIT_NPROC applies.
     pub fn pid_max(&self) -> Option<u32> {
         self.pid_max
     }
@@ -239,8 +236,8 @@ impl Limits {
         &self.groups
     }
 
-    /// Puts a process, before it has run or started anything, under what is not inherited from
-    /// rlimits. `pid` as this process's own /proc shows it. Makes system calls only.
+    /// Applies the limits that rlimits do not carry, to a process that has not started anything
+    /// yet. `pid` is its id in this process's /proc. Makes system calls only.
     pub fn admit(&self, pid: Pid) -> Result<(), LimitsError> {
         let mut digits = [0; 12];
         let start = decimal(pid.as_raw_nonzero().get().unsigned_abs(), &mut digits);
@@ -254,15 +251,15 @@ impl Limits {
         self.admit_as(&digits[start..], &path[..length])
     }
 
-    /// The same for the calling process, wherever it stands, while /proc is still there.
+    /// Like `admit`, for the calling process, while /proc is still mounted.
     pub fn admit_self(&self) -> Result<(), LimitsError> {
         self.admit_as(b"0", b"/proc/self/oom_score_adj\0")
     }
 
     fn admit_as(&self, pid: &[u8], oom_score_adj: &[u8]) -> Result<(), LimitsError> {
         self.groups.admit(pid).map_err(LimitsError::Admit)?;
-        if self.holding(Limit::Memory).is_some() {
-            // If the machine runs out of memory all the same, it is this tree that goes.
+        if self.active_limit(Limit::Memory).is_some() {
+            // If the machine runs out of memory anyway, the kernel ends this tree first.
             let path = std::ffi::CStr::from_bytes_with_nul(oom_score_adj).unwrap_or(c"");
             let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
             file.and_then(|file| rustix::io::write(&file, OOM_SCORE_ADJ))
@@ -271,75 +268,80 @@ impl Limits {
         Ok(())
     }
 
-    /// Starts the clocks. `proc` is a /proc that shows the tree, `volatile` are the file systems in
-    /// memory that are its own.
+    /// Starts the watchdog. `proc` is a /proc that shows the tree. `volatile` are in-memory file
+    /// systems that only the tree uses.
     pub fn watch<'a>(
         &'a self,
         proc: BorrowedFd<'a>,
-        tree: Tree,
+        tree: ProcessTree,
         volatile: &'a [OwnedFd],
-    ) -> Result<Watch<'a>, LimitsError> {
-        Watch::start(self, proc, tree, volatile).map_err(LimitsError::Watch)
+    ) -> Result<Watchdog<'a>, LimitsError> {
+        Watchdog::start(self, proc, tree, volatile).map_err(LimitsError::Watch)
     }
 
-    /// A limit whose signal ended a process of the tree.
+    /// The limit whose signal ended a process of the tree.
     pub fn behind_signal(&self, signal: i32) -> Option<ExceededLimit> {
         let limit = match signal {
             libc::SIGXFSZ => Limit::FileSize,
             libc::SIGXCPU => Limit::Cpu,
             _ => return None,
         };
-        self.holding(limit).map(ExceededLimit::from)
+        self.active_limit(limit).map(ExceededLimit::from)
     }
 
-    /// Everything that was met, for the journal; `ended_by` is what the watch said. Removes what
-    /// was made: the tree is gone.
+    /// All exceeded limits, for the journal. `ended_by` is the result of the watchdog. Removes the
+    /// cgroups: the tree has ended.
     pub fn finish(self, ended_by: Option<ExceededLimit>) -> Vec<ExceededLimit> {
         let mut met = Vec::with_capacity(2);
         met.extend(ended_by);
         let mut also = |limit, ended| {
-            if let Some(held) = self.holding(limit)
+            if let Some(active) = self.active_limit(limit)
                 && !met.iter().any(|exceeded| exceeded.limit == limit)
             {
-                met.push(ExceededLimit { ended, ..held.into() });
+                met.push(ExceededLimit { ended, ..active.into() });
             }
         };
         if self.groups.oom_kills() > 0 {
             also(Limit::Memory, true);
         }
-        if self.groups.refused_forks() > 0 || self.crowded.get() {
+        if self.groups.refused_forks() > 0 || self.was_full.get() {
             also(Limit::Processes, false);
         }
         met
     }
 }
 
-/// The means for each limit that has a choice.
+/// The mechanism for each limit that has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Chosen {
+struct ChosenMeans {
     memory: Option<Means>,
     processes: Option<Means>,
     cpu: Option<Means>,
 }
 
-impl Chosen {
-    fn new(requested: &RequestedLimits, full_tier: bool, root: bool, groups: &Cgroups) -> Chosen {
+impl ChosenMeans {
+    fn new(
+        requested: &RequestedLimits,
+        full_tier: bool,
+        root: bool,
+        groups: &Cgroups,
+    ) -> ChosenMeans {
         let memory = groups.memory().map_or(Means::Watchdog, Means::from);
         let processes = match groups.tasks() {
             Some(version) => version.into(),
-            // Root's own tasks are never too many (fork(2)).
+            // RLIMIT_NPROC does not apply to root (fork(2)).
             None if full_tier && !root => Means::UserNamespace,
             None => Means::Watchdog,
         };
         let cpu = groups.clock().map_or(Means::Watchdog, Means::from);
-        Chosen {
+        ChosenMeans {
             memory: requested.memory_mb.map(|_| memory),
             processes: requested.processes.map(|_| processes),
             cpu: requested.cpu_s.map(|_| cpu),
         }
     }
 
-    fn held(&self, requested: &RequestedLimits) -> Vec<Held> {
+    fn active(&self, requested: &RequestedLimits) -> Vec<ActiveLimit> {
         let all = [
             (Limit::Memory, requested.memory_mb, self.memory),
             (Limit::Processes, requested.processes, self.processes),
@@ -349,7 +351,9 @@ impl Chosen {
             (Limit::Wall, requested.wall_s, Some(Means::Watchdog)),
         ];
         all.into_iter()
-            .filter_map(|(limit, value, means)| Some(Held { limit, value: value?, means: means? }))
+            .filter_map(|(limit, value, means)| {
+                Some(ActiveLimit { limit, value: value?, means: means? })
+            })
             .collect()
     }
 
@@ -361,11 +365,11 @@ impl Chosen {
         tasks: Option<u64>,
     ) -> Vec<(Resource, u64)> {
         let all = [
-            // One process can not get far between two looks of the watchdog. It counts what is
-            // asked for, used or not.
+            // Bounds a single process between two checks of the watchdog. RLIMIT_DATA counts
+            // requested memory, used or not.
             (Resource::Data, memory_bytes.filter(|_| self.memory == Some(Means::Watchdog))),
             (Resource::Nproc, tasks.filter(|_| self.processes == Some(Means::UserNamespace))),
-            // A second more than the tree has: the one who knows which limit it is comes first.
+            // One second more than the tree: the watchdog, which knows the limit, must come first.
             (Resource::Cpu, requested.cpu_s.map(|seconds| seconds.saturating_add(1))),
             (Resource::Nofile, requested.open_files),
             (Resource::Fsize, file_bytes),
@@ -391,20 +395,21 @@ impl RequestedLimits {
     }
 }
 
-/// So high that `processes` of them still have a number when the low ones were used up.
+/// High enough for `processes` pids after the low pids were used up.
 fn pid_max_for(processes: u64) -> Option<u32> {
-    let wanted = processes.checked_add(RESERVED_PIDS + FIRST_PROCESS + 1)?;
-    u32::try_from(wanted).ok().filter(|wanted| u64::from(*wanted) < HIGHEST_PID_MAX)
+    let wanted = processes.checked_add(RESERVED_PIDS + INIT_TASKS + 1)?;
+    u32::try_from(wanted).ok().filter(|wanted| u64::from(*wanted) < MAX_PID_MAX)
 }
 
-/// The user's are not told; all of them together are more.
+/// The kernel does not report the tasks of one user. The tasks of all users together are an upper
+/// bound.
 fn tasks_on_this_machine() -> u64 {
     let text = std::fs::read("/proc/loadavg").unwrap_or_default();
-    // Unknown: then the number alone is no backstop, and must not be in the way.
-    proc_text::tasks(&text).map_or(HIGHEST_PID_MAX, |(_, all)| all)
+    // Unknown: use a number that does not limit anything.
+    proc_text::tasks(&text).map_or(MAX_PID_MAX, |(_, all)| all)
 }
 
-/// Where in the buffer the digits begin.
+/// Writes the digits at the end of the buffer and returns their start.
 fn decimal(mut number: u32, buffer: &mut [u8; 12]) -> usize {
     let mut start = buffer.len();
     loop {

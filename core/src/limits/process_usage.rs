@@ -1,9 +1,9 @@
-//! Counting a tree of processes: who belongs to it, and what they use together, from /proc. This
-//! goes on for as long as the command runs, so nothing here allocates: paths and texts are on the
-//! stack, and the list of processes has its room from the start.
+//! Measures a process tree from /proc: which processes belong to it, and what they use together.
+//! This runs as long as the command, so nothing here allocates. Paths and texts are on the stack,
+//! and the list of processes has its capacity from the start.
 //!
-//! The tree is not stopped while it is counted. What comes or goes in between may be missed once,
-//! and is seen by the next count.
+//! The tree runs while it is measured. A process that starts or ends meanwhile can be missed once;
+//! the next measurement sees it.
 
 use std::ffi::CStr;
 use std::fmt::{self, Write as _};
@@ -15,96 +15,97 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use crate::kernel::proc_text::{self, NumberList, Stat};
+use crate::kernel::proc_text::{self, CpuStat, NumberList};
 
-/// Who belongs to the tree.
+/// Which processes belong to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tree {
-    /// Everybody that this /proc shows: it is that of the command's own pid namespace.
+pub enum ProcessTree {
+    /// Every process that this /proc shows: it belongs to the command's own pid namespace.
     Namespace,
-    /// Every descendant of one process that adopts orphans, but not that process.
+    /// Every descendant of a process that adopts orphans, without that process.
     DescendantsOf(Pid),
 }
 
-/// What to look at: each costs a file per process.
+/// What to measure. Each field costs one file per process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Columns {
+pub struct UsageFields {
     pub resident: bool,
-    /// Tasks and processor time.
+    /// Tasks and CPU time.
     pub stat: bool,
-    /// More tasks than this need not be counted: a bomb grows faster than it is looked at.
+    /// Stop counting above this number of tasks: a fork bomb grows faster than it is counted.
     pub enough_tasks: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
-    /// Threads of all processes.
+pub struct UsageCount {
+    /// Threads of all processes together.
     pub tasks: u64,
-    /// Pages in memory, files that lie there included. What processes share counts once for each.
+    /// Memory in RAM, including files in in-memory file systems. Shared pages count once for each
+    /// process.
     pub resident_bytes: u64,
-    /// Of the living, and of those that somebody in the tree has waited for. Whoever has the kernel
-    /// bury his children unseen takes their time out of every account.
+    /// CPU time of running processes and of reaped ones. If a process ignores SIGCHLD, the kernel
+    /// reaps its children and their time is lost.
     pub cpu_time: Duration,
 }
 
 pub struct ProcessUsage<'p> {
     proc: BorrowedFd<'p>,
-    tree: Tree,
-    /// File systems in memory that nobody but the tree has.
+    tree: ProcessTree,
+    /// In-memory file systems that only the tree uses.
     volatile: &'p [OwnedFd],
-    /// Processes found and not yet looked at come behind those that were.
+    /// Found processes; the visited ones come first.
     found: Vec<i32>,
-    /// Not of the tree, nor what descends from them.
-    spared: Vec<i32>,
+    /// Processes that are excluded together with their descendants.
+    excluded: Vec<i32>,
     page_bytes: u64,
     ticks_per_second: u64,
-    /// What the adopting process had waited for before the command.
+    /// Ticks of children that the adopting process had reaped before the command.
     earlier_ticks: u64,
 }
 
-/// More processes than this are not followed; every means to limit their number is far below.
-const ROOM: usize = 16 * 1024;
-const STOP_ROUNDS: usize = 64;
-const NOTHING: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
-/// `NUMBER/task/NUMBER/children` with room to spare.
-const PATH_ROOM: usize = 64;
-const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// More processes are not followed. Every limit on their number is far below.
+const MAX_PROCESSES: usize = 16 * 1024;
+const MAX_STOP_ROUNDS: usize = 64;
+const ZERO_LIMIT: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
+/// Enough for `NUMBER/task/NUMBER/children`.
+const MAX_PROC_PATH_BYTES: usize = 64;
+const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl<'p> ProcessUsage<'p> {
     pub fn new(
         proc: BorrowedFd<'p>,
-        tree: Tree,
+        tree: ProcessTree,
         volatile: &'p [OwnedFd],
     ) -> Result<ProcessUsage<'p>, Errno> {
-        let mut census = ProcessUsage {
+        let mut usage = ProcessUsage {
             proc,
             tree,
             volatile,
             found: Vec::new(),
-            spared: Vec::new(),
+            excluded: Vec::new(),
             page_bytes: rustix::param::page_size() as u64,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             earlier_ticks: 0,
         };
-        if let Tree::DescendantsOf(root) = tree {
-            census.found.reserve_exact(ROOM);
+        if let ProcessTree::DescendantsOf(root) = tree {
+            usage.found.reserve_exact(MAX_PROCESSES);
             let root = root.as_raw_nonzero().get();
-            // CONFIG_PROC_CHILDREN. Asked now: later a missing file only means that somebody is
-            // gone.
-            open(proc, Path::new(format_args!("{root}/task/{root}/children")).as_c_str()?)?;
-            census.earlier_ticks = stat(proc, root)?.map_or(0, |stat| stat.reaped_ticks);
+            // Checks CONFIG_PROC_CHILDREN once. Later, a missing file means that a process has
+            // ended.
+            open(proc, ProcPath::new(format_args!("{root}/task/{root}/children")).as_c_str()?)?;
+            usage.earlier_ticks = stat(proc, root)?.map_or(0, |stat| stat.reaped_ticks);
         }
-        Ok(census)
+        Ok(usage)
     }
 
-    pub fn spare(&mut self, processes: impl Iterator<Item = Pid>) {
-        self.spared.clear();
-        self.spared.extend(processes.map(|pid| pid.as_raw_nonzero().get()));
+    pub fn exclude(&mut self, processes: impl Iterator<Item = Pid>) {
+        self.excluded.clear();
+        self.excluded.extend(processes.map(|pid| pid.as_raw_nonzero().get()));
     }
 
-    pub fn count(&mut self, columns: Columns) -> Result<Count, Errno> {
+    pub fn count(&mut self, columns: UsageFields) -> Result<UsageCount, Errno> {
         let files = if columns.resident { self.file_bytes()? } else { 0 };
-        let mut count = Count { resident_bytes: files, ..Count::default() };
+        let mut count = UsageCount { resident_bytes: files, ..UsageCount::default() };
         let mut ticks: u64 = 0;
         let page_bytes = self.page_bytes;
         self.each(|proc, pid| {
@@ -120,11 +121,11 @@ impl<'p> ProcessUsage<'p> {
                 ticks = ticks.saturating_add(stat.own_ticks).saturating_add(stat.reaped_ticks);
             }
             Ok(match columns.enough_tasks {
-                Some(enough) if count.tasks > enough => Next::Stop,
-                _ => Next::GoOn,
+                Some(enough) if count.tasks > enough => Visit::Stop,
+                _ => Visit::Continue,
             })
         })?;
-        if let Tree::DescendantsOf(root) = self.tree
+        if let ProcessTree::DescendantsOf(root) = self.tree
             && columns.stat
             && let Some(stat) = stat(self.proc, root.as_raw_nonzero().get())?
         {
@@ -134,29 +135,29 @@ impl<'p> ProcessUsage<'p> {
         Ok(count)
     }
 
-    /// Memory in which a page shared by N counts for each with an N-th, swap included. The kernel
-    /// walks every page for it: some milliseconds for a gigabyte. A file in memory that is mapped
-    /// is in the account of its file system too, and nobody can tell which of the shared pages are
-    /// such: so the larger of the two counts.
+    /// Memory in which a page that N processes share counts as 1/N for each, including swap. The
+    /// kernel walks every page for this: some milliseconds for a gigabyte. A mapped file of an
+    /// in-memory file system also counts in that file system, and the shared pages do not say which
+    /// they are. So the larger of the two counts.
     pub fn proportional_bytes(&mut self) -> Result<u64, Errno> {
         let page_bytes = self.page_bytes;
         let mut own: u64 = 0;
         let mut shared: u64 = 0;
         self.each(|proc, pid| {
-            let (speaker, pages) = resident(proc, pid)?;
+            let (thread_with_memory, pages) = resident(proc, pid)?;
             if pages > 0 {
-                // A process that hides its memory map counts with all it has.
-                let all = Proportional { all: pages.saturating_mul(page_bytes), shared: 0 };
-                let bytes = proportional(proc, speaker)?.unwrap_or(all);
+                // A process that hides its memory map counts with all its resident memory.
+                let all = ProportionalMemory { all: pages.saturating_mul(page_bytes), shared: 0 };
+                let bytes = proportional(proc, thread_with_memory)?.unwrap_or(all);
                 own = own.saturating_add(bytes.all.saturating_sub(bytes.shared));
                 shared = shared.saturating_add(bytes.shared);
             }
-            Ok(Next::GoOn)
+            Ok(Visit::Continue)
         })?;
         Ok(own.saturating_add(shared.max(self.file_bytes()?)))
     }
 
-    /// What lies in the file systems in memory, opened by anybody or not.
+    /// Bytes in the in-memory file systems, open or not.
     fn file_bytes(&self) -> Result<u64, Errno> {
         self.volatile.iter().try_fold(0, |sum: u64, fs| {
             let facts = rustix::fs::fstatfs(fs)?;
@@ -165,7 +166,7 @@ impl<'p> ProcessUsage<'p> {
         })
     }
 
-    /// Says how many there are, and sends them a signal.
+    /// Counts the descendants and sends them a signal.
     pub fn signal_descendants(&mut self, signal: Option<Signal>) -> Result<usize, Errno> {
         let mut found = 0;
         self.each(|_, pid| {
@@ -173,33 +174,33 @@ impl<'p> ProcessUsage<'p> {
             if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), signal) {
                 let _ = rustix::process::kill_process(pid, signal);
             }
-            Ok(Next::GoOn)
+            Ok(Visit::Continue)
         })?;
         Ok(found)
     }
 
-    /// Kills every descendant there is now, and says how many; the caller buries, and calls again
-    /// until nobody is left. The numbers in a namespace are not ours: it ends with its first
-    /// process.
+    /// Kills all current descendants and returns their number. The caller reaps them, and calls
+    /// again until none is left. Does nothing in a pid namespace, whose pids are different: it ends
+    /// with its first process.
     ///
-    /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody
-    /// first loses the right to fork and is stopped, round after round until no new ones turn up;
-    /// both are inherited, and cheap.
+    /// Killing one process after another loses against a fork bomb: each death makes room for a new
+    /// process. So all processes first lose the right to fork and are stopped, in rounds, until no
+    /// new ones appear. Both are cheap and inherited.
     pub fn kill_descendants(&mut self) -> Result<usize, Errno> {
-        if self.tree == Tree::Namespace {
+        if self.tree == ProcessTree::Namespace {
             return Ok(0);
         }
         let mut before = 0;
-        for _ in 0..STOP_ROUNDS {
+        for _ in 0..MAX_STOP_ROUNDS {
             let mut found = 0;
             self.each(|_, pid| {
                 if let Some(pid) = Pid::from_raw(pid) {
                     found += 1;
-                    // Root forks all the same; the signal has to do.
-                    let _ = rustix::process::prlimit(Some(pid), Resource::Nproc, NOTHING);
+                    // RLIMIT_NPROC does not stop root; the signal must do.
+                    let _ = rustix::process::prlimit(Some(pid), Resource::Nproc, ZERO_LIMIT);
                     let _ = rustix::process::kill_process(pid, Signal::STOP);
                 }
-                Ok(Next::GoOn)
+                Ok(Visit::Continue)
             })?;
             if found == before {
                 break;
@@ -211,23 +212,23 @@ impl<'p> ProcessUsage<'p> {
 
     fn each(
         &mut self,
-        mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Next, Errno>,
+        mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Visit, Errno>,
     ) -> Result<(), Errno> {
         let proc = self.proc;
         match self.tree {
-            Tree::Namespace => numbered_entries(proc, c".", |pid| visit(proc, pid)),
-            Tree::DescendantsOf(root) => {
+            ProcessTree::Namespace => numbered_entries(proc, c".", |pid| visit(proc, pid)),
+            ProcessTree::DescendantsOf(root) => {
                 self.found.clear();
                 children(proc, root.as_raw_nonzero().get(), &mut self.found)?;
                 let own = rustix::process::getpid().as_raw_nonzero().get();
                 let mut next = 0;
                 while let Some(pid) = self.found.get(next).copied() {
                     next += 1;
-                    // A copy of the root that looks out for it.
-                    if pid == own || self.spared.contains(&pid) {
+                    // Skip this process, which can be a child of the root.
+                    if pid == own || self.excluded.contains(&pid) {
                         continue;
                     }
-                    if visit(proc, pid)? == Next::Stop {
+                    if visit(proc, pid)? == Visit::Stop {
                         break;
                     }
                     children(proc, pid, &mut self.found)?;
@@ -238,20 +239,20 @@ impl<'p> ProcessUsage<'p> {
     }
 }
 
-/// What a visitor says.
+/// What a visitor returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Next {
-    GoOn,
+enum Visit {
+    Continue,
     Stop,
 }
 
-/// The children of every thread of a process, as long as there is room.
+/// The children of every thread of a process, up to the capacity of the list.
 fn children(proc: BorrowedFd<'_>, pid: i32, found: &mut Vec<i32>) -> Result<(), Errno> {
-    let task = Path::new(format_args!("{pid}/task"));
+    let task = ProcPath::new(format_args!("{pid}/task"));
     match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
         Ok(stat) if has_one_thread(&stat) => children_of_thread(proc, pid, pid, found),
         Ok(_) => numbered_entries(proc, task.as_c_str()?, |thread| {
-            children_of_thread(proc, pid, thread, found).map(|()| Next::GoOn)
+            children_of_thread(proc, pid, thread, found).map(|()| Visit::Continue)
         }),
         Err(error) => ignore_gone(error),
     }
@@ -263,7 +264,7 @@ fn children_of_thread(
     thread: i32,
     found: &mut Vec<i32>,
 ) -> Result<(), Errno> {
-    let path = Path::new(format_args!("{pid}/task/{thread}/children"));
+    let path = ProcPath::new(format_args!("{pid}/task/{thread}/children"));
     let file = match open(proc, path.as_c_str()?) {
         Ok(file) => file,
         Err(error) => return ignore_gone(error),
@@ -286,69 +287,70 @@ fn children_of_thread(
     Ok(())
 }
 
-/// The directory `task` has a link for each, beside `.` and `..`.
+/// The directory `task` has a link for each thread, besides `.` and `..`.
 fn has_one_thread(task: &rustix::fs::Stat) -> bool {
     task.st_nlink <= 3
 }
 
-/// Pages in memory, and the number under which the process's memory is found: when its first thread
-/// has ended, the process itself shows none, and another thread has to speak for it.
+/// Resident pages, and the thread id under which they are found. If the first thread has ended, the
+/// process itself shows no memory, and another thread does.
 fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
     let pages = pages_of(proc, pid)?;
     if pages > 0 {
         return Ok((pid, pages));
     }
-    let task = Path::new(format_args!("{pid}/task"));
+    let task = ProcPath::new(format_args!("{pid}/task"));
     match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
         Ok(stat) if has_one_thread(&stat) => return Ok((pid, 0)),
         Ok(_) => {}
         Err(error) => return ignore_gone(error).map(|()| (pid, 0)),
     }
-    let mut speaker = (pid, 0);
+    let mut thread_with_memory = (pid, 0);
     numbered_entries(proc, task.as_c_str()?, |thread| {
-        // /proc does not list threads, but knows them by number.
-        speaker = (thread, pages_of(proc, thread)?);
-        Ok(if speaker.1 == 0 { Next::GoOn } else { Next::Stop })
+        // /proc does not list threads, but opens them by id.
+        thread_with_memory = (thread, pages_of(proc, thread)?);
+        Ok(if thread_with_memory.1 == 0 { Visit::Continue } else { Visit::Stop })
     })?;
-    Ok(speaker)
+    Ok(thread_with_memory)
 }
 
 fn pages_of(proc: BorrowedFd<'_>, pid: i32) -> Result<u64, Errno> {
     let mut buffer = [0; 128];
-    let text = read(proc, Path::new(format_args!("{pid}/statm")), &mut buffer)?;
+    let text = read(proc, ProcPath::new(format_args!("{pid}/statm")), &mut buffer)?;
     Ok(text.and_then(proc_text::resident_pages).unwrap_or(0))
 }
 
-fn stat(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Stat>, Errno> {
+fn stat(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<CpuStat>, Errno> {
     let mut buffer = [0; 1024];
-    Ok(read(proc, Path::new(format_args!("{pid}/stat")), &mut buffer)?.and_then(Stat::parse))
+    Ok(read(proc, ProcPath::new(format_args!("{pid}/stat")), &mut buffer)?.and_then(CpuStat::parse))
 }
 
-struct Proportional {
+struct ProportionalMemory {
     all: u64,
-    /// Of that, shared memory and files in memory.
+    /// The part of it that is shared memory and files in memory.
     shared: u64,
 }
 
-fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Proportional>, Errno> {
+fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<ProportionalMemory>, Errno> {
     let mut buffer = [0; 2048];
-    let Some(text) = read(proc, Path::new(format_args!("{pid}/smaps_rollup")), &mut buffer)? else {
+    let Some(text) = read(proc, ProcPath::new(format_args!("{pid}/smaps_rollup")), &mut buffer)?
+    else {
         return Ok(None);
     };
     let kilobytes = |key| proc_text::value_of(text, key);
     let Some(resident) = kilobytes(b"Pss:") else { return Ok(None) };
     let bytes = |kilobytes: u64| kilobytes.saturating_mul(1024);
     let all = bytes(resident + kilobytes(b"SwapPss:").unwrap_or(0));
-    Ok(Some(Proportional { all, shared: bytes(kilobytes(b"Pss_Shmem:").unwrap_or(0)) }))
+    Ok(Some(ProportionalMemory { all, shared: bytes(kilobytes(b"Pss_Shmem:").unwrap_or(0)) }))
 }
 
 /// Calls `visit` for every entry whose name is a number.
 fn numbered_entries(
     proc: BorrowedFd<'_>,
     path: &CStr,
-    mut visit: impl FnMut(i32) -> Result<Next, Errno>,
+    mut visit: impl FnMut(i32) -> Result<Visit, Errno>,
 ) -> Result<(), Errno> {
-    let listed = match rustix::fs::openat(proc, path, LIST, Mode::empty()) {
+    let listed = match rustix::fs::openat(proc, path, DIR_FLAGS, Mode::empty()) {
         Ok(listed) => listed,
         Err(error) => return ignore_gone(error),
     };
@@ -362,7 +364,7 @@ fn numbered_entries(
         let number = proc_text::number(entry.file_name().to_bytes())
             .and_then(|number| i32::try_from(number).ok());
         if let Some(number) = number
-            && visit(number)? == Next::Stop
+            && visit(number)? == Visit::Stop
         {
             break;
         }
@@ -374,10 +376,10 @@ fn open(proc: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// None if the process is gone or does not show it to us.
+/// None: the process has ended or hides the file.
 fn read<'b>(
     proc: BorrowedFd<'_>,
-    path: Path,
+    path: ProcPath,
     buffer: &'b mut [u8],
 ) -> Result<Option<&'b [u8]>, Errno> {
     let file = match open(proc, path.as_c_str()?) {
@@ -390,8 +392,8 @@ fn read<'b>(
     }
 }
 
-/// Processes end whenever they like. Any other error (no descriptor left, no memory) makes us
-/// blind, and is one.
+/// A process can end at any time. Any other error (no descriptor, no memory) hides the tree, and is
+/// returned.
 fn ignore_gone(error: Errno) -> Result<(), Errno> {
     match error {
         Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Ok(()),
@@ -400,14 +402,14 @@ fn ignore_gone(error: Errno) -> Result<(), Errno> {
 }
 
 /// A path below /proc, on the stack.
-struct Path {
-    bytes: [u8; PATH_ROOM],
+struct ProcPath {
+    bytes: [u8; MAX_PROC_PATH_BYTES],
     length: usize,
 }
 
-impl Path {
-    fn new(text: fmt::Arguments<'_>) -> Path {
-        let mut path = Path { bytes: [0; PATH_ROOM], length: 0 };
+impl ProcPath {
+    fn new(text: fmt::Arguments<'_>) -> ProcPath {
+        let mut path = ProcPath { bytes: [0; MAX_PROC_PATH_BYTES], length: 0 };
         if path.write_fmt(text).is_err() {
             path.length = 0;
         }
@@ -422,11 +424,11 @@ impl Path {
     }
 }
 
-impl fmt::Write for Path {
+impl fmt::Write for ProcPath {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
-        // The last byte stays 0.
-        if end >= PATH_ROOM {
+        // The last byte stays 0 (NUL).
+        if end >= MAX_PROC_PATH_BYTES {
             return Err(fmt::Error);
         }
         self.bytes[self.length..end].copy_from_slice(text.as_bytes());
@@ -442,10 +444,10 @@ mod tests {
     use std::process::{Child, Command, Stdio};
 
     fn proc() -> OwnedFd {
-        rustix::fs::open(c"/proc", LIST, Mode::empty()).unwrap()
+        rustix::fs::open(c"/proc", DIR_FLAGS, Mode::empty()).unwrap()
     }
 
-    /// Says a line when all of it is there; ends when its stdin does.
+    /// Prints a line when its processes run; ends when its stdin is closed.
     struct Script(Child);
 
     impl Script {
@@ -463,8 +465,8 @@ mod tests {
             Script(child)
         }
 
-        fn tree(&self) -> Tree {
-            Tree::DescendantsOf(Pid::from_raw(self.0.id() as i32).unwrap())
+        fn tree(&self) -> ProcessTree {
+            ProcessTree::DescendantsOf(Pid::from_raw(self.0.id() as i32).unwrap())
         }
     }
 
@@ -475,21 +477,22 @@ mod tests {
         }
     }
 
-    const ALL: Columns = Columns { resident: true, stat: true, enough_tasks: None };
+    const ALL: UsageFields = UsageFields { resident: true, stat: true, enough_tasks: None };
 
     #[test]
     fn descendants_are_counted_at_any_depth_and_the_root_is_not() {
         let script = Script::start(
             "sh",
-            "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec >/dev/null; wait",
+            "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec \
+             >/dev/null; wait",
         );
         let proc = proc();
-        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
-        // The innermost shell may still be on its way.
-        let count = (0..1000).map(|_| census.count(ALL).unwrap()).find(|count| count.tasks == 3);
+        let mut usage = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        // The innermost shell may not have started yet.
+        let count = (0..1000).map(|_| usage.count(ALL).unwrap()).find(|count| count.tasks == 3);
         let count = count.expect("three processes below the shell");
         assert!(count.resident_bytes > 100_000, "{count:?}");
-        let proportional = census.proportional_bytes().unwrap();
+        let proportional = usage.proportional_bytes().unwrap();
         assert!(
             proportional > 10_000 && proportional < count.resident_bytes,
             "{proportional} {count:?}"
@@ -497,22 +500,23 @@ mod tests {
     }
 
     #[test]
-    fn who_is_spared_is_left_out_with_all_that_descend_from_him() {
+    fn excluded_processes_and_their_descendants_are_not_counted() {
         let script = Script::start(
             "sh",
-            "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; wait",
+            "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; \
+             wait",
         );
         let proc = proc();
-        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        let mut usage = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
         assert!(
-            (0..1000).any(|_| census.signal_descendants(None).unwrap() == 3),
+            (0..1000).any(|_| usage.signal_descendants(None).unwrap() == 3),
             "two below, and one below them"
         );
         let mut children = Vec::with_capacity(8);
-        super::children(census.proc, script.0.id() as i32, &mut children).unwrap();
-        for (spared, left) in [(&children[..1], 1), (&children[1..], 2), (&children[..], 0)] {
-            census.spare(spared.iter().copied().filter_map(Pid::from_raw));
-            assert_eq!(census.signal_descendants(None).unwrap(), left);
+        super::children(usage.proc, script.0.id() as i32, &mut children).unwrap();
+        for (excluded, left) in [(&children[..1], 1), (&children[1..], 2), (&children[..], 0)] {
+            usage.exclude(excluded.iter().copied().filter_map(Pid::from_raw));
+            assert_eq!(usage.signal_descendants(None).unwrap(), left);
         }
     }
 
@@ -533,23 +537,29 @@ mod tests {
              os.close(1); os.wait()",
         );
         let proc = proc();
-        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
-        let count = census.count(ALL).unwrap();
+        let mut usage = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        let count = usage.count(ALL).unwrap();
         assert!(count.resident_bytes > 64 << 20, "{count:?}");
-        assert!(census.proportional_bytes().unwrap() > 64 << 20);
+        assert!(usage.proportional_bytes().unwrap() > 64 << 20);
     }
 
     #[test]
-    fn a_namespace_is_everybody_that_proc_shows() {
+    fn a_namespace_tree_is_all_of_proc() {
         let proc = proc();
-        let mut census = ProcessUsage::new(proc.as_fd(), Tree::Namespace, &[]).unwrap();
-        assert!(census.count(ALL).unwrap().tasks >= 2);
+        let mut usage = ProcessUsage::new(proc.as_fd(), ProcessTree::Namespace, &[]).unwrap();
+        assert!(usage.count(ALL).unwrap().tasks >= 2);
     }
 
     #[test]
-    fn a_path_too_long_is_an_error_and_no_other_path() {
-        assert_eq!(Path::new(format_args!("{}/stat", 1)).as_c_str(), Ok(c"1/stat"));
-        assert!(Path::new(format_args!("{}", "x".repeat(PATH_ROOM))).as_c_str().is_err());
-        assert!(Path::new(format_args!("{}", "x".repeat(PATH_ROOM - 1))).as_c_str().is_ok());
+    fn a_proc_path_that_is_too_long_is_an_error() {
+        assert_eq!(ProcPath::new(format_args!("{}/stat", 1)).as_c_str(), Ok(c"1/stat"));
+        assert!(
+            ProcPath::new(format_args!("{}", "x".repeat(MAX_PROC_PATH_BYTES))).as_c_str().is_err()
+        );
+        assert!(
+            ProcPath::new(format_args!("{}", "x".repeat(MAX_PROC_PATH_BYTES - 1)))
+                .as_c_str()
+                .is_ok()
+        );
     }
 }

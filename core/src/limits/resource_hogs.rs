@@ -1,6 +1,6 @@
-//! Real hogs on the real kernel, as an ordinary user, with and without cgroups, in both tiers. The
-//! test binary starts itself again for the supervisor's part: what it does there in a loop is what
-//! the core does in its own.
+//! Real resource hogs on the real kernel, as an ordinary user, with and without cgroups, in both
+//! tiers. The test binary starts itself again as the supervisor, and runs the same loop as the
+//! core.
 
 mod memory;
 
@@ -19,8 +19,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::process_usage::Tree;
-use super::{ExceededLimit, Held, Limit, Limits, Means, RequestedLimits};
+use super::process_usage::ProcessTree;
+use super::{ActiveLimit, ExceededLimit, Limit, Limits, Means, RequestedLimits};
 
 use memory::{MANY_SMALL, SHARED_HOG};
 
@@ -33,37 +33,37 @@ const NONE: RequestedLimits = RequestedLimits {
     file_size_mb: None,
     wall_s: None,
 };
-/// No test may hang: what the scene itself does not end is ended by this.
-const DEADLINE_S: u64 = 120;
-/// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it,
-/// and a limit of the user's tasks.
-const SAFE_TASKS: u64 = 300;
+/// Ends a scene that does not end itself.
+const TIMEOUT_S: u64 = 120;
+/// A fork bomb must not leave a test, whatever fails: a cgroup of root and a limit on the user's
+/// tasks hold it.
+const MAX_SAFE_TASKS: u64 = 300;
 
-/// What the supervisor's part found out.
+/// The result of a scene.
 #[derive(Debug, Serialize, Deserialize)]
 struct HogResult {
-    /// The command's own, or 128 and the signal.
+    /// The command's exit code, or 128 plus the signal.
     code: i32,
-    held: Vec<String>,
+    active: Vec<String>,
     timed_out: bool,
-    /// `limit by means`, those that ended the run first; `(ended)` behind them.
+    /// `limit by means`, the limits that ended the run first, marked `(ended)`.
     met: Vec<String>,
-    /// From the go to the verdict or the end.
+    /// From the start to the exceeded limit or the end.
     elapsed_ms: u64,
-    /// From the verdict until nobody was left.
+    /// From the exceeded limit until no process was left.
     kill_ms: u64,
-    looks: u32,
-    look_us: u64,
-    most_tasks: u64,
+    checks: u32,
+    check_us: u64,
+    max_tasks: u64,
     output: String,
-    /// How far a hog says it came, in a file that survives it.
-    reach: u64,
+    /// How far the hog came, from a file that survives it.
+    reached: u64,
 }
 
-struct Place(PathBuf);
+struct HogDir(PathBuf);
 
-impl Place {
-    fn new() -> Place {
+impl HogDir {
+    fn new() -> HogDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name =
             format!("paddock-hog-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -72,11 +72,11 @@ impl Place {
         if is_root() {
             chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
-        Place(path)
+        HogDir(path)
     }
 }
 
-impl Drop for Place {
+impl Drop for HogDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -86,13 +86,13 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// This binary, where the ordinary user can reach it: a copy, if it was built in a private place.
+/// The path of this binary for the ordinary user: a copy, if it was built in a private directory.
 fn binary() -> &'static Path {
     static REACHABLE: OnceLock<PathBuf> = OnceLock::new();
     REACHABLE.get_or_init(|| {
         let built = std::env::current_exe().unwrap();
-        let reach = format!("{} test -x \"$0\"", as_user());
-        if Command::new("sh").args(["-c", &reach]).arg(&built).status().unwrap().success() {
+        let reached = format!("{} test -x \"$0\"", as_user());
+        if Command::new("sh").args(["-c", &reached]).arg(&built).status().unwrap().success() {
             return built;
         }
         let copy = std::env::temp_dir().join(format!("paddock-hogs-{}", std::process::id()));
@@ -102,28 +102,28 @@ fn binary() -> &'static Path {
     })
 }
 
-/// What comes before a command that is the ordinary user's.
+/// The prefix of a command that runs as the ordinary user.
 fn as_user() -> &'static str {
     if is_root() { "setpriv --reuid=65534 --regid=65534 --clear-groups" } else { "env" }
 }
 
-/// Groups of the ordinary user in some trees, as an administrator would make them.
-struct Delegated(Vec<PathBuf>);
+/// Groups that the ordinary user owns, as an administrator would create them.
+struct DelegatedGroups(Vec<PathBuf>);
 
-impl Delegated {
-    fn none() -> Delegated {
-        Delegated(Vec::new())
+impl DelegatedGroups {
+    fn none() -> DelegatedGroups {
+        DelegatedGroups(Vec::new())
     }
 
-    /// None where the machine has no such tree, or nobody may delegate.
-    fn make(trees: &[&str]) -> Option<Delegated> {
+    /// None: the machine has no such tree, or delegation is not possible.
+    fn make(trees: &[&str]) -> Option<DelegatedGroups> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock_hogs_{}_{}",
             std::process::id(),
             COUNT.fetch_add(1, Ordering::Relaxed)
         );
-        let mut made = Delegated::none();
+        let mut made = DelegatedGroups::none();
         for tree in trees {
             let group = Path::new("/sys/fs/cgroup").join(tree).join(&name);
             if !is_root() || fs::create_dir(&group).is_err() {
@@ -137,14 +137,14 @@ impl Delegated {
                 }
             }
             if *tree == "pids" {
-                fs::write(group.join("pids.max"), SAFE_TASKS.to_string()).unwrap();
+                fs::write(group.join("pids.max"), MAX_SAFE_TASKS.to_string()).unwrap();
             }
             made.0.push(group);
         }
         Some(made)
     }
 
-    /// Groups that a session made and left.
+    /// Groups that a session created and did not remove.
     fn left(&self) -> Vec<PathBuf> {
         let below =
             |group: &PathBuf| fs::read_dir(group).unwrap().map(|entry| entry.unwrap().path());
@@ -152,16 +152,16 @@ impl Delegated {
     }
 }
 
-impl Drop for Delegated {
+impl Drop for DelegatedGroups {
     fn drop(&mut self) {
         self.0.iter().for_each(|group| empty_and_remove(group));
     }
 }
 
-/// Also when a test has failed and left something in it.
+/// Works also after a failed test left processes in it.
 fn empty_and_remove(group: &Path) {
     let _ = fs::write(group.join("pids.max"), "0");
-    let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
+    let deadline = Instant::now() + Duration::from_secs(TIMEOUT_S);
     while fs::remove_dir(group).is_err() && Instant::now() < deadline {
         let below = fs::read_dir(group).into_iter().flatten().flatten().map(|entry| entry.path());
         below.filter(|path| path.is_dir()).for_each(|path| empty_and_remove(&path));
@@ -174,11 +174,11 @@ fn empty_and_remove(group: &Path) {
     }
 }
 
-/// A group of root's around everything that a scene starts.
-struct Safety(Option<PathBuf>);
+/// A cgroup of root around everything that a scene starts.
+struct SafetyGroup(Option<PathBuf>);
 
-impl Safety {
-    fn new() -> Safety {
+impl SafetyGroup {
+    fn new() -> SafetyGroup {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock_safety_{}_{}",
@@ -188,42 +188,48 @@ impl Safety {
         let group = Path::new("/sys/fs/cgroup/pids").join(name);
         let made = is_root() && fs::create_dir(&group).is_ok();
         if made {
-            // Another test may have taken the umask away for the moment.
+            // Another test may have cleared the umask at this moment.
             fs::set_permissions(&group, fs::Permissions::from_mode(0o755)).unwrap();
-            fs::write(group.join("pids.max"), SAFE_TASKS.to_string()).unwrap();
+            fs::write(group.join("pids.max"), MAX_SAFE_TASKS.to_string()).unwrap();
         }
-        Safety(made.then_some(group))
+        SafetyGroup(made.then_some(group))
     }
 }
 
-impl Drop for Safety {
+impl Drop for SafetyGroup {
     fn drop(&mut self) {
         self.0.iter().for_each(|group| empty_and_remove(group));
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Tier {
+enum HogTier {
     Landlock,
     Full,
 }
 
-fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]) -> HogResult {
-    let place = Place::new();
+fn run(
+    tier: HogTier,
+    delegated: &DelegatedGroups,
+    limits: RequestedLimits,
+    argv: &[&str],
+) -> HogResult {
+    let dir = HogDir::new();
     let scene = json!({
-        "full": tier == Tier::Full,
+        "full": tier == HogTier::Full,
         "limits": {
             "memory_mb": limits.memory_mb, "processes": limits.processes, "cpu_s": limits.cpu_s,
-            "open_files": limits.open_files, "file_size_mb": limits.file_size_mb, "wall_s": limits.wall_s,
+            "open_files": limits.open_files, "file_size_mb": limits.file_size_mb,
+            "wall_s": limits.wall_s,
         },
         "argv": argv,
     });
-    // Joins the groups while still root, then becomes the ordinary user.
-    // A group for processes that is delegated has the safety above it.
+    // Joins the groups as root, then becomes the ordinary user. A delegated pids group has its own
+    // safety limit.
     let safety = if delegated.0.iter().any(|group| group.starts_with("/sys/fs/cgroup/pids")) {
-        Safety(None)
+        SafetyGroup(None)
     } else {
-        Safety::new()
+        SafetyGroup::new()
     };
     let joins: String = delegated
         .0
@@ -231,7 +237,7 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
         .chain(&safety.0)
         .map(|group| format!("echo $$ > {}/cgroup.procs || exit 9; ", group.display()))
         .collect();
-    let script = format!("{joins}exec prlimit --nproc={} {} \"$@\"", 2 * SAFE_TASKS, as_user());
+    let script = format!("{joins}exec prlimit --nproc={} {} \"$@\"", 2 * MAX_SAFE_TASKS, as_user());
     let output = Command::new("sh")
         .args(["-c", &script, "sh"])
         .arg(binary())
@@ -243,16 +249,16 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
             "--test-threads=1",
         ])
         .env("PADDOCK_SCENE", scene.to_string())
-        .current_dir(&place.0)
+        .current_dir(&dir.0)
         .output()
         .unwrap();
-    let result = fs::read(place.0.join("result"));
+    let result = fs::read(dir.0.join("result"));
     let result = result.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let outcome: HogResult = serde_json::from_slice(&result).unwrap();
+    let result: HogResult = serde_json::from_slice(&result).unwrap();
     assert_eq!(delegated.left(), Vec::<PathBuf>::new(), "groups were left behind");
-    assert!(!outcome.timed_out, "{outcome:?}");
-    println!("{} {outcome:?}", argv.join(" ").lines().nth(1).unwrap_or_default());
-    outcome
+    assert!(!result.timed_out, "{result:?}");
+    println!("{} {result:?}", argv.join(" ").lines().nth(1).unwrap_or_default());
+    result
 }
 
 #[test]
@@ -268,38 +274,38 @@ fn supervisor() {
 
     let limits =
         Limits::prepare(&requested, full, &format!("{:016x}", own.as_raw_nonzero())).unwrap();
-    let held = limits.held().iter().map(Held::to_string).collect();
-    // Who only watches is not slowed down by a second watcher.
+    let active = limits.active().iter().map(ActiveLimit::to_string).collect();
+    // A second scan would slow the watchdog down, so it runs only if the kernel enforces the limit.
     let held_by_kernel =
-        limits.holding(Limit::Processes).is_some_and(|held| held.means != Means::Watchdog);
+        limits.active_limit(Limit::Processes).is_some_and(|active| active.means != Means::Watchdog);
     let (mut child, first, _stderr) = start(full, &argv);
     limits.admit(first).unwrap();
     for (resource, value) in limits.rlimits() {
-        // As the fence does it: an ordinary user can not raise a hard limit.
+        // As the sandbox does it: an ordinary user can not raise a hard limit.
         let value =
             rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
         let limit = Rlimit { current: Some(value), maximum: Some(value) };
         rustix::process::prlimit(Some(first), *resource, limit).unwrap();
     }
-    // Should everything here fail, these do not.
-    let backstop = Rlimit { current: Some(DEADLINE_S), maximum: Some(DEADLINE_S) };
+    // A last bound if everything else fails.
+    let backstop = Rlimit { current: Some(TIMEOUT_S), maximum: Some(TIMEOUT_S) };
     if requested.cpu_s.is_none() {
         rustix::process::prlimit(Some(first), Resource::Cpu, backstop).unwrap();
     }
     let (proc, tree) = if full {
-        (open_proc(&format!("/proc/{}/root/proc", first.as_raw_nonzero())), Tree::Namespace)
+        (open_proc(&format!("/proc/{}/root/proc", first.as_raw_nonzero())), ProcessTree::Namespace)
     } else {
-        (open_proc("/proc"), Tree::DescendantsOf(own))
+        (open_proc("/proc"), ProcessTree::DescendantsOf(own))
     };
     let mut watch = limits.watch(proc.as_fd(), tree, &[]).unwrap();
-    let mut census =
+    let mut usage =
         crate::limits::process_usage::ProcessUsage::new(proc.as_fd(), tree, &[]).unwrap();
     let main = Pid::from_raw(child.id() as i32).unwrap();
     let started = Instant::now();
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
 
     let mut timed_out = false;
-    let (mut looks, mut look_time, mut most_tasks) = (0, Duration::ZERO, 0);
+    let (mut checks, mut check_time, mut max_tasks) = (0, Duration::ZERO, 0);
     let (end, exceeded) = loop {
         if let Some((pid, status)) = rustix::process::wait(WaitOptions::NOHANG).unwrap() {
             if pid == main {
@@ -310,18 +316,18 @@ fn supervisor() {
         if watch.next_check().is_some_and(|next| Instant::now() >= next) {
             let before = Instant::now();
             let exceeded = watch.check();
-            looks += 1;
-            look_time += before.elapsed();
+            checks += 1;
+            check_time += before.elapsed();
             if exceeded.is_some() {
                 break (None, exceeded);
             }
         }
         if held_by_kernel {
             let columns =
-                crate::limits::process_usage::Columns { stat: true, ..Default::default() };
-            most_tasks = most_tasks.max(census.count(columns).unwrap().tasks);
+                crate::limits::process_usage::UsageFields { stat: true, ..Default::default() };
+            max_tasks = max_tasks.max(usage.count(columns).unwrap().tasks);
         }
-        if started.elapsed() > Duration::from_secs(DEADLINE_S) {
+        if started.elapsed() > Duration::from_secs(TIMEOUT_S) {
             timed_out = true;
             break (None, None);
         }
@@ -332,29 +338,29 @@ fn supervisor() {
     };
     let elapsed_ms = started.elapsed().as_millis() as u64;
     let verdict_at = Instant::now();
-    let end = bury(&mut watch, main, end, full.then_some(first));
+    let end = end_all(&mut watch, main, end, full.then_some(first));
     let kill_ms = verdict_at.elapsed().as_millis() as u64;
     let met = limits.finish(exceeded).iter().map(text_of).collect();
     let code = end.exit_status().or(end.terminating_signal().map(|signal| 128 + signal)).unwrap();
-    // Whatever the command made of its last moments: the run was ended.
+    // The run was ended, independent of the command's own exit code.
     let code = if exceeded.is_some() { 137 } else { code };
-    let outcome = HogResult {
+    let result = HogResult {
         code,
-        held,
+        active,
         timed_out,
         met,
         elapsed_ms,
         kill_ms,
-        looks,
-        look_us: look_time.as_micros() as u64 / u64::from(looks.max(1)),
-        most_tasks,
+        checks,
+        check_us: check_time.as_micros() as u64 / u64::from(checks.max(1)),
+        max_tasks,
         output: fs::read_to_string("output").unwrap(),
-        reach: fs::read_to_string("reach")
+        reached: fs::read_to_string("reach")
             .ok()
             .and_then(|text| text.trim().parse().ok())
             .unwrap_or(0),
     };
-    fs::write("result", serde_json::to_vec(&outcome).unwrap()).unwrap();
+    fs::write("result", serde_json::to_vec(&result).unwrap()).unwrap();
 }
 
 fn text_of(exceeded: &ExceededLimit) -> String {
@@ -367,8 +373,8 @@ fn open_proc(path: &str) -> OwnedFd {
         .unwrap()
 }
 
-/// A shell that waits for a line before it runs the command; in the full tier it is the first
-/// process of the namespaces. Also returns that first process, as seen from here.
+/// A shell that waits for a line before it runs the command. In the full tier it is init of the
+/// namespaces. Also returns the pid of init as seen from here.
 fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
     let mut command = if full {
         let mut command = Command::new("unshare");
@@ -380,7 +386,7 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
             "--mount-proc",
             "--kill-child",
         ]);
-        // Not exec: the shell stays and buries orphans.
+        // Not exec: the shell stays and reaps orphans.
         command.args(["sh", "-c", "echo ready >&2; read go; \"$@\" 2>&1; exit $?", "sh"]);
         command
     } else {
@@ -407,20 +413,20 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
     (child, Pid::from_raw(first).unwrap(), stderr)
 }
 
-/// Ends all that is left, and returns how the command ended.
-fn bury(
-    watch: &mut crate::limits::watchdog::Watch<'_>,
+/// Ends all processes that are left, and returns how the command ended.
+fn end_all(
+    watch: &mut crate::limits::watchdog::Watchdog<'_>,
     main: Pid,
     end: Option<WaitStatus>,
     init: Option<Pid>,
 ) -> WaitStatus {
     let mut end = end;
-    let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
+    let deadline = Instant::now() + Duration::from_secs(TIMEOUT_S);
     if let (Some(init), None) = (init, end) {
         rustix::process::kill_process(init, Signal::KILL).unwrap();
     }
     loop {
-        // `unshare` passes the signal of its child on: it is left to do so.
+        // `unshare` reports its child's signal, so it is not killed.
         if init.is_none() {
             watch.kill();
         }
@@ -445,28 +451,28 @@ fn megabytes(memory_mb: u64) -> RequestedLimits {
     RequestedLimits { memory_mb: Some(memory_mb), ..NONE }
 }
 
-fn assert_ended(outcome: &HogResult, met: &str) {
-    assert!(outcome.output.starts_with("started\n"), "{outcome:?}");
-    assert!(!outcome.output.contains("full"), "{outcome:?}");
-    assert_eq!(outcome.code, 137, "{outcome:?}");
-    assert_eq!(outcome.met, [format!("{met} (ended)")], "{outcome:?}");
+fn assert_ended(result: &HogResult, met: &str) {
+    assert!(result.output.starts_with("started\n"), "{result:?}");
+    assert!(!result.output.contains("full"), "{result:?}");
+    assert_eq!(result.code, 137, "{result:?}");
+    assert_eq!(result.met, [format!("{met} (ended)")], "{result:?}");
 }
 
-fn assert_unharmed(outcome: &HogResult) {
-    assert_eq!((outcome.code, outcome.output.as_str()), (0, "started\nfull\n"), "{outcome:?}");
-    assert!(outcome.met.is_empty(), "{outcome:?}");
+fn assert_unharmed(result: &HogResult) {
+    assert_eq!((result.code, result.output.as_str()), (0, "started\nfull\n"), "{result:?}");
+    assert!(result.met.is_empty(), "{result:?}");
 }
 
-/// Doubles itself until it can not. A line comes before, and one after if it ever ends.
+/// Doubles itself until fork fails. It prints a line before, and one after if it ever ends.
 const BOMB: &str = "echo started; bomb() { bomb & bomb & wait; }; bomb; echo full";
-/// Does not give up when there is no room.
+/// Continues when fork fails.
 const STUBBORN_BOMB: &str = "
 import os
 print('started', flush=True)
 while True:
     try: os.fork()
     except OSError: pass";
-/// A bounded number of processes at once.
+/// A fixed number of processes at once.
 const CROWD: &str =
     "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; echo full";
 
@@ -474,18 +480,18 @@ fn tasks(processes: u64) -> RequestedLimits {
     RequestedLimits { processes: Some(processes), ..NONE }
 }
 
-/// It goes on until the wall clock ends it, and is never more than it may be.
-fn assert_bomb_is_held(tier: Tier, delegated: &Delegated, means: &str) {
+/// The bomb runs until the wall clock ends it, and never has more tasks than allowed.
+fn assert_bomb_is_limited(tier: HogTier, delegated: &DelegatedGroups, means: &str) {
     let limits = RequestedLimits { wall_s: Some(1), ..tasks(40) };
-    let outcome = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
-    assert_eq!(outcome.held[0], format!("processes 40: {means}"));
-    // The first process of a namespace is ours.
-    assert!((30..=41).contains(&outcome.most_tasks), "{outcome:?}");
+    let result = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
+    assert_eq!(result.active[0], format!("processes 40: {means}"));
+    // Init of the namespace is not the command's.
+    assert!((30..=41).contains(&result.max_tasks), "{result:?}");
     let expected = [
         "wall_s 1 exceeded by watchdog (ended)".to_owned(),
         format!("processes 40 exceeded by {means}"),
     ];
-    assert_eq!(outcome.met, expected, "{outcome:?}");
+    assert_eq!(result.met, expected, "{result:?}");
     let gives_up = run(tier, delegated, limits, &["sh", "-c", BOMB]);
     assert!(
         gives_up.output.starts_with("started\n") && gives_up.output.contains("Cannot fork"),
@@ -495,29 +501,36 @@ fn assert_bomb_is_held(tier: Tier, delegated: &Delegated, means: &str) {
 
 #[test]
 fn a_bomb_is_ended_by_the_watchdog() {
-    let outcome = run(Tier::Landlock, &Delegated::none(), tasks(40), &["sh", "-c", BOMB]);
-    assert_eq!(outcome.held, ["processes 40: watchdog"]);
-    assert_ended(&outcome, "processes 40 exceeded by watchdog");
-    let outcome = run(Tier::Landlock, &Delegated::none(), tasks(40), &python(STUBBORN_BOMB, ""));
-    assert_ended(&outcome, "processes 40 exceeded by watchdog");
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), NONE, &["sh", "-c", CROWD]));
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), tasks(80), &["sh", "-c", CROWD]));
+    let result = run(HogTier::Landlock, &DelegatedGroups::none(), tasks(40), &["sh", "-c", BOMB]);
+    assert_eq!(result.active, ["processes 40: watchdog"]);
+    assert_ended(&result, "processes 40 exceeded by watchdog");
+    let result =
+        run(HogTier::Landlock, &DelegatedGroups::none(), tasks(40), &python(STUBBORN_BOMB, ""));
+    assert_ended(&result, "processes 40 exceeded by watchdog");
+    assert_unharmed(&run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &["sh", "-c", CROWD]));
+    assert_unharmed(&run(
+        HogTier::Landlock,
+        &DelegatedGroups::none(),
+        tasks(80),
+        &["sh", "-c", CROWD],
+    ));
 }
 
 #[test]
-fn a_bomb_does_not_grow_in_a_user_namespace() {
-    assert_bomb_is_held(Tier::Full, &Delegated::none(), "user namespace");
-    assert_unharmed(&run(Tier::Full, &Delegated::none(), NONE, &["sh", "-c", CROWD]));
-    assert_unharmed(&run(Tier::Full, &Delegated::none(), tasks(80), &["sh", "-c", CROWD]));
+fn a_user_namespace_limits_a_bomb() {
+    assert_bomb_is_limited(HogTier::Full, &DelegatedGroups::none(), "user namespace");
+    assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), NONE, &["sh", "-c", CROWD]));
+    assert_unharmed(&run(HogTier::Full, &DelegatedGroups::none(), tasks(80), &["sh", "-c", CROWD]));
 }
 
-/// Three at once, each in short-lived children that are waited for; `$0` says how long.
+/// Three at once, each in short-lived children that are reaped; `$0` says how long.
 const BURNERS: &str = "
 echo started
-one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); done; }
+one() { i=0; while [ $i -lt 8 ]; do (j=0; while [ $j -lt $1 ]; do j=$((j+1)); done); i=$((i+1)); \
+done; }
 one $0 & one $0 & one $0 & wait
 echo full";
-/// The kernel buries the children of who ignores SIGCHLD, and forgets their time.
+/// The kernel reaps the children of a process that ignores SIGCHLD, and forgets their time.
 const FORGOTTEN: &str = "
 import os, signal, time
 print('started', flush=True)
@@ -536,14 +549,20 @@ fn seconds(cpu_s: u64) -> RequestedLimits {
 
 #[test]
 fn processor_time_of_the_whole_tree_is_limited() {
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &Delegated::none(), seconds(1), &["sh", "-c", BURNERS, "10000000"]);
-        assert_eq!(outcome.held, ["cpu_s 1: watchdog"]);
-        assert_ended(&outcome, "cpu_s 1 exceeded by watchdog");
-        assert_unharmed(&run(tier, &Delegated::none(), NONE, &["sh", "-c", BURNERS, "30000"]));
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result =
+            run(tier, &DelegatedGroups::none(), seconds(1), &["sh", "-c", BURNERS, "10000000"]);
+        assert_eq!(result.active, ["cpu_s 1: watchdog"]);
+        assert_ended(&result, "cpu_s 1 exceeded by watchdog");
         assert_unharmed(&run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
+            NONE,
+            &["sh", "-c", BURNERS, "30000"],
+        ));
+        assert_unharmed(&run(
+            tier,
+            &DelegatedGroups::none(),
             seconds(20),
             &["sh", "-c", BURNERS, "30000"],
         ));
@@ -551,27 +570,28 @@ fn processor_time_of_the_whole_tree_is_limited() {
 }
 
 #[test]
-fn time_of_children_that_nobody_waits_for_counts_as_well() {
-    let outcome = run(Tier::Landlock, &Delegated::none(), seconds(2), &python(FORGOTTEN, ""));
-    assert_ended(&outcome, "cpu_s 2 exceeded by watchdog");
+fn time_of_unreaped_children_counts() {
+    let result =
+        run(HogTier::Landlock, &DelegatedGroups::none(), seconds(2), &python(FORGOTTEN, ""));
+    assert_ended(&result, "cpu_s 2 exceeded by watchdog");
 }
 
 #[test]
 fn the_wall_clock_ends_a_run() {
     let limits = RequestedLimits { wall_s: Some(1), ..NONE };
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result = run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
             limits,
             &["sh", "-c", "echo started; sleep 2; echo full"],
         );
-        assert_ended(&outcome, "wall_s 1 exceeded by watchdog");
-        assert!((950..1900).contains(&outcome.elapsed_ms), "{outcome:?}");
-        assert_eq!(outcome.looks, 1, "a clock needs no looking in between");
+        assert_ended(&result, "wall_s 1 exceeded by watchdog");
+        assert!((950..1900).contains(&result.elapsed_ms), "{result:?}");
+        assert_eq!(result.checks, 1, "a clock needs no looking in between");
         assert_unharmed(&run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
             NONE,
             &["sh", "-c", "echo started; sleep 2; echo full"],
         ));
@@ -583,15 +603,15 @@ fn open_files_are_limited() {
     let script =
         "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')";
     let limits = RequestedLimits { open_files: Some(64), ..NONE };
-    let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
-    assert!(outcome.code == 1 && outcome.output.contains("Too many open files"), "{outcome:?}");
-    assert_eq!(outcome.held, ["open_files 64: rlimit"]);
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), NONE, &python(script, "")));
+    let result = run(HogTier::Landlock, &DelegatedGroups::none(), limits, &python(script, ""));
+    assert!(result.code == 1 && result.output.contains("Too many open files"), "{result:?}");
+    assert_eq!(result.active, ["open_files 64: rlimit"]);
+    assert_unharmed(&run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &python(script, "")));
 }
 
 #[test]
 fn file_sizes_are_limited() {
-    // Python ignores SIGXFSZ, so that it gets the error.
+    // Python ignores SIGXFSZ, so it gets the error.
     let script = "
 print('started', flush=True)
 file = open('big', 'wb', buffering=0)
@@ -603,16 +623,16 @@ import os
 open('reach', 'w').write(str(os.stat('big').st_size))
 print('full')";
     let limits = RequestedLimits { file_size_mb: Some(1), ..NONE };
-    let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
+    let result = run(HogTier::Landlock, &DelegatedGroups::none(), limits, &python(script, ""));
     assert_eq!(
-        (outcome.output.as_str(), outcome.reach),
+        (result.output.as_str(), result.reached),
         ("started\nFile too large\nfull\n", 1 << 20)
     );
-    let control = run(Tier::Landlock, &Delegated::none(), NONE, &python(script, ""));
-    assert_eq!((control.output.as_str(), control.reach), ("started\nfull\n", 3 << 20));
+    let control = run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &python(script, ""));
+    assert_eq!((control.output.as_str(), control.reached), ("started\nfull\n", 3 << 20));
     let killed = run(
-        Tier::Landlock,
-        &Delegated::none(),
+        HogTier::Landlock,
+        &DelegatedGroups::none(),
         limits,
         &["sh", "-c", "exec head -c 3000000 /dev/zero > big"],
     );
@@ -621,14 +641,14 @@ print('full')";
 
 #[test]
 fn a_group_of_version_1_holds_memory() {
-    let Some(delegated) = Delegated::make(&["memory"]) else { return };
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &delegated, megabytes(64), &python(SHARED_HOG, "1500"));
-        assert_eq!(outcome.held, ["memory_mb 64: cgroup v1"]);
-        assert_ended(&outcome, "memory_mb 64 exceeded by cgroup v1");
-        assert!(outcome.reach <= 64, "it got {} MB", outcome.reach);
-        let outcome = run(tier, &delegated, megabytes(64), &python(MANY_SMALL, "60"));
-        assert_ended(&outcome, "memory_mb 64 exceeded by cgroup v1");
+    let Some(delegated) = DelegatedGroups::make(&["memory"]) else { return };
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result = run(tier, &delegated, megabytes(64), &python(SHARED_HOG, "1500"));
+        assert_eq!(result.active, ["memory_mb 64: cgroup v1"]);
+        assert_ended(&result, "memory_mb 64 exceeded by cgroup v1");
+        assert!(result.reached <= 64, "it got {} MB", result.reached);
+        let result = run(tier, &delegated, megabytes(64), &python(MANY_SMALL, "60"));
+        assert_ended(&result, "memory_mb 64 exceeded by cgroup v1");
         assert_unharmed(&run(tier, &delegated, megabytes(600), &python(SHARED_HOG, "300")));
         assert_unharmed(&run(tier, &delegated, NONE, &python(SHARED_HOG, "300")));
     }
@@ -636,25 +656,29 @@ fn a_group_of_version_1_holds_memory() {
 
 #[test]
 fn a_group_of_version_1_holds_processes() {
-    let Some(delegated) = Delegated::make(&["pids"]) else { return };
-    for tier in [Tier::Landlock, Tier::Full] {
-        assert_bomb_is_held(tier, &delegated, "cgroup v1");
+    let Some(delegated) = DelegatedGroups::make(&["pids"]) else { return };
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        assert_bomb_is_limited(tier, &delegated, "cgroup v1");
         assert_unharmed(&run(tier, &delegated, tasks(80), &["sh", "-c", CROWD]));
     }
 }
 
 #[test]
-fn the_clock_of_a_group_misses_nobody() {
+fn a_cgroup_measures_all_cpu_time() {
     for (tree, version) in [("cpuacct", "cgroup v1"), ("unified", "cgroup v2")] {
-        let Some(delegated) = Delegated::make(&[tree]) else { continue };
+        let Some(delegated) = DelegatedGroups::make(&[tree]) else { continue };
         for (program, script) in [("sh", BURNERS), ("/usr/bin/python3", FORGOTTEN)] {
-            let outcome =
-                run(Tier::Landlock, &delegated, seconds(1), &[program, "-c", script, "10000000"]);
-            assert_eq!(outcome.held, [format!("cpu_s 1: {version}")]);
-            assert_ended(&outcome, &format!("cpu_s 1 exceeded by {version}"));
+            let result = run(
+                HogTier::Landlock,
+                &delegated,
+                seconds(1),
+                &[program, "-c", script, "10000000"],
+            );
+            assert_eq!(result.active, [format!("cpu_s 1: {version}")]);
+            assert_ended(&result, &format!("cpu_s 1 exceeded by {version}"));
         }
         assert_unharmed(&run(
-            Tier::Landlock,
+            HogTier::Landlock,
             &delegated,
             seconds(20),
             &["sh", "-c", BURNERS, "30000"],
@@ -663,13 +687,13 @@ fn the_clock_of_a_group_misses_nobody() {
 }
 
 #[test]
-fn a_session_sweeps_what_a_killed_one_left() {
-    let Some(delegated) = Delegated::make(&["pids"]) else { return };
+fn a_session_removes_groups_of_a_killed_session() {
+    let Some(delegated) = DelegatedGroups::make(&["pids"]) else { return };
     let forgotten = delegated.0[0].join("paddock-0123456789abcdef");
     fs::create_dir(&forgotten).unwrap();
     chown(&forgotten, Some(NOBODY), Some(NOBODY)).unwrap();
     assert_eq!(
-        run(Tier::Landlock, &delegated, tasks(80), &["true"]).held,
+        run(HogTier::Landlock, &delegated, tasks(80), &["true"]).active,
         ["processes 80: cgroup v1"]
     );
     assert!(!forgotten.exists());

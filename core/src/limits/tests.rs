@@ -9,13 +9,16 @@ const ALL: RequestedLimits = RequestedLimits {
     wall_s: Some(60),
 };
 
-fn chosen(full_tier: bool, root: bool) -> Chosen {
-    Chosen::new(&ALL, full_tier, root, &Cgroups::none())
+fn chosen(full_tier: bool, root: bool) -> ChosenMeans {
+    ChosenMeans::new(&ALL, full_tier, root, &Cgroups::none())
 }
 
 #[test]
-fn every_key_has_to_be_there_and_no_other() {
-    let text = r#"{"memory_mb":512,"processes":64,"cpu_s":10,"open_files":100,"file_size_mb":5,"wall_s":60}"#;
+fn missing_and_unknown_limits_are_refused() {
+    let text = concat!(
+        r#"{"memory_mb":512,"processes":64,"cpu_s":10,"#,
+        r#""open_files":100,"file_size_mb":5,"wall_s":60}"#
+    );
     assert_eq!(serde_json::from_str::<RequestedLimits>(text).unwrap(), ALL);
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("\"cpu_s\":10,", "")).is_err());
     assert!(serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s", "cpu")).is_err());
@@ -28,15 +31,15 @@ fn every_key_has_to_be_there_and_no_other() {
 }
 
 #[test]
-fn nothing_asked_is_nothing_done() {
+fn without_limits_nothing_is_done() {
     let limits = Limits::prepare(&RequestedLimits::default(), true, "unit").unwrap();
-    assert!(limits.held().is_empty() && limits.rlimits().is_empty() && !limits.need_supervisor());
+    assert!(limits.active().is_empty() && limits.rlimits().is_empty() && !limits.need_supervisor());
     assert_eq!(limits.pid_max(), None);
     assert!(limits.finish(None).is_empty());
 }
 
 #[test]
-fn a_limit_of_nothing_or_beyond_counting_is_refused() {
+fn zero_and_huge_limits_are_refused() {
     let refused = |requested| Limits::prepare(&requested, true, "unit").err();
     assert_eq!(
         refused(RequestedLimits { cpu_s: Some(0), ..RequestedLimits::default() }),
@@ -55,7 +58,7 @@ fn a_limit_of_nothing_or_beyond_counting_is_refused() {
 }
 
 #[test]
-fn without_cgroups_the_tier_decides() {
+fn without_cgroups_the_tier_chooses_the_means() {
     let full = chosen(true, false);
     assert_eq!((full.memory, full.processes), (Some(Means::Watchdog), Some(Means::UserNamespace)));
     assert_eq!(chosen(false, false).processes, Some(Means::Watchdog));
@@ -75,14 +78,14 @@ fn without_cgroups_the_tier_decides() {
 
 #[test]
 fn a_cgroup_needs_no_backstop_for_memory_and_processes() {
-    let held = Chosen {
+    let active = ChosenMeans {
         memory: Some(Means::CgroupV2),
         processes: Some(Means::CgroupV1),
         cpu: Some(Means::CgroupV2),
     };
-    let rlimits = held.rlimits(&ALL, Some(512 << 20), None, Some(65));
+    let rlimits = active.rlimits(&ALL, Some(512 << 20), None, Some(65));
     assert_eq!(rlimits, [(Resource::Cpu, 11), (Resource::Nofile, 100)]);
-    let texts: Vec<String> = held.held(&ALL).iter().map(Held::to_string).collect();
+    let texts: Vec<String> = active.active(&ALL).iter().map(ActiveLimit::to_string).collect();
     assert_eq!(
         texts,
         [
@@ -105,7 +108,7 @@ fn address_space_is_never_limited() {
 }
 
 #[test]
-fn numbers_suffice_for_all_processes_after_they_came_around() {
+fn pid_max_leaves_room_after_pids_wrap() {
     assert_eq!(pid_max_for(1), Some(303));
     assert_eq!(pid_max_for(256), Some(558));
     assert_eq!(pid_max_for(4 << 20), None);
@@ -122,7 +125,7 @@ fn decimals_are_written_without_allocating() {
 }
 
 #[test]
-fn signals_tell_their_limit() {
+fn signals_name_their_limit() {
     let limits = Limits::prepare(
         &RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() },
         false,
@@ -135,20 +138,20 @@ fn signals_tell_their_limit() {
 }
 
 #[test]
-fn what_was_met_is_told_once() {
+fn an_exceeded_limit_is_reported_once() {
     let only_wall =
         RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
-    // Nobody may make a group for this test, and nobody needs one.
-    let chosen = Chosen::new(&only_wall, true, false, &Cgroups::none());
+    // This test creates no cgroup and needs none.
+    let chosen = ChosenMeans::new(&only_wall, true, false, &Cgroups::none());
     let limits = Limits {
-        held: chosen.held(&only_wall),
+        active: chosen.active(&only_wall),
         rlimits: Vec::new(),
         pid_max: None,
         groups: Cgroups::none(),
         full_tier: true,
-        crowded: Cell::new(true),
+        was_full: Cell::new(true),
     };
-    let wall: ExceededLimit = limits.holding(Limit::Wall).unwrap().into();
+    let wall: ExceededLimit = limits.active_limit(Limit::Wall).unwrap().into();
     let met = limits.finish(Some(wall));
     assert_eq!(met.len(), 2);
     assert_eq!((met[0].to_string().as_str(), met[0].ended), ("wall_s 1 exceeded", true));

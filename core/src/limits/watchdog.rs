@@ -1,219 +1,221 @@
-//! The watchdog: looks at the tree, says when a limit is exceeded and when it wants to look again.
-//! It kills nobody.
+//! The watchdog: measures the process tree, reports an exceeded limit, and says when to measure
+//! again. It kills nothing.
 //!
-//! How often it looks depends on how much could have happened: a hog can fill what is left at the
-//! speed of the memory, a bomb at the speed of fork. Far from every limit that is twice a second,
-//! close to one fifty times, and never so often that looking takes more than a tenth of the time.
-//! Between two looks a limit can be overrun; by how much is measured in the tests.
+//! The pause depends on how much can happen meanwhile: a process fills memory at the speed of RAM,
+//! a fork bomb at the speed of fork. Far from every limit the watchdog checks twice a second, close
+//! to one fifty times. Checking never takes more than a tenth of the time. A limit can be exceeded
+//! between two checks; the tests measure by how much.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::process_usage::{Columns, ProcessUsage, Tree};
-use super::{Held, Limits};
+use super::process_usage::{ProcessTree, ProcessUsage, UsageFields};
+use super::{ActiveLimit, Limits};
 use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 
-const SHORTEST: Duration = Duration::from_millis(20);
-const LONGEST: Duration = Duration::from_millis(500);
-/// A second look before the end: a vforked child counts with all the memory of its parent, for an
-/// instant.
-const DOUBT: Duration = Duration::from_millis(10);
-/// Of a counter in the kernel that will not be missed.
-const RELAXED: Duration = Duration::from_millis(200);
-/// Of the time of living processes: who ends unseen between two looks, and is waited for by nobody,
-/// takes his along.
-const LONGEST_FOR_LIVING: Duration = Duration::from_millis(250);
-/// Of the clock of a group, which misses nothing.
-const LONGEST_FOR_CLOCK: Duration = Duration::from_secs(1);
-/// How long the kernel's word on shared pages is believed, at least and at most: it is the only
-/// costly one.
-const BELIEF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
-/// What two processors can fill. A tree that was seen to be faster is believed.
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// A second check before the run is ended: a vforked child counts with all memory of its parent for
+/// a moment.
+const RECHECK_PAUSE: Duration = Duration::from_millis(10);
+/// Pause between reads of the kernel's out-of-memory counter.
+const OOM_CHECK_PAUSE: Duration = Duration::from_millis(200);
+/// Pause while CPU time comes from /proc. A process that ends unseen between two checks, and is
+/// reaped by the kernel, takes its time along.
+const MAX_LIVE_CPU_PAUSE: Duration = Duration::from_millis(250);
+/// Pause while CPU time comes from a cgroup, which misses nothing.
+const MAX_CGROUP_CPU_PAUSE: Duration = Duration::from_secs(1);
+/// How long a measurement of shared pages stays valid, at least and at most. It is the only costly
+/// one.
+const SHARED_PAGES_TTL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// What two CPUs can fill. A faster growth that was measured counts instead.
 const BYTES_PER_SECOND: u64 = 2 << 30;
 const TASKS_PER_SECOND: u64 = 2_000;
-/// How many times longer than a look is the pause after it.
-const COST_FACTOR: u32 = 10;
-/// Looks in a row that may fail: a second of no descriptors.
-const BLIND_LOOKS: u32 = 50;
+/// The pause is at least this many times the duration of a check.
+const PAUSE_COST_FACTOR: u32 = 10;
+/// Failed checks in a row that are tolerated: about one second.
+const MAX_FAILED_CHECKS: u32 = 50;
 const MEBIBYTE: u64 = 1 << 20;
 
-pub struct Watch<'a> {
+pub struct Watchdog<'a> {
     limits: &'a Limits,
-    census: ProcessUsage<'a>,
-    wall: Option<(Held, Option<Instant>)>,
-    memory: Option<Memory>,
-    /// Kept by the kernel, and only noticed here.
-    full_group: Option<Held>,
+    usage: ProcessUsage<'a>,
+    wall: Option<(ActiveLimit, Option<Instant>)>,
+    memory: Option<MemoryLimit>,
+    /// Enforced by the kernel; the watchdog only notices it.
+    memory_group: Option<ActiveLimit>,
     tasks: Option<TaskLimit>,
-    cpu: Option<Cpu>,
+    cpu: Option<CpuLimit>,
     next: Option<Instant>,
-    blind_looks: u32,
+    failed_checks: u32,
 }
 
-struct Memory {
-    held: Held,
+struct MemoryLimit {
+    active: ActiveLimit,
     bytes: u64,
     last: Option<(Instant, u64)>,
-    /// How much of what the processes have is counted more than once, and until when that is
-    /// believed. Pages that are written stop being shared, so it can only become less.
+    /// How many bytes are counted more than once, and until when that number is used. A written
+    /// page stops being shared, so the number can only shrink.
     shared: u64,
-    believed_until: Option<Instant>,
-    doubted: bool,
+    shared_valid_until: Option<Instant>,
+    was_over: bool,
 }
 
 struct TaskLimit {
-    held: Held,
+    active: ActiveLimit,
     most: u64,
 }
 
-struct Cpu {
-    held: Held,
+struct CpuLimit {
+    active: ActiveLimit,
     limit: Duration,
     processors: u32,
     last: Duration,
-    /// Of processes that are gone without anybody having waited for them.
+    /// CPU time of processes that the kernel reaped unseen.
     lost: Duration,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Watchdog<'a> {
     pub(crate) fn start(
         limits: &'a Limits,
         proc: BorrowedFd<'a>,
-        tree: Tree,
+        tree: ProcessTree,
         volatile: &'a [OwnedFd],
-    ) -> Result<Watch<'a>, Errno> {
+    ) -> Result<Watchdog<'a>, Errno> {
         let now = Instant::now();
-        let ours = u64::from(limits.full_tier && tree == Tree::Namespace);
-        let in_group = |held: &Held| matches!(held.means, Means::CgroupV1 | Means::CgroupV2);
-        let memory = limits.holding(Limit::Memory);
-        let tasks = limits.holding(Limit::Processes).filter(|held| !in_group(held));
-        let cpu = limits.holding(Limit::Cpu);
-        let mut watch = Watch {
+        let ours = u64::from(limits.full_tier && tree == ProcessTree::Namespace);
+        let in_group =
+            |active: &ActiveLimit| matches!(active.means, Means::CgroupV1 | Means::CgroupV2);
+        let memory = limits.active_limit(Limit::Memory);
+        let tasks = limits.active_limit(Limit::Processes).filter(|active| !in_group(active));
+        let cpu = limits.active_limit(Limit::Cpu);
+        let mut watch = Watchdog {
             limits,
-            census: ProcessUsage::new(proc, tree, volatile)?,
-            // Sleeping does not count: the run could do nothing in that time. A deadline beyond the
-            // clock never comes.
+            usage: ProcessUsage::new(proc, tree, volatile)?,
+            // Suspended time does not count: the run could do nothing then. A deadline beyond the
+            // range of the clock never comes.
             wall: limits
-                .holding(Limit::Wall)
-                .map(|held| (held, now.checked_add(Duration::from_secs(held.value)))),
-            memory: memory.filter(|held| !in_group(held)).map(|held| Memory {
-                held,
-                bytes: held.value.saturating_mul(MEBIBYTE),
+                .active_limit(Limit::Wall)
+                .map(|active| (active, now.checked_add(Duration::from_secs(active.value)))),
+            memory: memory.filter(|active| !in_group(active)).map(|active| MemoryLimit {
+                active,
+                bytes: active.value.saturating_mul(MEBIBYTE),
                 last: None,
                 shared: 0,
-                believed_until: None,
-                doubted: false,
+                shared_valid_until: None,
+                was_over: false,
             }),
-            full_group: memory.filter(in_group),
-            tasks: tasks.map(|held| TaskLimit { held, most: held.value.saturating_add(ours) }),
-            cpu: cpu.map(|held| Cpu {
-                held,
-                limit: Duration::from_secs(held.value),
+            memory_group: memory.filter(in_group),
+            tasks: tasks
+                .map(|active| TaskLimit { active, most: active.value.saturating_add(ours) }),
+            cpu: cpu.map(|active| CpuLimit {
+                active,
+                limit: Duration::from_secs(active.value),
                 processors: std::thread::available_parallelism()
                     .map_or(1, |count| count.get() as u32),
                 last: Duration::ZERO,
                 lost: Duration::ZERO,
             }),
             next: None,
-            blind_looks: 0,
+            failed_checks: 0,
         };
         if watch.memory.is_some()
-            || watch.full_group.is_some()
+            || watch.memory_group.is_some()
             || watch.tasks.is_some()
             || watch.cpu.is_some()
         {
-            watch.next = Some(now + SHORTEST);
+            watch.next = Some(now + MIN_PAUSE);
         }
         Ok(watch)
     }
 
-    /// When to call `check`; None if there is nothing to wait for.
+    /// When to call `check` next. None: there is nothing to check.
     pub fn next_check(&self) -> Option<Instant> {
         let wall = self.wall.and_then(|(_, deadline)| deadline);
         [self.next, wall].into_iter().flatten().min()
     }
 
-    /// Looks, if it is time to. What it returns has to end the run.
+    /// Checks, if it is time to. A returned limit must end the run.
     pub fn check(&mut self) -> Option<ExceededLimit> {
         let now = Instant::now();
-        if let Some((held, Some(deadline))) = self.wall
+        if let Some((active, Some(deadline))) = self.wall
             && now >= deadline
         {
-            return Some(held.into());
+            return Some(active.into());
         }
         if self.next.is_none_or(|next| now < next) {
             return None;
         }
-        let pause = match self.look(now) {
+        let pause = match self.check_usage(now) {
             Ok(WatchResult::Exceeded(exceeded)) => return Some(exceeded),
-            Ok(WatchResult::LookAgainIn(pause)) => {
-                self.blind_looks = 0;
+            Ok(WatchResult::CheckAgainIn(pause)) => {
+                self.failed_checks = 0;
                 pause
             }
             Err(_) => {
-                self.blind_looks += 1;
-                if self.blind_looks >= BLIND_LOOKS {
+                self.failed_checks += 1;
+                if self.failed_checks >= MAX_FAILED_CHECKS {
                     return self.unwatched();
                 }
-                SHORTEST
+                MIN_PAUSE
             }
         };
         let done = Instant::now();
         let cost = done.duration_since(now);
-        self.next = Some(done + pause.max(cost.saturating_mul(COST_FACTOR).min(LONGEST)));
+        self.next = Some(done + pause.max(cost.saturating_mul(PAUSE_COST_FACTOR).min(MAX_PAUSE)));
         None
     }
 
-    /// Kills all of the tree that can be reached by group or descent; the caller buries, and calls
-    /// again until nobody is left. A namespace without a cgroup is ended by its first process
+    /// Kills all processes of the tree that are found by cgroup or descent. The caller reaps them,
+    /// and calls again until none is left. A namespace without a cgroup is ended by its init
     /// instead.
     pub fn kill(&mut self) {
         self.limits.groups().kill();
-        let _ = self.census.kill_descendants();
+        let _ = self.usage.kill_descendants();
     }
 
     fn unwatched(&self) -> Option<ExceededLimit> {
-        let memory = self.memory.as_ref().map(|memory| memory.held);
-        let tasks = self.tasks.as_ref().map(|tasks| tasks.held);
-        let held = memory.or(tasks).or(self.cpu.as_ref().map(|cpu| cpu.held))?;
-        Some(ExceededLimit { unwatched: true, ..held.into() })
+        let memory = self.memory.as_ref().map(|memory| memory.active);
+        let tasks = self.tasks.as_ref().map(|tasks| tasks.active);
+        let active = memory.or(tasks).or(self.cpu.as_ref().map(|cpu| cpu.active))?;
+        Some(ExceededLimit { unwatched: true, ..active.into() })
     }
 
-    fn look(&mut self, now: Instant) -> Result<WatchResult, Errno> {
-        let mut pause = LONGEST_FOR_CLOCK;
-        if let Some(held) = self.full_group {
+    fn check_usage(&mut self, now: Instant) -> Result<WatchResult, Errno> {
+        let mut pause = MAX_CGROUP_CPU_PAUSE;
+        if let Some(active) = self.memory_group {
             if self.limits.groups().oom_kills() > 0 {
-                return Ok(WatchResult::Exceeded(held.into()));
+                return Ok(WatchResult::Exceeded(active.into()));
             }
-            pause = pause.min(RELAXED);
+            pause = pause.min(OOM_CHECK_PAUSE);
         }
         let clock = self.limits.groups().cpu_time();
-        let columns = Columns {
+        let columns = UsageFields {
             resident: self.memory.is_some(),
             stat: self.tasks.is_some() || (self.cpu.is_some() && clock.is_none()),
             enough_tasks: self
                 .tasks
                 .as_ref()
-                .filter(|tasks| tasks.held.means == Means::Watchdog)
+                .filter(|tasks| tasks.active.means == Means::Watchdog)
                 .map(|tasks| tasks.most),
         };
         let count = if columns.resident || columns.stat {
-            self.census.count(columns)?
+            self.usage.count(columns)?
         } else {
             Default::default()
         };
 
         if let Some(tasks) = &self.tasks {
-            match tasks.held.means {
-                // The kernel refuses and keeps no account of it. What can be seen is that every
-                // place is taken, but for one that whoever made the namespace may hold.
-                Means::UserNamespace if count.tasks >= tasks.held.value => {
-                    self.limits.crowded.set(true)
+            match tasks.active.means {
+                // The kernel refuses a fork without counting it. The watchdog only sees that all
+                // tasks exist, except one that the creator of the namespace can use.
+                Means::UserNamespace if count.tasks >= tasks.active.value => {
+                    self.limits.was_full.set(true)
                 }
                 Means::Watchdog if count.tasks > tasks.most => {
-                    return Ok(WatchResult::Exceeded(tasks.held.into()));
+                    return Ok(WatchResult::Exceeded(tasks.active.into()));
                 }
                 _ => {}
             }
@@ -223,40 +225,41 @@ impl<'a> Watch<'a> {
         if let Some(cpu) = &mut self.cpu {
             let used = match clock {
                 Some(used) => used,
-                None => cpu.used(count.cpu_time, || Ok(self.census.count(columns)?.cpu_time))?,
+                None => cpu.used(count.cpu_time, || Ok(self.usage.count(columns)?.cpu_time))?,
             };
             if used >= cpu.limit {
-                return Ok(WatchResult::Exceeded(cpu.held.into()));
+                return Ok(WatchResult::Exceeded(cpu.active.into()));
             }
-            let longest = if clock.is_some() { LONGEST_FOR_CLOCK } else { LONGEST_FOR_LIVING };
+            let longest = if clock.is_some() { MAX_CGROUP_CPU_PAUSE } else { MAX_LIVE_CPU_PAUSE };
             pause =
-                pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(SHORTEST, longest));
+                pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(MIN_PAUSE, longest));
         }
         if let Some(memory) = &mut self.memory {
             let used =
-                memory.used(now, count.resident_bytes, || self.census.proportional_bytes())?;
+                memory.used(now, count.resident_bytes, || self.usage.proportional_bytes())?;
             if used > memory.bytes {
-                if memory.doubted {
-                    return Ok(WatchResult::Exceeded(memory.held.into()));
+                if memory.was_over {
+                    return Ok(WatchResult::Exceeded(memory.active.into()));
                 }
-                memory.doubted = true;
-                return Ok(WatchResult::LookAgainIn(DOUBT));
+                memory.was_over = true;
+                return Ok(WatchResult::CheckAgainIn(RECHECK_PAUSE));
             }
-            memory.doubted = false;
+            memory.was_over = false;
             pause = pause.min(memory.pause_after(now, used));
         }
-        Ok(WatchResult::LookAgainIn(pause))
+        Ok(WatchResult::CheckAgainIn(pause))
     }
 }
 
 enum WatchResult {
     Exceeded(ExceededLimit),
-    LookAgainIn(Duration),
+    CheckAgainIn(Duration),
 }
 
-impl Memory {
-    /// What the tree has, every page counted once. `resident` counts some of them for each who has
-    /// them: more than this it can not be. Only when that is too much is the costly question asked.
+impl MemoryLimit {
+    /// The memory of the tree, with every page counted once. `resident` counts shared pages several
+    /// times, so it is an upper bound. Only if that bound exceeds the limit is the costly
+    /// measurement made.
     fn used(
         &mut self,
         now: Instant,
@@ -264,19 +267,22 @@ impl Memory {
         proportional: impl FnOnce() -> Result<u64, Errno>,
     ) -> Result<u64, Errno> {
         if resident <= self.bytes {
-            self.believed_until = None;
+            self.shared_valid_until = None;
             return Ok(resident);
         }
         let guess = resident.saturating_sub(self.shared);
-        if guess <= self.bytes && self.believed_until.is_some_and(|until| now < until) {
+        if guess <= self.bytes && self.shared_valid_until.is_some_and(|until| now < until) {
             return Ok(guess);
         }
         let before = Instant::now();
         let used = proportional()?.min(resident);
         let cost = before.elapsed();
         self.shared = resident - used;
-        self.believed_until =
-            Some(now + cost.saturating_mul(COST_FACTOR).clamp(BELIEF.0, BELIEF.1));
+        self.shared_valid_until = Some(
+            now + cost
+                .saturating_mul(PAUSE_COST_FACTOR)
+                .clamp(SHARED_PAGES_TTL.0, SHARED_PAGES_TTL.1),
+        );
         Ok(used)
     }
 
@@ -290,10 +296,10 @@ impl Memory {
     }
 }
 
-impl Cpu {
-    /// All that was used, with what has left the account. A child may be waited for between the
-    /// look at its parent and the one at itself, and is then missed once: before time counts as
-    /// lost, it is looked for again.
+impl CpuLimit {
+    /// All CPU time, including the lost part. A child can be reaped between the reads of its parent
+    /// and of itself, and is then missed once. So a decrease is measured again before it counts as
+    /// lost.
     fn used(
         &mut self,
         counted: Duration,
@@ -311,7 +317,7 @@ impl Cpu {
 
 fn time_to_fill(room: u64, per_second: u64) -> Duration {
     let millis = room.saturating_mul(1000) / per_second.max(1);
-    Duration::from_millis(millis).clamp(SHORTEST, LONGEST)
+    Duration::from_millis(millis).clamp(MIN_PAUSE, MAX_PAUSE)
 }
 
 #[cfg(test)]
@@ -319,73 +325,72 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_follows_the_room_that_is_left() {
-        assert_eq!(time_to_fill(0, BYTES_PER_SECOND), SHORTEST);
+    fn the_pause_depends_on_the_remaining_amount() {
+        assert_eq!(time_to_fill(0, BYTES_PER_SECOND), MIN_PAUSE);
         assert_eq!(time_to_fill(512 << 20, BYTES_PER_SECOND), Duration::from_millis(250));
-        assert_eq!(time_to_fill(u64::MAX, BYTES_PER_SECOND), LONGEST);
-        assert_eq!(time_to_fill(1, 0), LONGEST);
+        assert_eq!(time_to_fill(u64::MAX, BYTES_PER_SECOND), MAX_PAUSE);
+        assert_eq!(time_to_fill(1, 0), MAX_PAUSE);
     }
 
-    fn memory() -> Memory {
-        let held = Held { limit: Limit::Memory, value: 4096, means: Means::Watchdog };
-        Memory {
-            held,
+    fn memory() -> MemoryLimit {
+        let active = ActiveLimit { limit: Limit::Memory, value: 4096, means: Means::Watchdog };
+        MemoryLimit {
+            active,
             bytes: 4096 << 20,
             last: None,
             shared: 0,
-            believed_until: None,
-            doubted: false,
+            shared_valid_until: None,
+            was_over: false,
         }
     }
 
     #[test]
-    fn what_grows_fast_is_looked_at_more_often() {
+    fn fast_growth_shortens_the_pause() {
         let start = Instant::now();
         let after = |ms| start + Duration::from_millis(ms);
         let mut steady = memory();
-        assert_eq!(steady.pause_after(start, 1 << 30), LONGEST);
-        assert_eq!(steady.pause_after(after(500), 1 << 30), LONGEST);
-        // 1 GiB in 100 ms: the 2 GiB that are left would be gone in 200.
+        assert_eq!(steady.pause_after(start, 1 << 30), MAX_PAUSE);
+        assert_eq!(steady.pause_after(after(500), 1 << 30), MAX_PAUSE);
+        // 1 GiB in 100 ms: the remaining 2 GiB would be used in 200 ms.
         assert_eq!(steady.pause_after(after(600), 2 << 30), Duration::from_millis(100));
-        // What shrinks does not.
-        assert_eq!(steady.pause_after(after(700), 1 << 30), LONGEST);
+        // Shrinking memory does not shorten the pause.
+        assert_eq!(steady.pause_after(after(700), 1 << 30), MAX_PAUSE);
     }
 
     #[test]
-    fn shared_pages_are_asked_about_only_when_it_matters() {
+    fn shared_pages_are_measured_only_above_the_limit() {
         let now = Instant::now();
-        let later = now + BELIEF.0;
-        let unasked = || Err(Errno::INVAL);
+        let later = now + SHARED_PAGES_TTL.0;
+        let not_measured = || Err(Errno::INVAL);
         let mut memory = memory();
         let gigabytes = |count: u64| count << 30;
-        assert_eq!(memory.used(now, gigabytes(4), unasked), Ok(gigabytes(4)));
-        // Of 10, 8 were counted twice.
+        assert_eq!(memory.used(now, gigabytes(4), not_measured), Ok(gigabytes(4)));
+        // Of 10 GiB, 8 were counted twice.
         assert_eq!(memory.used(now, gigabytes(10), || Ok(gigabytes(2))), Ok(gigabytes(2)));
-        assert_eq!(memory.used(now, gigabytes(11), unasked), Ok(gigabytes(3)));
-        // What grows beyond the limit all the same is asked about at once, and anything after a
-        // while.
+        assert_eq!(memory.used(now, gigabytes(11), not_measured), Ok(gigabytes(3)));
+        // An estimate beyond the limit is measured at once, and any estimate after a while.
         assert_eq!(memory.used(now, gigabytes(13), || Ok(gigabytes(5))), Ok(gigabytes(5)));
-        assert_eq!(memory.used(now, gigabytes(12), unasked), Ok(gigabytes(4)));
+        assert_eq!(memory.used(now, gigabytes(12), not_measured), Ok(gigabytes(4)));
         assert_eq!(memory.used(later, gigabytes(12), || Ok(gigabytes(12))), Ok(gigabytes(12)));
     }
 
     #[test]
-    fn time_that_leaves_the_account_is_kept() {
-        let held = Held { limit: Limit::Cpu, value: 10, means: Means::Watchdog };
-        let mut cpu = Cpu {
-            held,
+    fn lost_cpu_time_still_counts() {
+        let active = ActiveLimit { limit: Limit::Cpu, value: 10, means: Means::Watchdog };
+        let mut cpu = CpuLimit {
+            active,
             limit: Duration::from_secs(10),
             processors: 2,
             last: Duration::ZERO,
             lost: Duration::ZERO,
         };
         let seconds = Duration::from_secs;
-        let unasked = || Err(Errno::INVAL);
-        assert_eq!(cpu.used(seconds(3), unasked), Ok(seconds(3)));
-        // A child between two accounts is found by the second look.
+        let not_measured = || Err(Errno::INVAL);
+        assert_eq!(cpu.used(seconds(3), not_measured), Ok(seconds(3)));
+        // A child that was missed once is found by the second measurement.
         assert_eq!(cpu.used(seconds(1), || Ok(seconds(4))), Ok(seconds(4)));
-        // One that nobody waited for is not.
+        // A child that the kernel reaped unseen is not.
         assert_eq!(cpu.used(seconds(1), || Ok(seconds(1))), Ok(seconds(4)));
-        assert_eq!(cpu.used(seconds(2), unasked), Ok(seconds(5)));
+        assert_eq!(cpu.used(seconds(2), not_measured), Ok(seconds(5)));
     }
 }

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::PublishError;
 use super::rules::host_table::TableError;
-use super::supervisor::http_helper::HttpError;
+use super::supervisor::http_helper::HttpHelperError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -13,13 +13,13 @@ pub enum NetworkError {
     #[error(transparent)]
     Hosts(#[from] TableError),
     #[error(transparent)]
-    Http(#[from] HttpError),
+    Http(#[from] HttpHelperError),
     #[error(transparent)]
     Publish(#[from] PublishError),
     #[error("the relay can not be kept from what it does not need: {0}")]
     Relay(Errno),
     #[error("the proxy of the run finds no port on this machine's loopback: {0}")]
-    Door(Errno),
+    LoopbackProxy(Errno),
     #[error(
         "sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}"
     )]
@@ -29,7 +29,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// None: what the command line takes.
+    /// None: show the usage of the command line.
     pub fn hint(&self) -> Option<&str> {
         Some(match self {
             NetworkError::Usage(_) => return None,
@@ -41,7 +41,7 @@ impl NetworkError {
             NetworkError::SupervisedConnect(_) => {
                 "a container's filter may refuse it: --security-opt seccomp=unconfined; or leave the network open (network.mode = \"host\") and grant no sockets"
             }
-            NetworkError::Relay(_) | NetworkError::Door(_) | NetworkError::Random(_) => {
+            NetworkError::Relay(_) | NetworkError::LoopbackProxy(_) | NetworkError::Random(_) => {
                 "`paddock doctor` tries every mechanism on this machine"
             }
         })

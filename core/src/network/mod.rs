@@ -1,30 +1,30 @@
 //! The command's network, in the full tier.
 //!
 //! ```text
-//!  inside: a network namespace with nothing but lo          │  outside: the host's network
-//!                                                           │
-//!  CMD ── connect(any address, any port) ─► lo ─ tproxy ─► listener ═══╗
-//!      └─ name? (any server, udp 53)     ─► lo ──────────► socket  ════╬═► relay: names, rules, dials, passes on
-//!      └─ 127.0.0.1, ::1                 ─► its own servers, local ports╝     │ what it decided
-//!                                                           │            supervisor ─► journal, one line for people
+//!  inside: a network namespace with nothing but lo     │  outside: the host's network
+//!                                                      │
+//!  CMD ─ connect(any address, any port) ─► lo ─ tproxy ─► listener ══╗
+//!      └ DNS (any server, udp 53)       ─► lo ──────────► socket  ═══╬═► relay: rules, dialling
+//!      └ 127.0.0.1, ::1                 ─► own servers, local ports ═╝     │ decisions
+//!                                                      │              supervisor ─► journal
 //! ```
 //!
-//! A socket belongs to the namespace it was made in, whoever has it: init makes them ([`inside`])
-//! and hands them out, and nothing in there has one of its own. The supervisor keeps them until
-//! somebody calls, and gives them to a relay then ([`outlet`]), which is a program of its own
-//! ([`attend`]): it reads what strangers send, and has nothing but these sockets, the plan and a
-//! line to the supervisor.
+//! A socket belongs to the namespace it was created in. Init creates the sockets ([`namespace`])
+//! and passes them to the supervisor. The supervisor keeps them until the first connection, and
+//! then starts the relay ([`supervisor::relay_process`]), a separate process ([`run_relay`]). The
+//! relay reads untrusted bytes, and has only these sockets, the plan and a socket to the
+//! supervisor.
 //!
-//! What a relay does with them:
+//! The steps of the relay:
 //!
 //! ```text
-//!  inside                         │ outside: the relay
-//!                                 │
-//!  asks for a name ──── udp 53 ───┼─▶ query ─▶ name ─▶ table ── denied ─▶ NXDOMAIN, and nobody else is asked
-//!          ◀── 198.18.0.7 ────────┼── synthetic ◀── allowed ┘
-//!  connects to 198.18.0.7:443 ────┼─▶ synthetic ─▶ table ── denied ─▶ reset, or a 403
-//!                                 │       └ allowed ─▶ resolves the name ─▶ address, table: may it be dialled? ─▶ dials it
-//!  first bytes ───────────────────┼─▶ hello, request: do they name the same host? ─▶ flows
+//!  inside                      │ outside: the relay
+//!                              │
+//!  DNS question ──── udp 53 ───┼─▶ name ─▶ table ── denied ─▶ NXDOMAIN, no name server is asked
+//!          ◀── 198.18.0.7 ─────┼── synthetic address ◀── allowed ┘
+//!  connects to 198.18.0.7:443 ─┼─▶ synthetic address ─▶ table ── denied ─▶ reset, or a 403
+//!                              │     └ allowed ─▶ resolve the name ─▶ table: address? ─▶ dial
+//!  first bytes ────────────────┼─▶ hello, request: do they name the same host? ─▶ copy bytes
 //! ```
 
 mod error;
@@ -48,61 +48,71 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Resource, Rlimit};
 
 pub use self::error::NetworkError;
-use self::relay::Sockets;
-use self::supervisor::proxy_password::Token;
-pub use self::supervisor::published_ports::{PublishError, Within};
+use self::relay::RelaySockets;
+use self::supervisor::proxy_password::ProxyToken;
+pub use self::supervisor::published_ports::{CommandNetwork, PublishError};
 use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
-use crate::plan::{Mode as NetworkMode, Network, Plan, Tier};
+use crate::plan::{Network, NetworkMode, Plan, Tier};
 
-/// What the host knows of names.
-const RESOLVER: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+/// Files that the host resolves names with.
+const RESOLVER_FILES: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
 
-/// What a relay is given.
-pub struct Given {
-    /// The way inside, where there are ports to publish.
-    pub within: Option<Within>,
-    /// To whom it hands over.
+/// The descriptors of a relay.
+pub struct RelayArguments {
+    /// The command's network, if ports are published.
+    pub command_network: Option<CommandNetwork>,
+    /// The socket to the HTTP helper.
     pub handover: Option<OwnedFd>,
     pub sockets: Vec<OwnedFd>,
 }
 
-/// The command `relay`: the life of a relay. Its sockets are those of [`namespace::enter`], then
-/// those of published ports.
-pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, NetworkError> {
-    let Given { within, handover, sockets: fds } = given;
+/// The verb `relay`. Its sockets are those of [`namespace::enter`], then those of published ports.
+pub fn run_relay(
+    plan: &Plan,
+    socket: OwnedFd,
+    arguments: RelayArguments,
+) -> Result<i32, NetworkError> {
+    let RelayArguments { command_network, handover, sockets: fds } = arguments;
     let Some(network) = &plan.network else {
         return Err(NetworkError::Usage("the plan has no network"));
     };
     let filtered = network.mode == NetworkMode::Filtered;
-    let token =
-        if filtered { Some(Token::receive(&told).map_err(NetworkError::Relay)?) } else { None };
-    // In the landlock tier clients come one by one, by the line.
-    let made_inside = filtered && plan.tier == Tier::Full;
-    let mut sockets = sorted(fds, network, made_inside).map_err(NetworkError::Relay)?;
-    if made_inside && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
+    let token = if filtered {
+        Some(ProxyToken::receive(&socket).map_err(NetworkError::Relay)?)
+    } else {
+        None
+    };
+    // In the landlock tier the supervisor passes clients one by one.
+    let made_in_namespace = filtered && plan.tier == Tier::Full;
+    let mut sockets = sort_sockets(fds, network, made_in_namespace).map_err(NetworkError::Relay)?;
+    if made_in_namespace && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
         return Err(NetworkError::Usage("sockets are missing"));
     }
     confine().map_err(NetworkError::Relay)?;
-    sockets.within = within;
+    sockets.command_network = command_network;
     sockets.handover = handover;
-    Ok(relay::run(network, sockets, token, told))
+    Ok(relay::run(network, sockets, token, socket))
 }
 
-/// By what they are, and where. The last of those that were made inside is the one to ask for
-/// sockets with.
-fn sorted(fds: Vec<OwnedFd>, network: &Network, made_inside: bool) -> Result<Sockets, Errno> {
-    let mut sockets = Sockets::default();
-    let mut are_inside = made_inside;
+/// Sorts the sockets by type and address. The last one that was created inside is the netlink
+/// socket.
+fn sort_sockets(
+    fds: Vec<OwnedFd>,
+    network: &Network,
+    made_in_namespace: bool,
+) -> Result<RelaySockets, Errno> {
+    let mut sockets = RelaySockets::default();
+    let mut in_namespace = made_in_namespace;
     for fd in fds {
         if sockopt::socket_domain(&fd)? == AddressFamily::NETLINK {
             sockets.diagnosis = Some(fd);
-            are_inside = false;
+            in_namespace = false;
             continue;
         }
         let port = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?.port();
         match sockopt::socket_type(&fd)? {
-            _ if !are_inside => {
+            _ if !in_namespace => {
                 let shown = network.published.iter().find(|one| one.host == port);
                 sockets.published.push((*shown.ok_or(Errno::PROTO)?, fd));
             }
@@ -114,8 +124,8 @@ fn sorted(fds: Vec<OwnedFd>, network: &Network, made_inside: bool) -> Result<Soc
     Ok(sockets)
 }
 
-/// Whoever gets hold of the relay has the host's network, which is what it is for, and no file but
-/// those that names are found with.
+/// Confines the relay. An attacker in the relay has the host's network, but no file except those
+/// for name resolution.
 fn confine() -> Result<(), Errno> {
     let most = rustix::process::getrlimit(Resource::Nofile).maximum;
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
@@ -123,13 +133,13 @@ fn confine() -> Result<(), Errno> {
     rustix::thread::set_no_new_privs(true)?;
     let abi = match sys::landlock_abi() {
         Ok(abi) => abi,
-        // Then the command has none either, and it was said.
+        // Then the command has no Landlock either, and the start reported that.
         Err(Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(()),
         Err(errno) => return Err(errno),
     };
-    let (handled, scoped) = rights::known_to(abi);
+    let (handled, scoped) = rights::supported_by(abi);
     let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, scoped.bits())?;
-    for path in readable() {
+    for path in readable_dirs() {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(opened) => opened,
@@ -137,24 +147,24 @@ fn confine() -> Result<(), Errno> {
             Err(errno) => return Err(errno),
         };
         let reading: Rights = AccessFs::ReadFile | AccessFs::ReadDir;
-        let reading = if path.is_dir() { reading } else { rights::on_a_file(reading) };
+        let reading = if path.is_dir() { reading } else { rights::for_file(reading) };
         sys::landlock_add_rule(ruleset.as_fd(), reading.bits(), opened.as_fd())?;
     }
     sys::landlock_restrict_self(ruleset.as_fd())
 }
 
-/// Whole directories: such a file is replaced when the host's network changes, and a rule is about
-/// what it was.
-fn readable() -> Vec<PathBuf> {
-    let mut places = vec![PathBuf::from("/etc")];
-    for path in RESOLVER {
+/// Whole directories: such a file is replaced when the host's network changes, and a rule applies
+/// to the old inode.
+fn readable_dirs() -> Vec<PathBuf> {
+    let mut dirs = vec![PathBuf::from("/etc")];
+    for path in RESOLVER_FILES {
         let Ok(real) = std::fs::canonicalize(path) else { continue };
         match real.parent() {
-            Some(parent) if parent != Path::new("/") => places.push(parent.to_owned()),
-            _ => places.push(real),
+            Some(parent) if parent != Path::new("/") => dirs.push(parent.to_owned()),
+            _ => dirs.push(real),
         }
     }
-    places
+    dirs
 }
 
 #[cfg(test)]
@@ -163,7 +173,7 @@ mod tests {
     use rustix::process::WaitOptions;
 
     #[test]
-    fn a_relay_reads_what_names_are_found_with_and_no_other_file() {
+    fn the_relay_reads_only_resolver_files() {
         if sys::landlock_abi().is_err() {
             return;
         }

@@ -1,9 +1,8 @@
-//! In init: the network that the command has. A namespace of its own, in which every address is
-//! local, and every connection, wherever it is meant to go, arrives at one listener; whoever has
-//! that from us accepts it (see [`super`]). There is no way out: no device but loopback, and no
-//! route that does not end there.
+//! Runs in init: creates the command's network. In its network namespace every address is local,
+//! and every connection arrives at one listener; the relay accepts it (see [`super`]). There is no
+//! way out: the only device is loopback, and every route ends there.
 //!
-//! If nobody listens any more, connections are refused.
+//! Without a listener, connections are refused.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -12,39 +11,40 @@ use rustix::fs::{Mode as Permissions, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
 
-use crate::kernel::netlink::{Failed, Requests};
+use crate::kernel::netlink::{NetlinkError, NetlinkRequests};
 use crate::kernel::sys;
-use crate::plan::{Mode, Network};
+use crate::plan::{Network, NetworkMode};
 
-/// It is the first device of every network namespace.
-const LOOPBACK: u32 = 1;
+/// Loopback is the first device of every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
 
-/// What connections of the command come from. Without it the kernel would take the address that is
-/// called for the caller's own.
-const OWN: [IpAddr; 2] = [
+/// Source addresses of the command's connections. Without them the kernel would use the destination
+/// as the source.
+const OWN_ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1)),
 ];
 
-/// Where connections arrive. Nobody inside may bind a port below 1024.
-const LISTENERS: [SocketAddr; 2] = [PROXY, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1)];
+/// Where connections arrive. Programs inside can not bind ports below 1024.
+const LISTENER_ADDRESSES: [SocketAddr; 2] =
+    [PROXY, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1)];
 
-/// Whoever dials the listener itself wants a proxy (network/parse/proxy_request.rs). No server
-/// inside can stand in its way.
+/// A client that connects to the listener itself uses the proxy (network/parse/proxy_request.rs).
+/// No server inside can use this port.
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 255, 255, 254)), 1);
 
-/// Whatever server is asked for a name, it is here.
-const NAMES: [SocketAddr; 2] = [
+/// DNS questions to any server arrive here.
+const DNS_ADDRESSES: [SocketAddr; 2] = [
     SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 53),
     SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 53),
 ];
 
-/// As many connections may wait for the relay to be started, or to come round.
-const BACKLOG: i32 = 4096;
+/// Connections that can wait until the relay starts or accepts.
+const LISTEN_BACKLOG: i32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the command can not be given a network of its own: {what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
-pub struct InsideError {
+pub struct NamespaceError {
     what: &'static str,
     pub errno: Errno,
 }
@@ -53,7 +53,7 @@ const NO_NAMESPACE: &str = "no network namespace can be made";
 const NO_SOCKETS: &str = "its sockets can not be made";
 const NO_RULES: &str = "connections can not be turned (nf_tables, tproxy)";
 
-impl InsideError {
+impl NamespaceError {
     pub fn hint(&self) -> &'static str {
         match self.what {
             NO_NAMESPACE => {
@@ -67,26 +67,25 @@ impl InsideError {
     }
 }
 
-type Result<T> = std::result::Result<T, InsideError>;
+type Result<T> = std::result::Result<T, NamespaceError>;
 
-fn step(what: &'static str) -> impl FnOnce(Errno) -> InsideError {
-    move |errno| InsideError { what, errno }
+fn failed_step(what: &'static str) -> impl FnOnce(Errno) -> NamespaceError {
+    move |errno| NamespaceError { what, errno }
 }
 
-/// Moves this process into the network of a plan. What is returned is for the relay, which sees by
-/// itself what each is ([`super::sorted`]); last the network itself, where it has ports that others
-/// reach.
+/// Moves this process into the network of a plan. Returns the sockets for the relay, which
+/// identifies each of them ([`super::sort_sockets`]). If ports are published, the last descriptor
+/// is the network namespace.
 pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
-    // Here, and not with the other namespaces: that would keep the supervisor from its work
-    // meanwhile.
+    // Not together with the other namespaces: that would delay the supervisor.
     sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0])
-        .map_err(step(NO_NAMESPACE))?;
-    let mut handed = match network.mode {
-        Mode::None => bring_loopback_up().map(|()| Vec::new()),
-        Mode::Filtered => {
+        .map_err(failed_step(NO_NAMESPACE))?;
+    let mut sockets_for_relay = match network.mode {
+        NetworkMode::None => bring_loopback_up().map(|()| Vec::new()),
+        NetworkMode::Filtered => {
             let families = if has_ipv6()? { 2 } else { 1 };
-            make_everything_local(families)?;
-            turn_connections(families)?;
+            route_everything_to_loopback(families)?;
+            redirect_connections(families)?;
             sockets(&network.local_ports, families)
         }
     }?;
@@ -96,12 +95,12 @@ pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
             OFlags::RDONLY | OFlags::CLOEXEC,
             Permissions::empty(),
         );
-        handed.push(own.map_err(step("it can not be opened"))?);
+        sockets_for_relay.push(own.map_err(failed_step("it can not be opened"))?);
     }
-    Ok(handed)
+    Ok(sockets_for_relay)
 }
 
-/// Where the kernel has none, nothing inside can use it, and there is nothing to turn.
+/// Without IPv6 in the kernel nothing inside can use it, and nothing must be redirected.
 fn has_ipv6() -> Result<bool> {
     match rustix::net::socket_with(
         AddressFamily::INET6,
@@ -111,19 +110,19 @@ fn has_ipv6() -> Result<bool> {
     ) {
         Ok(_) => Ok(true),
         Err(Errno::AFNOSUPPORT) => Ok(false),
-        Err(errno) => Err(step(NO_SOCKETS)(errno)),
+        Err(errno) => Err(failed_step(NO_SOCKETS)(errno)),
     }
 }
 
-/// It is down in a new namespace.
+/// Loopback is down in a new namespace.
 pub fn bring_loopback_up() -> Result<()> {
-    let mut requests = Requests::default();
+    let mut requests = NetlinkRequests::default();
     add_loopback(&mut requests);
-    requests.send(None).map_err(|failed| step(SETTINGS[0])(failed.errno))
+    requests.send(None).map_err(|failed| failed_step(ROUTE_STEPS[0])(failed.errno))
 }
 
-/// In the order of the requests below.
-const SETTINGS: [&str; 5] = [
+/// In the order of the requests in `route_everything_to_loopback`.
+const ROUTE_STEPS: [&str; 5] = [
     "the loopback device can not be brought up",
     "an IPv4 address can not be set",
     "IPv4 can not be routed",
@@ -133,10 +132,10 @@ const SETTINGS: [&str; 5] = [
 
 /// rtnetlink(7). ip link set lo up; ip address add OWN dev lo; ip route add local default dev lo
 /// src OWN.
-fn make_everything_local(families: usize) -> Result<()> {
-    let mut requests = Requests::default();
+fn route_everything_to_loopback(families: usize) -> Result<()> {
+    let mut requests = NetlinkRequests::default();
     add_loopback(&mut requests);
-    for own in OWN.into_iter().take(families) {
+    for own in OWN_ADDRESSES.into_iter().take(families) {
         let (family, own) = match own {
             IpAddr::V4(own) => (libc::AF_INET as u8, own.octets().to_vec()),
             IpAddr::V6(own) => (libc::AF_INET6 as u8, own.octets().to_vec()),
@@ -144,8 +143,9 @@ fn make_everything_local(families: usize) -> Result<()> {
         let whole = (own.len() * 8) as u8;
         // ifaddrmsg: family, prefix, flags, scope, index
         let address =
-            [&[family, whole, libc::IFA_F_NODAD as u8, 0][..], &LOOPBACK.to_ne_bytes()].concat();
-        requests.add(libc::RTM_NEWADDR, MAKE, &address);
+            [&[family, whole, libc::IFA_F_NODAD as u8, 0][..], &LOOPBACK_INDEX.to_ne_bytes()]
+                .concat();
+        requests.add(libc::RTM_NEWADDR, CREATE_FLAGS, &address);
         requests.attribute(libc::IFA_LOCAL, &own);
         requests.attribute(libc::IFA_ADDRESS, &own);
         // rtmsg: family, prefixes of destination and source, service, table, by whom, scope, kind,
@@ -157,28 +157,28 @@ fn make_everything_local(families: usize) -> Result<()> {
         };
         let local = [libc::RT_TABLE_LOCAL, libc::RTPROT_BOOT, scope, libc::RTN_LOCAL];
         let route = [&[family, 0, 0, 0][..], &local, &[0; 4]].concat();
-        requests.add(libc::RTM_NEWROUTE, MAKE, &route);
-        requests.attribute(libc::RTA_OIF, &LOOPBACK.to_ne_bytes());
+        requests.add(libc::RTM_NEWROUTE, CREATE_FLAGS, &route);
+        requests.attribute(libc::RTA_OIF, &LOOPBACK_INDEX.to_ne_bytes());
         requests.attribute(libc::RTA_PREFSRC, &own);
     }
     let what = |request: Option<u32>| {
-        SETTINGS.get(request.unwrap_or(0) as usize).copied().unwrap_or(SETTINGS[0])
+        ROUTE_STEPS.get(request.unwrap_or(0) as usize).copied().unwrap_or(ROUTE_STEPS[0])
     };
     requests
         .send(None)
-        .map_err(|Failed { request, errno }| InsideError { what: what(request), errno })
+        .map_err(|NetlinkError { request, errno }| NamespaceError { what: what(request), errno })
 }
 
-fn add_loopback(requests: &mut Requests) {
+fn add_loopback(requests: &mut NetlinkRequests) {
     let up = (libc::IFF_UP as u32).to_ne_bytes();
     // ifinfomsg: family and kind, index, flags, which of them change
-    let device = [&[0; 4][..], &LOOPBACK.to_ne_bytes(), &up, &up].concat();
+    let device = [&[0; 4][..], &LOOPBACK_INDEX.to_ne_bytes(), &up, &up].concat();
     requests.add(libc::RTM_NEWLINK, libc::NLM_F_ACK, &device);
 }
 
-const MAKE: i32 = libc::NLM_F_ACK | libc::NLM_F_CREATE;
+const CREATE_FLAGS: i32 = libc::NLM_F_ACK | libc::NLM_F_CREATE;
 
-/// linux/netfilter/nf_tables.h, which has no other home in Rust.
+/// Constants of linux/netfilter/nf_tables.h; no crate has them.
 mod nfta {
     pub const TABLE_NAME: u16 = 1;
     pub const CHAIN_TABLE: u16 = 1;
@@ -218,9 +218,9 @@ mod nfta {
     pub const TPROXY_PORT: u16 = 3;
 }
 
-/// Every connection to the listeners, but those to loopback itself. It is turned with its first
-/// packet; all others find the socket that it led to by themselves, and looking for that here as
-/// well would cost each of them more than the rest of its way in here.
+/// Redirects every connection to the listeners, except those to loopback. Only the first packet is
+/// redirected: later packets find its socket without the rules. Matching the socket here would cost
+/// each packet more than the rest of its path.
 ///
 /// ```text
 /// table inet paddock {
@@ -232,8 +232,8 @@ mod nfta {
 ///   }
 /// }
 /// ```
-fn turn_connections(families: usize) -> Result<()> {
-    let mut rules = Rules(Requests::default());
+fn redirect_connections(families: usize) -> Result<()> {
+    let mut rules = NftBatch(NetlinkRequests::default());
     rules.begin(libc::NFNL_MSG_BATCH_BEGIN, 0, libc::AF_UNSPEC, libc::NFNL_SUBSYS_NFTABLES as u16);
     rules.add(libc::NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
     rules.text(nfta::TABLE_NAME, "paddock");
@@ -246,21 +246,27 @@ fn turn_connections(families: usize) -> Result<()> {
         hook.number(nfta::HOOK_NUMBER, libc::NF_INET_PRE_ROUTING);
         hook.number(nfta::HOOK_PRIORITY, libc::NF_IP_PRI_MANGLE);
     });
-    rules.leave_to_itself();
+    rules.accept_established();
     // The address of the destination is at byte 16 of an IPv4 header, and at byte 24 of an IPv6
     // one.
-    rules.turn(libc::NFPROTO_IPV4, 16, &[127], LISTENERS[0]);
+    rules.redirect(libc::NFPROTO_IPV4, 16, &[127], LISTENER_ADDRESSES[0]);
     if families > 1 {
-        rules.turn(libc::NFPROTO_IPV6, 24, &Ipv6Addr::LOCALHOST.octets(), LISTENERS[1]);
+        rules.redirect(
+            libc::NFPROTO_IPV6,
+            24,
+            &Ipv6Addr::LOCALHOST.octets(),
+            LISTENER_ADDRESSES[1],
+        );
     }
     rules.begin(libc::NFNL_MSG_BATCH_END, 0, libc::AF_UNSPEC, libc::NFNL_SUBSYS_NFTABLES as u16);
-    rules.0.send(Some(netlink::NETFILTER)).map_err(|failed| step(NO_RULES)(failed.errno))
+    rules.0.send(Some(netlink::NETFILTER)).map_err(|failed| failed_step(NO_RULES)(failed.errno))
 }
 
-/// A batch for nf_tables, which is taken whole or not at all. Its numbers are in network order.
-struct Rules(Requests);
+/// A batch for nf_tables. The kernel applies all of it or nothing. Numbers are in network byte
+/// order.
+struct NftBatch(NetlinkRequests);
 
-impl Rules {
+impl NftBatch {
     fn begin(&mut self, kind: i32, flags: i32, family: i32, resource: u16) {
         // nfgenmsg: family, version, resource
         let [high, low] = resource.to_be_bytes();
@@ -284,15 +290,15 @@ impl Rules {
         self.0.attribute(kind, &number.to_be_bytes());
     }
 
-    fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut Rules)) {
+    fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut NftBatch)) {
         self.0.nested(kind, |requests| {
-            let mut rules = Rules(std::mem::take(requests));
+            let mut rules = NftBatch(std::mem::take(requests));
             inner(&mut rules);
             *requests = rules.0;
         });
     }
 
-    fn expression(&mut self, name: &str, data: impl FnOnce(&mut Rules)) {
+    fn expression(&mut self, name: &str, data: impl FnOnce(&mut NftBatch)) {
         self.nested(nfta::ELEMENT, |element| {
             element.text(nfta::EXPRESSION_NAME, name);
             element.nested(nfta::EXPRESSION_DATA, data);
@@ -335,8 +341,8 @@ impl Rules {
         });
     }
 
-    /// The first line of the table above: what begins no connection.
-    fn leave_to_itself(&mut self) {
+    /// The first rule of the table above: accept packets that start no connection.
+    fn accept_established(&mut self) {
         // In byte 13 of a TCP header (RFC 9293, 3.1).
         const SYN: u8 = 0x02;
         const ACK: u8 = 0x10;
@@ -362,7 +368,7 @@ impl Rules {
         });
     }
 
-    fn rule(&mut self, expressions: impl FnOnce(&mut Rules)) {
+    fn rule(&mut self, expressions: impl FnOnce(&mut NftBatch)) {
         const NLM_F_APPEND: i32 = 0x800;
         self.add(libc::NFT_MSG_NEWRULE, libc::NLM_F_CREATE | NLM_F_APPEND);
         self.text(nfta::RULE_TABLE, "paddock");
@@ -370,9 +376,8 @@ impl Rules {
         self.nested(nfta::RULE_EXPRESSIONS, expressions);
     }
 
-    /// One of the other lines. What the address of a destination begins with, `loopback`, is left
-    /// alone.
-    fn turn(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
+    /// One of the other rules. A destination address that starts with `loopback` is not redirected.
+    fn redirect(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
         self.rule(|rule| {
             rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
             rule.meta(libc::NFT_META_NFPROTO, family);
@@ -394,14 +399,16 @@ impl Rules {
 
 fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
     let mut sockets = Vec::with_capacity(7 + 2 * local_ports.len());
-    let made = |at, kind, turned| socket(at, kind, turned).map_err(step(NO_SOCKETS));
-    for at in LISTENERS.into_iter().take(families) {
+    let made = |at, kind, is_transparent| {
+        socket(at, kind, is_transparent).map_err(failed_step(NO_SOCKETS))
+    };
+    for at in LISTENER_ADDRESSES.into_iter().take(families) {
         sockets.push(made(at, SocketType::STREAM, true)?);
     }
-    for at in NAMES.into_iter().take(families) {
+    for at in DNS_ADDRESSES.into_iter().take(families) {
         sockets.push(made(at, SocketType::DGRAM, true)?);
-        // Connections to loopback are not turned, and a server of names may be there as well;
-        // unless the host's own is asked for.
+        // Connections to loopback are not redirected, and a DNS server can be configured there. So
+        // it needs its own listener, unless the plan uses the host's server.
         if !local_ports.contains(&at.port()) {
             sockets.push(made(at, SocketType::STREAM, false)?);
         }
@@ -412,11 +419,11 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
             .take(families)
         {
             let local = socket(SocketAddr::new(address, *port), SocketType::STREAM, false);
-            sockets.push(local.map_err(step("the local ports can not be taken"))?);
+            sockets.push(local.map_err(failed_step("the local ports can not be taken"))?);
         }
     }
-    // To find out whose a connection is; and the mark behind which there are none of these
-    // ([`super::sorted`]).
+    // For finding the owner of a connection. It also marks the end of these sockets
+    // ([`super::sort_sockets`]).
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let diagnosis = rustix::net::socket_with(
         AddressFamily::NETLINK,
@@ -424,13 +431,17 @@ fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
         flags,
         Some(netlink::SOCK_DIAG),
     );
-    sockets.push(diagnosis.map_err(step(NO_SOCKETS))?);
+    sockets.push(diagnosis.map_err(failed_step(NO_SOCKETS))?);
     Ok(sockets)
 }
 
-/// `turned`: for what was meant for other addresses, to which the answers have to come from there.
-fn socket(at: SocketAddr, kind: SocketType, turned: bool) -> std::result::Result<OwnedFd, Errno> {
-    let (family, level, transparent, told_address) = match at {
+/// `is_transparent`: accepts traffic for other addresses, and answers from these addresses.
+fn socket(
+    at: SocketAddr,
+    kind: SocketType,
+    is_transparent: bool,
+) -> std::result::Result<OwnedFd, Errno> {
+    let (family, level, transparent, packet_info) = match at {
         SocketAddr::V4(_) => {
             (AddressFamily::INET, libc::SOL_IP, libc::IP_TRANSPARENT, libc::IP_PKTINFO)
         }
@@ -443,15 +454,15 @@ fn socket(at: SocketAddr, kind: SocketType, turned: bool) -> std::result::Result
     if at.is_ipv6() {
         rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    if turned {
+    if is_transparent {
         sys::turn_socket_option_on(&socket, level, transparent)?;
     }
     if kind == SocketType::DGRAM {
-        sys::turn_socket_option_on(&socket, level, told_address)?;
+        sys::turn_socket_option_on(&socket, level, packet_info)?;
     }
     rustix::net::bind(&socket, &at)?;
     if kind == SocketType::STREAM {
-        rustix::net::listen(&socket, BACKLOG)?;
+        rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     }
     Ok(socket)
 }

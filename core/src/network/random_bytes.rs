@@ -1,10 +1,10 @@
-//! Bytes that nobody meant, the same in every run.
+//! Random test bytes, the same in every run.
 
-pub struct Noise(u64);
+pub struct RandomBytes(u64);
 
-impl Noise {
-    pub fn new(seed: u64) -> Noise {
-        Noise(seed)
+impl RandomBytes {
+    pub fn new(seed: u64) -> RandomBytes {
+        RandomBytes(seed)
     }
 
     /// Knuth's MMIX generator; its upper bits.
@@ -14,12 +14,12 @@ impl Noise {
         (self.0 >> 33) as usize % limit.max(1)
     }
 
-    pub fn bytes(&mut self, longest: usize) -> Vec<u8> {
-        (0..self.below(longest)).map(|_| self.below(256) as u8).collect()
+    pub fn bytes(&mut self, max_bytes: usize) -> Vec<u8> {
+        (0..self.below(max_bytes)).map(|_| self.below(256) as u8).collect()
     }
 
-    /// With some bytes changed, left out, added, or repeated.
-    pub fn changed(&mut self, message: &[u8]) -> Vec<u8> {
+    /// The message with some bytes changed, removed, added or repeated.
+    pub fn mutated(&mut self, message: &[u8]) -> Vec<u8> {
         let mut message = message.to_vec();
         for _ in 0..=self.below(4) {
             let at = self.below(message.len());

@@ -1,12 +1,12 @@
-//! Sockets that the supervisor connects for the command, where no namespace keeps them in (landlock
+//! Sockets that the supervisor connects for the command, where no namespace confines them (landlock
 //! tier).
 //!
-//! connect(2), and with a fenced network bind(2) and listen(2), wait for us. The address is copied
-//! once and judged as the copy has it; what is then carried out is a call of our own, with that
-//! copy, on a duplicate of the caller's socket (pidfd_getfd(2)). Whatever other threads do to
-//! memory or descriptors meanwhile, nothing else is reached: no call goes on by itself.
+//! connect(2), and with a restricted network bind(2) and listen(2), are intercepted. The supervisor
+//! copies the address once and judges the copy. Then it makes the call itself, with that copy, on a
+//! duplicate of the caller's socket (pidfd_getfd(2)). Other threads can change memory and
+//! descriptors meanwhile, but nothing else is reached: no intercepted call continues on its own.
 //!
-//! A connection that is not made at once is parked: nothing here waits for a peer.
+//! A connection that does not complete at once becomes pending: nothing here waits for a peer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
@@ -19,65 +19,67 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::journal::event::network::NetworkDecision;
-use crate::kernel::calling_process::Caller;
+use crate::kernel::calling_process::CallingProcess;
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
-use crate::plan::{self, Family, Plan, SocketAccess, Tier};
+use crate::plan::{self, Plan, SocketAccess, SocketFamily, Tier};
 
-/// struct sockaddr_storage: the longest that the kernel takes.
-const LONGEST_ADDRESS: usize = 128;
-/// A connection on this machine is made in a fraction of it.
-const AT_ONCE: Duration = Duration::from_millis(10);
-/// As many may wait; each holds a descriptor.
-const MOST_PARKED: usize = 256;
-/// What people are told of, before somebody asks for it.
-const MOST_REFUSED: usize = 64;
+/// The size of struct sockaddr_storage, the longest address that the kernel takes.
+const MAX_ADDRESS_BYTES: usize = 128;
+/// A connection on this machine takes a fraction of this.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(10);
+/// Pending connections; each uses a descriptor.
+const MAX_PENDING_CONNECTS: usize = 256;
+/// Refused connections that are stored until the next report.
+const MAX_REFUSED_REPORTS: usize = 64;
 
 pub struct SupervisedConnect {
-    /// None: it is not fenced.
-    network: Option<Fenced>,
-    /// Socket files that may be connected to. As long as they are held open, nothing else gets
-    /// their numbers.
+    /// None: the network is not restricted.
+    network: Option<AllowedTargets>,
+    /// Socket files that may be connected to. An open descriptor keeps their inode numbers from
+    /// being reused.
     sockets: Vec<(Identity, OwnedFd)>,
-    parked: Vec<Parked>,
-    /// Readable when something parked has come to its end.
+    pending: Vec<PendingConnect>,
+    /// Readable when a pending connection has completed or failed.
     ready: OwnedFd,
     refused: Vec<NetworkDecision>,
-    arrivals: Vec<SocketAddr>,
+    proxy_clients: Vec<SocketAddr>,
 }
 
-struct Fenced {
-    /// Where the proxy takes connections.
-    door: Option<SocketAddr>,
+struct AllowedTargets {
+    /// The address of the proxy.
+    proxy: Option<SocketAddr>,
     local_ports: Vec<u16>,
 }
 
-/// A socket file that a grant names, where it really lies.
-pub type Socket = (AbsPath, Identity);
+/// A socket file that a grant names, by its resolved path.
+pub type GrantedSocket = (AbsPath, Identity);
 
-struct Parked {
-    call: Call,
+struct PendingConnect {
+    call: InterceptedCall,
     socket: OwnedFd,
-    /// As long as its owner wants to wait (SO_SNDTIMEO).
+    /// The timeout of the command's socket (SO_SNDTIMEO).
     until: Option<Instant>,
 }
 
-/// The calls that have to wait; none, if a namespace sees to it, or if no socket is made that could
-/// reach somebody.
-pub fn calls(reach: SocketAccess) -> &'static [&'static str] {
-    match reach {
-        SocketAccess { network: Some(plan::Mode::Filtered), .. } => &["bind", "connect", "listen"],
+/// The calls to intercept. None if a namespace confines the sockets, or if no socket can reach
+/// another host.
+pub fn calls(access: SocketAccess) -> &'static [&'static str] {
+    match access {
+        SocketAccess { network: Some(plan::NetworkMode::Filtered), .. } => {
+            &["bind", "connect", "listen"]
+        }
         SocketAccess { unix_by_path: true, .. } => &["connect"],
         _ => &[],
     }
 }
 
-/// What the filter and we have to hold; nothing in the full tier.
-pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
+/// What the seccomp filter and the supervisor must enforce; nothing in the full tier.
+pub fn socket_access(plan: &Plan, sockets: &[GrantedSocket]) -> SocketAccess {
     let opened =
-        plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&Family::Unix));
+        plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&SocketFamily::Unix));
     match plan.tier {
         Tier::Full => SocketAccess::default(),
         Tier::Landlock => SocketAccess {
@@ -87,48 +89,52 @@ pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
     }
 }
 
-/// Can a descriptor of another process be had at all? A container's filter may refuse it.
+/// Checks that pidfd_getfd works. A container's seccomp filter can refuse it.
 pub fn check() -> Result<(), Errno> {
     let (one, _other) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-    sys::descriptor_of(rustix::process::getpid().as_raw_nonzero().get() as u32, one.as_raw_fd())
-        .map(drop)
+    sys::duplicate_descriptor(
+        rustix::process::getpid().as_raw_nonzero().get() as u32,
+        one.as_raw_fd(),
+    )
+    .map(drop)
 }
 
-/// What an address of the internet families says.
+/// The target of an internet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialled {
-    Nobody,
-    Somebody(SocketAddr),
+enum TargetAddress {
+    Unspecified,
+    Socket(SocketAddr),
 }
 
 impl SupervisedConnect {
-    /// `door`: where the proxy takes connections.
+    /// `proxy`: the address of the proxy.
     pub fn new(
         plan: &Plan,
-        sockets: &[Socket],
-        door: Option<SocketAddr>,
+        sockets: &[GrantedSocket],
+        proxy: Option<SocketAddr>,
     ) -> Result<Option<SupervisedConnect>, Errno> {
-        let reach = reach_of(plan, sockets);
-        if calls(reach).is_empty() {
+        let access = socket_access(plan, sockets);
+        if calls(access).is_empty() {
             return Ok(None);
         }
-        let granted = sockets.iter().filter(|_| reach.unix_by_path);
-        let sockets = granted.map(|(path, identity)| Ok((*identity, hold(path, *identity)?)));
+        let granted = sockets.iter().filter(|_| access.unix_by_path);
+        let sockets =
+            granted.map(|(path, identity)| Ok((*identity, open_socket_file(path, *identity)?)));
         let sockets = sockets.collect::<Result<_, Errno>>()?;
         let network = plan
             .network
             .as_ref()
-            .map(|network| Fenced { door, local_ports: network.local_ports.clone() });
+            .map(|network| AllowedTargets { proxy, local_ports: network.local_ports.clone() });
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
-        let (parked, refused, arrivals) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Some(SupervisedConnect { network, sockets, parked, ready, refused, arrivals }))
+        let (pending, refused, proxy_clients) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Some(SupervisedConnect { network, sockets, pending, ready, refused, proxy_clients }))
     }
 
-    pub fn knows(call: &Call) -> bool {
+    pub fn handles(call: &InterceptedCall) -> bool {
         matches!(i64::from(call.number), libc::SYS_connect | libc::SYS_bind | libc::SYS_listen)
     }
 
-    pub fn take(&mut self, listener: &Listener, call: Call) {
+    pub fn take(&mut self, listener: &NotifyListener, call: InterceptedCall) {
         let answer = match i64::from(call.number) {
             libc::SYS_connect => self.connect(listener, &call),
             libc::SYS_bind => self.bind(listener, &call),
@@ -137,117 +143,136 @@ impl SupervisedConnect {
         match answer {
             Ok(Some(answer)) => listener.answer(&call, answer),
             Ok(None) => {}
-            Err(errno) => listener.answer(&call, Answer::Fail(errno)),
+            Err(errno) => listener.answer(&call, CallAnswer::Fail(errno)),
         }
     }
 
-    /// Ok(None): it is parked.
-    fn connect(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
+    /// Ok(None): the connection is pending.
+    fn connect(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Result<Option<CallAnswer>, Errno> {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let family = sockopt::socket_domain(&socket)?;
         let connected = match (family, &self.network) {
             (AddressFamily::UNIX, _) => self.connect_unix(&socket, call, &address)?,
-            (AddressFamily::INET | AddressFamily::INET6, Some(fenced)) => {
-                let dialled = dialled(&address)?;
-                if let Dialled::Somebody(target) = dialled
-                    && !fenced.reaches(target, sockopt::socket_type(&socket)?)
+            (AddressFamily::INET | AddressFamily::INET6, Some(allowed_targets)) => {
+                let target_address = target_address(&address)?;
+                if let TargetAddress::Socket(target) = target_address
+                    && !allowed_targets.allows(target, sockopt::socket_type(&socket)?)
                 {
                     self.refuse(target);
                     return Err(Errno::ACCESS);
                 }
-                let to_door =
-                    matches!(dialled, Dialled::Somebody(target) if fenced.is_door(target));
-                let connected = sys::connect_within(socket.as_fd(), &address, AT_ONCE);
-                if to_door
+                let to_proxy = matches!(target_address,
+                TargetAddress::Socket(target) if allowed_targets.is_proxy(target));
+                let connected = sys::connect_within(socket.as_fd(), &address, CONNECT_TIMEOUT);
+                if to_proxy
                     && let Ok(own) =
                         rustix::net::getsockname(&socket).and_then(SocketAddr::try_from)
                 {
-                    self.arrivals.push(unmapped(own));
+                    self.proxy_clients.push(unmapped(own));
                 }
                 connected
             }
             (AddressFamily::NETLINK, _) | (_, None) => {
-                sys::connect_within(socket.as_fd(), &address, AT_ONCE)
+                sys::connect_within(socket.as_fd(), &address, CONNECT_TIMEOUT)
             }
             _ => return Err(Errno::AFNOSUPPORT),
         };
         match connected {
-            Ok(()) => Ok(Some(Answer::Value(0))),
+            Ok(()) => Ok(Some(CallAnswer::Value(0))),
             Err(Errno::INPROGRESS | Errno::INTR) if family != AddressFamily::UNIX => {
-                self.park(call, socket)
+                self.wait_for_connection(call, socket)
             }
-            // Nobody takes from its queue.
+            // The server's queue is full.
             Err(Errno::INTR) => Err(Errno::AGAIN),
             Err(errno) => Err(errno),
         }
     }
 
-    /// To the file that the caller's path leads to: what comes to have that name afterwards is not
-    /// connected to.
+    /// Connects to the file that the caller's path leads to now. A file that gets this name later
+    /// is not connected to.
     fn connect_unix(
         &self,
         socket: &OwnedFd,
-        call: &Call,
+        call: &InterceptedCall,
         address: &[u8],
     ) -> Result<Result<(), Errno>, Errno> {
         let path =
             address.strip_prefix(&(libc::AF_UNIX as u16).to_ne_bytes()).ok_or(Errno::INVAL)?;
         let path = Some(path).filter(|path| path.first().is_some_and(|byte| *byte != 0));
-        // An abstract name, or none: those of its own making have no path, and of others none is
-        // granted.
+        // An abstract name, or no name. Only socket files can be granted.
         let path = path.ok_or(Errno::CONNREFUSED)?;
         let path = path.split(|byte| *byte == 0).next().unwrap_or_default();
-        let file =
-            Caller::of(call.thread)?.open(libc::AT_FDCWD, path, OFlags::PATH | OFlags::CLOEXEC)?;
+        let file = CallingProcess::of(call.thread)?.open(
+            libc::AT_FDCWD,
+            path,
+            OFlags::PATH | OFlags::CLOEXEC,
+        )?;
         let found = Identity::from(&rustix::fs::fstat(&file)?);
         let granted = self.sockets.iter().find(|(identity, _)| *identity == found);
         let (_, file) = granted.ok_or(Errno::ACCESS)?;
         let mut buffer = [0; 32];
-        let link = open_beneath::link_to(file, &mut buffer);
+        let link = open_beneath::proc_fd_path(file, &mut buffer);
         let mut target = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
         target.extend_from_slice(link.to_bytes_with_nul());
-        Ok(sys::connect_within(socket.as_fd(), &target, AT_ONCE))
+        Ok(sys::connect_within(socket.as_fd(), &target, CONNECT_TIMEOUT))
     }
 
-    fn park(&mut self, call: &Call, socket: OwnedFd) -> Result<Option<Answer>, Errno> {
-        // Its owner looks after it himself.
+    fn wait_for_connection(
+        &mut self,
+        call: &InterceptedCall,
+        socket: OwnedFd,
+    ) -> Result<Option<CallAnswer>, Errno> {
+        // The owner of a non-blocking socket polls it.
         if rustix::fs::fcntl_getfl(&socket)?.contains(OFlags::NONBLOCK) {
             return Err(Errno::INPROGRESS);
         }
-        if self.parked.len() == MOST_PARKED {
+        if self.pending.len() == MAX_PENDING_CONNECTS {
             return Err(Errno::AGAIN);
         }
-        let patience = sockopt::socket_timeout(&socket, sockopt::Timeout::Send)?;
+        let timeout = sockopt::socket_timeout(&socket, sockopt::Timeout::Send)?;
         let flags = EventFlags::OUT | EventFlags::ONESHOT;
         epoll::add(&self.ready, &socket, EventData::new_u64(0), flags)?;
-        self.parked.push(Parked {
+        self.pending.push(PendingConnect {
             call: *call,
             socket,
-            until: patience.map(|patience| Instant::now() + patience),
+            until: timeout.map(|timeout| Instant::now() + timeout),
         });
         Ok(None)
     }
 
-    /// Only on this machine: what others could reach is no way in for them, and no way out either.
-    fn bind(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
+    /// Only loopback addresses: a socket that other machines reach would be a way in or out.
+    fn bind(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Result<Option<CallAnswer>, Errno> {
         let (socket, address) = (socket_of(listener, call)?, address_of(call)?);
         let is_own = match sockopt::socket_domain(&socket)? {
             AddressFamily::INET | AddressFamily::INET6 => {
-                matches!(dialled(&address)?, Dialled::Somebody(own) if own.ip().is_loopback())
+                matches!(target_address(&address)?,
+                TargetAddress::Socket(own) if own.ip().is_loopback())
             }
             AddressFamily::NETLINK => true,
-            // A socket file is made by its maker alone, with his rights; and nobody inside could
-            // connect to it.
+            // Refused: only the command itself could create a socket file with its own rights, and
+            // no program inside could connect to it.
             _ => false,
         };
         if !is_own {
             return Err(Errno::ACCESS);
         }
-        sys::bind_to(socket.as_fd(), &address).map(|()| Some(Answer::Value(0)))
+        sys::bind_to(socket.as_fd(), &address).map(|()| Some(CallAnswer::Value(0)))
     }
 
-    /// Who was not bound to this machine would get a port that everybody reaches.
-    fn listen(&mut self, listener: &Listener, call: &Call) -> Result<Option<Answer>, Errno> {
+    /// An unbound socket would get a port on all addresses.
+    fn listen(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> Result<Option<CallAnswer>, Errno> {
         let socket = socket_of(listener, call)?;
         if matches!(sockopt::socket_domain(&socket)?, AddressFamily::INET | AddressFamily::INET6) {
             let own =
@@ -256,93 +281,93 @@ impl SupervisedConnect {
                 return Err(Errno::ACCESS);
             }
         }
-        rustix::net::listen(&socket, call.arguments[1] as i32).map(|()| Some(Answer::Value(0)))
+        rustix::net::listen(&socket, call.arguments[1] as i32).map(|()| Some(CallAnswer::Value(0)))
     }
 
     fn refuse(&mut self, target: SocketAddr) {
-        if self.refused.len() < MOST_REFUSED {
+        if self.refused.len() < MAX_REFUSED_REPORTS {
             self.refused.push(NetworkDecision::unproxied(target));
         }
     }
 
-    /// What was refused since the last time.
+    /// The refused connections since the last call.
     pub fn refused(&mut self) -> Vec<NetworkDecision> {
         std::mem::take(&mut self.refused)
     }
 
-    /// Who was connected to the proxy since the last time, by the address it calls from.
-    pub fn arrivals(&mut self) -> Vec<SocketAddr> {
-        std::mem::take(&mut self.arrivals)
+    /// The source addresses of connections to the proxy since the last call.
+    pub fn proxy_clients(&mut self) -> Vec<SocketAddr> {
+        std::mem::take(&mut self.proxy_clients)
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (!self.parked.is_empty()).then(|| self.ready.as_fd())
+        (!self.pending.is_empty()).then(|| self.ready.as_fd())
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.parked.iter().filter_map(|parked| parked.until).min()
+        self.pending.iter().filter_map(|pending| pending.until).min()
     }
 
-    /// Answers those that have come to their end.
-    pub fn turn(&mut self, listener: &Listener) {
-        if self.parked.is_empty() {
+    /// Answers the connections that completed, failed or timed out.
+    pub fn turn(&mut self, listener: &NotifyListener) {
+        if self.pending.is_empty() {
             return;
         }
-        let mut events = Vec::with_capacity(MOST_PARKED);
+        let mut events = Vec::with_capacity(MAX_PENDING_CONNECTS);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Which of them it is does not matter: each is asked.
+        // The events are ignored: each pending connection is checked.
         let _ = epoll::wait(&self.ready, rustix::buffer::spare_capacity(&mut events), Some(&now));
         let ready = &self.ready;
-        self.parked.retain(|parked| {
-            let ended = parked
+        self.pending.retain(|pending| {
+            let ended = pending
                 .end()
-                .or_else(|| (!listener.still_waits(&parked.call)).then_some(Answer::Continue));
+                .or_else(|| (!listener.still_waits(&pending.call)).then_some(CallAnswer::Continue));
             let Some(answer) = ended else {
                 let flags = EventFlags::OUT | EventFlags::ONESHOT;
-                let _ = epoll::modify(ready, &parked.socket, EventData::new_u64(0), flags);
+                let _ = epoll::modify(ready, &pending.socket, EventData::new_u64(0), flags);
                 return true;
             };
-            // The duplicate is not the last descriptor of its socket, so it does not leave by being
-            // closed.
-            let _ = epoll::delete(ready, &parked.socket);
-            if answer != Answer::Continue {
-                listener.answer(&parked.call, answer);
+            // The duplicate is not the last descriptor of its socket, so closing it does not remove
+            // it from epoll.
+            let _ = epoll::delete(ready, &pending.socket);
+            if answer != CallAnswer::Continue {
+                listener.answer(&pending.call, answer);
             }
             false
         });
     }
 }
 
-impl Parked {
-    fn end(&self) -> Option<Answer> {
+impl PendingConnect {
+    fn end(&self) -> Option<CallAnswer> {
         let mut waiting = [rustix::event::PollFd::new(&self.socket, rustix::event::PollFlags::OUT)];
         let polled = rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
         if matches!(polled, Ok(1..)) {
             return Some(match sockopt::socket_error(&self.socket) {
-                Ok(Ok(())) => Answer::Value(0),
-                Ok(Err(errno)) | Err(errno) => Answer::Fail(errno),
+                Ok(Ok(())) => CallAnswer::Value(0),
+                Ok(Err(errno)) | Err(errno) => CallAnswer::Fail(errno),
             });
         }
         self.until
             .is_some_and(|until| until <= Instant::now())
-            .then_some(Answer::Fail(Errno::INPROGRESS))
+            .then_some(CallAnswer::Fail(Errno::INPROGRESS))
     }
 }
 
-impl Fenced {
-    fn reaches(&self, target: SocketAddr, kind: SocketType) -> bool {
+impl AllowedTargets {
+    fn allows(&self, target: SocketAddr, kind: SocketType) -> bool {
         let is_host = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)]
             .contains(&target.ip());
         let is_local = is_host && self.local_ports.contains(&target.port());
-        kind == SocketType::STREAM && (is_local || self.is_door(target))
+        kind == SocketType::STREAM && (is_local || self.is_proxy(target))
     }
 
-    fn is_door(&self, target: SocketAddr) -> bool {
-        self.door == Some(target)
+    fn is_proxy(&self, target: SocketAddr) -> bool {
+        self.proxy == Some(target)
     }
 }
 
-fn hold(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
+fn open_socket_file(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::open(path.as_c_str(), flags, Mode::empty())?;
     if Identity::from(&rustix::fs::fstat(&file)?) == identity {
@@ -352,15 +377,15 @@ fn hold(path: &AbsPath, identity: Identity) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// A duplicate of the socket that a call is about.
-fn socket_of(listener: &Listener, call: &Call) -> Result<OwnedFd, Errno> {
-    let socket = sys::descriptor_of(call.thread, call.arguments[0] as i32)?;
+/// A duplicate of the socket of an intercepted call.
+fn socket_of(listener: &NotifyListener, call: &InterceptedCall) -> Result<OwnedFd, Errno> {
+    let socket = sys::duplicate_descriptor(call.thread, call.arguments[0] as i32)?;
     if listener.still_waits(call) { Ok(socket) } else { Err(Errno::SRCH) }
 }
 
-fn address_of(call: &Call) -> Result<Vec<u8>, Errno> {
+fn address_of(call: &InterceptedCall) -> Result<Vec<u8>, Errno> {
     let length = call.arguments[2] as u32 as usize;
-    if length > LONGEST_ADDRESS {
+    if length > MAX_ADDRESS_BYTES {
         return Err(Errno::INVAL);
     }
     let mut address = vec![0; length];
@@ -370,8 +395,8 @@ fn address_of(call: &Call) -> Result<Vec<u8>, Errno> {
     }
 }
 
-/// By the lengths that the kernel asks for.
-fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
+/// Parses an address with the minimum lengths that the kernel requires.
+fn target_address(address: &[u8]) -> Result<TargetAddress, Errno> {
     let family = address
         .first_chunk()
         .map(|family| i32::from(u16::from_ne_bytes(*family)))
@@ -380,7 +405,7 @@ fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
         address.get(2..4).and_then(|port| port.first_chunk()).map(|port| u16::from_be_bytes(*port))
     };
     let ip: Option<IpAddr> = match family {
-        libc::AF_UNSPEC => return Ok(Dialled::Nobody),
+        libc::AF_UNSPEC => return Ok(TargetAddress::Unspecified),
         libc::AF_INET if address.len() >= 16 => {
             address[4..].first_chunk::<4>().map(|ip| (*ip).into())
         }
@@ -391,7 +416,7 @@ fn dialled(address: &[u8]) -> Result<Dialled, Errno> {
         _ => return Err(Errno::AFNOSUPPORT),
     };
     let (ip, port) = ip.zip(port()).ok_or(Errno::INVAL)?;
-    Ok(Dialled::Somebody(unmapped(SocketAddr::new(ip, port))))
+    Ok(TargetAddress::Socket(unmapped(SocketAddr::new(ip, port))))
 }
 
 /// ::ffff:127.0.0.1 is 127.0.0.1.
@@ -414,11 +439,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_proxy_and_listed_ports_of_this_machine_are_reached() {
-        let door = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 4000);
-        let fenced = Fenced { door: Some(door), local_ports: vec![5432] };
-        let reaches = |address: &[u8]| match dialled(address) {
-            Ok(Dialled::Somebody(target)) => fenced.reaches(target, SocketType::STREAM),
+    fn only_the_proxy_and_local_ports_are_reached() {
+        let proxy = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 4000);
+        let allowed_targets = AllowedTargets { proxy: Some(proxy), local_ports: vec![5432] };
+        let allows = |address: &[u8]| match target_address(address) {
+            Ok(TargetAddress::Socket(target)) => allowed_targets.allows(target, SocketType::STREAM),
             other => panic!("{other:?}"),
         };
         let mapped = |ip: Ipv4Addr| v6(ip.to_ipv6_mapped(), 5432);
@@ -428,7 +453,7 @@ mod tests {
             v6(Ipv6Addr::LOCALHOST, 5432),
             mapped(Ipv4Addr::LOCALHOST),
         ] {
-            assert!(reaches(&address), "{address:?}");
+            assert!(allows(&address), "{address:?}");
         }
         for address in [
             v4([127, 0, 0, 2], 5432),
@@ -439,18 +464,18 @@ mod tests {
             v6(Ipv6Addr::LOCALHOST, 4000),
             mapped(Ipv4Addr::new(192, 0, 2, 1)),
         ] {
-            assert!(!reaches(&address), "{address:?}");
+            assert!(!allows(&address), "{address:?}");
         }
-        assert!(!fenced.reaches(door, SocketType::DGRAM));
+        assert!(!allowed_targets.allows(proxy, SocketType::DGRAM));
     }
 
     #[test]
-    fn an_address_that_the_kernel_would_not_take_is_none() {
-        assert_eq!(dialled(&[]), Err(Errno::INVAL));
-        assert_eq!(dialled(&[libc::AF_INET as u8]), Err(Errno::INVAL));
-        assert_eq!(dialled(&v4([127, 0, 0, 1], 1)[..15]), Err(Errno::INVAL));
-        assert_eq!(dialled(&v6(Ipv6Addr::LOCALHOST, 1)[..23]), Err(Errno::INVAL));
-        assert_eq!(dialled(&[0, 0]), Ok(Dialled::Nobody));
-        assert_eq!(dialled(&[libc::AF_UNIX as u8, 0, b'/']), Err(Errno::AFNOSUPPORT));
+    fn an_invalid_socket_address_is_refused() {
+        assert_eq!(target_address(&[]), Err(Errno::INVAL));
+        assert_eq!(target_address(&[libc::AF_INET as u8]), Err(Errno::INVAL));
+        assert_eq!(target_address(&v4([127, 0, 0, 1], 1)[..15]), Err(Errno::INVAL));
+        assert_eq!(target_address(&v6(Ipv6Addr::LOCALHOST, 1)[..23]), Err(Errno::INVAL));
+        assert_eq!(target_address(&[0, 0]), Ok(TargetAddress::Unspecified));
+        assert_eq!(target_address(&[libc::AF_UNIX as u8, 0, b'/']), Err(Errno::AFNOSUPPORT));
     }
 }

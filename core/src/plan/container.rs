@@ -1,5 +1,4 @@
-//! The container of a plan: a root directory of its own, who the command is in there, and what it
-//! keeps.
+//! The container of a plan: its own root directory, its user, and what the command keeps.
 
 use rustix::thread::CapabilitySet;
 use serde::Deserialize;
@@ -13,22 +12,22 @@ use super::{Plan, PlanError, Tier};
 #[serde(deny_unknown_fields)]
 pub struct Container {
     pub rootdir: AbsPath,
-    /// Who the command is, by the numbers inside.
+    /// The user of the command, by its id inside the container.
     pub uid: u32,
     pub gid: u32,
     pub uid_map: Vec<IdRange>,
     pub gid_map: Vec<IdRange>,
-    /// Who maps ranges for a user who may not do so himself.
+    /// The programs that map id ranges for an unprivileged user.
     #[serde(deserialize_with = "present")]
     pub mappers: Option<Mappers>,
-    /// A network namespace that exists already, in place of a new one.
+    /// An existing network namespace to join, instead of a new one.
     #[serde(deserialize_with = "present")]
     pub netns: Option<AbsPath>,
     pub loopback: bool,
     pub cgroups: Vec<AbsPath>,
     #[serde(deserialize_with = "capability_set")]
     pub capabilities: CapabilitySet,
-    /// Places inside that nobody may open.
+    /// Paths inside the container that are unreadable.
     pub masks: Vec<Mask>,
 }
 
@@ -50,7 +49,7 @@ impl IdRange {
         id.checked_sub(self.outside).is_some_and(|offset| offset < self.count)
     }
 
-    fn is_sound(&self) -> bool {
+    fn is_valid(&self) -> bool {
         let fits = |first: u32| first.checked_add(self.count).is_some();
         self.count > 0 && fits(self.inside) && fits(self.outside)
     }
@@ -68,19 +67,19 @@ pub struct Mappers {
 #[serde(deny_unknown_fields)]
 pub struct Mask {
     pub path: AbsPath,
-    /// A place that is not there is no error.
+    /// True: a missing path is not an error.
     pub optional: bool,
     pub source: Text,
 }
 
 impl Container {
-    /// Supplementary groups can be given up, unless the kernel made it a condition of the map that
-    /// they are not.
+    /// True if the supplementary groups can be cleared. For some id maps the kernel forbids
+    /// setgroups.
     pub fn clears_groups(&self, caller: u32) -> bool {
         caller == 0 || self.mappers.is_some()
     }
 
-    /// Has the caller a number inside? Without one nothing can be made in there.
+    /// True if the caller's uid is mapped inside. Without that, nothing can be created there.
     pub fn maps_caller(&self, caller: u32) -> bool {
         self.uid_map.iter().any(|range| range.has_outside(caller))
     }
@@ -103,7 +102,7 @@ impl Container {
                 return wrong("files that no rule inside can hold");
             }
         }
-        if !self.uid_map.iter().chain(&self.gid_map).all(IdRange::is_sound) {
+        if !self.uid_map.iter().chain(&self.gid_map).all(IdRange::is_valid) {
             return wrong("an empty or endless range of numbers");
         }
         let has = |map: &[IdRange], id| map.iter().any(|range| range.has_inside(id));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_a_plan() {
+    fn the_container_example_parses() {
         let plan = parsed(|_| {}).unwrap();
         let container = plan.container.unwrap();
         assert_eq!(container.capabilities, CapabilitySet::NET_BIND_SERVICE);
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_its_numbers_and_no_other() {
+    fn a_range_contains_only_its_ids() {
         let shifted = range(0, 100_000, 65_536);
         assert!(shifted.has_inside(0) && shifted.has_inside(65_535));
         assert!(!shifted.has_inside(65_536));
@@ -213,10 +212,10 @@ mod tests {
     }
 
     #[test]
-    fn a_range_has_an_end() {
-        assert!(range(0, 0, 1).is_sound());
-        assert!(!range(0, 0, 0).is_sound());
-        assert!(!range(1, 0, u32::MAX).is_sound());
-        assert!(!range(0, u32::MAX, 2).is_sound());
+    fn an_empty_or_overflowing_range_is_invalid() {
+        assert!(range(0, 0, 1).is_valid());
+        assert!(!range(0, 0, 0).is_valid());
+        assert!(!range(1, 0, u32::MAX).is_valid());
+        assert!(!range(0, u32::MAX, 2).is_valid());
     }
 }

@@ -1,4 +1,4 @@
-//! What the command may reach, as the plan lists it.
+//! The files that the command may use, as the plan lists them.
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,62 +12,62 @@ use serde::de::{Deserializer, SeqAccess, Visitor};
 use super::values::present;
 use super::wire::bytes::{AbsPath, Text};
 
-/// What the command may reach, whatever holds it.
+/// The files that the command may use, in both tiers.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Files {
+pub struct FilesPlan {
     #[serde(deserialize_with = "grants")]
     pub grants: Vec<Grant>,
-    /// Places that no grant may open, and places that none may make writable, by whatever name it
-    /// gets there. The excepts of the grants say the same of the names as they are written; these
-    /// count where symlinks are on the way.
+    /// Paths that no grant may open, and paths that no grant may make writable, after following
+    /// symlinks. The excepts of the grants say the same for the names as written.
     pub closed: Vec<AbsPath>,
     pub unwritable: Vec<AbsPath>,
-    /// Where fenced commands of this user could ever write: no grant follows a link that stands
-    /// there.
-    pub reached: Vec<Reached>,
-    /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be
-    /// written, and exceptions from that.
+    /// Directories that sandboxed commands of this user could ever write. No grant follows a
+    /// symlink that lies there.
+    #[serde(rename = "reached")]
+    pub previously_writable: Vec<PreviouslyWritable>,
+    /// Patterns of names that mounts enforce: unreadable names, names that are read-only in
+    /// writable trees, and exceptions from those.
     pub deny: Vec<Text>,
-    pub deny_names: Vec<Protected>,
-    pub protect: Vec<Protected>,
+    pub deny_names: Vec<ProtectedNames>,
+    pub protect: Vec<ProtectedNames>,
     pub opened: Vec<Text>,
-    /// Patterns of names that may be written and are executed outside later, and directories below
-    /// which nobody does that.
+    /// Patterns of writable names that are executed outside of the sandbox later, and directories
+    /// in which such names are harmless.
     pub flagged: Vec<Text>,
     pub packages: Vec<Text>,
 }
 
-/// Names that are protected, or denied, in the same places. Each place is the beginning of a
-/// pattern, each name the rest of one.
+/// Names that are protected, or denied, in the same directories. Each directory is the start of a
+/// pattern, each name the rest.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Protected {
+pub struct ProtectedNames {
     pub below: Vec<Text>,
-    /// Where they are not, although it lies below.
+    /// Exceptions below these directories.
     pub but: Vec<Text>,
     pub names: Vec<Text>,
 }
 
-impl Files {
-    /// What is denied by name in certain places, as whole patterns.
+impl FilesPlan {
+    /// The names that are denied in certain directories, as whole patterns.
     pub fn denied_names(&self) -> impl Iterator<Item = Vec<u8>> {
         self.deny_names.iter().flat_map(|group| group.patterns(&group.below))
     }
 
-    /// What is protected, as whole patterns.
+    /// The protected names, as whole patterns.
     pub fn protected(&self) -> impl Iterator<Item = Vec<u8>> {
         self.protect.iter().flat_map(|group| group.patterns(&group.below))
     }
 
-    /// What is excepted from that.
+    /// The exceptions from the protected names.
     pub fn excepted(&self) -> impl Iterator<Item = Vec<u8>> {
         let own = self.opened.iter().map(|pattern| pattern.as_bytes().to_vec());
         own.chain(self.protect.iter().flat_map(|group| group.patterns(&group.but)))
     }
 }
 
-impl Protected {
+impl ProtectedNames {
     fn patterns(&self, beginnings: &[Text]) -> impl Iterator<Item = Vec<u8>> {
         let whole = |beginning: &Text, name: &Text| {
             let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
@@ -81,9 +81,9 @@ impl Protected {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reached {
+pub struct PreviouslyWritable {
     pub path: AbsPath,
-    /// Device and inode, if something was there: the place stays known when its owner renames it.
+    /// Device and inode, if the directory existed. They identify it after a rename.
     #[serde(deserialize_with = "present")]
     pub identity: Option<(u64, u64)>,
 }
@@ -92,30 +92,31 @@ pub struct Reached {
 pub struct Grant {
     pub path: AbsPath,
     line: Option<u32>,
-    shared: Rc<Shared>,
+    shared: Rc<GrantGroup>,
 }
 
-/// Grants that differ in nothing but their path and line: a profile has a hundred of them.
+/// What several grants have in common. They differ only in path and line; a profile has a hundred
+/// of them.
 #[derive(Debug)]
-pub struct Shared {
+pub struct GrantGroup {
     pub access: Text,
     pub except: Vec<AbsPath>,
     pub optional: bool,
-    /// The file in which they were asked for.
+    /// The policy file that lists them.
     source: Text,
 }
 
 impl Deref for Grant {
-    type Target = Shared;
+    type Target = GrantGroup;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &GrantGroup {
         &self.shared
     }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Granted {
+struct GrantList {
     access: Text,
     except: Vec<AbsPath>,
     optional: bool,
@@ -123,10 +124,10 @@ struct Granted {
     source: Text,
 }
 
-impl Granted {
-    fn each(self) -> impl Iterator<Item = Grant> {
-        let Granted { access, except, optional, paths, source } = self;
-        let shared = Rc::new(Shared { access, except, optional, source });
+impl GrantList {
+    fn into_grants(self) -> impl Iterator<Item = Grant> {
+        let GrantList { access, except, optional, paths, source } = self;
+        let shared = Rc::new(GrantGroup { access, except, optional, source });
         paths.into_iter().map(move |(path, line)| Grant { path, line, shared: Rc::clone(&shared) })
     }
 }
@@ -139,18 +140,18 @@ impl Grant {
         Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
     }
 
-    /// In all but its path and line.
-    pub fn is_like(&self, other: &Grant) -> bool {
+    /// True if both grants differ only in path and line.
+    pub fn differs_only_in_path(&self, other: &Grant) -> bool {
         Rc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Can something be changed through it? Its mount is read-only otherwise.
+    /// True if files can be changed through this grant. Otherwise its mount is read-only.
     pub fn writes(&self) -> bool {
         [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
     }
 
-    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock
-    /// alone tells them apart.
+    /// True if files can be executed through this grant. Otherwise its mount is noexec. Only
+    /// Landlock distinguishes the remaining rights.
     pub fn executes(&self) -> bool {
         !self.access.as_bytes().ends_with(b"-noexec")
     }
@@ -166,11 +167,11 @@ impl<'de> Visitor<'de> for GrantsVisitor {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
-        // As many as a profile has. A list that grows while other things are allocated is copied
-        // again and again.
+        // A profile has about this many. A growing list would be copied again and again, because
+        // other values are allocated in between.
         let mut grants = Vec::with_capacity(128);
-        while let Some(granted) = list.next_element::<Granted>()? {
-            grants.extend(granted.each());
+        while let Some(granted) = list.next_element::<GrantList>()? {
+            grants.extend(granted.into_grants());
         }
         Ok(grants)
     }
@@ -180,8 +181,8 @@ fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::E
     deserializer.deserialize_seq(GrantsVisitor)
 }
 
-/// Places that the full tier makes anew, whatever the host has there.
-pub fn is_made_anew(path: &AbsPath) -> bool {
+/// Paths that the full tier creates itself, independent of the host.
+pub fn is_private_path(path: &AbsPath) -> bool {
     let within = |tree: &[u8]| {
         path.as_bytes()
             .strip_prefix(tree)
@@ -190,15 +191,15 @@ pub fn is_made_anew(path: &AbsPath) -> bool {
     path.as_bytes() == b"/tmp" || within(b"/proc") || within(b"/dev")
 }
 
-/// Where plans put private temporary directories.
+/// The parent of private temporary directories.
 pub const TEMP_PARENT: &str = "/tmp";
 
-/// How the names of this user's private temporary directories begin.
+/// The prefix of the names of this user's private temporary directories.
 pub fn temp_name_prefix(uid: u32) -> String {
     format!("paddock-{uid}-")
 }
 
-/// How their paths begin.
+/// The prefix of their paths.
 pub fn temp_path_prefix(parent: &Path, uid: u32) -> Vec<u8> {
     parent.join(temp_name_prefix(uid)).into_os_string().into_vec()
 }

@@ -1,5 +1,5 @@
-//! The gate of a plan: which programs may be started, with which arguments. What the rules mean is
-//! in gate/rules.rs.
+//! The exec gate of a plan: which programs may start, with which arguments. gate/rules.rs says what
+//! the rules mean.
 
 use serde::Deserialize;
 
@@ -9,24 +9,25 @@ use super::wire::bytes::Text;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Gate {
-    /// For what no rule matches.
+pub struct GatePlan {
+    /// The action if no rule matches.
     pub default: Action,
-    /// For what can not be judged; never allow.
+    /// The action if an exec can not be judged; never `allow`.
     pub on_error: Action,
-    /// How long a judgement may take.
+    /// The time limit of a decision.
     pub timeout_ms: u32,
-    /// How long a person may take.
+    /// The time limit of a person's answer.
     pub ask_timeout_s: u32,
-    /// May programs inside trace each other? Then one can be changed after it was judged.
+    /// True: programs in the sandbox may trace each other. Then a tracer can change a program after
+    /// the decision.
     pub trace: bool,
-    /// Programs that the command could have made itself start only by rules that name their place
-    /// or their content.
+    /// Programs that the command could have created start only if a rule names their path or their
+    /// content.
     pub exec_only_granted: bool,
-    /// The first that matches decides.
-    pub rules: Vec<Rule>,
-    /// What a person approved for good: they answer questions, and nothing else.
-    pub approved: Vec<Rule>,
+    /// The first matching rule decides.
+    pub rules: Vec<ExecRule>,
+    /// What a person approved permanently. These rules only answer questions.
+    pub approved: Vec<ExecRule>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -49,28 +50,28 @@ impl Action {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct ExecRule {
     pub id: Text,
     pub action: Action,
     #[serde(deserialize_with = "present")]
     pub reason: Option<Text>,
     pub source: Text,
     #[serde(rename = "match")]
-    pub matches: Vec<Match>,
+    pub matches: Vec<ExecRuleMatch>,
 }
 
-/// One key of a rule with the values it lists, one of which has to fit; or, with `not`, none.
+/// One key of a rule with its values. One of them must match; with `not`, none may match.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Match {
-    pub key: Key,
+pub struct ExecRuleMatch {
+    pub key: ExecRuleKey,
     pub not: bool,
     pub values: Vec<Text>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Key {
+pub enum ExecRuleKey {
     Exe,
     ExeBasename,
     ExeGlob,
@@ -84,8 +85,8 @@ pub enum Key {
     ParentArgv,
 }
 
-impl Gate {
-    /// The values are checked where they are compiled.
+impl GatePlan {
+    /// The gate checks the values when it compiles them.
     pub fn check(&self) -> Result<(), PlanError> {
         if self.on_error == Action::Allow {
             return Err(PlanError::Gate("leave for what can not be judged"));
@@ -101,7 +102,7 @@ impl Gate {
     }
 }
 
-fn check(rules: &[Rule]) -> Result<(), PlanError> {
+fn check(rules: &[ExecRule]) -> Result<(), PlanError> {
     for (index, rule) in rules.iter().enumerate() {
         if rule.id.as_bytes().is_empty() {
             return Err(PlanError::Gate("an empty id"));

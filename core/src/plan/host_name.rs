@@ -1,37 +1,36 @@
-//! Names of hosts, as far as everybody reads them in the same way.
+//! Host names, restricted to those that every program reads in the same way.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// Without the dot at the end; with the lengths of the labels it is 255 bytes in a message (RFC
-/// 1035, 2.3.4).
-const LONGEST: usize = 253;
-const LONGEST_LABEL: usize = 63;
+/// Without the final dot. On the wire, with the label lengths, this is 255 bytes (RFC 1035, 2.3.4).
+const MAX_NAME_BYTES: usize = 253;
+const MAX_LABEL_BYTES: usize = 63;
 
-/// In lower case, without the dot at the end. Copies share their letters.
+/// A host name in lower case, without the final dot. Clones share their bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name(Arc<[u8]>);
+pub struct HostName(Arc<[u8]>);
 
-impl Name {
-    /// None: odd. Nobody is asked about it and nothing is dialled.
-    pub fn read(text: &[u8]) -> Option<Name> {
+impl HostName {
+    /// None: an unusual name. It is neither looked up nor dialled.
+    pub fn read(text: &[u8]) -> Option<HostName> {
         let name = text.strip_suffix(b".").unwrap_or(text);
         let plain = |label: &[u8]| {
-            (1..=LONGEST_LABEL).contains(&label.len())
+            (1..=MAX_LABEL_BYTES).contains(&label.len())
                 && label
                     .iter()
                     .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
         };
-        if name.len() > LONGEST || !name.split(|byte| *byte == b'.').all(plain) {
+        if name.len() > MAX_NAME_BYTES || !name.split(|byte| *byte == b'.').all(plain) {
             return None;
         }
-        // What ends in a number is an address to most programs: 127.1, 2130706433, 0x7f000001
-        // (WHATWG URL, "ends in a number").
+        // Most programs read a name that ends in a number as an address: 127.1, 2130706433,
+        // 0x7f000001 (WHATWG URL, "ends in a number").
         let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
         let number = last.iter().all(u8::is_ascii_digit) || matches!(last, [b'0', b'x' | b'X', ..]);
-        (!number).then(|| Name(name.iter().map(u8::to_ascii_lowercase).collect()))
+        (!number).then(|| HostName(name.iter().map(u8::to_ascii_lowercase).collect()))
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -42,42 +41,42 @@ impl Name {
         self.0.split(|byte| *byte == b'.')
     }
 
-    /// The names that this one is below, the nearest first.
+    /// The parent domains of this name, the nearest first.
     pub fn parents(&self) -> impl Iterator<Item = &[u8]> {
         let dots = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'.');
         dots.filter_map(|(at, _)| self.0.get(at + 1..))
     }
 }
 
-/// So that a part of a name can be looked up as it stands.
-impl Borrow<[u8]> for Name {
+/// Lets a map look up a part of a name without a copy.
+impl Borrow<[u8]> for HostName {
     fn borrow(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.0))
     }
 }
 
-impl fmt::Debug for Name {
+impl fmt::Debug for HostName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// What stands before the port in an address of the web.
+/// The part of a URL's authority before the port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    Name(Name),
+    Name(HostName),
     Address(IpAddr),
 }
 
 impl Host {
-    /// A name, an IPv4 address, an IPv6 address in brackets. None: not a host that everybody reads
-    /// in the same way.
+    /// Reads a name, an IPv4 address, or an IPv6 address in brackets. None: not every program reads
+    /// this host in the same way.
     pub fn read(text: &[u8]) -> Option<Host> {
         if let [b'[', inner @ .., b']'] = text {
             let address: Ipv6Addr = std::str::from_utf8(inner).ok()?.parse().ok()?;
@@ -86,7 +85,7 @@ impl Host {
         let dotted = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         dotted
             .map(|address| Host::Address(IpAddr::V4(address)))
-            .or_else(|| Name::read(text).map(Host::Name))
+            .or_else(|| HostName::read(text).map(Host::Name))
     }
 }
 
@@ -104,11 +103,11 @@ mod tests {
     use super::*;
 
     fn name(text: &str) -> Option<String> {
-        Name::read(text.as_bytes()).map(|name| name.to_string())
+        HostName::read(text.as_bytes()).map(|name| name.to_string())
     }
 
     #[test]
-    fn names_are_read_in_lower_case_without_the_root() {
+    fn names_are_lowercased_without_the_final_dot() {
         for (text, read) in [
             ("example.com", "example.com"),
             ("EXAMPLE.Com.", "example.com"),
@@ -124,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_names_are_none() {
+    fn unusual_names_are_refused() {
         for text in [
             "",
             ".",
@@ -171,11 +170,11 @@ mod tests {
         ] {
             assert_eq!(name(text), None, "{text:?}");
         }
-        assert_eq!(Name::read(b"a\xff"), None);
+        assert_eq!(HostName::read(b"a\xff"), None);
     }
 
     #[test]
-    fn names_and_labels_have_a_length() {
+    fn names_and_labels_have_a_maximum_length() {
         let label = "a".repeat(63);
         assert!(name(&label).is_some());
         assert!(name(&format!("a{label}")).is_none());
@@ -187,11 +186,11 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_below_its_parents() {
-        let name = Name::read(b"a.b.example").unwrap();
+    fn parents_are_listed_nearest_first() {
+        let name = HostName::read(b"a.b.example").unwrap();
         assert_eq!(name.parents().collect::<Vec<_>>(), [&b"b.example"[..], b"example"]);
         assert_eq!(name.labels().collect::<Vec<_>>(), [&b"a"[..], b"b", b"example"]);
-        assert_eq!(Name::read(b"a").unwrap().parents().count(), 0);
+        assert_eq!(HostName::read(b"a").unwrap().parents().count(), 0);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! Limits of the whole process tree.
+//! Limits on the whole process tree.
 
 use serde::Deserialize;
 
 use super::present;
 
-/// As the plan has them: every key is there, `null` asks for nothing.
+/// The limits as the plan has them. Every key is present; `null` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestedLimits {

@@ -1,6 +1,6 @@
-//! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is
-//! believed because the compiler would not have written it: an unknown key, a duplicate, a missing
-//! key or a contradiction is refused.
+//! The plan: read from a sealed descriptor, parsed strictly, and checked. The core does not trust
+//! the compiler of the plan. An unknown key, a duplicate, a missing key or a contradiction is
+//! refused.
 
 mod container;
 pub(crate) mod exit_codes;
@@ -29,20 +29,23 @@ use self::wire::reader::{self, CanonicalError};
 
 pub use container::{Container, IdRange};
 pub use files::{
-    Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix,
+    FilesPlan, Grant, PreviouslyWritable, ProtectedNames, TEMP_PARENT, is_private_path,
+    temp_name_prefix, temp_path_prefix,
 };
-pub use gate::{Action, Gate, Key, Rule};
+pub use gate::{Action, ExecRule, ExecRuleKey, GatePlan};
 pub use limits::RequestedLimits;
 pub use network::{
-    CredentialKind, HostRule, Http, Mode, Network, Published, Route, SocketAccess, Upstream,
+    CredentialKind, HostRule, HttpPlan, Network, NetworkMode, PublishedPort, Route, RouteUpstream,
+    SocketAccess,
 };
 pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell};
 pub use values::present;
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
-/// In the value of a variable that a route sets: a text of this run that stands for its secret.
+/// In the value of a variable that a route sets: a random text of this run that stands for the
+/// secret.
 pub const PLACEHOLDER_TOKEN: &[u8] = b"<placeholder>";
-/// A hundred thousand hosts.
+/// Enough for a hundred thousand hosts.
 pub const MAX_PLAN_BYTES: u64 = 16 << 20;
 const VERSION: u32 = 1;
 
@@ -54,43 +57,43 @@ pub struct Plan {
     pub tier: Tier,
     pub user: User,
     #[serde(deserialize_with = "present")]
-    pub journal: Option<Journal>,
+    pub journal: Option<JournalPlan>,
     pub no_new_privs: bool,
     #[serde(deserialize_with = "rlimits")]
     pub rlimits: Vec<(Resource, u64)>,
     #[serde(deserialize_with = "present")]
     pub environment: Option<Environment>,
     #[serde(deserialize_with = "present")]
-    pub temp: Option<Temp>,
+    pub temp: Option<TempPlan>,
     #[serde(deserialize_with = "present")]
-    pub files: Option<Files>,
+    pub files: Option<FilesPlan>,
     #[serde(deserialize_with = "present")]
     pub landlock: Option<Landlock>,
     #[serde(deserialize_with = "present")]
     pub namespaces: Option<Namespaces>,
     #[serde(deserialize_with = "present")]
     pub workspace: Option<Workspace>,
-    /// A root directory of its own, in place of the host's places.
+    /// The container's own root directory, instead of paths of the host.
     #[serde(deserialize_with = "present")]
     pub container: Option<Container>,
     pub limits: RequestedLimits,
-    /// Where sessions keep what has to outlive them.
+    /// The directory of session state that outlives a run.
     pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]
     pub seccomp: Option<Seccomp>,
-    /// Which programs may be started; None: whatever the files let.
+    /// Which programs may start. None: no restriction besides the files.
     #[serde(deserialize_with = "present")]
-    pub gate: Option<Gate>,
-    /// Which hosts may be reached; None: the network is not fenced.
+    pub gate: Option<GatePlan>,
+    /// Which hosts may be reached. None: the network is not restricted.
     #[serde(deserialize_with = "present")]
     pub network: Option<Network>,
-    /// What shells are put behind besides; None: they are as any other program.
+    /// Further restrictions of shells. None: a shell is like any other program.
     #[serde(deserialize_with = "present")]
     pub shell: Option<Shell>,
-    /// What the fence refuses is to be told.
+    /// True: report file accesses that the sandbox refuses.
     pub observe: bool,
     pub workdir: AbsPath,
-    /// Where the plan was compiled, and where this process has to stand.
+    /// The working directory of the compiler, which must be the working directory of this process.
     pub cwd: AbsPath,
     pub require_enforced: bool,
     pub notices: Vec<Notice>,
@@ -101,7 +104,7 @@ pub struct Plan {
 pub enum Tier {
     /// Namespaces, and Landlock inside them.
     Full,
-    /// Where namespaces can not be had.
+    /// For machines without user namespaces.
     Landlock,
 }
 
@@ -115,7 +118,7 @@ pub struct User {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Journal {
+pub struct JournalPlan {
     pub dir: AbsPath,
     #[serde(deserialize_with = "present")]
     pub file: Option<Text>,
@@ -127,7 +130,7 @@ pub struct Journal {
 pub struct Environment {
     pub pass: Vec<Text>,
     pub deny: Vec<Text>,
-    /// Whole names that pass whatever is denied.
+    /// Exact names that pass even if a pattern denies them.
     pub keep: Vec<Text>,
     #[serde(deserialize_with = "unique")]
     pub set: Vec<(Text, Text)>,
@@ -135,7 +138,7 @@ pub struct Environment {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Temp {
+pub struct TempPlan {
     pub parent: AbsPath,
     pub access: Text,
 }
@@ -155,7 +158,7 @@ pub struct Landlock {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespaces {
-    /// May the command make user namespaces of its own?
+    /// True: the command may create user namespaces.
     pub nested: bool,
     pub hostname: Text,
     /// The size of the private /tmp; None leaves it to the kernel.
@@ -163,12 +166,12 @@ pub struct Namespaces {
     pub tmp_mb: Option<u64>,
 }
 
-/// A writable grant on which the command works in a copy.
+/// A writable grant of which the command gets a copy-on-write copy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workspace {
     pub path: AbsPath,
-    /// The session whose copy is worked on further.
+    /// The session whose copy is continued.
     #[serde(deserialize_with = "present")]
     pub resume: Option<Text>,
 }
@@ -179,34 +182,34 @@ struct RightList(#[serde(deserialize_with = "right_set")] Rights);
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seccomp {
-    pub default: Default,
+    pub default: SeccompDefault,
     #[serde(deserialize_with = "syscall_set")]
     pub syscalls: Vec<&'static Syscall>,
     /// The families that socket(2) may make.
     #[serde(deserialize_with = "family_set")]
-    pub sockets: BTreeSet<Family>,
+    pub sockets: BTreeSet<SocketFamily>,
     pub namespaces: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Family {
+pub enum SocketFamily {
     Unix,
     Inet,
     Inet6,
-    /// Of its protocols, routes alone.
+    /// Only the route protocol of netlink.
     Netlink,
     #[serde(rename = "netlink-all")]
     NetlinkAll,
 }
 
-impl Family {
+impl SocketFamily {
     pub fn number(self) -> u32 {
         let number = match self {
-            Family::Unix => libc::AF_UNIX,
-            Family::Inet => libc::AF_INET,
-            Family::Inet6 => libc::AF_INET6,
-            Family::Netlink | Family::NetlinkAll => libc::AF_NETLINK,
+            SocketFamily::Unix => libc::AF_UNIX,
+            SocketFamily::Inet => libc::AF_INET,
+            SocketFamily::Inet6 => libc::AF_INET6,
+            SocketFamily::Netlink | SocketFamily::NetlinkAll => libc::AF_NETLINK,
         };
         number as u32
     }
@@ -214,7 +217,7 @@ impl Family {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Default {
+pub enum SeccompDefault {
     Allow,
     Deny,
 }
@@ -222,16 +225,17 @@ pub enum Default {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Notice {
-    pub level: Level,
+    pub level: NoticeLevel,
     pub text: Text,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
+pub enum NoticeLevel {
     Info,
     Warning,
-    /// Asked for, but not held on this machine; the user accepted that. Printed and journaled.
+    /// Requested, but not enforced on this machine, and the user accepted that. Printed and
+    /// journaled.
     Unenforced,
 }
 
@@ -319,7 +323,7 @@ impl Plan {
     pub fn parse(bytes: &[u8], uid: u32) -> Result<Box<Plan>, PlanError> {
         let mut plan: Box<Plan> = reader::from_slice(bytes).map_err(PlanError::Json)?;
         if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {
-            // What lies in another comes behind it, as it is mounted; rules have no order.
+            // The full tier mounts outer paths before inner ones. Landlock rules have no order.
             files
                 .grants
                 .sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));
@@ -328,7 +332,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The rights of a named access; every name in a checked plan has some.
+    /// The rights of a named access. Every name in a checked plan has some.
     pub fn rights(&self, access: &Text) -> Rights {
         self.landlock.as_ref().and_then(|landlock| landlock.rights(access)).unwrap_or_default()
     }
@@ -350,7 +354,7 @@ impl Plan {
             landlock.check_grants(files)?;
         }
         self.seccomp.as_ref().map_or(Ok(()), Seccomp::check)?;
-        self.gate.as_ref().map_or(Ok(()), Gate::check)?;
+        self.gate.as_ref().map_or(Ok(()), GatePlan::check)?;
         self.network.as_ref().map_or(Ok(()), |network| network.check_in(self))?;
         self.shell.as_ref().map_or(Ok(()), |shell| shell.check_in(self))?;
         self.environment
@@ -422,7 +426,7 @@ impl Landlock {
     }
 
     fn check(&self) -> Result<(), PlanError> {
-        let (rights, scopes) = rights::known_to(self.abi);
+        let (rights, scopes) = rights::supported_by(self.abi);
         if self.handled.is_empty() {
             return Err(PlanError::NothingHandled);
         }
@@ -441,8 +445,8 @@ impl Landlock {
         Ok(())
     }
 
-    fn check_grants(&self, files: &Files) -> Result<(), PlanError> {
-        let mut kinds = files.grants.chunk_by(Grant::is_like).map(|alike| &alike[0]);
+    fn check_grants(&self, files: &FilesPlan) -> Result<(), PlanError> {
+        let mut kinds = files.grants.chunk_by(Grant::differs_only_in_path).map(|alike| &alike[0]);
         match kinds.find(|grant| self.rights(&grant.access).is_none()) {
             Some(grant) => {
                 let (path, access) = (grant.path.clone(), grant.access.clone());
@@ -457,7 +461,7 @@ impl Seccomp {
     fn check(&self) -> Result<(), PlanError> {
         let listed = |name: &str| self.syscalls.iter().any(|syscall| syscall.name == name);
         for needed in ["execve", "exit_group"] {
-            if listed(needed) == (self.default == Default::Allow) {
+            if listed(needed) == (self.default == SeccompDefault::Allow) {
                 return Err(PlanError::ExecImpossible(needed));
             }
         }

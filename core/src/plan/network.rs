@@ -1,5 +1,5 @@
-//! The network of a plan: which hosts may be reached. What the rules mean is in
-//! network/rules/host_table.rs.
+//! The network of a plan: which hosts may be reached. network/rules/host_table.rs says what the
+//! rules mean.
 
 use std::collections::BTreeSet;
 
@@ -12,95 +12,97 @@ use super::{Plan, PlanError, Tier, present};
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    pub mode: Mode,
-    /// For hosts that no rule is about.
+    pub mode: NetworkMode,
+    /// The action for hosts without a rule.
     pub default: Action,
-    /// Where that is said, for whoever is asked.
+    /// The source of that default, for the approver.
     #[serde(deserialize_with = "present")]
     pub default_source: Option<Text>,
-    /// How long a person may take.
+    /// The time limit of a person's answer.
     pub ask_timeout_s: u32,
-    /// They are looked at first.
-    pub denied: Vec<Hosts>,
-    pub allowed: Vec<Hosts>,
-    /// What a person approved for good: they answer questions, and nothing else.
-    pub approved: Vec<Hosts>,
-    /// Of the host's 127.0.0.1 and ::1, reached at the same port inside.
+    /// Denied hosts; they are checked first.
+    pub denied: Vec<HostRules>,
+    pub allowed: Vec<HostRules>,
+    /// Hosts that a person approved permanently. These rules only answer questions.
+    pub approved: Vec<HostRules>,
+    /// Ports on the host's 127.0.0.1 and ::1 that the command reaches at the same port inside.
     pub local_ports: Vec<u16>,
-    pub published: Vec<Published>,
-    /// None: nothing has to be read as HTTP by the Python half.
+    pub published: Vec<PublishedPort>,
+    /// None: no route and no inspected host.
     #[serde(deserialize_with = "present")]
-    pub http: Option<Http>,
+    pub http: Option<HttpPlan>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// A network of its own in which nobody else is; in the landlock tier, no sockets for one.
+pub enum NetworkMode {
+    /// No network. Full tier: an empty network namespace. Landlock tier: no internet sockets.
     None,
     Filtered,
 }
 
-/// Rules that stand in one file.
+/// The rules of one policy file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Hosts {
+pub struct HostRules {
     pub source: Text,
     pub hosts: Vec<HostRule>,
 }
 
-/// A name, `*.` and a name, `*`, an address or a block of addresses; a port; a line.
+/// A host (a name, `*.` and a name, `*`, an address or a block of addresses), a port and a line
+/// number.
 #[derive(Debug, Deserialize)]
 pub struct HostRule(pub Text, pub Option<u16>, pub Option<u32>);
 
-/// A port inside that the host's 127.0.0.1 shows.
+/// A port of the command that is reachable on the host's 127.0.0.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Published {
+pub struct PublishedPort {
     pub inside: u16,
     pub host: u16,
 }
 
-/// What the Python half serves (src/paddock/http). No secret is in it, only where secrets lie.
+/// What the HTTP helper serves (src/paddock/http). It contains no secret, only where secrets are
+/// stored.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Http {
+pub struct HttpPlan {
     pub routes: Vec<Route>,
-    pub inspect: Vec<Inspected>,
+    pub inspect: Vec<InspectedHost>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// It is reached at this name below paddock.internal.
+    /// The route's name below paddock.internal.
     pub name: Text,
-    pub upstream: Upstream,
+    pub upstream: RouteUpstream,
     #[serde(deserialize_with = "present")]
     pub credential: Option<Credential>,
     #[serde(deserialize_with = "present")]
     pub inject_mode: Option<Text>,
     #[serde(deserialize_with = "present", rename = "inject_name")]
     _inject_name: Option<Text>,
-    /// None: every endpoint.
+    /// None: all endpoints are allowed.
     #[serde(deserialize_with = "present")]
     pub endpoints: Option<Vec<Endpoint>>,
-    /// The upstream's own name leads to the same.
+    /// True: the upstream's own name uses this route, too.
     pub inspect: bool,
     #[serde(rename = "body_methods")]
     _body_methods: Vec<Text>,
-    /// Addresses and blocks that the upstream's name may lead to. Empty: every public address.
+    /// Addresses and blocks that the upstream's name may resolve to. Empty: every public address.
     pub upstream_addresses: Vec<Text>,
-    /// Other names may lead to the addresses of this upstream, although it has endpoints.
+    /// True: other names may resolve to the upstream's addresses although the route has endpoints.
     pub shared_addresses: bool,
     pub source: Text,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Upstream {
+pub struct RouteUpstream {
     #[serde(rename = "scheme")]
     _scheme: Scheme,
-    /// An address is without brackets.
+    /// An IPv6 address has no brackets here.
     pub host: Text,
     pub port: u16,
     #[serde(rename = "base")]
@@ -145,13 +147,13 @@ pub struct Endpoint {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Inspected {
+pub struct InspectedHost {
     pub host: Text,
     pub source: Text,
 }
 
 impl Network {
-    /// Can a plan with these other parts have it?
+    /// Checks that the other parts of the plan allow this network.
     pub fn check_in(&self, plan: &Plan) -> Result<(), PlanError> {
         if plan.container.is_some() {
             return Err(PlanError::Container("a network beside its own"));
@@ -177,7 +179,7 @@ impl Network {
         self.check()
     }
 
-    /// The hosts are checked where they are compiled.
+    /// The host table checks the hosts when it compiles them.
     pub fn check(&self) -> Result<(), PlanError> {
         let named = self
             .denied
@@ -204,24 +206,24 @@ impl Network {
             || !self.allowed.is_empty()
             || !self.local_ports.is_empty()
             || self.http.is_some();
-        if self.mode == Mode::None && open {
+        if self.mode == NetworkMode::None && open {
             return Err(PlanError::Network("something to reach in a network of nobody"));
         }
         Ok(())
     }
 }
 
-/// Where sockets may lead that no namespace keeps in, and the supervisor connects.
+/// Which sockets the supervisor connects for the command, because no namespace confines them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// None: it is not fenced, or a namespace sees to it.
-    pub network: Option<Mode>,
-    /// Unix sockets lead to files that are granted one by one.
+    /// None: the network is not restricted, or a namespace restricts it.
+    pub network: Option<NetworkMode>,
+    /// Unix sockets connect only to socket files that are granted one by one.
     pub unix_by_path: bool,
 }
 
 impl SocketAccess {
-    pub fn is_held(self) -> bool {
+    pub fn is_enforced(self) -> bool {
         self.network.is_some() || self.unix_by_path
     }
 }

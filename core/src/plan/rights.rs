@@ -1,4 +1,4 @@
-//! Landlock's rights and scopes by the names a plan uses, and the ABI that brought each.
+//! Landlock's rights and scopes by their names in a plan, and the rights of each ABI.
 
 use landlock::{ABI, Access, AccessFs, BitFlags, Scope};
 
@@ -42,13 +42,13 @@ pub fn names(rights: Rights) -> String {
     named.join(", ")
 }
 
-/// What a kernel with this ABI can handle.
-pub fn known_to(abi: i32) -> (Rights, Scopes) {
+/// The rights and scopes that a kernel with this ABI handles.
+pub fn supported_by(abi: i32) -> (Rights, Scopes) {
     (AccessFs::from_all(ABI::from(abi)), Scope::from_all(ABI::from(abi)))
 }
 
-/// The rights that mean something on a file that is no directory; the kernel refuses the others
-/// there (EINVAL).
-pub fn on_a_file(rights: Rights) -> Rights {
+/// The rights that apply to a file that is not a directory. The kernel refuses the others there
+/// (EINVAL).
+pub fn for_file(rights: Rights) -> Rights {
     rights & AccessFs::from_file(ABI::V9)
 }

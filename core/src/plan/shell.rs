@@ -1,16 +1,16 @@
-//! What shells are put behind, inside the fence that they are in already.
+//! The further restrictions of shells, inside the sandbox of the run.
 
 use serde::Deserialize;
 
 use super::wire::bytes::Text;
-use super::{Mode, Plan, PlanError, Tier};
+use super::{NetworkMode, Plan, PlanError, Tier};
 
-/// Where the real shells of a run are kept: in `/dev`, before twelve digits.
+/// The directory of the real shells of a run: this prefix in `/dev`, then twelve digits.
 pub const REAL_SHELLS_PREFIX: &[u8] = b"/dev/.shells_";
 pub const REAL_SHELLS_DIGITS: usize = 12;
 
-/// The path that a real shell had, if this is one that is kept. Nobody inside makes a name in /dev,
-/// nor an ordinary user outside.
+/// The original path of a real shell, if `path` lies in that directory. Neither the command nor an
+/// ordinary user outside can create a name in /dev.
 pub fn original_shell(path: &[u8]) -> Option<&[u8]> {
     let (digits, rest) =
         path.strip_prefix(REAL_SHELLS_PREFIX)?.split_at_checked(REAL_SHELLS_DIGITS)?;
@@ -21,8 +21,7 @@ pub fn original_shell(path: &[u8]) -> Option<&[u8]> {
 #[serde(deny_unknown_fields)]
 pub struct Shell {
     pub on_failure: OnFailure,
-    /// A plan by itself, as text: whether a login shell may start without it has to be known also
-    /// when it can not be read.
+    /// A complete plan, as text. If it can not be read, `on_failure` must still be known.
     pub plan: Text,
 }
 
@@ -30,7 +29,7 @@ pub struct Shell {
 #[serde(rename_all = "lowercase")]
 pub enum OnFailure {
     Closed,
-    /// A login shell starts without.
+    /// A login shell starts without the restrictions.
     Open,
 }
 
@@ -51,7 +50,8 @@ impl Shell {
         Shell::read(&self.plan, whole.user.uid).map(drop)
     }
 
-    /// What a process can do to itself, and nobody has to stay for.
+    /// Reads the plan of the shells. It may only contain what a process can apply to itself without
+    /// a supervisor.
     pub fn read(text: &Text, uid: u32) -> Result<Box<Plan>, PlanError> {
         let plan = Plan::parse(text.as_bytes(), uid)
             .map_err(|error| PlanError::ShellPlan(Box::new(error)))?;
@@ -59,7 +59,8 @@ impl Shell {
             plan.journal.is_some() || plan.temp.is_some() || plan.gate.is_some() || plan.observe;
         let elsewhere =
             plan.namespaces.is_some() || plan.workspace.is_some() || plan.container.is_some();
-        let connected = plan.network.as_ref().is_some_and(|network| network.mode != Mode::None);
+        let connected =
+            plan.network.as_ref().is_some_and(|network| network.mode != NetworkMode::None);
         match () {
             () if plan.tier != Tier::Landlock || elsewhere => {
                 Err(PlanError::Shell("namespaces of their own"))
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kept_shell_is_known_by_its_place() {
+    fn a_real_shell_is_recognised_by_its_path() {
         assert_eq!(
             original_shell(b"/dev/.shells_0123456789ab/usr/bin/bash"),
             Some(&b"/usr/bin/bash"[..])

@@ -1,8 +1,8 @@
-//! The system call table, built from the file the policy loader reads too.
+//! The system call table, built from the same file that the policy loader reads.
 
 #[derive(Debug)]
 pub struct Syscall {
-    /// Its place in [`TABLE`].
+    /// Its index in [`TABLE`].
     pub row: usize,
     pub name: &'static str,
     x86_64: Option<u32>,
@@ -34,12 +34,12 @@ impl Arch {
         }
     }
 
-    /// Every call of this architecture, in the order of their numbers.
+    /// Every call of this architecture, ordered by number.
     pub fn syscalls(self) -> impl Iterator<Item = (u32, &'static Syscall)> {
         self.rows().iter().map(|(number, row)| (*number, &TABLE[*row]))
     }
 
-    /// The same by their rows in [`TABLE`].
+    /// The same as indexes in [`TABLE`].
     pub fn rows(self) -> &'static [(u32, usize)] {
         match self {
             Arch::X86_64 => BY_NUMBER_X86_64,
@@ -69,15 +69,15 @@ pub fn find(name: &str) -> Option<&'static Syscall> {
     TABLE.binary_search_by(|syscall| syscall.name.cmp(name)).ok().map(|index| &TABLE[index])
 }
 
-/// The same for names that come in their order, as a plan lists them: each lies behind the one
-/// before.
-pub struct Finder {
+/// Finds names that come in sorted order, as a plan lists them: each search starts at the last
+/// result.
+pub struct SyscallFinder {
     ahead: std::slice::Iter<'static, Syscall>,
 }
 
-impl Finder {
-    pub fn new() -> Finder {
-        Finder { ahead: TABLE.iter() }
+impl SyscallFinder {
+    pub fn new() -> SyscallFinder {
+        SyscallFinder { ahead: TABLE.iter() }
     }
 
     pub fn find(&mut self, name: &[u8]) -> Option<&'static Syscall> {
@@ -85,7 +85,7 @@ impl Finder {
         match self.ahead.find(is_it) {
             Some(syscall) => Some(syscall),
             None => {
-                *self = Finder::new();
+                *self = SyscallFinder::new();
                 self.ahead.find(is_it)
             }
         }

@@ -21,7 +21,7 @@ fn with(pointer: &str, new: Value) -> Value {
 }
 
 #[test]
-fn the_golden_plan_is_understood() {
+fn the_golden_plan_parses() {
     let plan = parse(&golden()).unwrap();
     let landlock = plan.landlock.as_ref().unwrap();
     assert_eq!((landlock.abi, landlock.handled.len(), landlock.scoped.len()), (7, 16, 2));
@@ -47,7 +47,7 @@ fn the_golden_plan_is_understood() {
 }
 
 #[test]
-fn a_plan_has_the_parts_of_its_tier_and_no_other() {
+fn parts_of_the_other_tier_are_refused() {
     let changed = |golden: &str, pointer: &str, new: Value| {
         let mut plan: Value = serde_json::from_str(golden).unwrap();
         *plan.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = new;
@@ -73,7 +73,7 @@ fn a_plan_has_the_parts_of_its_tier_and_no_other() {
 }
 
 #[test]
-fn every_key_is_needed_and_no_other_is_known() {
+fn missing_and_unknown_keys_are_refused() {
     fn objects(value: &Value, at: String, found: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -134,7 +134,7 @@ fn duplicates_are_refused_everywhere() {
 }
 
 #[test]
-fn what_follows_the_plan_is_refused() {
+fn trailing_text_is_refused() {
     let golden = golden().to_string();
     for tail in ["{}", "x", "\0", ",", " ", "\n"] {
         assert!(Plan::parse(format!("{golden}{tail}").as_bytes(), UID).is_err());
@@ -198,7 +198,7 @@ fn contradictions_are_refused() {
 }
 
 #[test]
-fn layers_can_be_switched_off_only_by_null() {
+fn null_switches_a_layer_off() {
     for pointer in ["/landlock", "/seccomp", "/journal", "/gate"] {
         assert!(parse(&with(pointer, Value::Null)).is_ok(), "{pointer}");
     }
@@ -208,13 +208,13 @@ fn layers_can_be_switched_off_only_by_null() {
     }
     bare["no_new_privs"] = json!(false);
     assert!(parse(&bare).is_ok());
-    // Root may do without: it has the capability.
+    // Root needs no no_new_privs: it has the capability.
     let root = with("/no_new_privs", json!(false)).to_string().replace("\"uid\":1000", "\"uid\":0");
     assert!(Plan::parse(root.as_bytes(), 0).is_ok());
 }
 
 #[test]
-fn a_network_is_whole_and_something_holds_it() {
+fn a_network_needs_a_layer_that_enforces_it() {
     let full = || serde_json::from_str::<Value>(FULL).unwrap();
     let with = |pointer: &str, value: Value| {
         let mut plan = full();
@@ -223,9 +223,10 @@ fn a_network_is_whole_and_something_holds_it() {
     };
     let network = full()["network"].clone();
     assert_eq!(parse(&full()).unwrap().network.unwrap().local_ports, [5432]);
-    let nobody = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [], "allowed": [], "local_ports": [],
+    let no_network = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [],
+    "allowed": [], "local_ports": [],
                         "published": [], "approved": [], "default_source": null, "http": null});
-    assert!(parse(&with("/network", nobody.clone())).is_ok());
+    assert!(parse(&with("/network", no_network.clone())).is_ok());
     for (pointer, new) in [
         ("/network/mode", json!("host")),
         ("/network/mode", json!("none")),
@@ -244,31 +245,34 @@ fn a_network_is_whole_and_something_holds_it() {
     ] {
         assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
     }
-    for network in [network, nobody] {
-        // Without namespaces Landlock and seccomp hold it.
-        let mut pinned = golden();
-        pinned["network"] = network.clone();
-        pinned["network"]["http"] = json!({"routes": [], "inspect": []});
-        assert!(parse(&pinned).is_err());
-        pinned["network"]["http"] = Value::Null;
-        assert!(parse(&pinned).is_ok());
+    for network in [network, no_network] {
+        // In the landlock tier Landlock and seccomp enforce it.
+        let mut landlock_plan = golden();
+        landlock_plan["network"] = network.clone();
+        landlock_plan["network"]["http"] = json!({"routes": [], "inspect": []});
+        assert!(parse(&landlock_plan).is_err());
+        landlock_plan["network"]["http"] = Value::Null;
+        assert!(parse(&landlock_plan).is_ok());
         let without = |parts: &[&str]| {
-            let mut plan = pinned.clone();
+            let mut plan = landlock_plan.clone();
             parts.iter().for_each(|part| plan[*part] = Value::Null);
             parse(&plan)
         };
         for parts in [&["seccomp"][..], &["landlock", "files", "temp"]] {
             assert!(matches!(without(parts), Err(PlanError::Tier("landlock", _))), "{parts:?}");
         }
-        pinned["network"]["published"] = json!([{"inside": 3000, "host": 3000}]);
-        assert!(matches!(parse(&pinned), Err(PlanError::Tier("landlock", "ports to publish"))));
-        pinned["network"]["published"] = json!([]);
-        pinned["network"]["default"] = json!("ask");
+        landlock_plan["network"]["published"] = json!([{"inside": 3000, "host": 3000}]);
         assert!(matches!(
-            parse(&pinned),
+            parse(&landlock_plan),
+            Err(PlanError::Tier("landlock", "ports to publish"))
+        ));
+        landlock_plan["network"]["published"] = json!([]);
+        landlock_plan["network"]["default"] = json!("ask");
+        assert!(matches!(
+            parse(&landlock_plan),
             Err(PlanError::Tier("landlock", "questions about hosts"))
         ));
-        // Without files no namespace is made.
+        // Without files no namespace is created.
         let mut plan = with("/files", Value::Null);
         (plan["landlock"], plan["workspace"]) = (Value::Null, Value::Null);
         plan["network"] = network.clone();
@@ -289,7 +293,7 @@ fn a_network_is_whole_and_something_holds_it() {
 }
 
 #[test]
-fn an_allow_list_needs_what_starts_a_command() {
+fn an_allow_list_without_execve_or_exit_group_is_refused() {
     let mut plan = with("/seccomp/default", json!("deny"));
     plan["seccomp"]["syscalls"] = json!(["execve", "exit_group", "read"]);
     assert!(parse(&plan).is_ok());

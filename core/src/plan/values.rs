@@ -1,5 +1,5 @@
-//! Values that JSON has no word for: lists without repetition, names of things that there are,
-//! objects in the order they are written.
+//! Values that JSON has no type for: lists without duplicates, known names, objects in the order
+//! they are written.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,12 +8,12 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
-use super::Family;
+use super::SocketFamily;
 use super::rights::{self, Rights, Scopes};
-use super::syscalls::{self, Finder, Syscall};
+use super::syscalls::{self, Syscall, SyscallFinder};
 use super::wire::bytes::Text;
 
-/// An optional value has to be written as `null`: a key that got lost must not switch a layer off.
+/// An optional value must be written as `null`: a lost key must not switch a layer off.
 pub fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -43,7 +43,7 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
     }
 }
 
-/// serde's own maps let the last of two equal keys win.
+/// Refuses duplicate keys. serde's own maps keep the last of two equal keys.
 pub fn unique<'de, D, V>(deserializer: D) -> Result<Vec<(Text, V)>, D::Error>
 where
     D: Deserializer<'de>,
@@ -67,7 +67,7 @@ pub fn syscall_set<'de, D: Deserializer<'de>>(
 ) -> Result<Vec<&'static Syscall>, D::Error> {
     let mut listed = vec![false; syscalls::TABLE.len()];
     let mut found = Vec::with_capacity(128);
-    let mut finder = Finder::new();
+    let mut finder = SyscallFinder::new();
     for name in Vec::<Text>::deserialize(deserializer)? {
         let syscall = finder
             .find(name.as_bytes())
@@ -82,9 +82,9 @@ pub fn syscall_set<'de, D: Deserializer<'de>>(
 
 pub fn family_set<'de, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<BTreeSet<Family>, D::Error> {
+) -> Result<BTreeSet<SocketFamily>, D::Error> {
     let mut families = BTreeSet::new();
-    for family in Vec::<Family>::deserialize(deserializer)? {
+    for family in Vec::<SocketFamily>::deserialize(deserializer)? {
         if !families.insert(family) {
             return Err(de::Error::custom(format_args!("{family:?} is listed twice")));
         }

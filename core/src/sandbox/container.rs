@@ -20,11 +20,11 @@ use super::error::SandboxError;
 use super::id_map::{self, IdMapError};
 use super::init::{self, InitError, Launch, RootBuilder, RootReady, SandboxStart};
 use super::root::{self, MaskSources, RootError};
-use crate::kernel::mount::{self, PLAIN};
-use crate::kernel::resolved_path::{Identity, Place};
+use crate::kernel::mount::{self, NO_SUID_NO_DEV};
+use crate::kernel::resolved_path::{Identity, ResolvedPath};
 use crate::kernel::sys::{self, SignalMask};
 use crate::limits::{Limits, LimitsError};
-use crate::network::namespace::{self, InsideError};
+use crate::network::namespace::{self, NamespaceError};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 
@@ -67,7 +67,7 @@ pub enum ContainerError {
     #[error(transparent)]
     Root(#[from] RootError),
     #[error(transparent)]
-    Network(#[from] InsideError),
+    Network(#[from] NamespaceError),
 }
 
 impl ContainerError {
@@ -150,7 +150,7 @@ impl<'p> ContainerSandbox<'p> {
         }
         // The root of the container may not reach this directory, so the host's root opens it.
         let tree = if self.plan.user.uid == 0 {
-            let copied = mount::clone_tree(&self.rootdir, PLAIN);
+            let copied = mount::clone_tree(&self.rootdir, NO_SUID_NO_DEV);
             Some(copied.map_err(step("the mount of the root directory can not be copied"))?)
         } else {
             None
@@ -236,9 +236,9 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> ContainerError 
 /// link at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
-        return mount::follow_inside(root, &path.as_c_str());
+        return mount::follow_below_root(root, &path.as_c_str());
     }
-    let opened = mount::open_inside(root, &path.as_c_str())?;
+    let opened = mount::open_below_root(root, &path.as_c_str())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(opened),
@@ -272,7 +272,7 @@ fn check_journal(
 ) -> Result<(), ContainerError> {
     let failed = |source| ContainerError::Rootdir { path: path.clone(), source };
     let root = Identity::from(&rustix::fs::fstat(rootdir).map_err(failed)?);
-    for place in Place::all_of(journal.as_bytes()).map_err(failed)? {
+    for place in ResolvedPath::all_of(journal.as_bytes()).map_err(failed)? {
         if place.object == Some(root) || place.above.contains(&root) {
             return Err(ContainerError::Journal { journal: journal.clone(), path: path.clone() });
         }
@@ -407,7 +407,7 @@ impl ContainerRoot<'_, '_> {
                 }
                 // A missing path is reported when the mask is placed.
                 let Ok(place) = open_place(root, &way, true) else { break };
-                mount::clone_tree(&place, PLAIN)
+                mount::clone_tree(&place, NO_SUID_NO_DEV)
                     .and_then(|tree| mount::attach(tree, place))
                     .map_err(|source| ContainerError::Inside {
                         path: way.clone(),
@@ -429,7 +429,7 @@ impl ContainerRoot<'_, '_> {
         if Identity::from(&rustix::fs::fstat(&opened).map_err(failed)?) != Identity::from(&seen) {
             return Err(failed(Errno::STALE));
         }
-        mount::clone_tree(opened, PLAIN).map_err(failed)
+        mount::clone_tree(opened, NO_SUID_NO_DEV).map_err(failed)
     }
 
     fn add_rules(

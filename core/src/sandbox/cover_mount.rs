@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::kernel::mount::{
-    NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside,
+    NO_EXEC, NO_SUID_NO_DEV, READ_ONLY, attach, clone_tree, open_below_root, open_deep_path,
 };
 use crate::kernel::resolved_path::Identity;
 
@@ -24,10 +24,10 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<CoverResult, Errno> {
     let path = cover.path.as_bytes();
     let ends =
         path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-    let mut dir = open_inside(root, c".")?;
+    let mut dir = open_below_root(root, c".")?;
     let mut start = 1;
     for end in ends {
-        dir = match open_however_deep(root, &path[..end]) {
+        dir = match open_deep_path(root, &path[..end]) {
             Ok(next) => next,
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
@@ -50,7 +50,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<CoverResult, Errno> {
 /// Covers a name. [`CoverResult::Absent`]: another object has that name by now. A copy has its own
 /// inode numbers, and the host does not change its names.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<CoverResult, Errno> {
-    let target = open_however_deep(root, cover.path.as_bytes())?;
+    let target = open_deep_path(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
         return Ok(CoverResult::Absent);
@@ -61,11 +61,11 @@ pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<CoverR
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let tree = match cover.kind {
         CoverKind::Mask | CoverKind::ForeignSocket => {
-            let source = open_inside(root, if directory { MASK_DIR } else { MASK_FILE })?;
-            clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?
+            let source = open_below_root(root, if directory { MASK_DIR } else { MASK_FILE })?;
+            clone_tree(source, NO_SUID_NO_DEV | READ_ONLY | NO_EXEC)?
         }
-        CoverKind::Lock => clone_tree(&target, PLAIN | READ_ONLY)?,
-        CoverKind::Pin => clone_tree(&target, PLAIN)?,
+        CoverKind::Lock => clone_tree(&target, NO_SUID_NO_DEV | READ_ONLY)?,
+        CoverKind::Pin => clone_tree(&target, NO_SUID_NO_DEV)?,
     };
     attach(tree, target).map(|()| CoverResult::Now)
 }
@@ -73,7 +73,7 @@ pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<CoverR
 /// Is this object one of the masks?
 pub fn is_mask(root: BorrowedFd<'_>, identity: Identity) -> bool {
     let of = |mask: &CStr| {
-        open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat))
+        open_below_root(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat))
     };
     [MASK_DIR, MASK_FILE].into_iter().any(|mask| of(mask) == Ok(identity))
 }

@@ -181,7 +181,7 @@ impl Restrictions {
         if self.filters.get().is_some() {
             return Ok(());
         }
-        let reach = supervised_connect::reach_of(plan, sockets);
+        let reach = supervised_connect::socket_access(plan, sockets);
         let filter = match &plan.seccomp {
             Some(requested) => {
                 let (shared_group, gated) = (!keeps_signals_in(plan), plan.gate.is_some());
@@ -345,7 +345,7 @@ pub fn become_command(
     sys::reset_signal(libc::SIGPIPE);
     sys::reset_signal(libc::SIGXFSZ);
     if let Some(mask) = mask {
-        sys::release_signals(mask);
+        sys::restore_signal_mask(mask);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::net::SocketAddr;
 
-use crate::network::supervisor::proxy_password::{self, Token};
+use crate::network::supervisor::proxy_password::{self, ProxyToken};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
 
@@ -49,7 +49,7 @@ const NO_PROXY_HOSTS: &str = "localhost,127.0.0.1,::1,.paddock.internal";
 pub fn with_proxy(
     mut entries: Vec<CString>,
     set: &[(Text, Text)],
-    (address, token): (SocketAddr, &Token),
+    (address, token): (SocketAddr, &ProxyToken),
 ) -> Vec<CString> {
     let names =
         || PROXY_VARIABLES.into_iter().chain([NO_PROXY_VARIABLE]).chain(OTHER_PROXY_VARIABLES);
@@ -61,7 +61,7 @@ pub fn with_proxy(
         !names().any(|name| own.eq_ignore_ascii_case(name.as_bytes()))
             || set.iter().any(|(set, _)| set.as_bytes() == own)
     });
-    let proxy = format!("http://{}:{token}@{}", proxy_password::USER, address);
+    let proxy = format!("http://{}:{token}@{}", proxy_password::PROXY_USER, address);
     for name in PROXY_VARIABLES.into_iter().chain([NO_PROXY_VARIABLE]).filter(|name| !is_set(name))
     {
         let value = if name == NO_PROXY_VARIABLE { NO_PROXY_HOSTS } else { &proxy };
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_proxy_of_the_run_replaces_the_callers() {
-        let token = Token::new().unwrap();
+        let token = ProxyToken::new().unwrap();
         let inherited = [
             "http_proxy=http://corp",
             "HTTPS_PROXY=x",

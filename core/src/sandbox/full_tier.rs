@@ -23,16 +23,16 @@ use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::files::{home_links, host_sockets};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::LONGEST_PATH;
+use crate::kernel::seccomp_notify::MAX_PATH_BYTES;
 use crate::limits::Limits;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{self, Namespaces, Plan};
 
 pub struct FullTier<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
-    requested: &'p plan::Files,
+    requested: &'p plan::FilesPlan,
     /// Where quarantined names are kept for review.
     quarantine: AbsPath,
     /// Set by the start: the names that a copy hides, and the guard.
@@ -63,7 +63,7 @@ impl<'p> FullTier<'p> {
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
-        requested: &'p plan::Files,
+        requested: &'p plan::FilesPlan,
         run: Option<RunRecord<'p>>,
     ) -> Result<FullTier<'p>, SandboxError> {
         let session = match (&plan.workspace, run) {
@@ -229,7 +229,7 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     let mut out = String::from("{\"covers\":");
     writer::list(&mut out, &covers, |out, cover| {
         out.push_str("{\"path\":");
-        writer::string(out, cover.path.as_bytes(), Invalid::Surrogate);
+        writer::string(out, cover.path.as_bytes(), NonUtf8::Surrogate);
         let (device, inode) = (cover.identity.device(), cover.identity.inode());
         out.push_str(&format!(
             ",\"kind\":\"{}\",\"device\":{device},\"inode\":{inode}}}",
@@ -240,9 +240,9 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     out.push_str(",\"links\":");
     writer::list(&mut out, &links, |out, (path, said)| {
         out.push_str("{\"path\":");
-        writer::string(out, path.as_bytes(), Invalid::Surrogate);
+        writer::string(out, path.as_bytes(), NonUtf8::Surrogate);
         out.push_str(",\"said\":");
-        writer::string(out, said, Invalid::Surrogate);
+        writer::string(out, said, NonUtf8::Surrogate);
         out.push('}');
     });
     out.push('}');
@@ -269,7 +269,7 @@ pub fn quarantine_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
 
 /// Searches the grants for denied and protected names, returns their covers, and starts the guard.
 fn start_guard(
-    requested: &plan::Files,
+    requested: &plan::FilesPlan,
     files: &FileGrants<'_>,
     covers: &[Cover],
     masked: &[Cover],
@@ -280,7 +280,7 @@ fn start_guard(
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied =
         files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
-    let (protect, flagged): (&[plan::Protected], &[Text]) =
+    let (protect, flagged): (&[plan::ProtectedNames], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
     let mut names = names_of(requested, protect, flagged)?;
     let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
@@ -349,10 +349,10 @@ fn service_sockets<'c>(
 /// enough.
 fn shorten_paths(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     let (mut covers, deep): (Vec<_>, Vec<_>) =
-        covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
+        covers.into_iter().partition(|cover| cover.path.as_bytes().len() < MAX_PATH_BYTES);
     for cover in deep {
         let path = cover.path.as_bytes();
-        let end = path[..LONGEST_PATH].iter().rposition(|byte| *byte == b'/').unwrap_or_default();
+        let end = path[..MAX_PATH_BYTES].iter().rposition(|byte| *byte == b'/').unwrap_or_default();
         let above = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new);
         let above = above.map_err(|_| SandboxError::Usage("a path that was found is none"))?;
         if covers.iter().any(|other| other.path == above && other.kind == CoverKind::Mask) {
@@ -375,8 +375,8 @@ fn is_live(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &AbsPath) 
 
 /// The patterns of a plan.
 pub fn names_of(
-    requested: &plan::Files,
-    protect: &[plan::Protected],
+    requested: &plan::FilesPlan,
+    protect: &[plan::ProtectedNames],
     flagged: &[Text],
 ) -> Result<NamePatterns, NamePatternsError> {
     let mut names = NamePatterns::new(&requested.deny, protect, &requested.opened, flagged)?;
@@ -400,7 +400,7 @@ fn is_replaceable(files: &FileGrants<'_>, workspace: Option<&AbsPath>, path: &Ab
 /// in every directory where an exact path expects one. In a small workspace they are hidden in
 /// every directory.
 fn choose_whiteouts(
-    requested: &plan::Files,
+    requested: &plan::FilesPlan,
     files: &FileGrants<'_>,
     masked: &[AbsPath],
     workspace: &AbsPath,

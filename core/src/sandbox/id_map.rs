@@ -95,7 +95,7 @@ fn run_mapper(
     let path: &CStr = &program.as_c_str();
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        sys::release_signals(mask);
+        sys::restore_signal_mask(mask);
         let _ = sys::close_on_exec_from(3);
         failure = Some(sys::execve(path, &argv, &environment));
         125

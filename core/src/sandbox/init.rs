@@ -24,12 +24,12 @@ use super::{cover_mount, cpu_affinity, overlay};
 use crate::files::cover::{Cover, CoverKind, CoverResult};
 use crate::files::host_sockets::{self, SocketFile};
 use crate::kernel::resolved_path::Identity;
-use crate::kernel::seccomp_notify::Listener;
+use crate::kernel::seccomp_notify::NotifyListener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
 use crate::limits::Limits;
-use crate::network::namespace::{self, InsideError};
-use crate::network::supervisor::socket_processes::Callers;
+use crate::network::namespace::{self, NamespaceError};
+use crate::network::supervisor::socket_processes::SocketProcesses;
 
 /// The namespaces that init is cloned into, and those that it makes itself while the supervisor
 /// goes on.
@@ -67,7 +67,7 @@ pub enum InitError {
     #[error(transparent)]
     Container(ContainerError),
     #[error(transparent)]
-    Network(#[from] InsideError),
+    Network(#[from] NamespaceError),
     #[error(transparent)]
     Enter(#[from] EnterError),
 }
@@ -95,7 +95,7 @@ pub struct Sandbox {
     /// A /proc that shows only the processes of the sandbox.
     pub proc: OwnedFd,
     /// The listener of intercepted calls.
-    pub listener: Option<Listener>,
+    pub listener: Option<NotifyListener>,
     /// Sockets of the sandbox's network, for the relay.
     pub sockets: Vec<OwnedFd>,
     /// The sandbox's own file systems in memory.
@@ -124,7 +124,7 @@ pub type Payload<'a> = &'a dyn Fn() -> i32;
 
 /// Answers calls of the first program, until the descriptor is readable. The process that starts
 /// the program can not report anything before these calls are answered.
-pub type AnswerCalls<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
+pub type AnswerCalls<'a> = &'a mut dyn FnMut(&NotifyListener, BorrowedFd<'_>) -> Result<(), Errno>;
 
 /// The inputs that every start of a sandbox takes.
 pub struct Launch<'a> {
@@ -302,7 +302,7 @@ pub fn start(
 /// The descriptors that the supervisor gets before the command starts.
 #[derive(Default)]
 pub struct HandedFds {
-    pub listener: Option<Listener>,
+    pub listener: Option<NotifyListener>,
     pub sockets: Vec<OwnedFd>,
     pub overlay: Option<OverlayFds>,
 }
@@ -317,7 +317,7 @@ pub fn receive_start(
         match init_channel::receive(channel, true)? {
             Some((InitMessage::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
-                answer_calls(fds.listener.insert(Listener::new(fd)), channel.as_fd())?;
+                answer_calls(fds.listener.insert(NotifyListener::new(fd)), channel.as_fd())?;
             }
             Some((InitMessage::Network, sockets)) => fds.sockets.extend(sockets),
             Some((InitMessage::Copied, descriptors)) => {
@@ -447,7 +447,7 @@ impl SandboxNamespaces {
             bound = host_sockets::bound();
         }
         let (bound, mounts) = (bound?, host_sockets::mounts()?);
-        let (mut callers, until) = (Callers::of(self.init), Callers::deadline());
+        let (mut callers, until) = (SocketProcesses::of(self.init), SocketProcesses::deadline());
         suspects.retain(|(_, socket)| {
             let file = SocketFile::of(socket.as_fd(), &mounts);
             let mut same =
@@ -521,13 +521,14 @@ pub fn try_out() -> NamespaceSupport {
     let child = sys::spawn_into(INIT_CLONE_FLAGS | INIT_UNSHARE_FLAGS, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
-            let stage =
-                mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
+            let stage = mount::new_fs(c"tmpfs", &[], mount::NO_SUID_NO_DEV)
+                .map_err(|errno| ("tmpfs", errno))?;
             let root = StageDir::find()
                 .and_then(|on| on.put(&stage))
                 .map_err(|error| ("mount", error.errno()))?;
-            mount::new_fs(c"proc", &[], mount::PLAIN).map_err(|errno| ("proc", errno))?;
-            mount::new_fs(c"devpts", &[], mount::PLAIN).map_err(|errno| ("devpts", errno))?;
+            mount::new_fs(c"proc", &[], mount::NO_SUID_NO_DEV).map_err(|errno| ("proc", errno))?;
+            mount::new_fs(c"devpts", &[], mount::NO_SUID_NO_DEV)
+                .map_err(|errno| ("devpts", errno))?;
             usable.overlay = overlay::try_overlay(root.as_fd());
             Ok(())
         })();
@@ -551,7 +552,7 @@ fn init(
     channel: OwnedFd,
 ) -> i32 {
     match set_up(root_builder, restrictions, payload, mask, &channel) {
-        Ok(Ok(command)) => sys::go_on_alone(reap_until_command_ends, command, channel),
+        Ok(Ok(command)) => sys::release_memory_and_run(reap_until_command_ends, command, channel),
         Ok(Err(errno)) => {
             let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125

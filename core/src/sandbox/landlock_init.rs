@@ -28,7 +28,7 @@ pub fn run(
     failure: &AtomicI64,
 ) -> i32 {
     match start(become_command, command, &channel, failure) {
-        Ok(command) => sys::go_on_alone(supervise_command, command, channel),
+        Ok(command) => sys::release_memory_and_run(supervise_command, command, channel),
         Err(_) => 125,
     }
 }

@@ -9,7 +9,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use super::root::StageDir;
 use crate::files::workspace::session_dir::{SessionLayers, make_dir};
 use crate::files::workspace::whiteouts::Whiteouts;
-use crate::kernel::mount::{self, PLAIN};
+use crate::kernel::mount::{self, NO_SUID_NO_DEV};
 
 /// The layers of the overlay.
 pub struct OverlayLayers {
@@ -27,7 +27,7 @@ impl OverlayLayers {
     /// A file system in memory for the layer of whiteouts. The overlay takes only a mounted one. It
     /// is mounted where the new root will be built on it, and goes with the old root.
     pub fn stage(stage: &StageDir) -> Result<OwnedFd, Errno> {
-        let whiteouts = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
+        let whiteouts = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], NO_SUID_NO_DEV)?;
         stage.put(&whiteouts).map_err(|error| error.errno())
     }
 
@@ -77,5 +77,5 @@ fn mount_overlay(
 pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
     let (lower, upper, work) =
         (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
-    mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], PLAIN).map(drop)
+    mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], NO_SUID_NO_DEV).map(drop)
 }

@@ -9,9 +9,9 @@ use super::error::SandboxError;
 use super::landlock::{self, FileGrants};
 use crate::journal::Journal;
 use crate::journal::event::Enforcement;
-use crate::network::supervisor::prepare::Outside;
-use crate::plan::wire::writer::{self, Invalid};
-use crate::plan::{self, Grant, Level, Plan};
+use crate::network::supervisor::prepare::NetworkSetup;
+use crate::plan::wire::writer::{self, NonUtf8};
+use crate::plan::{self, Grant, NoticeLevel, Plan};
 
 pub struct Preflight<'p> {
     pub files: Option<FileGrants<'p>>,
@@ -58,7 +58,9 @@ impl<'p> Preflight<'p> {
 
     fn requested_blocked(&self, plan: &Plan) -> usize {
         match &plan.seccomp {
-            Some(plan::Seccomp { default: plan::Default::Allow, syscalls, .. }) => syscalls.len(),
+            Some(plan::Seccomp { default: plan::SeccompDefault::Allow, syscalls, .. }) => {
+                syscalls.len()
+            }
             _ => self.restrictions.filter().map_or(0, |filter| filter.blocked),
         }
     }
@@ -76,7 +78,7 @@ impl<'p> Preflight<'p> {
     /// write outside.
     pub fn confines_writes(&self, plan: &Plan) -> bool {
         let mounts = plan.namespaces.is_some() && plan.files.is_some();
-        let whole = plan.notices.iter().all(|notice| notice.level != Level::Unenforced);
+        let whole = plan.notices.iter().all(|notice| notice.level != NoticeLevel::Unenforced);
         (mounts || self.restrictions.ruleset().is_some())
             && whole
             && self.unenforced().next().is_none()
@@ -103,7 +105,7 @@ impl<'p> Preflight<'p> {
         writer::list(&mut out, removed, |out, removed| {
             grant_fields(out, removed.grant);
             out.push_str(",\"except\":");
-            writer::string(out, removed.except.as_bytes(), Invalid::Surrogate);
+            writer::string(out, removed.except.as_bytes(), NonUtf8::Surrogate);
             out.push('}');
         });
         out.push_str(",\"carved\":");
@@ -113,7 +115,7 @@ impl<'p> Preflight<'p> {
             writer::strings(
                 out,
                 carved.kept_out.iter().map(|path| path.as_bytes()),
-                Invalid::Surrogate,
+                NonUtf8::Surrogate,
             );
             out.push('}');
         });
@@ -122,12 +124,12 @@ impl<'p> Preflight<'p> {
             None => (0, &[][..]),
         };
         let _ = write!(out, ",\"blocked\":{blocked},\"absent_syscalls\":");
-        writer::strings(&mut out, absent.iter().map(|name| name.as_bytes()), Invalid::Surrogate);
+        writer::strings(&mut out, absent.iter().map(|name| name.as_bytes()), NonUtf8::Surrogate);
         out.push_str(",\"warnings\":");
         writer::strings(
             &mut out,
             self.warnings().map(|warning| warning.as_bytes()),
-            Invalid::Surrogate,
+            NonUtf8::Surrogate,
         );
         out.push('}');
         out
@@ -136,9 +138,9 @@ impl<'p> Preflight<'p> {
 
 fn grant_fields(out: &mut String, grant: &Grant) {
     out.push_str("{\"path\":");
-    writer::string(out, grant.path.as_bytes(), Invalid::Surrogate);
+    writer::string(out, grant.path.as_bytes(), NonUtf8::Surrogate);
     out.push_str(",\"source\":");
-    writer::string(out, grant.source().as_bytes(), Invalid::Surrogate);
+    writer::string(out, grant.source().as_bytes(), NonUtf8::Surrogate);
 }
 
 /// The verb `preflight`: everything short of running.
@@ -149,7 +151,7 @@ pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
     if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
         ContainerSandbox::prepare(plan, namespaces, container)?;
     }
-    Outside::prepare(plan.network.as_ref(), plan.tier, None)?;
+    NetworkSetup::prepare(plan.network.as_ref(), plan.tier, None)?;
     if let Some(journal) = &plan.journal
         && Journal::inspect(journal, uid)?
         && let Some(files) = &mut preflight.files

@@ -12,7 +12,7 @@ use super::observer::{self, Observer};
 use super::rename_handler::{self, RenameHandler};
 use crate::approve::open_questions::{self, OpenQuestions};
 use crate::gate::{self, ExecGate};
-use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NextCall, NotifyListener};
 use crate::kernel::sys;
 use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
@@ -26,7 +26,9 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
     calls.extend(plan.workspace.iter().flat_map(|_| rename_handler::CALLS));
     calls.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
-    calls.extend(open_questions::CALLS.into_iter().filter(|_| open_questions::is_needed(plan)));
+    calls.extend(
+        open_questions::TERMINAL_CALLS.into_iter().filter(|_| open_questions::is_needed(plan)),
+    );
     calls.extend(observer::calls(plan.tier).filter(|_| plan.observe));
     calls
 }
@@ -40,7 +42,7 @@ pub struct CallHandlers {
     pub supervised_connect: Option<SupervisedConnect>,
     /// The rename handler exists only after the start. Until then renames are kept here.
     awaits_renames: bool,
-    early_renames: Vec<Call>,
+    early_renames: Vec<InterceptedCall>,
 }
 
 impl CallHandlers {
@@ -65,10 +67,10 @@ impl CallHandlers {
     /// that program to start.
     pub fn answer_until_readable(
         &mut self,
-        listener: &Listener,
+        listener: &NotifyListener,
         other: BorrowedFd<'_>,
     ) -> Result<(), Errno> {
-        let children = sys::child_descriptor()?;
+        let children = sys::child_signal_descriptor()?;
         loop {
             let deadline = self
                 .gate
@@ -93,41 +95,46 @@ impl CallHandlers {
             if !ready[0].revents().is_empty() {
                 return Ok(());
             }
-            sys::children_heard();
+            sys::discard_child_signals();
             self.turn(listener);
-            if let Next::Call(call) = listener.next(false)? {
+            if let NextCall::Call(call) = listener.next(false)? {
                 self.take(listener, call, None);
             }
         }
     }
 
-    fn turn(&mut self, listener: &Listener) {
+    fn turn(&mut self, listener: &NotifyListener) {
         self.questions.turn(listener);
         if let Some(gate) = &mut self.gate {
             gate.turn(listener, &mut self.questions);
         }
     }
 
-    fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut RenameHandler<'_>>) {
+    fn take(
+        &mut self,
+        listener: &NotifyListener,
+        call: InterceptedCall,
+        renames: Option<&mut RenameHandler<'_>>,
+    ) {
         let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
         let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
-            _ if self.supervised_connect.is_some() && SupervisedConnect::knows(&call) => {
+            _ if self.supervised_connect.is_some() && SupervisedConnect::handles(&call) => {
                 if let Some(supervised_connect) = &mut self.supervised_connect {
                     supervised_connect.take(listener, call);
                 }
             }
             (Some(gate), _) if executes => gate.take(listener, call, &mut self.questions),
-            _ if is_change => self.questions.take_change(listener, call),
+            _ if is_change => self.questions.take_terminal_call(listener, call),
             (_, Some(renames)) if RenameHandler::knows(&call) => renames.take(listener, call),
             (_, None) if self.awaits_renames && RenameHandler::knows(&call) => {
                 self.early_renames.push(call)
             }
             // With the observer alone every call continues.
-            _ if seen.is_some() => listener.answer(&call, Answer::Continue),
+            _ if seen.is_some() => listener.answer(&call, CallAnswer::Continue),
             // The filter sends only calls that have a handler.
-            _ => listener.answer(&call, Answer::Fail(Errno::ACCESS)),
+            _ => listener.answer(&call, CallAnswer::Fail(Errno::ACCESS)),
         }
         if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
             observer.note(seen);
@@ -137,7 +144,7 @@ impl CallHandlers {
 
 /// The listener, and the handlers of its calls.
 pub struct Calls<'a> {
-    listener: Listener,
+    listener: NotifyListener,
     pub handlers: CallHandlers,
     pub renames: Option<RenameHandler<'a>>,
     /// No process is left that could make a call.
@@ -146,7 +153,7 @@ pub struct Calls<'a> {
 
 impl<'a> Calls<'a> {
     pub fn new(
-        listener: Listener,
+        listener: NotifyListener,
         handlers: CallHandlers,
         renames: Option<RenameHandler<'a>>,
     ) -> Calls<'a> {
@@ -158,7 +165,7 @@ impl<'a> Calls<'a> {
         for call in std::mem::take(&mut calls.handlers.early_renames) {
             match &mut calls.renames {
                 Some(renames) => renames.take(&calls.listener, call),
-                None => calls.listener.answer(&call, Answer::Continue),
+                None => calls.listener.answer(&call, CallAnswer::Continue),
             }
         }
         calls
@@ -220,15 +227,15 @@ impl<'a> Calls<'a> {
                 break;
             }
             match self.listener.next(std::mem::take(&mut seen))? {
-                Next::Call(call) => {
+                NextCall::Call(call) => {
                     self.handlers.take(&self.listener, call, self.renames.as_mut());
                     // The next event is most likely the exec stop, which arrives as SIGCHLD.
                     if self.handlers.gate.as_ref().is_some_and(ExecGate::only_traces) {
                         break;
                     }
                 }
-                Next::Nothing => break,
-                Next::Over => {
+                NextCall::Nothing => break,
+                NextCall::Closed => {
                     self.is_over = true;
                     break;
                 }

@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use super::spin_wait::SpinWait;
-use crate::kernel::seccomp_notify::Listener;
-use crate::kernel::sys::{self, Arrival, SignalMask};
+use crate::kernel::seccomp_notify::NotifyListener;
+use crate::kernel::sys::{self, ReceivedSignal, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
 use crate::limits::Limits;
 use crate::limits::descendants::{REAP_PAUSE, end_descendants};
@@ -171,7 +171,7 @@ pub struct LandlockSandbox {
     channel: OwnedFd,
     /// A pidfd of the command: it can not come to mean another process.
     command: OwnedFd,
-    pub listener: Option<Listener>,
+    pub listener: Option<NotifyListener>,
 }
 
 /// The command, as its supervisor sees it.
@@ -261,7 +261,7 @@ pub fn wait(
         };
         let mut called = false;
         for arrival in
-            wake_up.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten()
+            wake_up.by_signal.then(|| sys::received_signals(signals.as_fd())).into_iter().flatten()
         {
             let by_watcher =
                 watcher.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
@@ -315,7 +315,7 @@ fn stop(
 ) -> Option<Pid> {
     let supervisor = rustix::process::getpid();
     let watcher = sys::fork(|| watch_while_stopped(supervisor, supervised, signals, tasks)).ok()?;
-    sys::stop_by(signal);
+    sys::stop_self_by(signal);
     let _ = rustix::process::kill_process(watcher, Signal::KILL);
     let _ = rustix::process::waitpid(Some(watcher), WaitOptions::empty());
     Some(watcher)
@@ -493,7 +493,7 @@ impl SupervisedCommand {
         };
     }
 
-    fn pass_on(&self, arrival: &Arrival, foreground: &mut Option<Pid>) {
+    fn pass_on(&self, arrival: &ReceivedSignal, foreground: &mut Option<Pid>) {
         match arrival.signal {
             libc::SIGCHLD | libc::SIGWINCH | libc::SIGTTIN | libc::SIGTTOU | libc::SIGURG => {}
             libc::SIGCONT => {

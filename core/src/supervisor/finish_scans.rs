@@ -326,7 +326,7 @@ pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
     crate::plan::wire::writer::strings(
         &mut out,
         lines.iter().map(String::as_bytes),
-        crate::plan::wire::writer::Invalid::Text,
+        crate::plan::wire::writer::NonUtf8::Text,
     );
     out.push('}');
     Ok(out)

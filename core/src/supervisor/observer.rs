@@ -25,14 +25,14 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
-use crate::journal::event::files::Refused;
-use crate::kernel::process_memory::Memory;
-use crate::kernel::seccomp_notify::{Call, LONGEST_PATH, Listener};
+use crate::journal::event::files::RefusedFileAccess;
+use crate::kernel::process_memory::ProcessMemory;
+use crate::kernel::seccomp_notify::{InterceptedCall, MAX_PATH_BYTES, NotifyListener};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{Plan, Tier};
 
 /// At most this many different acts are sent. Later ones are only counted.
@@ -182,7 +182,7 @@ pub struct Observed {
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ObserverMessage {
-    Refused(Refused),
+    RefusedFileAccess(RefusedFileAccess),
     /// At the end: the number of acts that were judged.
     Judged(u64),
 }
@@ -195,12 +195,12 @@ pub struct Observer {
     granted: Option<Vec<u8>>,
     hasher: RandomState,
     seen: HashSet<u64>,
-    memory: Memory,
+    memory: ProcessMemory,
     unsent: VecDeque<Vec<u8>>,
     unsent_bytes: usize,
     sent: u64,
     judged: u64,
-    refused: Vec<Refused>,
+    refused: Vec<RefusedFileAccess>,
     /// Calls that were only counted, because there were too many others before.
     passed_over: u64,
 }
@@ -227,7 +227,7 @@ impl Observer {
             granted: None,
             hasher: RandomState::new(),
             seen: HashSet::new(),
-            memory: Memory::of(0),
+            memory: ProcessMemory::of(0),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             sent: 0,
@@ -251,7 +251,11 @@ impl Observer {
     }
 
     /// The new acts of a call. Called before the call is answered.
-    pub fn look(&mut self, listener: &Listener, call: &Call) -> [Option<Observed>; 2] {
+    pub fn look(
+        &mut self,
+        listener: &NotifyListener,
+        call: &InterceptedCall,
+    ) -> [Option<Observed>; 2] {
         let Ok(index) =
             self.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
         else {
@@ -278,14 +282,14 @@ impl Observer {
 
     fn look_at(
         &mut self,
-        call: &Call,
+        call: &InterceptedCall,
         shape: &CallShape,
         named: &PathArgument,
     ) -> Option<Observed> {
         self.memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);
         let address = call.arguments[named.path];
-        self.memory.string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path).ok()?;
+        self.memory.string(address, MAX_PATH_BYTES, Errno::NAMETOOLONG, &mut path).ok()?;
         if path.is_empty() {
             return None; // the descriptor was judged when it was opened
         }
@@ -374,7 +378,7 @@ impl Observer {
             Err(Errno::AGAIN) => false,
             Ok((_, length)) if (1..=MAX_MESSAGE_BYTES).contains(&length) => {
                 match reader::from_slice(&buffer[..length]) {
-                    Ok(ObserverMessage::Refused(refused)) => {
+                    Ok(ObserverMessage::RefusedFileAccess(refused)) => {
                         self.refused.push(refused);
                         true
                     }
@@ -395,7 +399,7 @@ impl Observer {
         }
     }
 
-    pub fn refused(&mut self) -> Vec<Refused> {
+    pub fn refused(&mut self) -> Vec<RefusedFileAccess> {
         std::mem::take(&mut self.refused)
     }
 
@@ -439,9 +443,9 @@ impl Observed {
             self.act.name(),
             self.create
         );
-        writer::string(&mut out, &self.path, Invalid::Surrogate);
+        writer::string(&mut out, &self.path, NonUtf8::Surrogate);
         out.push_str(",\"program\":");
-        writer::string(&mut out, &self.program, Invalid::Surrogate);
+        writer::string(&mut out, &self.program, NonUtf8::Surrogate);
         let _ = write!(out, "}}}}");
         out
     }
@@ -490,7 +494,7 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let (socket, plan) = (theirs.as_raw_fd().to_string(), plan_fd.as_raw_fd().to_string());
     let words = [interpreter.as_os_str()]
         .into_iter()
-        .chain(python_helper::ALONE.map(OsStr::new))
+        .chain(python_helper::ISOLATION_OPTIONS.map(OsStr::new))
         .chain([script.as_os_str()]);
     let words = words.chain(["observer", "--socket", &socket, "--plan-fd", &plan].map(OsStr::new));
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();

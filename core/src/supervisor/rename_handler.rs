@@ -23,8 +23,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::files::workspace::move_tree::{self, NameInDir};
-use crate::kernel::calling_process::{Caller, in_proc, mount_of, open_in, open_start};
-use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use crate::kernel::calling_process::{
+    CallingProcess, mount_of, open_in_root, open_start, proc_path,
+};
+use crate::kernel::seccomp_notify::{CallAnswer, InterceptedCall, NotifyListener};
 use crate::kernel::sys;
 use crate::limits::Limits;
 use crate::plan::wire::bytes::AbsPath;
@@ -47,7 +49,7 @@ pub struct RenameHandler<'a> {
     namespaces: &'a SandboxNamespaces,
     restrictions: &'a Restrictions,
     limits: &'a Limits,
-    waiting: VecDeque<Call>,
+    waiting: VecDeque<InterceptedCall>,
     mover: Option<Mover>,
     /// A process has more restrictions than the child would have.
     fenced_further: bool,
@@ -57,7 +59,7 @@ pub struct RenameHandler<'a> {
 struct Mover {
     pid: Pid,
     handle: OwnedFd,
-    call: Call,
+    call: InterceptedCall,
 }
 
 /// The arguments of a rename.
@@ -92,62 +94,62 @@ impl<'a> RenameHandler<'a> {
     }
 
     /// Is the call one of [`CALLS`]?
-    pub fn knows(call: &Call) -> bool {
+    pub fn knows(call: &InterceptedCall) -> bool {
         i64::from(call.number) == libc::SYS_landlock_restrict_self || RenameCall::of(call).is_some()
     }
 
     /// A call arrived.
-    pub fn take(&mut self, listener: &Listener, call: Call) {
+    pub fn take(&mut self, listener: &NotifyListener, call: InterceptedCall) {
         let Some(asked) = RenameCall::of(&call) else {
             self.fenced_further = true;
-            return listener.answer(&call, Answer::Continue);
+            return listener.answer(&call, CallAnswer::Continue);
         };
         if self.fenced_further
             || self.waiting.len() >= MAX_PENDING_RENAMES
             || !may_be_directory(&call, &asked)
         {
-            return listener.answer(&call, Answer::Continue);
+            return listener.answer(&call, CallAnswer::Continue);
         }
         self.waiting.push_back(call);
         self.turn(listener);
     }
 
     /// Starts the next move when the last one has ended.
-    pub fn turn(&mut self, listener: &Listener) {
+    pub fn turn(&mut self, listener: &NotifyListener) {
         if !self.is_free(listener) {
             return;
         }
         while let Some(call) = self.waiting.pop_front() {
             match self.begin(listener, call) {
                 Some(mover) => return self.mover = Some(mover),
-                None => listener.answer(&call, Answer::Continue),
+                None => listener.answer(&call, CallAnswer::Continue),
             }
         }
     }
 
-    fn is_free(&mut self, listener: &Listener) -> bool {
+    fn is_free(&mut self, listener: &NotifyListener) -> bool {
         let Some(mover) = &self.mover else { return true };
         match rustix::process::waitpid(Some(mover.pid), WaitOptions::NOHANG) {
             Ok(None) | Err(Errno::INTR) => return false,
             Ok(Some(_)) | Err(_) => {}
         }
         // The child has answered, unless it was killed. Then this answer takes effect.
-        listener.answer(&mover.call, Answer::Fail(Errno::IO));
+        listener.answer(&mover.call, CallAnswer::Fail(Errno::IO));
         self.mover = None;
         true
     }
 
     /// None: the kernel answers the call.
-    fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
+    fn begin(&self, listener: &NotifyListener, call: InterceptedCall) -> Option<Mover> {
         let asked = RenameCall::of(&call)?;
-        let caller = Caller::of(call.thread).ok()?;
-        let process = caller.own("", PATH_DIR_FLAGS).ok()?;
+        let caller = CallingProcess::of(call.thread).ok()?;
+        let process = caller.open_proc_file("", PATH_DIR_FLAGS).ok()?;
         if self.fenced_further || !self.namespaces.holds(process.as_fd()) {
             return None;
         }
         let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
         // Locks, masks and pins are separate mounts, and so is everything outside of the copy.
-        let workspace = open_in(
+        let workspace = open_in_root(
             caller.root(),
             self.workspace.as_bytes(),
             PATH_DIR_FLAGS,
@@ -163,7 +165,7 @@ impl<'a> RenameHandler<'a> {
         let pid = sys::fork(|| {
             let moved = match self.become_like_the_command(supervisor) {
                 Ok(()) => move_tree::rename(&old, &new, asked.flags, mount),
-                Err(_) => Answer::Continue,
+                Err(_) => CallAnswer::Continue,
             };
             listener.answer(&call, moved);
             0
@@ -211,7 +213,7 @@ fn end(child: Pid) {
 
 impl RenameCall {
     /// None: the call is no rename.
-    fn of(call: &Call) -> Option<RenameCall> {
+    fn of(call: &InterceptedCall) -> Option<RenameCall> {
         let [a, b, c, d, e, _] = call.arguments;
         match i64::from(call.number) {
             #[cfg(target_arch = "x86_64")]
@@ -236,32 +238,37 @@ impl RenameCall {
 
 /// A quick check for every rename. It may be wrong for objects that are no directory, and costs a
 /// few system calls.
-fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
-    let look =
-        || {
-            let (dir, address) = asked.old;
-            let path = call.path(address)?;
-            let (start, scope) = if path.starts_with(b"/") {
-                (
-                    rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR_FLAGS, Mode::empty())?,
-                    ResolveFlags::IN_ROOT,
-                )
-            } else {
-                (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
-            };
-            match open_in(&start, &path, FOLLOW_FLAGS | OFlags::NOFOLLOW, scope) {
-                Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode)
-                    == FileType::Directory),
-                Err(Errno::XDEV) => Ok(true), // the path leads up; `resolve` decides
-                Err(errno) => Err(errno),
-            }
+fn may_be_directory(call: &InterceptedCall, asked: &RenameCall) -> bool {
+    let look = || {
+        let (dir, address) = asked.old;
+        let path = call.path(address)?;
+        let (start, scope) = if path.starts_with(b"/") {
+            (
+                rustix::fs::open(proc_path(call.thread, "root"), PATH_DIR_FLAGS, Mode::empty())?,
+                ResolveFlags::IN_ROOT,
+            )
+        } else {
+            (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
         };
+        match open_in_root(&start, &path, FOLLOW_FLAGS | OFlags::NOFOLLOW, scope) {
+            Ok(found) => {
+                Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode)
+                    == FileType::Directory)
+            }
+            Err(Errno::XDEV) => Ok(true), // the path leads up; `resolve` decides
+            Err(errno) => Err(errno),
+        }
+    };
     look() == Ok(true)
 }
 
 /// The directory that holds a name, resolved below the caller's root. None: the kernel has its own
 /// answer to such a path.
-fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<NameInDir> {
+fn resolve(
+    caller: &CallingProcess,
+    call: &InterceptedCall,
+    (dir, address): (i32, u64),
+) -> Option<NameInDir> {
     let path = call.path(address).ok()?;
     let (above, name) = split(&path)?;
     let dir = caller.open(dir, above, PATH_DIR_FLAGS).ok()?;

@@ -21,9 +21,9 @@ use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
-use crate::kernel::stderr::{self, Live};
-use crate::limits::watchdog::Watch;
-use crate::network::supervisor::relay_process::{Heard, RelayProcess};
+use crate::kernel::stderr::{self, NonBlockingStderr};
+use crate::limits::watchdog::Watchdog;
+use crate::network::supervisor::relay_process::{RelayEvent, RelayProcess};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::init::{OverlayFds, SandboxNamespaces};
 
@@ -54,7 +54,7 @@ pub struct SupervisorTasks<'a> {
     pub guard: Option<Guard>,
     /// The sandbox's namespaces and, if the workspace is a copy, that copy with its whiteouts.
     pub namespaces: Option<(&'a SandboxNamespaces, Option<CopiedWorkspace<'a>>)>,
-    pub limits: Option<Watch<'a>>,
+    pub limits: Option<Watchdog<'a>>,
     pub calls: Option<Calls<'a>>,
     /// None: the network is not filtered.
     pub relay: Option<RelayProcess<'a>>,
@@ -65,7 +65,7 @@ pub struct SupervisorTasks<'a> {
     /// Lines that are printed at the end. A terminal or pipe that takes no more would block the
     /// supervisor, and the command can cause that.
     lines: Vec<(&'static str, String)>,
-    live: Live,
+    live: NonBlockingStderr,
     last_denial: Option<(u32, String)>,
     quiet: bool,
 }
@@ -74,7 +74,7 @@ impl<'a> SupervisorTasks<'a> {
     pub fn new(
         guard: Option<Guard>,
         namespaces: Option<(&'a SandboxNamespaces, Option<CopiedWorkspace<'a>>)>,
-        limits: Option<Watch<'a>>,
+        limits: Option<Watchdog<'a>>,
         calls: Option<Calls<'a>>,
         relay: Option<RelayProcess<'a>>,
         journal: Option<&'a Journal>,
@@ -91,7 +91,7 @@ impl<'a> SupervisorTasks<'a> {
             exceeded: None,
             failure: None,
             lines: Vec::new(),
-            live: Live::new(),
+            live: NonBlockingStderr::new(),
             last_denial: None,
             quiet,
         }
@@ -126,12 +126,12 @@ impl<'a> SupervisorTasks<'a> {
             is_closed = is_scanned && self.failure.is_none();
             if let Some(error) = self.failure.take() {
                 let text = error.to_string();
-                stderr::complain(&text, error.hint());
+                stderr::print_error(&text, error.hint());
                 self.append(&[Event::Partial { text: text.as_bytes() }]);
             }
             if let Err(error) = finished {
                 let text = error.to_string();
-                stderr::complain(
+                stderr::print_error(
                     &text,
                     "the next `paddock run`, or `paddock doctor`, finishes it before anything else",
                 );
@@ -162,7 +162,7 @@ impl<'a> SupervisorTasks<'a> {
             let failed =
                 events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
             if let Some(error) = failed {
-                stderr::complain(&error.to_string(), error.hint());
+                stderr::print_error(&error.to_string(), error.hint());
             }
         }
         if self.quiet {
@@ -172,7 +172,7 @@ impl<'a> SupervisorTasks<'a> {
             let text = format!(
                 "the paths of files that are executed outside of the fence are too long to list: {unlisted} more may have changed"
             );
-            stderr::say("paddock", &text);
+            stderr::print_line("paddock", &text);
         }
         if paths.is_empty() {
             return;
@@ -187,7 +187,7 @@ impl<'a> SupervisorTasks<'a> {
             "changed during the run, and executed outside of the fence: {}{more}",
             shown.join(", ")
         );
-        stderr::say("paddock", &text);
+        stderr::print_line("paddock", &text);
     }
 
     /// Writes the gate's decisions to the journal. Prints denials at once, unless stderr blocks.
@@ -211,7 +211,9 @@ impl<'a> SupervisorTasks<'a> {
         let supervised_connect =
             self.calls.as_mut().and_then(|calls| calls.handlers.supervised_connect.as_mut());
         let (refused, arrivals) = supervised_connect
-            .map(|supervised_connect| (supervised_connect.refused(), supervised_connect.arrivals()))
+            .map(|supervised_connect| {
+                (supervised_connect.refused(), supervised_connect.proxy_clients())
+            })
             .unwrap_or_default();
         if let Some(relay) = &mut self.relay {
             relay.expect(arrivals);
@@ -227,21 +229,21 @@ impl<'a> SupervisorTasks<'a> {
         let Some(mut relay) = self.relay.take() else { return };
         for heard in relay.turn(self.calls.as_mut().map(|calls| &mut calls.handlers.questions)) {
             match heard {
-                Heard::Decisions(told) => {
+                RelayEvent::Decisions(told) => {
                     self.append(&told.iter().map(Event::Network).collect::<Vec<_>>());
                     for told in told.iter().filter(|told| told.is_denial()) {
                         let (denial, branch) = (relay.denial(told), relay.branch_of(told));
                         self.report_denial(told, denial, branch);
                     }
                 }
-                Heard::Mute(reason) => {
+                RelayEvent::HttpHelperLost(reason) => {
                     let reason = format!("what speaks HTTP: {reason}");
                     self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!(
                         "no route and no inspected host is reached any more: {reason}"
                     ));
                 }
-                Heard::Lost(reason) => {
+                RelayEvent::RelayLost(reason) => {
                     self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!(
                         "the relay is gone, and nothing is reached any more: {reason}"
@@ -313,7 +315,7 @@ impl<'a> SupervisorTasks<'a> {
     }
 
     fn say_at_once(&mut self, line: &str) {
-        if let Some(line) = self.live.say(line) {
+        if let Some(line) = self.live.print_line(line) {
             self.say(line);
         }
     }
@@ -336,7 +338,7 @@ impl<'a> SupervisorTasks<'a> {
 
     fn say_all(&mut self) {
         for (prefix, line) in self.lines.drain(..) {
-            stderr::say(prefix, &line);
+            stderr::print_line(prefix, &line);
         }
     }
 
@@ -353,7 +355,11 @@ pub fn line_and_event(event: &GuardEvent) -> (Option<String>, Event<'_>) {
     match event {
         GuardEvent::Quarantined { path, kept, whole } => (
             Some(format!("took away {path}, made during the run: it is kept in {kept}")),
-            Event::NameTaken { path: path.as_bytes(), kept: kept.as_bytes(), whole: *whole },
+            Event::NameQuarantined {
+                path: path.as_bytes(),
+                quarantine: kept.as_bytes(),
+                whole: *whole,
+            },
         ),
         GuardEvent::Masked { path, window } => {
             (None, Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() })
@@ -426,7 +432,7 @@ impl Tasks for SupervisorTasks<'_> {
         let [listener, renames, gate, observer, supervised_connect] =
             self.calls.as_ref().map_or([None; 5], Calls::descriptors);
         let relay = self.relay.as_ref().and_then(RelayProcess::fd);
-        let other = self.relay.as_ref().and_then(RelayProcess::other_fd);
+        let other = self.relay.as_ref().and_then(RelayProcess::http_helper_fd);
         let session_owner = self.session_owner.as_ref().and_then(SessionOwner::fd);
         [
             self.guard.as_ref().map(Guard::fd),
@@ -442,7 +448,7 @@ impl Tasks for SupervisorTasks<'_> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        let limits = self.limits.as_ref().and_then(Watch::next_check);
+        let limits = self.limits.as_ref().and_then(Watchdog::next_check);
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
         let calls = self.calls.as_ref().and_then(Calls::deadline);
         let relay = self.relay.as_ref().and_then(RelayProcess::deadline);
@@ -524,10 +530,10 @@ impl Tasks for SupervisorTasks<'_> {
 
     fn dismiss_helpers(&mut self) {
         if let Some(calls) = &mut self.calls {
-            calls.handlers.questions.dismiss_companion();
+            calls.handlers.questions.dismiss_approver();
         }
         // In the landlock tier the relay is one of the descendants that are killed next.
-        if self.relay.as_ref().is_some_and(RelayProcess::is_at_door) {
+        if self.relay.as_ref().is_some_and(RelayProcess::uses_loopback_proxy) {
             self.finish_relay();
         }
     }

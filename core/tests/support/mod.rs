@@ -1,5 +1,5 @@
-//! The core as its callers see it: a sealed plan, a command, what came out. Everything runs as an
-//! ordinary user; a test run by root drops to one.
+//! The core as its callers use it: a sealed plan, a command, its output. Everything runs as an
+//! ordinary user; root drops to one.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::ffi::OsStr;
@@ -25,7 +25,7 @@ pub fn uid() -> u32 {
     if is_root() { NOBODY } else { rustix::process::getuid().as_raw() }
 }
 
-/// A directory of the ordinary user that goes away with the test.
+/// A directory of the ordinary user, removed after the test.
 pub struct Tree(pub PathBuf);
 
 impl Tree {
@@ -85,7 +85,7 @@ pub fn own(path: &Path) {
     }
 }
 
-/// The core where the ordinary user can reach it: a copy, if it was built in a private place.
+/// The path of the core for the ordinary user: a copy, if it was built in a private directory.
 pub fn core() -> &'static Path {
     static REACHABLE: OnceLock<PathBuf> = OnceLock::new();
     REACHABLE.get_or_init(|| {
@@ -102,11 +102,13 @@ pub fn core() -> &'static Path {
 }
 
 pub fn grant(path: impl AsRef<Path>, access: &str) -> Value {
-    json!({"access": access, "except": [], "optional": true, "paths": [[path.as_ref(), 1]], "source": "test"})
+    json!({"access": access, "except": [], "optional": true, "paths": [[path.as_ref(), 1]],
+    "source": "test"})
 }
 
 pub fn grant_except(path: impl AsRef<Path>, access: &str, except: &[PathBuf]) -> Value {
-    json!({"access": access, "except": except, "optional": false, "paths": [[path.as_ref(), 2]], "source": "test"})
+    json!({"access": access, "except": except, "optional": false, "paths": [[path.as_ref(), 2]],
+    "source": "test"})
 }
 
 /// System directories to run programs from, and `grants`; no journal, no private temporary
@@ -141,8 +143,10 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         "landlock": {
             "abi": 7,
             "handled": [
-                "execute", "ioctl_dev", "make_block", "make_char", "make_dir", "make_fifo", "make_reg", "make_sock",
-                "make_sym", "read_dir", "read_file", "refer", "remove_dir", "remove_file", "truncate", "write_file",
+                "execute", "ioctl_dev", "make_block", "make_char", "make_dir", "make_fifo",
+                "make_reg", "make_sock",
+                "make_sym", "read_dir", "read_file", "refer", "remove_dir", "remove_file",
+                "truncate", "write_file",
             ],
             "scoped": ["abstract_unix_socket", "signal"],
             "access": {
@@ -153,22 +157,26 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
             },
         },
         "files": {
-            "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [], "deny_names": [], "protect": [], "opened": [],
+            "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [],
+            "deny_names": [], "protect": [], "opened": [],
             "flagged": [], "packages": [],
         },
-        "namespaces": null, "workspace": null, "container": null, "sessions": "/nonexistent/sessions",
+        "namespaces": null, "workspace": null, "container": null,
+        "sessions": "/nonexistent/sessions",
         "limits": {
-            "memory_mb": null, "processes": null, "cpu_s": null, "open_files": null, "file_size_mb": null, "wall_s": null,
+            "memory_mb": null, "processes": null, "cpu_s": null, "open_files": null,
+            "file_size_mb": null, "wall_s": null,
         },
         "gate": null, "network": null,
         "shell": null,
         "observe": false,
-        "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet", "inet6"], "namespaces": false},
+        "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet",
+        "inet6"], "namespaces": false},
         "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],
     })
 }
 
-/// The same in namespaces, with a /tmp of its own.
+/// The same plan in the full tier, with a private /tmp.
 pub fn full_plan(workdir: &Path, grants: &[Value]) -> Value {
     let mut full = plan(workdir, grants);
     full["tier"] = json!("full");
@@ -189,7 +197,7 @@ pub fn all_seals() -> SealFlags {
     SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK
 }
 
-/// A core process to be: `words` come after the plan.
+/// A core process to start; `words` come after the plan.
 pub struct Core {
     pub command: Command,
     _plan: OwnedFd,
@@ -228,7 +236,7 @@ impl Core {
     }
 }
 
-/// Runs a shell command behind the plan's fence.
+/// Runs a shell command in the sandbox.
 pub fn sh(plan: &Value, script: &str) -> Output {
     Core::new("run", plan, &["--", "/bin/sh", "-c", script]).output()
 }
@@ -246,7 +254,7 @@ pub fn json_of(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// What the fence answers, by really trying.
+/// The result of a real attempt in the sandbox.
 pub fn attempt(plan: &Value, operation: &str, path: impl AsRef<Path>) -> String {
     let output = Core::new(
         "attempt",
@@ -257,7 +265,7 @@ pub fn attempt(plan: &Value, operation: &str, path: impl AsRef<Path>) -> String 
     json_of(&output)["outcome"].as_str().unwrap().to_owned()
 }
 
-/// Asserts a refusal: exit code 125, a line and a hint, and the words in it.
+/// Asserts a refusal: exit code 125, a message with `words`, and a hint.
 pub fn assert_refused(output: &Output, words: &str) {
     let text = stderr(output);
     assert_eq!(output.status.code(), Some(125), "{text}");

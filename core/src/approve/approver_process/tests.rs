@@ -1,5 +1,5 @@
-//! Against a real socket pair: what is said and heard, how much of it, and that nothing a companion
-//! says breaks the core.
+//! Tests over a real socket pair: messages in both directions, their limits, and that no message
+//! breaks the core.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn golden(kind: &str) -> Vec<Value> {
     all[kind].as_array().unwrap().clone()
 }
 
-/// (ours, the companion's end)
+/// The core's end and the approver's end.
 fn pair() -> (ApproverProcess, OwnedFd) {
     let (ours, theirs) = socket_pair::pair().unwrap();
     (ApproverProcess::new(Some(ours)), theirs)
@@ -22,8 +22,8 @@ fn question() -> Question<'static> {
     Question::Exec(exec())
 }
 
-fn exec() -> Exec<'static> {
-    Exec {
+fn exec() -> ExecQuestion<'static> {
+    ExecQuestion {
         exe: b"/usr/bin/git",
         chain: &[b"/usr/bin/git"],
         argv: &[b"git", b"push"],
@@ -38,20 +38,23 @@ fn exec() -> Exec<'static> {
 }
 
 fn with<'a>(argv: &'a [&'a [u8]]) -> Question<'a> {
-    Question::Exec(Exec { argv, ..exec() })
+    Question::Exec(ExecQuestion { argv, ..exec() })
 }
 
-fn say(theirs: &OwnedFd, bytes: &[u8]) {
+fn send(theirs: &OwnedFd, bytes: &[u8]) {
     rustix::net::send(theirs, bytes, SendFlags::NOSIGNAL).unwrap();
 }
 
 fn answer(theirs: &OwnedFd, id: u64, verdict: &str) {
-    say(theirs, json!({"answer": id, "verdict": verdict, "by": "terminal"}).to_string().as_bytes());
+    send(
+        theirs,
+        json!({"answer": id, "verdict": verdict, "by": "terminal"}).to_string().as_bytes(),
+    );
 }
 
-/// What the companion was told and has not read yet.
-fn told(theirs: &OwnedFd) -> Vec<Value> {
-    let mut buffer = vec![0; LONGEST + 1];
+/// Messages that the approver has not read yet.
+fn sent_messages(theirs: &OwnedFd) -> Vec<Value> {
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES + 1];
     std::iter::from_fn(|| match rustix::net::recv(theirs, &mut buffer, RecvFlags::DONTWAIT) {
         Ok((_, 0)) | Err(_) => None,
         Ok((_, length)) => Some(serde_json::from_slice(&buffer[..length]).unwrap()),
@@ -59,17 +62,17 @@ fn told(theirs: &OwnedFd) -> Vec<Value> {
     .collect()
 }
 
-fn is_ready(companion: &ApproverProcess) -> bool {
-    let mut waiting = [PollFd::from_borrowed_fd(companion.fd().unwrap(), PollFlags::IN)];
+fn is_ready(approver: &ApproverProcess) -> bool {
+    let mut waiting = [PollFd::from_borrowed_fd(approver.fd().unwrap(), PollFlags::IN)];
     rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
 
 #[test]
-fn questions_are_said_as_the_examples_have_them() {
-    let asked = golden("to_companion");
-    let (mut companion, theirs) = pair();
+fn questions_match_the_examples() {
+    let questions = golden("to_companion");
+    let (mut approver, theirs) = pair();
     let argv: [&[u8]; 6] = [b"git", b"push", b"a b", b"\x1b[2J", "café".as_bytes(), b"\xff"];
-    let first = Exec {
+    let first = ExecQuestion {
         argv: &argv,
         cwd: b"/home/ada/project",
         pid: 123,
@@ -79,7 +82,7 @@ fn questions_are_said_as_the_examples_have_them() {
         reason: Some(b"leaves the machine"),
         ..exec()
     };
-    let second = Exec {
+    let second = ExecQuestion {
         exe: b"/home/ada/project/run",
         chain: &[b"/home/ada/project/run", b"/usr/bin/dash"],
         argv: &[],
@@ -91,33 +94,39 @@ fn questions_are_said_as_the_examples_have_them() {
     assert!(first.message(7).is_ascii() && first.message(7).contains("\\udcff"));
     assert_eq!(
         serde_json::from_str::<Value>(&first.message(7).replace("\\udcff", "\\u00ff")).unwrap(),
-        asked[0]
+        questions[0]
     );
-    companion.ask(7, &question()).unwrap();
-    companion.ask(8, &Question::Exec(second)).unwrap();
+    approver.ask(7, &question()).unwrap();
+    approver.ask(8, &Question::Exec(second)).unwrap();
     let process = Some((4711, "/usr/bin/curl"));
+    let host = HostQuestion {
+        host: "example.com",
+        port: 443,
+        process,
+        source: b"paddock.toml:3",
+        timeout_s: 300,
+    };
+    approver.ask(9, &Question::Host(host)).unwrap();
     let host =
-        Host { host: "example.com", port: 443, process, source: b"paddock.toml:3", timeout_s: 300 };
-    companion.ask(9, &Question::Host(host)).unwrap();
-    let host = Host { host: "a.example", port: 22, process: None, source: b"", timeout_s: 1 };
-    companion.ask(10, &Question::Host(host)).unwrap();
-    companion.withdraw(7);
-    assert_eq!(told(&theirs)[1..], asked[1..]);
+        HostQuestion { host: "a.example", port: 22, process: None, source: b"", timeout_s: 1 };
+    approver.ask(10, &Question::Host(host)).unwrap();
+    approver.withdraw(7);
+    assert_eq!(sent_messages(&theirs)[1..], questions[1..]);
 }
 
 #[test]
-fn answers_are_heard_as_the_examples_have_them() {
-    let (mut companion, theirs) = pair();
-    assert!(companion.hear().is_none() && !is_ready(&companion));
+fn answers_match_the_examples() {
+    let (mut approver, theirs) = pair();
+    assert!(approver.next_event().is_none() && !is_ready(&approver));
     for message in golden("to_core") {
         let id = message["answer"].as_u64().unwrap();
-        companion.ask(id, &question()).unwrap();
-        say(&theirs, message.to_string().as_bytes());
-        assert!(is_ready(&companion));
-        let Some(Heard::Answer { id: heard, answer, by }) = companion.hear() else {
+        approver.ask(id, &question()).unwrap();
+        send(&theirs, message.to_string().as_bytes());
+        assert!(is_ready(&approver));
+        let Some(ApproverEvent::Answer { id: event, answer, by }) = approver.next_event() else {
             panic!("{message}")
         };
-        assert_eq!((heard, &*by), (id, message["by"].as_str().unwrap()));
+        assert_eq!((event, &*by), (id, message["by"].as_str().unwrap()));
         let expected = match message["verdict"].as_str().unwrap() {
             "once" => Answer::Once,
             "session" => Answer::Session,
@@ -125,123 +134,129 @@ fn answers_are_heard_as_the_examples_have_them() {
         };
         assert_eq!(answer, expected);
     }
-    assert!(companion.hear().is_none() && !is_ready(&companion));
+    assert!(approver.next_event().is_none() && !is_ready(&approver));
 }
 
 #[test]
-fn who_does_not_speak_the_language_is_gone() {
+fn an_invalid_message_ends_the_approver() {
     let wrong = golden("wrong_to_core").into_iter().map(|message| message.to_string().into_bytes());
-    let raw = [b"x".to_vec(), b"{".to_vec(), vec![0], vec![b' '; LONGEST + 1], vec![0xff; 9]];
+    let raw =
+        [b"x".to_vec(), b"{".to_vec(), vec![0], vec![b' '; MAX_MESSAGE_BYTES + 1], vec![0xff; 9]];
     for message in wrong.chain(raw) {
-        let (mut companion, theirs) = pair();
-        companion.ask(7, &question()).unwrap();
-        say(&theirs, &message);
-        assert_eq!(companion.hear(), Some(Heard::Gone), "{:?}", message.escape_ascii().to_string());
-        assert_eq!(companion.hear(), None);
-        assert!(companion.fd().is_none() && !companion.has_terminal());
-        assert_eq!(companion.ask(8, &question()), Err("who was asked is gone".to_owned()));
+        let (mut approver, theirs) = pair();
+        approver.ask(7, &question()).unwrap();
+        send(&theirs, &message);
+        assert_eq!(
+            approver.next_event(),
+            Some(ApproverEvent::Gone),
+            "{:?}",
+            message.escape_ascii().to_string()
+        );
+        assert_eq!(approver.next_event(), None);
+        assert!(approver.fd().is_none() && !approver.has_terminal());
+        assert_eq!(approver.ask(8, &question()), Err("who was asked is gone".to_owned()));
     }
 }
 
 #[test]
-fn who_went_is_gone_whatever_waits() {
-    let (mut companion, theirs) = pair();
-    companion.ask(1, &question()).unwrap();
+fn a_closed_socket_ends_the_approver() {
+    let (mut approver, theirs) = pair();
+    approver.ask(1, &question()).unwrap();
     drop(theirs);
-    assert!(is_ready(&companion));
-    assert_eq!(companion.hear(), Some(Heard::Gone));
-    // Found out by asking: it is heard of all the same.
-    let (mut companion, theirs) = pair();
-    companion.ask(1, &question()).unwrap();
+    assert!(is_ready(&approver));
+    assert_eq!(approver.next_event(), Some(ApproverEvent::Gone));
+    // If sending finds the closed socket, the event comes as well.
+    let (mut approver, theirs) = pair();
+    approver.ask(1, &question()).unwrap();
     drop(theirs);
-    companion.ask(2, &question()).unwrap();
-    assert!(is_ready(&companion));
-    assert_eq!(companion.hear(), Some(Heard::Gone));
+    approver.ask(2, &question()).unwrap();
+    assert!(is_ready(&approver));
+    assert_eq!(approver.next_event(), Some(ApproverEvent::Gone));
 }
 
 #[test]
 fn an_answer_counts_once_and_only_for_an_open_question() {
-    let (mut companion, theirs) = pair();
-    (1..=2).for_each(|id| companion.ask(id, &question()).unwrap());
-    companion.withdraw(1);
+    let (mut approver, theirs) = pair();
+    (1..=2).for_each(|id| approver.ask(id, &question()).unwrap());
+    approver.withdraw(1);
     answer(&theirs, 1, "once");
     answer(&theirs, 99, "session");
     answer(&theirs, 2, "deny");
     answer(&theirs, 2, "once");
     assert_eq!(
-        companion.hear(),
-        Some(Heard::Answer { id: 2, answer: Answer::Deny, by: "terminal".to_owned() })
+        approver.next_event(),
+        Some(ApproverEvent::Answer { id: 2, answer: Answer::Deny, by: "terminal".to_owned() })
     );
-    assert_eq!(companion.hear(), None);
-    assert!(companion.open.lengths.is_empty());
-    companion.withdraw(2);
+    assert_eq!(approver.next_event(), None);
+    assert!(approver.open.lengths.is_empty());
+    approver.withdraw(2);
     assert_eq!(
-        told(&theirs).last(),
+        sent_messages(&theirs).last(),
         Some(&json!({"withdrawn": 1})),
         "an answered question is not withdrawn"
     );
 }
 
 #[test]
-fn what_the_socket_does_not_take_waits_and_nobody_blocks() {
-    let (mut companion, theirs) = pair();
+fn unsent_questions_wait_without_blocking() {
+    let (mut approver, theirs) = pair();
     let long = vec![b'x'; 40_000];
     let argv = [long.as_slice()];
-    let asked = 100;
-    (0..asked).for_each(|id| companion.ask(id, &with(&argv)).unwrap());
-    let State::Running(link) = &companion.state else { panic!() };
+    let questions = 100;
+    (0..questions).for_each(|id| approver.ask(id, &with(&argv)).unwrap());
+    let ApproverState::Running(link) = &approver.state else { panic!() };
     let unsent: Vec<u64> = link.unsent.iter().filter_map(|(id, _)| *id).collect();
     assert!(unsent.len() > 10, "{}", unsent.len());
-    assert!(!is_ready(&companion), "a full socket is no reason to wake");
-    // Neither that it was asked nor that it needs not answer reaches the companion.
-    companion.withdraw(asked - 1);
+    assert!(!is_ready(&approver), "a full socket is no reason to wake");
+    // Neither the question nor its withdrawal reaches the approver.
+    approver.withdraw(questions - 1);
     let mut seen = Vec::new();
-    while seen.len() < asked as usize - 1 {
-        seen.extend(told(&theirs).iter().map(|message| message["ask"].as_u64().unwrap()));
-        assert!(is_ready(&companion) || seen.len() == asked as usize - 1, "there is room again");
-        assert_eq!(companion.hear(), None);
+    while seen.len() < questions as usize - 1 {
+        seen.extend(sent_messages(&theirs).iter().map(|message| message["ask"].as_u64().unwrap()));
+        assert!(is_ready(&approver) || seen.len() == questions as usize - 1, "there is room again");
+        assert_eq!(approver.next_event(), None);
     }
-    assert_eq!(seen, (0..asked - 1).collect::<Vec<_>>());
-    assert!(!is_ready(&companion));
+    assert_eq!(seen, (0..questions - 1).collect::<Vec<_>>());
+    assert!(!is_ready(&approver));
 }
 
 #[test]
-fn what_can_not_be_shown_is_not_asked() {
-    let (mut companion, theirs) = pair();
-    let long = vec![b'x'; LONGEST];
+fn a_question_that_is_too_long_is_not_asked() {
+    let (mut approver, theirs) = pair();
+    let long = vec![b'x'; MAX_MESSAGE_BYTES];
     let argv = [long.as_slice()];
-    assert_eq!(companion.ask(1, &with(&argv)), Err("it is too long to be shown".to_owned()));
-    assert!(told(&theirs).is_empty());
-    let argv = [&long[..LONGEST - 1000]];
-    let most = (0..).find(|id| companion.ask(*id, &with(&argv)).is_err()).unwrap();
+    assert_eq!(approver.ask(1, &with(&argv)), Err("it is too long to be shown".to_owned()));
+    assert!(sent_messages(&theirs).is_empty());
+    let argv = [&long[..MAX_MESSAGE_BYTES - 1000]];
+    let most = (0..).find(|id| approver.ask(*id, &with(&argv)).is_err()).unwrap();
     assert!((200..300).contains(&most), "{most}");
-    assert_eq!(companion.ask(most, &with(&argv)), Err("too many questions are open".to_owned()));
-    companion.withdraw(0);
-    companion.ask(most, &with(&argv)).unwrap();
+    assert_eq!(approver.ask(most, &with(&argv)), Err("too many questions are open".to_owned()));
+    approver.withdraw(0);
+    approver.ask(most, &with(&argv)).unwrap();
 }
 
-/// A person's answers among thousands of questions.
+/// Answers to thousands of questions.
 #[test]
-fn hundreds_are_asked_at_once() {
-    let (mut companion, theirs) = pair();
-    (0..2000).for_each(|id| companion.ask(id, &question()).unwrap());
+fn thousands_of_questions_can_be_open() {
+    let (mut approver, theirs) = pair();
+    (0..2000).for_each(|id| approver.ask(id, &question()).unwrap());
     let mut answered = 0;
     while answered < 2000 {
-        for message in told(&theirs) {
+        for message in sent_messages(&theirs) {
             answer(&theirs, message["ask"].as_u64().unwrap(), "once");
-            if let Some(Heard::Answer { id, .. }) = companion.hear() {
+            if let Some(ApproverEvent::Answer { id, .. }) = approver.next_event() {
                 assert_eq!(id, answered);
                 answered += 1;
             }
         }
-        while let Some(Heard::Answer { .. }) = companion.hear() {
+        while let Some(ApproverEvent::Answer { .. }) = approver.next_event() {
             answered += 1;
         }
     }
 }
 
 #[test]
-fn nothing_that_is_said_breaks_the_core() {
+fn no_message_breaks_the_core() {
     let mut random: u64 = 0x9E37_79B9_7F4A_7C15;
     let mut next = |below: usize| {
         random ^= random << 13;
@@ -254,7 +269,7 @@ fn nothing_that_is_said_breaks_the_core() {
         .flat_map(|kind| golden(kind))
         .map(|one| one.to_string().into())
         .collect();
-    let (mut companion, mut theirs) = pair();
+    let (mut approver, mut theirs) = pair();
     for round in 0..50_000 {
         let mut bytes = seeds[next(seeds.len())].clone();
         for _ in 0..next(6) {
@@ -266,15 +281,15 @@ fn nothing_that_is_said_breaks_the_core() {
                 _ => bytes.truncate(at.max(1)),
             }
         }
-        companion.ask(7, &question()).unwrap();
-        say(&theirs, &bytes);
-        match companion.hear() {
-            Some(Heard::Gone) => (companion, theirs) = pair(),
-            Some(Heard::Answer { id, .. }) => assert_eq!(id, 7),
-            None => companion.withdraw(7),
+        approver.ask(7, &question()).unwrap();
+        send(&theirs, &bytes);
+        match approver.next_event() {
+            Some(ApproverEvent::Gone) => (approver, theirs) = pair(),
+            Some(ApproverEvent::Answer { id, .. }) => assert_eq!(id, 7),
+            None => approver.withdraw(7),
         }
         if round % 16 == 0 {
-            told(&theirs);
+            sent_messages(&theirs);
         }
     }
 }

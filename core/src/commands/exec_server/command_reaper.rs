@@ -109,7 +109,7 @@ fn start(
                 .map_err(at("warden"))?;
             sys::reset_signal(libc::SIGPIPE);
             sys::reset_signal(libc::SIGXFSZ);
-            sys::release_every_signal();
+            sys::unblock_every_signal();
             Err(StartFailure { step: "exec", errno: command.exec() })
         };
         if let Err(StartFailure { step, errno }) = entered() {
@@ -182,9 +182,9 @@ fn open_terminal((rows, columns): (u16, u16)) -> Result<(OwnedFd, OwnedFd), Errn
 
 /// Runs until no descendant of the command is left, or the socket is closed.
 fn report_end(command: Pid, socket: &OwnedFd) -> i32 {
-    let Ok(children) = sys::child_descriptor() else { return SOME_MAY_RUN };
+    let Ok(children) = sys::child_signal_descriptor() else { return SOME_MAY_RUN };
     loop {
-        sys::children_heard();
+        sys::discard_child_signals();
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) if pid == command => tell_end(socket, status),
@@ -201,7 +201,7 @@ fn report_end(command: Pid, socket: &OwnedFd) -> i32 {
 }
 
 fn tell_end(socket: &OwnedFd, status: WaitStatus) {
-    let used = sys::used_by_children();
+    let used = sys::child_usage();
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => format!("\"exited\":{code}"),
         (None, Some(signal)) => format!("\"killed\":{signal}"),

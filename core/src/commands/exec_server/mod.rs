@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::Refusal;
 use crate::kernel::sys;
-use crate::limits::process_usage::{ProcessUsage, Tree};
+use crate::limits::process_usage::{ProcessTree, ProcessUsage};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 
@@ -62,8 +62,8 @@ pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
     // The exec server adopts and ends processes that outlive their reaper.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(Refusal::Attend)?;
-    sys::hold_signals();
-    let children = sys::child_descriptor().map_err(Refusal::Attend)?;
+    sys::block_signals();
+    let children = sys::child_signal_descriptor().map_err(Refusal::Attend)?;
     let mut reapers = HashSet::new();
     let mut orphaned: Option<Instant> = None;
     let mut is_over = false;
@@ -81,7 +81,7 @@ pub fn run(grace: Option<Duration>) -> Result<i32, Refusal> {
         let (ended, asked) =
             (!ready[0].revents().is_empty(), !is_over && !ready[1].revents().is_empty());
         if ended {
-            sys::children_heard();
+            sys::discard_child_signals();
             if reap(&mut reapers) {
                 orphaned = orphaned.or_else(|| Some(Instant::now()));
             }
@@ -131,9 +131,12 @@ fn end_orphans(reapers: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let mut census =
-        ProcessUsage::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
-    census.spare(reapers.iter().copied());
+    let mut census = ProcessUsage::new(
+        proc.as_fd(),
+        ProcessTree::DescendantsOf(rustix::process::getpid()),
+        &[],
+    )?;
+    census.exclude(reapers.iter().copied());
     let found =
         if is_time { census.kill_descendants()? } else { census.signal_descendants(None)? };
     Ok(found > 0)

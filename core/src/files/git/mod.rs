@@ -151,7 +151,7 @@ pub fn judge(
     name: &CStr,
     buffer: &mut Vec<u8>,
 ) -> Judgement {
-    let opened = open_beneath::look(dir.fd, name.to_bytes())
+    let opened = open_beneath::open_path_only(dir.fd, name.to_bytes())
         .and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
     let (stat, object) = match opened {
         Ok(opened) => opened,
@@ -326,7 +326,7 @@ pub fn trusted_paths_of_config(
 ) -> Result<TrustedPaths, UnreadableGitFile> {
     let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
-    let object = open_beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
+    let object = open_beneath::open_path_only(dir.fd, name.to_bytes()).and_then(|object| {
         let link =
             FileType::from_raw_mode(rustix::fs::fstat(&object)?.st_mode) == FileType::Symlink;
         Ok((object, link))
@@ -347,7 +347,8 @@ pub fn trusted_paths_of_config(
 fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     let mut link = [0; 32];
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(open_beneath::link_to(object, &mut link), flags, Mode::empty())?;
+    let file =
+        rustix::fs::open(open_beneath::proc_fd_path(object, &mut link), flags, Mode::empty())?;
     read_open(file.as_fd(), longest, buffer)
 }
 

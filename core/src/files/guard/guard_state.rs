@@ -254,7 +254,7 @@ impl GuardState {
         if stat.st_mode & 0o500 != 0o500 {
             let mut buffer = [0; 32];
             let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500);
-            rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), mode)?;
+            rustix::fs::chmod(open_beneath::proc_fd_path(dir, &mut buffer), mode)?;
         }
         Ok(true)
     }

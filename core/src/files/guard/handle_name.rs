@@ -77,7 +77,7 @@ impl NameHandler<'_> {
         if dir.tree.is_copy() || self.state.finishing {
             return Ok(());
         }
-        let socket = match open_beneath::look(dir.fd, name) {
+        let socket = match open_beneath::open_path_only(dir.fd, name) {
             Ok(socket) => socket,
             Err(Errno::NOENT) => return Ok(()),
             Err(source) => return Err(dir.unseen(name, source)),
@@ -120,7 +120,7 @@ impl NameHandler<'_> {
         stat: &Stat,
         kind: CoverKind,
     ) -> Result<(), WalkError> {
-        match open_beneath::look(dir.fd, name) {
+        match open_beneath::open_path_only(dir.fd, name) {
             Ok(object) => {
                 let same = rustix::fs::fstat(&object)
                     .is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
@@ -141,7 +141,7 @@ impl NameHandler<'_> {
     ) -> Result<(), GuardError> {
         let path = dir.absolute(name.to_bytes())?;
         let GuardState { store, covered, .. } = &mut *self.state;
-        match store.take(dir.fd, name, judged, &|object| object.is_among(covered)) {
+        match store.take(dir.fd, name, judged, &|object| object.is_in(covered)) {
             Ok(RemovalResult::Quarantined { kept, whole }) => {
                 self.state.taken += 1;
                 self.state.events.push(GuardEvent::Quarantined { path, kept, whole });
@@ -242,7 +242,7 @@ impl NameHandler<'_> {
 
     /// Watches the file itself, not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
-        let opened = open_beneath::look(dir.fd, name.to_bytes())
+        let opened = open_beneath::open_path_only(dir.fd, name.to_bytes())
             .and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
         let (stat, file) = match opened {
             Ok(opened) => opened,
@@ -391,7 +391,7 @@ impl Visitor for NameHandler<'_> {
             Err(Errno::NOENT) => return Ok(None),
             Err(source) => return self.failed(dir.unseen(name, source)).map(|()| None),
         };
-        let was_covered = object.is_among(&self.state.covered);
+        let was_covered = object.is_in(&self.state.covered);
         match entry.verdict {
             NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
@@ -401,7 +401,7 @@ impl Visitor for NameHandler<'_> {
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
                 }
-                let there_before = object.is_among(&self.state.masked)
+                let there_before = object.is_in(&self.state.masked)
                     || self.state.is_held(dir.identity, name, object);
                 if there_before || !dir.tree.writable {
                     return Ok(None);
@@ -484,7 +484,7 @@ impl Visitor for NameHandler<'_> {
         // A tree that is locked as a whole or read-only needs no further lock.
         if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
             let known = Object::at(dir.fd, entry.name)
-                .is_ok_and(|object| object.is_among(&self.state.covered));
+                .is_ok_and(|object| object.is_in(&self.state.covered));
             self.cover(dir, entry.name.to_bytes(), &stat, kind, known)?;
         }
         Ok(())

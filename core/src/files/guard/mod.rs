@@ -149,7 +149,7 @@ impl Guard {
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
         let roots = TreeRoots::open(trees, &left_out)?;
         let mut walker = Walker::default();
-        walker.is_interrupted = Some(sys::is_asked_to_end);
+        walker.is_interrupted = Some(sys::has_end_signal);
         let mut nodes = Watches::default();
         let mut scan_trees =
             scan::scan_trees(&mut names, &roots, &mut walker, closed, &mut |names,
@@ -337,8 +337,8 @@ impl Guard {
     /// process to end stops the scan. Ok: all trees were scanned. Otherwise the error is
     /// [`GuardError::Unfinished`].
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
-        sys::forget_signals();
-        self.walker.is_interrupted = Some(sys::is_asked_to_end);
+        sys::discard_signals();
+        self.walker.is_interrupted = Some(sys::has_end_signal);
         self.walker.deadline = None;
         let finished = self.scan_last(on_event);
         // Events from before an error are reported too.
@@ -560,5 +560,5 @@ const WRITTEN: WatchFlags =
 /// inotify has no call that takes a descriptor, so the path is that of /proc/self/fd.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {
     let mut buffer = [0; 32];
-    inotify::add_watch(inotify, open_beneath::link_to(object, &mut buffer), flags)
+    inotify::add_watch(inotify, open_beneath::proc_fd_path(object, &mut buffer), flags)
 }

@@ -165,7 +165,7 @@ impl OverlayVisitor<'_> {
     /// its own entries. A directory that it made is marked as opaque.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
-            let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
+            let made = open_beneath::open_path_only(self.own, path).and_then(rustix::fs::fstat);
             // A whiteout means that the command has no such file, although the copy shows one.
             return made.is_ok_and(|stat| {
                 FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice
@@ -181,7 +181,7 @@ impl OverlayVisitor<'_> {
             let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
             let (mut buffer, mut value) = ([0; 32], [0; 1]);
             rustix::fs::getxattr(
-                open_beneath::link_to(&fd, &mut buffer),
+                open_beneath::proc_fd_path(&fd, &mut buffer),
                 OPAQUE_XATTR,
                 &mut value,
             )?;

@@ -17,7 +17,7 @@ use crate::files::tree_roots::{GrantedTree, TreeRoots};
 use crate::files::walk::{WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 
 use super::flagged_names::FlaggedNames;
 use super::guard_events::PendingEvents;
@@ -100,7 +100,7 @@ impl Guard {
         if trees().next().is_none() {
             return Ok(false);
         }
-        let text = |out: &mut String, bytes: &[u8]| writer::string(out, bytes, Invalid::Surrogate);
+        let text = |out: &mut String, bytes: &[u8]| writer::string(out, bytes, NonUtf8::Surrogate);
         let numbers = |out: &mut String, identity: Identity| {
             let _ = write!(out, "{},{}", identity.device(), identity.inode());
         };

@@ -17,7 +17,7 @@ mod state;
 mod tests;
 
 use super::git;
-use crate::plan::Protected;
+use crate::plan::ProtectedNames;
 use crate::plan::wire::bytes::Text;
 
 pub use glob::Globs;
@@ -165,7 +165,7 @@ const MAX_PREFIXES: usize = 60_000;
 impl NamePatterns {
     pub fn new(
         deny: &[Text],
-        protect: &[Protected],
+        protect: &[ProtectedNames],
         opened: &[Text],
         flagged: &[Text],
     ) -> Result<NamePatterns, NamePatternsError> {
@@ -206,12 +206,16 @@ impl NamePatterns {
     }
 
     /// Adds denied names. Takes effect with [`NamePatterns::settle`].
-    pub fn deny(&mut self, group: &Protected) -> Result<(), NamePatternsError> {
+    pub fn deny(&mut self, group: &ProtectedNames) -> Result<(), NamePatternsError> {
         self.put_group(NameRule::Deny, group)
     }
 
     /// Each beginning and each name is parsed once, however many patterns they form.
-    fn put_group(&mut self, rule: NameRule, group: &Protected) -> Result<(), NamePatternsError> {
+    fn put_group(
+        &mut self,
+        rule: NameRule,
+        group: &ProtectedNames,
+    ) -> Result<(), NamePatternsError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
         for (rule, beginnings) in [(rule, &group.below), (NameRule::Opened, &group.but)] {
             for text in beginnings {

@@ -106,7 +106,7 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
 
 #[test]
 fn a_group_is_every_name_below_every_beginning() {
-    let group = Protected {
+    let group = ProtectedNames {
         below: vec![text("/w/**"), text("**/.git")],
         but: vec![text("/w/**/packages/**")],
         names: vec![text(".idea"), text("hooks/*"), text("**/deep")],
@@ -129,9 +129,11 @@ fn a_group_is_every_name_below_every_beginning() {
         assert_eq!(look.protect.is_some() && !look.opened, protected, "{path}");
     }
     assert!(names.guards_git);
-    let nothing = Protected { below: vec![text("a")], but: Vec::new(), names: vec![text("x")] };
+    let nothing =
+        ProtectedNames { below: vec![text("a")], but: Vec::new(), names: vec![text("x")] };
     assert!(NamePatterns::new(&[], &[nothing], &[], &[]).is_err(), "a place has a beginning");
-    let nowhere = Protected { below: vec![text("/a")], but: Vec::new(), names: vec![text(".")] };
+    let nowhere =
+        ProtectedNames { below: vec![text("/a")], but: Vec::new(), names: vec![text(".")] };
     assert!(NamePatterns::new(&[], &[nowhere], &[], &[]).is_err(), "a name has a part");
 }
 

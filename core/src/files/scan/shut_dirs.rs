@@ -108,5 +108,5 @@ fn lend(dir: &OwnedFd, stat: &Stat) -> Result<Option<(OwnedFd, Mode)>, Errno> {
 
 fn set_mode(dir: &OwnedFd, mode: Mode) -> Result<(), Errno> {
     let mut buffer = [0; 32];
-    rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), mode)
+    rustix::fs::chmod(open_beneath::proc_fd_path(dir, &mut buffer), mode)
 }

@@ -497,7 +497,7 @@ fn costs_of_8000_files_in_800_directories() {
                 rustix::fs::inotify::WatchFlags::CREATE | rustix::fs::inotify::WatchFlags::MOVED_TO;
             rustix::fs::inotify::add_watch(
                 &inotify,
-                crate::kernel::open_beneath::link_to(dir.fd, &mut buffer),
+                crate::kernel::open_beneath::proc_fd_path(dir.fd, &mut buffer),
                 flags,
             )
             .unwrap();

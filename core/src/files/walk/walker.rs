@@ -11,7 +11,7 @@ use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkE
 use crate::files::patterns::{NamePatterns, StateId};
 use crate::files::symlink;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
-use crate::kernel::filesystem::Volume;
+use crate::kernel::filesystem::Filesystem;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
@@ -88,7 +88,7 @@ pub struct Walker {
     names: Vec<u8>,
     path: Vec<u8>,
     listing: Vec<u8>,
-    volume: Option<Volume>,
+    volume: Option<Filesystem>,
     /// The depth of the first level.
     base: usize,
     /// Names that were another object when they were opened.
@@ -342,7 +342,7 @@ impl Walker {
         };
         let volume = match self.volume {
             Some(volume) if volume.device == stat.st_dev => volume,
-            _ => match Volume::of(&fd, stat.st_dev) {
+            _ => match Filesystem::of(&fd, stat.st_dev) {
                 Ok(volume) => volume,
                 Err(source) => {
                     return visitor
@@ -356,8 +356,8 @@ impl Walker {
             identity: Identity::from(&stat),
             state,
             below,
-            folding: volume.folds(&fd),
-            numbers_agree: volume.numbers_agree,
+            folding: volume.folds_case(&fd),
+            numbers_agree: volume.lists_inodes,
             node: parent.map_or(0, |parent| self.levels[parent].node),
             path: self.path.len(),
             first: self.pending.len(),
@@ -547,7 +547,7 @@ fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
 fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 32];
     rustix::fs::open(
-        open_beneath::link_to(dir, &mut buffer),
+        open_beneath::proc_fd_path(dir, &mut buffer),
         LIST_FLAGS | OFlags::CLOEXEC,
         Mode::empty(),
     )

@@ -21,7 +21,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use crate::kernel::seccomp_notify::Answer;
+use crate::kernel::seccomp_notify::CallAnswer;
 use crate::kernel::stderr;
 
 /// Larger trees are left to programs that copy by themselves: deeper, more entries, longer.
@@ -49,13 +49,13 @@ impl NameInDir {
 }
 
 /// As renameat2(2), on the overlay of this mount.
-pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> Answer {
+pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) -> CallAnswer {
     match rustix::fs::renameat_with(&old.dir, &old.name, &new.dir, &new.name, flags) {
-        Ok(()) => return Answer::Value(0),
+        Ok(()) => return CallAnswer::Value(0),
         Err(Errno::XDEV) if flags.difference(RenameFlags::NOREPLACE).is_empty() => {}
         // Two directories that are exchanged have no third one as a buffer: EXDEV, as the kernel
         // answers.
-        Err(errno) => return Answer::Fail(errno),
+        Err(errno) => return CallAnswer::Fail(errno),
     }
     let mut carrier = TreeMover {
         mount,
@@ -68,11 +68,14 @@ pub fn rename(old: &NameInDir, new: &NameInDir, flags: RenameFlags, mount: u64) 
     if carrier.torn {
         let text =
             "a directory that was being renamed could not be put back as it was: some of it is in";
-        stderr::say("paddock", &format!("{text} a directory .paddock-… beside the new name"));
+        stderr::print_line(
+            "paddock",
+            &format!("{text} a directory .paddock-… beside the new name"),
+        );
     }
     match moved {
-        Ok(()) => Answer::Value(0),
-        Err(errno) => Answer::Fail(errno),
+        Ok(()) => CallAnswer::Value(0),
+        Err(errno) => CallAnswer::Fail(errno),
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{self, Plan, Workspace};
 
 const SESSION_FILE: &CStr = c"session.json";
@@ -114,7 +114,7 @@ impl Session {
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
         // The copy must belong to this very directory. The device number may change at a reboot.
         let mut known = String::from("\"workspace\":");
-        writer::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
+        writer::string(&mut known, requested.path.as_bytes(), NonUtf8::Surrogate);
         known.push_str(",\"device\":");
         let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
         let rest = text
@@ -179,7 +179,7 @@ impl Session {
             SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         let mut out = String::with_capacity(1024);
         let _ = write!(out, "{{\"version\":1,\"id\":\"{}\",\"workspace\":", self.id);
-        writer::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
+        writer::string(&mut out, self.workspace.as_bytes(), NonUtf8::Surrogate);
         let _ = write!(
             out,
             ",\"device\":{},\"inode\":{},\"started_ns\":{started},\
@@ -188,12 +188,12 @@ impl Session {
         );
         // Names that a person is asked about before they are applied.
         let quoted =
-            |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, Invalid::Surrogate);
-        writer::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
+            |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, NonUtf8::Surrogate);
+        writer::list(&mut out, plan.files.iter().flat_map(plan::FilesPlan::protected), quoted);
         out.push_str(",\"opened\":");
-        writer::list(&mut out, plan.files.iter().flat_map(plan::Files::excepted), quoted);
+        writer::list(&mut out, plan.files.iter().flat_map(plan::FilesPlan::excepted), quoted);
         out.push_str("}},\"command\":");
-        writer::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
+        writer::strings(&mut out, command.iter().map(|word| word.as_bytes()), NonUtf8::Surrogate);
         out.push_str("}\n");
         self.write_new(SESSION_FILE, out.as_bytes()).map_err(failed)
     }
@@ -220,7 +220,7 @@ impl Session {
         writer::strings(
             &mut out,
             below.filter_map(|path| path.strip_prefix(b"/")),
-            Invalid::Surrogate,
+            NonUtf8::Surrogate,
         );
         out.push_str(",\"deny\":");
         let closed = plan
@@ -235,7 +235,7 @@ impl Session {
         writer::strings(
             &mut out,
             patterns.chain(named).chain(closed.map(AbsPath::as_bytes)),
-            Invalid::Surrogate,
+            NonUtf8::Surrogate,
         );
         out.push_str("}\n");
         let failed = |source| SessionError::Make { path: self.path.clone(), source };

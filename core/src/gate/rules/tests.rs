@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 use crate::gate::rules::*;
 
-fn gate(default: &str, rules: Value) -> Gate {
+fn gate(default: &str, rules: Value) -> GatePlan {
     gate_with(default, rules, json!([]))
 }
 
-fn gate_with(default: &str, rules: Value, approved: Value) -> Gate {
+fn gate_with(default: &str, rules: Value, approved: Value) -> GatePlan {
     serde_json::from_value(json!({
         "default": default, "on_error": "deny", "timeout_ms": 250, "ask_timeout_s": 300,
         "trace": false,

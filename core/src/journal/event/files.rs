@@ -1,24 +1,24 @@
-//! What the fence refused of a file.
+//! A file access that the sandbox refused.
 
 use serde::Deserialize;
 
 use crate::plan::wire::bytes::Text;
 
-/// What the fence has refused, as the Python half judges it.
+/// A refused file access, as the Python observer reports it.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Refused {
+pub struct RefusedFileAccess {
     pub op: Text,
     pub path: Text,
     pub program: Text,
     pub reason: Text,
-    /// The option that would have allowed it; None: there is none.
+    /// The option that would allow it. None: there is none.
     #[serde(deserialize_with = "Option::deserialize")]
     pub allow: Option<Text>,
 }
 
-impl Refused {
-    /// For people.
+impl RefusedFileAccess {
+    /// The message for the user.
     pub fn line(&self) -> String {
         let allow =
             self.allow.as_ref().map_or(String::new(), |allow| format!("; to allow it: {allow}"));

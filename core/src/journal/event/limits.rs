@@ -1,4 +1,4 @@
-//! A limit that was met.
+//! A limit that was exceeded.
 
 use std::fmt;
 
@@ -26,16 +26,16 @@ impl Limit {
     }
 }
 
-/// What holds a limit.
+/// The mechanism that enforces a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     CgroupV2,
     CgroupV1,
-    /// The kernel counts a user's tasks in every user namespace on its own.
+    /// The kernel counts a user's tasks separately in every user namespace.
     UserNamespace,
-    /// Looks at the tree again and again, and ends it.
+    /// Checks the process tree repeatedly, and ends it.
     Watchdog,
-    /// Of each process by itself.
+    /// Applies to each process separately.
     Rlimit,
 }
 
@@ -51,16 +51,16 @@ impl Means {
     }
 }
 
-/// A limit that was met. Its text is for people: `memory_mb 512 exceeded`.
+/// An exceeded limit. Its text is for messages: `memory_mb 512 exceeded`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExceededLimit {
     pub limit: Limit,
     pub value: u64,
     pub means: Means,
-    /// The run was ended, or has to be. Otherwise the command saw an error and went on.
+    /// True: the run was ended, or must be. False: the command got an error and continued.
     pub ended: bool,
-    /// Nobody can say any more whether it is kept (no descriptor or no memory left to look), which
-    /// ends the run as well.
+    /// True: the limit can not be checked any more (no descriptor or no memory left), which ends
+    /// the run as well.
     pub unwatched: bool,
 }
 

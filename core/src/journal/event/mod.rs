@@ -1,4 +1,4 @@
-//! What happened, as the inside of one journal line. The journal adds sequence, chain and time.
+//! The body of one journal line. The journal adds sequence number, chain and time.
 
 pub mod exec;
 pub mod files;
@@ -11,30 +11,31 @@ use std::fmt::Write as _;
 
 use rustix::io::Errno;
 
-use self::exec::{ExecOutcome, ExecResult};
-use self::files::Refused;
+use self::exec::{ExecReport, ExecResult};
+use self::files::RefusedFileAccess;
 use self::limits::ExceededLimit;
 use self::network::NetworkDecision;
-use self::tool::Record;
+use self::tool::ToolRecord;
 use super::redact;
 use crate::kernel::errno_names;
-use crate::plan::Mode;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::NetworkMode;
+use crate::plan::wire::writer::{self, NonUtf8};
 
-/// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
-pub const BODY_LIMIT: usize = 3840;
+/// The part of a 4096-byte line that an event may use. The rest belongs to the journal's own
+/// fields.
+pub const MAX_BODY_BYTES: usize = 3840;
 
-pub const NAME_ROOM: usize = 128;
-const PATH_ROOM: usize = 1024;
-const CWD_ROOM: usize = 512;
-const ARGUMENTS_ROOM: usize = 1024;
-pub const REASON_ROOM: usize = 512;
-const SENTENCE_ROOM: usize = 2048;
-/// Each of four.
-const REFUSED_ROOM: usize = 880;
-const ANCESTRY_ROOM: usize = 768;
+pub const MAX_NAME_CHARS: usize = 128;
+const MAX_PATH_CHARS: usize = 1024;
+const MAX_CWD_CHARS: usize = 512;
+const MAX_ARGUMENTS_CHARS: usize = 1024;
+pub const MAX_REASON_CHARS: usize = 512;
+const MAX_SENTENCE_CHARS: usize = 2048;
+/// Each of four fields.
+const MAX_REFUSED_FIELD_CHARS: usize = 880;
+const MAX_ANCESTRY_CHARS: usize = 768;
 
-/// How much of the fence was asked for, or stands.
+/// The protection that was requested, or that is active.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enforcement {
     pub landlock_abi: i32,
@@ -45,11 +46,11 @@ pub struct Enforcement {
     pub seccomp: bool,
     pub no_new_privs: bool,
     pub env_sanitize: bool,
-    /// None: it is not fenced.
-    pub network: Option<Mode>,
+    /// None: the network is not restricted.
+    pub network: Option<NetworkMode>,
 }
 
-pub struct Start<'a> {
+pub struct SessionStart<'a> {
     pub user: &'a [u8],
     pub uid: u32,
     pub pid: i32,
@@ -64,7 +65,7 @@ pub struct Start<'a> {
 }
 
 pub enum Event<'a> {
-    Start(Start<'a>),
+    Start(SessionStart<'a>),
     End {
         exit_code: i32,
         signal: Option<i32>,
@@ -82,53 +83,53 @@ pub enum Event<'a> {
     Partial {
         text: &'a [u8],
     },
-    /// What the gate decided on, and what became of it.
-    Exec(&'a ExecOutcome),
-    /// What the relay decided on.
+    /// A decision of the exec gate, and its result.
+    Exec(&'a ExecReport),
+    /// A decision of the relay.
     Network(&'a NetworkDecision),
-    /// The relay is gone before its time: from here on nothing is reached.
+    /// The relay ended early: no host is reachable from here on.
     NetworkLost {
         reason: &'a str,
     },
-    /// What is missing before this line: so many events of the session could not be written.
+    /// Before this line, `count` events of the session could not be written.
     JournalLost {
         count: u64,
         reason: &'a str,
     },
-    /// What the Python half tells.
-    Record(&'a Record),
-    /// What the fence refused, as it was observed and judged.
-    FileRefused(&'a Refused),
-    /// A protected name that appeared, and where it is kept now; not whole, if it was too much to
-    /// copy.
-    NameTaken {
+    /// An event that Python reports.
+    Record(&'a ToolRecord),
+    /// A refused file access, as the observer saw it.
+    FileRefused(&'a RefusedFileAccess),
+    /// A protected name appeared and was moved to the quarantine. `whole` is false if it was too
+    /// large to copy completely.
+    NameQuarantined {
         path: &'a [u8],
-        kept: &'a [u8],
+        quarantine: &'a [u8],
         whole: bool,
     },
-    /// A protected name that appeared, and was removed because it could not be kept.
+    /// A protected name appeared and was removed, because it could not be kept.
     NameRemoved {
         path: &'a [u8],
         errno: Errno,
     },
-    /// A protected name that appeared and could not be taken away.
+    /// A protected name appeared and could not be removed.
     NameLeft {
         path: &'a [u8],
         errno: Errno,
     },
-    /// A name that is executed outside later, and was made or changed during the run.
+    /// A name that is executed outside of the sandbox later was created or changed during the run.
     NameFlagged {
         path: &'a [u8],
     },
-    /// The last scan did not finish: what the command planted may be left.
+    /// The last scan did not finish: names that the command created can be left.
     ScanUnfinished {
         error: &'a str,
     },
-    /// The last scan of this session, which was cut off, was finished later.
+    /// The last scan of this session was interrupted, and a later run finished it.
     ScanFinished {
         taken: usize,
     },
-    /// A denied or locked name that appeared or was replaced, and for how long it lay open.
+    /// A denied or locked name appeared or was replaced; `window_us` is how long it was accessible.
     NameMasked {
         path: &'a [u8],
         window_us: u128,
@@ -136,7 +137,7 @@ pub enum Event<'a> {
 }
 
 impl Event<'_> {
-    /// `"event":"…",…`, at most [`BODY_LIMIT`] ASCII characters.
+    /// `"event":"…",…`, at most [`MAX_BODY_BYTES`] ASCII characters.
     pub fn body(&self) -> String {
         let mut out = String::with_capacity(512);
         match self {
@@ -154,13 +155,13 @@ impl Event<'_> {
             }
             Event::ExecDenied { exe, errno } => {
                 out.push_str("\"event\":\"exec.denied\",\"exe\":");
-                writer::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, exe, NonUtf8::Text, MAX_PATH_CHARS);
                 let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
             }
-            Event::Exec(decided) => decided_fields(&mut out, decided),
-            Event::FileRefused(Refused { op, path, program, reason, allow }) => {
+            Event::Exec(report) => exec_fields(&mut out, report),
+            Event::FileRefused(RefusedFileAccess { op, path, program, reason, allow }) => {
                 out.push_str("\"event\":\"file.refused\",\"op\":");
-                writer::string_within(&mut out, op.as_bytes(), Invalid::Text, NAME_ROOM);
+                writer::string_within(&mut out, op.as_bytes(), NonUtf8::Text, MAX_NAME_CHARS);
                 for (key, text) in [
                     ("path", Some(path)),
                     ("program", Some(program)),
@@ -172,28 +173,29 @@ impl Event<'_> {
                         Some(text) => writer::string_within(
                             &mut out,
                             text.as_bytes(),
-                            Invalid::Text,
-                            REFUSED_ROOM,
+                            NonUtf8::Text,
+                            MAX_REFUSED_FIELD_CHARS,
                         ),
                         None => out.push_str("null"),
                     }
                 }
             }
-            Event::Network(told) => told_fields(&mut out, told),
+            Event::Network(decision) => network_fields(&mut out, decision),
             Event::Record(record) => record.write(&mut out),
             Event::NetworkLost { reason } => {
                 out.push_str("\"event\":\"network.lost\",\"reason\":");
-                writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+                writer::string_within(&mut out, reason.as_bytes(), NonUtf8::Text, MAX_REASON_CHARS);
             }
             Event::JournalLost { count, reason } => {
                 let _ = write!(out, "\"event\":\"journal.lost\",\"count\":{count},\"reason\":");
-                writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+                writer::string_within(&mut out, reason.as_bytes(), NonUtf8::Text, MAX_REASON_CHARS);
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
             Event::LimitExceeded(ExceededLimit { limit, value, means, ended, unwatched }) => {
                 let _ = write!(
                     out,
-                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
+                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\
+                     \"means\":\"{}\",\"ended\":{ended},\
                      \"unwatched\":{unwatched}",
                     limit.name(),
                     means.name(),
@@ -201,39 +203,49 @@ impl Event<'_> {
             }
             Event::Refused { error } => {
                 out.push_str("\"event\":\"session.refused\",\"error\":");
-                writer::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+                writer::string_within(
+                    &mut out,
+                    error.as_bytes(),
+                    NonUtf8::Text,
+                    MAX_SENTENCE_CHARS,
+                );
             }
             Event::Partial { text } => {
                 out.push_str("\"event\":\"enforcement.partial\",\"text\":");
-                writer::string_within(&mut out, text, Invalid::Text, SENTENCE_ROOM);
+                writer::string_within(&mut out, text, NonUtf8::Text, MAX_SENTENCE_CHARS);
             }
-            Event::NameTaken { path, kept, whole } => {
+            Event::NameQuarantined { path, quarantine, whole } => {
                 out.push_str("\"event\":\"name.taken\",\"path\":");
-                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
                 out.push_str(",\"kept\":");
-                writer::string_within(&mut out, kept, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, quarantine, NonUtf8::Text, MAX_PATH_CHARS);
                 let _ = write!(out, ",\"whole\":{whole}");
             }
             Event::NameRemoved { path, errno } | Event::NameLeft { path, errno } => {
                 let kind = if matches!(self, Event::NameLeft { .. }) { "left" } else { "removed" };
                 let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
-                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
                 let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
             }
             Event::NameFlagged { path } => {
                 out.push_str("\"event\":\"name.flagged\",\"path\":");
-                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
             }
             Event::ScanUnfinished { error } => {
                 out.push_str("\"event\":\"scan.unfinished\",\"error\":");
-                writer::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+                writer::string_within(
+                    &mut out,
+                    error.as_bytes(),
+                    NonUtf8::Text,
+                    MAX_SENTENCE_CHARS,
+                );
             }
             Event::ScanFinished { taken } => {
                 let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{taken}");
             }
             Event::NameMasked { path, window_us } => {
                 out.push_str("\"event\":\"name.masked\",\"path\":");
-                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, NonUtf8::Text, MAX_PATH_CHARS);
                 let _ = write!(out, ",\"window_us\":{window_us}");
             }
         }
@@ -241,30 +253,30 @@ impl Event<'_> {
     }
 }
 
-impl Start<'_> {
+impl SessionStart<'_> {
     fn write(&self, out: &mut String) {
         out.push_str("\"event\":\"session.start\",\"user\":");
-        writer::string_within(out, self.user, Invalid::Text, NAME_ROOM);
+        writer::string_within(out, self.user, NonUtf8::Text, MAX_NAME_CHARS);
         let _ = write!(out, ",\"uid\":{},\"pid\":{},\"ppid_chain\":", self.uid, self.pid);
-        strings_within(out, self.ppid_chain.iter().map(Vec::as_slice), ANCESTRY_ROOM);
+        strings_within(out, self.ppid_chain.iter().map(Vec::as_slice), MAX_ANCESTRY_CHARS);
         out.push_str(",\"cwd\":");
-        writer::string_within(out, self.cwd, Invalid::Text, PATH_ROOM);
+        writer::string_within(out, self.cwd, NonUtf8::Text, MAX_PATH_CHARS);
         out.push_str(",\"tty\":");
         match self.tty {
-            Some(tty) => writer::string_within(out, tty, Invalid::Text, NAME_ROOM),
+            Some(tty) => writer::string_within(out, tty, NonUtf8::Text, MAX_NAME_CHARS),
             None => out.push_str("null"),
         }
         let mut tail = String::with_capacity(512);
         tail.push_str(",\"profile\":");
-        writer::string_within(&mut tail, self.profile, Invalid::Text, NAME_ROOM);
+        writer::string_within(&mut tail, self.profile, NonUtf8::Text, MAX_NAME_CHARS);
         let _ = write!(tail, ",\"plan\":\"{}\",\"requested\":", self.plan);
         self.requested.write(&mut tail);
         tail.push_str(",\"actual\":");
         self.actual.write(&mut tail);
 
         out.push_str(",\"command\":");
-        // The command gets all the room that the other fields leave.
-        let room = BODY_LIMIT.saturating_sub(out.len() + tail.len());
+        // The command uses all characters that the other fields leave.
+        let room = MAX_BODY_BYTES.saturating_sub(out.len() + tail.len());
         strings_within(
             out,
             redact::words(self.command.iter().map(|argument| argument.as_bytes())),
@@ -289,22 +301,26 @@ impl Enforcement {
         } = self;
         let _ = write!(
             out,
-            "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\"paths\":{paths},\
-             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\"env_sanitize\":{env_sanitize},\"network\":"
+            "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\
+             \"paths\":{paths},\
+             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\
+             \"env_sanitize\":{env_sanitize},\"network\":"
         );
         out.push_str(match network {
             None => "null}",
-            Some(Mode::None) => "\"none\"}",
-            Some(Mode::Filtered) => "\"filtered\"}",
+            Some(NetworkMode::None) => "\"none\"}",
+            Some(NetworkMode::Filtered) => "\"filtered\"}",
         });
     }
 }
 
-fn told_fields(out: &mut String, told: &NetworkDecision) {
+fn network_fields(out: &mut String, decision: &NetworkDecision) {
     let text = |out: &mut String, key: &str, text: &Option<String>| {
         let _ = write!(out, ",\"{key}\":");
         match text {
-            Some(text) => writer::string_within(out, text.as_bytes(), Invalid::Text, REASON_ROOM),
+            Some(text) => {
+                writer::string_within(out, text.as_bytes(), NonUtf8::Text, MAX_REASON_CHARS)
+            }
             None => out.push_str("null"),
         }
     };
@@ -314,23 +330,23 @@ fn told_fields(out: &mut String, told: &NetworkDecision) {
             None => write!(out, ",\"{key}\":null"),
         };
     };
-    let (layer, action) = (told.layer.name(), told.action.name());
+    let (layer, action) = (decision.layer.name(), decision.action.name());
     let _ = write!(out, "\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
-    text(out, "host", &told.host);
-    number(out, "port", told.port.map(u64::from));
-    text(out, "address", &told.address);
-    text(out, "rule", &told.rule);
-    text(out, "reason", &told.reason);
-    number(out, "sent", told.sent);
-    number(out, "received", told.received);
-    number(out, "ms", told.ms);
-    number(out, "pid", told.pid.map(u64::from));
-    text(out, "exe", &told.exe);
-    text(out, "by", &told.by);
-    number(out, "asked_ms", told.asked_ms);
-    if let Some(request) = &told.request {
+    text(out, "host", &decision.host);
+    number(out, "port", decision.port.map(u64::from));
+    text(out, "address", &decision.address);
+    text(out, "rule", &decision.rule);
+    text(out, "reason", &decision.reason);
+    number(out, "sent", decision.sent);
+    number(out, "received", decision.received);
+    number(out, "ms", decision.ms);
+    number(out, "pid", decision.pid.map(u64::from));
+    text(out, "exe", &decision.exe);
+    text(out, "by", &decision.by);
+    number(out, "asked_ms", decision.asked_ms);
+    if let Some(request) = &decision.request {
         text(out, "method", &request.method);
-        // Some hosts take a token there.
+        // The path can contain a token.
         let shown =
             |path: &String| String::from_utf8_lossy(&redact::text(path.as_bytes())).into_owned();
         text(out, "path", &request.path.as_ref().map(shown));
@@ -339,44 +355,51 @@ fn told_fields(out: &mut String, told: &NetworkDecision) {
     }
 }
 
-fn decided_fields(out: &mut String, decided: &ExecOutcome) {
-    let ExecOutcome { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } =
-        decided;
-    let (action, ran) = match outcome {
+fn exec_fields(out: &mut String, report: &ExecReport) {
+    let ExecReport { process, exe, argv, cwd, result, rule, reason, by, asked_ms, branch: _ } =
+        report;
+    let (action, ran) = match result {
         ExecResult::Ran { .. } => ("allow", true),
         ExecResult::Failed => ("allow", false),
         ExecResult::Denied | ExecResult::Attack(_) => ("deny", false),
     };
-    let kind = if matches!(outcome, ExecResult::Attack(_)) { "exec.attack" } else { "exec" };
+    let kind = if matches!(result, ExecResult::Attack(_)) { "exec.attack" } else { "exec" };
     let _ = write!(
         out,
         "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":",
         process.pid, process.parent
     );
-    writer::string_within(out, exe, Invalid::Text, PATH_ROOM);
+    writer::string_within(out, exe, NonUtf8::Text, MAX_PATH_CHARS);
     out.push_str(",\"argv\":");
-    strings_within(out, redact::words(exec::words(argv).into_iter()), ARGUMENTS_ROOM);
+    strings_within(out, redact::words(exec::nul_separated(argv).into_iter()), MAX_ARGUMENTS_CHARS);
     out.push_str(",\"cwd\":");
-    writer::string_within(out, cwd, Invalid::Text, CWD_ROOM);
+    writer::string_within(out, cwd, NonUtf8::Text, MAX_CWD_CHARS);
     let _ = write!(
         out,
         ",\"action\":\"{action}\",\"ran\":{ran},\"verified\":{}",
-        matches!(outcome, ExecResult::Ran { verified: true })
+        matches!(result, ExecResult::Ran { verified: true })
     );
     out.push_str(",\"rule_id\":");
-    writer::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
+    writer::string_within(
+        out,
+        rule.as_deref().unwrap_or(b"default"),
+        NonUtf8::Text,
+        MAX_NAME_CHARS,
+    );
     out.push_str(",\"reason\":");
-    let changed = match outcome {
+    let changed = match result {
         ExecResult::Attack(what) => Some(format!("{what} changed after it was judged")),
         _ => None,
     };
     match changed.as_ref().or(reason.as_ref()) {
-        Some(reason) => writer::string_within(out, reason.as_bytes(), Invalid::Text, REASON_ROOM),
+        Some(reason) => {
+            writer::string_within(out, reason.as_bytes(), NonUtf8::Text, MAX_REASON_CHARS)
+        }
         None => out.push_str("null"),
     }
     out.push_str(",\"by\":");
     match by {
-        Some(by) => writer::string_within(out, by.as_bytes(), Invalid::Text, NAME_ROOM),
+        Some(by) => writer::string_within(out, by.as_bytes(), NonUtf8::Text, MAX_NAME_CHARS),
         None => out.push_str("null"),
     }
     match asked_ms {
@@ -385,30 +408,30 @@ fn decided_fields(out: &mut String, decided: &ExecOutcome) {
     }
 }
 
-/// A list that takes at most `room` characters: the item that does not fit is cut, those after it
-/// are counted.
+/// Writes a list in at most `room` characters. The item that does not fit is cut, and the items
+/// after it are counted.
 pub fn strings_within<T: AsRef<[u8]>>(
     out: &mut String,
     items: impl ExactSizeIterator<Item = T>,
     room: usize,
 ) {
-    // `,"…+N more"]` for the items left over.
-    const END_ROOM: usize = 40;
-    /// Below this an item would be nothing but its own mark.
-    const LEAST: usize = 48;
+    // `,"…+N more"]` for the remaining items.
+    const LIST_END_CHARS: usize = 40;
+    /// A shorter item would consist of its mark only.
+    const MIN_ITEM_CHARS: usize = 48;
     let start = out.len();
     let total = items.len();
     out.push('[');
     for (index, item) in items.enumerate() {
-        let left = room.saturating_sub(out.len() - start + END_ROOM);
+        let left = room.saturating_sub(out.len() - start + LIST_END_CHARS);
         if index > 0 {
             out.push(',');
         }
-        if left < LEAST {
+        if left < MIN_ITEM_CHARS {
             let _ = write!(out, "\"\\u2026+{} more\"", total - index);
             break;
         }
-        writer::string_within(out, item.as_ref(), Invalid::Text, left - 3);
+        writer::string_within(out, item.as_ref(), NonUtf8::Text, left - 3);
     }
     out.push(']');
 }
@@ -424,7 +447,7 @@ mod tests {
     const GOLDEN: &str = include_str!("../../../../schema/examples/events.jsonl");
 
     fn start<'a>(command: &'a [CString], cwd: &'a [u8], chain: &'a [Vec<u8>]) -> Event<'a> {
-        Event::Start(Start {
+        Event::Start(SessionStart {
             user: b"ada",
             uid: 1000,
             pid: 42,
@@ -439,14 +462,14 @@ mod tests {
         })
     }
 
-    fn decided(outcome: ExecResult) -> ExecOutcome {
-        ExecOutcome {
-            process: exec::Process { pid: 43, parent: 42, uid: 1000 },
+    fn report(result: ExecResult) -> ExecReport {
+        ExecReport {
+            process: exec::ExecProcess { pid: 43, parent: 42, uid: 1000 },
             branch: None,
             exe: b"/usr/bin/git".to_vec(),
             argv: b"git\0push\0".to_vec(),
             cwd: b"/w".to_vec(),
-            outcome,
+            result,
             rule: Some(b"no-push".to_vec()),
             reason: None,
             by: None,
@@ -456,7 +479,7 @@ mod tests {
 
     fn parsed(event: &Event<'_>) -> Value {
         let body = event.body();
-        assert!(body.is_ascii() && body.len() <= BODY_LIMIT, "{}", body.len());
+        assert!(body.is_ascii() && body.len() <= MAX_BODY_BYTES, "{}", body.len());
         serde_json::from_str(&format!("{{{body}}}")).unwrap()
     }
 
@@ -469,8 +492,11 @@ mod tests {
         let chain = [b"bash:1".to_vec()];
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
-        let taken =
-            Event::NameTaken { path: b"/w/.envrc", kept: b"/s/taken/1/.envrc", whole: true };
+        let taken = Event::NameQuarantined {
+            path: b"/w/.envrc",
+            quarantine: b"/s/taken/1/.envrc",
+            whole: true,
+        };
         let removed = Event::NameRemoved { path: b"/w/.idea", errno: Errno::NOSPC };
         let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
@@ -478,23 +504,25 @@ mod tests {
         let (unfinished, finished) =
             (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
         let (ran, attack) = (
-            decided(ExecResult::Ran { verified: true }),
-            decided(ExecResult::Attack("the arguments")),
+            report(ExecResult::Ran { verified: true }),
+            report(ExecResult::Attack("the arguments")),
         );
         let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
         let [op, path, program, reason] =
             ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
-        let refused = Refused { op, path, program, reason, allow: None };
+        let refused = RefusedFileAccess { op, path, program, reason, allow: None };
         let refused = Event::FileRefused(&refused);
-        let told = reader::from_slice(
-            b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"name\",\"ms\":null,\
-              \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\"sent\":null,\"pid\":null,\"exe\":null,\
+        let decision = reader::from_slice(
+            b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\
+             \"layer\":\"name\",\"ms\":null,\
+              \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\
+              \"sent\":null,\"pid\":null,\"exe\":null,\
               \"by\":null,\"asked_ms\":null}",
         );
-        let (told, lost) =
-            (told.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
-        let network = Event::Network(&told);
+        let (decision, lost) =
+            (decision.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
+        let network = Event::Network(&decision);
         let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
         let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
         for event in events
@@ -528,8 +556,8 @@ mod tests {
         let one = [CString::new(vec![b'x'; 1 << 20]).unwrap()];
         let command = parsed(&start(&one, b"/", &[]))["command"].clone();
         let text = command[0].as_str().unwrap();
-        let kept = text.chars().take_while(|character| *character == 'x').count();
-        assert_eq!(text, format!("{}…+{} more", "x".repeat(kept), (1 << 20) - kept));
+        let quarantine = text.chars().take_while(|character| *character == 'x').count();
+        assert_eq!(text, format!("{}…+{} more", "x".repeat(quarantine), (1 << 20) - quarantine));
     }
 
     #[test]
@@ -540,7 +568,11 @@ mod tests {
         parsed(&Event::Refused { error: &"\u{1}".repeat(5000) });
         parsed(&Event::Partial { text: &[0xFF; 5000] });
         parsed(&Event::ExecDenied { exe: &[0xFF; 5000], errno: Errno::ACCESS });
-        parsed(&Event::NameTaken { path: &[0xFF; 5000], kept: &[1; 5000], whole: false });
+        parsed(&Event::NameQuarantined {
+            path: &[0xFF; 5000],
+            quarantine: &[1; 5000],
+            whole: false,
+        });
         parsed(&Event::NameRemoved { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
@@ -549,14 +581,14 @@ mod tests {
         let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
         let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
         let argv = [&long[..], &[0]].concat().repeat(40);
-        parsed(&Event::Exec(&ExecOutcome {
+        parsed(&Event::Exec(&ExecReport {
             exe,
             argv,
             cwd,
             rule,
             reason,
             by,
-            ..decided(ExecResult::Denied)
+            ..report(ExecResult::Denied)
         }));
     }
 
@@ -566,7 +598,7 @@ mod tests {
         let argv =
             format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
         let command = [CString::new(format!("TOKEN={secret}")).unwrap()];
-        let exec = ExecOutcome { argv, ..decided(ExecResult::Denied) };
+        let exec = ExecReport { argv, ..report(ExecResult::Denied) };
         for event in [Event::Exec(&exec), start(&command, b"/", &[])] {
             let body = event.body();
             assert!(!body.contains(secret) && body.contains("[redacted]"), "{body}");
@@ -576,18 +608,21 @@ mod tests {
     #[test]
     fn secrets_of_a_request_are_not_written() {
         let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
-        let told = format!(
-            "{{\"action\":\"allow\",\"address\":null,\"event\":\"network\",\"host\":\"a.example\",\"layer\":\"request\",\"ms\":null,\
-             \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
-             \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\"route\":null,\"status\":200}}}}"
+        let decision = format!(
+            "{{\"action\":\"allow\",\"address\":null,\"event\":\"network\",\"host\":\"a.example\",\
+             \"layer\":\"request\",\"ms\":null,\
+             \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\
+             \"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
+             \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\
+             \"route\":null,\"status\":200}}}}"
         );
-        let told = reader::from_slice(told.as_bytes()).unwrap();
-        let body = Event::Network(&told).body();
+        let decision = reader::from_slice(decision.as_bytes()).unwrap();
+        let body = Event::Network(&decision).body();
         assert!(!body.contains(secret) && body.contains("/x/[redacted]"), "{body}");
     }
 
     #[test]
-    fn a_forged_line_stays_text() {
+    fn a_newline_in_a_value_is_escaped() {
         let cwd = b"/a\n{\"event\":\"session.end\"}";
         let body = start(&[c"true".to_owned()], cwd, &[]).body();
         assert!(!body.contains('\n'));

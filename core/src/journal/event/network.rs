@@ -1,5 +1,5 @@
-//! What the supervisor is told of the network, as it is read: by the relay
-//! (`network/relay/decision_log.rs`) and by what speaks HTTP (src/paddock/http/exchange.py).
+//! Network decisions that the supervisor receives: from the relay (`network/relay/decision_log.rs`)
+//! and from the HTTP helper (src/paddock/http/exchange.py).
 
 use std::net::SocketAddr;
 
@@ -10,13 +10,13 @@ use crate::plan::present;
 const UNPROXIED: &str =
     "in this tier only the proxy of HTTP_PROXY and ALL_PROXY and allowed_local_ports are reached";
 
-/// What the relay has decided, or the supervisor itself.
+/// A decision of the relay, the HTTP helper or the supervisor.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NetworkDecision {
     #[allow(dead_code, reason = "there is one kind of message")]
-    event: Kind,
-    pub layer: Layer,
+    event: NetworkEventTag,
+    pub layer: NetworkLayer,
     pub action: NetworkAction,
     #[serde(deserialize_with = "present")]
     pub host: Option<String>,
@@ -24,7 +24,7 @@ pub struct NetworkDecision {
     pub port: Option<u16>,
     #[serde(deserialize_with = "present")]
     pub address: Option<String>,
-    /// Where the rule stands that decided.
+    /// Where the deciding rule stands.
     #[serde(deserialize_with = "present")]
     pub rule: Option<String>,
     #[serde(deserialize_with = "present")]
@@ -35,49 +35,49 @@ pub struct NetworkDecision {
     pub received: Option<u64>,
     #[serde(deserialize_with = "present")]
     pub ms: Option<u64>,
-    /// Whose connection it was.
+    /// The process that owns the connection.
     #[serde(deserialize_with = "present")]
     pub pid: Option<u32>,
     #[serde(deserialize_with = "present")]
     pub exe: Option<String>,
-    /// Who was asked, and how long that took.
+    /// The approver, and how long the answer took.
     #[serde(deserialize_with = "present")]
     pub by: Option<String>,
     #[serde(deserialize_with = "present")]
     pub asked_ms: Option<u64>,
-    /// Of a request that was read as HTTP; the relay does not say it.
+    /// The HTTP request; only the HTTP helper sends it.
     #[serde(default)]
-    pub request: Option<Box<Spoken>>,
+    pub request: Option<Box<HttpExchange>>,
 }
 
-/// A request of HTTP, as far as it is told.
+/// The reported part of an HTTP request.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spoken {
+pub struct HttpExchange {
     #[serde(deserialize_with = "present")]
     pub method: Option<String>,
-    /// Without its query.
+    /// The path without its query.
     #[serde(deserialize_with = "present")]
     pub path: Option<String>,
-    /// What was answered; None: nothing.
+    /// The status of the response. None: there was no response.
     #[serde(deserialize_with = "present")]
     pub status: Option<u16>,
     #[serde(deserialize_with = "present")]
     pub route: Option<String>,
-    /// What would allow it.
+    /// The option that would allow it.
     #[serde(deserialize_with = "present")]
     pub hint: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Kind {
+enum NetworkEventTag {
     Network,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Layer {
+pub enum NetworkLayer {
     Name,
     Connect,
     Request,
@@ -85,13 +85,13 @@ pub enum Layer {
     Publish,
 }
 
-impl Layer {
+impl NetworkLayer {
     pub fn name(self) -> &'static str {
         match self {
-            Layer::Name => "name",
-            Layer::Connect => "connect",
-            Layer::Request => "request",
-            Layer::Publish => "publish",
+            NetworkLayer::Name => "name",
+            NetworkLayer::Connect => "connect",
+            NetworkLayer::Request => "request",
+            NetworkLayer::Publish => "publish",
         }
     }
 }
@@ -101,7 +101,7 @@ impl Layer {
 pub enum NetworkAction {
     Allow,
     Deny,
-    /// It was allowed, and could not be reached.
+    /// Allowed, but not reachable.
     Fail,
 }
 
@@ -116,16 +116,16 @@ impl NetworkAction {
 }
 
 impl NetworkDecision {
-    /// Who comes to a published port before anybody listens there was denied nothing.
+    /// A refused connection to a published port without a listener is not a denial.
     pub fn is_denial(&self) -> bool {
-        self.action == NetworkAction::Deny && self.layer != Layer::Publish
+        self.action == NetworkAction::Deny && self.layer != NetworkLayer::Publish
     }
 
-    /// A connection that a program tried to make itself, where only the proxy does.
+    /// A direct connection where only the proxy may connect.
     pub fn unproxied(target: SocketAddr) -> NetworkDecision {
         NetworkDecision {
-            event: Kind::Network,
-            layer: Layer::Connect,
+            event: NetworkEventTag::Network,
+            layer: NetworkLayer::Connect,
             action: NetworkAction::Deny,
             host: None,
             port: Some(target.port()),
@@ -147,8 +147,9 @@ impl NetworkDecision {
         self.host.as_deref().or(self.address.as_deref())
     }
 
-    /// `host:port`, as the option takes it that would allow it. None: it is about nobody.
-    pub fn place(&self) -> Option<String> {
+    /// `host:port`, in the form of the option that would allow it. None: the decision names no
+    /// host.
+    pub fn host_and_port(&self) -> Option<String> {
         let host = self.host()?;
         Some(match self.port {
             Some(port) if host.contains(':') => format!("[{host}]:{port}"),
@@ -163,8 +164,11 @@ pub mod tests {
     use super::*;
     use crate::plan::wire::reader;
 
-    pub const MESSAGE: &str = "{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"connect\",\
-                           \"asked_ms\":null,\"by\":null,\"exe\":null,\"pid\":null,\"ms\":null,\"port\":443,\"reason\":\"no rule allows it\",\"received\":null,\"rule\":null,\"sent\":null}";
+    pub const MESSAGE: &str = "{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\
+        \"host\":\"example.com\",\"layer\":\"connect\",\
+                           \"asked_ms\":null,\"by\":null,\"exe\":null,\"pid\":null,\"ms\":null,\
+                           \"port\":443,\"reason\":\"no rule allows it\",\"received\":null,\
+                           \"rule\":null,\"sent\":null}";
 
     #[test]
     fn a_message_has_every_field_and_no_other() {

@@ -1,32 +1,32 @@
-//! What the Python half tells: tool calls, which never meet the fence, and questions about them.
+//! Events that Python reports: tool calls, which bypass the sandbox, and questions about them.
 
 use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use super::{NAME_ROOM, REASON_ROOM, strings_within};
+use super::{MAX_NAME_CHARS, MAX_REASON_CHARS, strings_within};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{self, present};
 
-const SUBJECT_ROOM: usize = 1536;
+const MAX_SUBJECT_CHARS: usize = 1536;
 
-/// What can be told.
+/// An event of a tool call.
 #[derive(Debug)]
-pub enum Record {
+pub enum ToolRecord {
     Tool(Tool),
     ToolEnd(ToolEnd),
     Approval(Approval),
 }
 
 #[derive(Deserialize)]
-struct Named {
-    event: Kind,
+struct ToolEventName {
+    event: ToolEventTag,
 }
 
 #[derive(Debug, Deserialize)]
-enum Kind {
+enum ToolEventTag {
     #[serde(rename = "tool")]
     Tool,
     #[serde(rename = "tool.end")]
@@ -35,12 +35,12 @@ enum Kind {
     Approval,
 }
 
-/// A tool call, and what became of the question whether it may be made. Written before it is.
+/// A tool call and the decision about it. Written before the call.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tool {
     #[allow(dead_code, reason = "it was read already")]
-    event: Kind,
+    event: ToolEventTag,
     call: u64,
     tool: Text,
     action: plan::Action,
@@ -49,7 +49,7 @@ pub struct Tool {
     by: Option<Text>,
     rule_id: Text,
     reason: Text,
-    /// The command or the paths; None: an allowed command, of which no log is kept.
+    /// The command or the paths. None: an allowed command that is not logged.
     #[serde(deserialize_with = "present")]
     subject: Option<Vec<Text>>,
     cwd: Text,
@@ -59,7 +59,7 @@ pub struct Tool {
 #[serde(deny_unknown_fields)]
 pub struct ToolEnd {
     #[allow(dead_code, reason = "it was read already")]
-    event: Kind,
+    event: ToolEventTag,
     call: u64,
     tool: Text,
     outcome: Text,
@@ -74,7 +74,7 @@ pub struct ToolEnd {
 #[serde(deny_unknown_fields)]
 pub struct Approval {
     #[allow(dead_code, reason = "it was read already")]
-    event: Kind,
+    event: ToolEventTag,
     call: u64,
     tool: Text,
     verdict: ApprovalAnswer,
@@ -90,19 +90,19 @@ enum ApprovalAnswer {
     Deny,
 }
 
-impl Record {
-    pub fn read(message: &[u8]) -> Option<Record> {
-        let Named { event } = reader::from_slice(message).ok()?;
+impl ToolRecord {
+    pub fn read(message: &[u8]) -> Option<ToolRecord> {
+        let ToolEventName { event } = reader::from_slice(message).ok()?;
         Some(match event {
-            Kind::Tool => Record::Tool(reader::from_slice(message).ok()?),
-            Kind::ToolEnd => Record::ToolEnd(reader::from_slice(message).ok()?),
-            Kind::Approval => Record::Approval(reader::from_slice(message).ok()?),
+            ToolEventTag::Tool => ToolRecord::Tool(reader::from_slice(message).ok()?),
+            ToolEventTag::ToolEnd => ToolRecord::ToolEnd(reader::from_slice(message).ok()?),
+            ToolEventTag::Approval => ToolRecord::Approval(reader::from_slice(message).ok()?),
         })
     }
 
     pub fn write(&self, out: &mut String) {
         match self {
-            Record::Tool(Tool {
+            ToolRecord::Tool(Tool {
                 event: _,
                 call,
                 tool,
@@ -115,24 +115,32 @@ impl Record {
                 cwd,
             }) => {
                 let _ = write!(out, "\"event\":\"tool\",\"call\":{call}");
-                text(out, "tool", Some(tool), NAME_ROOM);
+                text(out, "tool", Some(tool), MAX_NAME_CHARS);
                 let _ = write!(out, ",\"action\":\"{}\",\"asked\":{asked}", action.name());
-                text(out, "by", by.as_ref(), NAME_ROOM);
-                text(out, "rule_id", Some(rule_id), NAME_ROOM);
-                text(out, "reason", Some(reason), REASON_ROOM);
+                text(out, "by", by.as_ref(), MAX_NAME_CHARS);
+                text(out, "rule_id", Some(rule_id), MAX_NAME_CHARS);
+                text(out, "reason", Some(reason), MAX_REASON_CHARS);
                 out.push_str(",\"subject\":");
                 match subject {
                     Some(words) => {
-                        strings_within(out, words.iter().map(Text::as_bytes), SUBJECT_ROOM)
+                        strings_within(out, words.iter().map(Text::as_bytes), MAX_SUBJECT_CHARS)
                     }
                     None => out.push_str("null"),
                 }
-                text(out, "cwd", Some(cwd), REASON_ROOM);
+                text(out, "cwd", Some(cwd), MAX_REASON_CHARS);
             }
-            Record::ToolEnd(ToolEnd { event: _, call, tool, outcome, exit_code, bytes, ms }) => {
+            ToolRecord::ToolEnd(ToolEnd {
+                event: _,
+                call,
+                tool,
+                outcome,
+                exit_code,
+                bytes,
+                ms,
+            }) => {
                 let _ = write!(out, "\"event\":\"tool.end\",\"call\":{call}");
-                text(out, "tool", Some(tool), NAME_ROOM);
-                text(out, "outcome", Some(outcome), NAME_ROOM);
+                text(out, "tool", Some(tool), MAX_NAME_CHARS);
+                text(out, "outcome", Some(outcome), MAX_NAME_CHARS);
                 for (key, number) in [("exit_code", exit_code.map(u64::from)), ("bytes", *bytes)] {
                     let _ = match number {
                         Some(number) => write!(out, ",\"{key}\":{number}"),
@@ -141,16 +149,16 @@ impl Record {
                 }
                 let _ = write!(out, ",\"ms\":{ms}");
             }
-            Record::Approval(Approval { event: _, call, tool, verdict, by, ms }) => {
+            ToolRecord::Approval(Approval { event: _, call, tool, verdict, by, ms }) => {
                 let verdict = match verdict {
                     ApprovalAnswer::Once => "once",
                     ApprovalAnswer::Session => "session",
                     ApprovalAnswer::Deny => "deny",
                 };
                 let _ = write!(out, "\"event\":\"approval\",\"call\":{call}");
-                text(out, "tool", Some(tool), NAME_ROOM);
+                text(out, "tool", Some(tool), MAX_NAME_CHARS);
                 let _ = write!(out, ",\"verdict\":\"{verdict}\"");
-                text(out, "by", Some(by), NAME_ROOM);
+                text(out, "by", Some(by), MAX_NAME_CHARS);
                 let _ = write!(out, ",\"ms\":{ms}");
             }
         }
@@ -160,7 +168,7 @@ impl Record {
 fn text(out: &mut String, key: &str, text: Option<&Text>, room: usize) {
     let _ = write!(out, ",\"{key}\":");
     match text {
-        Some(text) => writer::string_within(out, text.as_bytes(), Invalid::Text, room),
+        Some(text) => writer::string_within(out, text.as_bytes(), NonUtf8::Text, room),
         None => out.push_str("null"),
     }
 }
@@ -168,7 +176,7 @@ fn text(out: &mut String, key: &str, text: Option<&Text>, room: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::event::{BODY_LIMIT, Event};
+    use crate::journal::event::{Event, MAX_BODY_BYTES};
     use serde_json::Value;
     use std::collections::BTreeSet;
 
@@ -186,26 +194,26 @@ mod tests {
         serde_json::to_vec(&event).unwrap()
     }
 
-    fn written(record: &Record) -> Value {
+    fn written(record: &ToolRecord) -> Value {
         let body = Event::Record(record).body();
-        assert!(body.is_ascii() && body.len() <= BODY_LIMIT, "{}", body.len());
+        assert!(body.is_ascii() && body.len() <= MAX_BODY_BYTES, "{}", body.len());
         serde_json::from_str(&format!("{{{body}}}")).unwrap()
     }
 
     #[test]
-    fn what_is_told_is_what_is_written() {
+    fn a_record_is_written_as_it_was_read() {
         let kinds: BTreeSet<String> =
             golden().iter().map(|event| event["event"].as_str().unwrap().to_owned()).collect();
         assert_eq!(kinds.len(), KINDS.len());
         for event in golden() {
             let message = message(&event);
-            let record = Record::read(&message).unwrap();
+            let record = ToolRecord::read(&message).unwrap();
             assert_eq!(written(&record), serde_json::from_slice::<Value>(&message).unwrap());
         }
     }
 
     #[test]
-    fn what_has_another_shape_is_not_understood() {
+    fn records_with_other_fields_are_refused() {
         for event in golden() {
             let whole: Value = serde_json::from_slice(&message(&event)).unwrap();
             let fields = whole.as_object().unwrap();
@@ -213,19 +221,19 @@ mod tests {
                 let mut less = fields.clone();
                 less.remove(key);
                 assert!(
-                    Record::read(&serde_json::to_vec(&less).unwrap()).is_none(),
+                    ToolRecord::read(&serde_json::to_vec(&less).unwrap()).is_none(),
                     "without {key}"
                 );
                 let mut other = fields.clone();
                 other.insert(key.clone(), Value::from(vec![Value::from(vec![-1])]));
                 assert!(
-                    Record::read(&serde_json::to_vec(&other).unwrap()).is_none(),
+                    ToolRecord::read(&serde_json::to_vec(&other).unwrap()).is_none(),
                     "{key} is a list"
                 );
             }
             let mut more = fields.clone();
             more.insert("seq".to_owned(), Value::from(7));
-            assert!(Record::read(&serde_json::to_vec(&more).unwrap()).is_none());
+            assert!(ToolRecord::read(&serde_json::to_vec(&more).unwrap()).is_none());
         }
         for odd in [
             &b""[..],
@@ -235,23 +243,23 @@ mod tests {
             b"{\"event\":\"tool\"}",
             b"\xff",
         ] {
-            assert!(Record::read(odd).is_none());
+            assert!(ToolRecord::read(odd).is_none());
         }
     }
 
     #[test]
-    fn a_name_that_is_no_text_is_understood_wherever_it_stands() {
+    fn a_name_that_is_not_utf8_is_accepted() {
         for event in golden() {
             let message = String::from_utf8(message(&event)).unwrap();
             let tool = event["tool"].as_str().unwrap();
             let odd = message.replace(&format!("\"tool\":\"{tool}\""), "\"tool\":\"\\udcff\"");
             assert_ne!(odd, message);
-            assert!(Event::Record(&Record::read(odd.as_bytes()).unwrap()).body().is_ascii());
+            assert!(Event::Record(&ToolRecord::read(odd.as_bytes()).unwrap()).body().is_ascii());
         }
     }
 
     #[test]
-    fn no_text_makes_a_line_too_long() {
+    fn no_record_makes_a_line_too_long() {
         let long = "\u{1}".repeat(2000);
         for event in golden() {
             let mut whole: Value = serde_json::from_slice(&message(&event)).unwrap();
@@ -263,7 +271,7 @@ mod tests {
                     _ => {}
                 }
             }
-            written(&Record::read(&serde_json::to_vec(&whole).unwrap()).unwrap());
+            written(&ToolRecord::read(&serde_json::to_vec(&whole).unwrap()).unwrap());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Secrets, out of what is journaled: the rules of src/paddock/text/secrets.tsv, as redact.py
-//! beside it applies them to commands. Both have to give what schema/examples/redaction.json says.
-//! A word may be a script: what looks like a secret goes only as far as a shell would read it as a
-//! part of one word, so that nothing that is executed is hidden.
+//! Removes secrets from journaled text: the rules of src/paddock/text/secrets.tsv, which redact.py
+//! applies to commands in the same way. Both must produce the results in
+//! schema/examples/redaction.json. A word can be a script. A secret ends where a shell would end
+//! the word, so that no executed text is hidden.
 //!
-//! A supervisor writes a line for every exec, so a text that holds nothing of interest costs one
-//! look at each byte. Only what holds the beginning of something is tried with an expression, and
-//! only that expression is ever compiled.
+//! A supervisor writes a line for every exec, so a text without secrets must be cheap: one look at
+//! each byte. Only a text with the start of a pattern is matched with its expression, and only that
+//! expression is compiled.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -14,49 +14,49 @@ use regex::bytes::{Captures, Regex, RegexBuilder};
 
 mod shell_syntax;
 
-use shell_syntax::Syntax;
+use shell_syntax::ShellSyntax;
 
 const TABLE: &str = include_str!("../../../../src/paddock/text/secrets.tsv");
-const MARK: &[u8] = b"[redacted]";
-/// Characters; shorter ones are names as often as secrets.
-const OPAQUE: usize = 32;
-/// Two languages add up in two orders.
-const NEARLY: f64 = 1e-9;
+const REDACTED: &[u8] = b"[redacted]";
+/// Shorter words are as often names as secrets.
+const MIN_OPAQUE_CHARS: usize = 32;
+/// Rust and Python sum floats in different orders.
+const ENTROPY_TOLERANCE: f64 = 1e-9;
 
-struct Table {
+struct SecretTable {
     flags: Vec<&'static [u8]>,
     harmless: Vec<&'static [u8]>,
     parts: Vec<(&'static str, String)>,
     reference: OnceLock<Option<Regex>>,
-    rules: Vec<Rule>,
-    /// Beginnings of something, and whose.
+    rules: Vec<SecretRule>,
+    /// Starts of patterns, and the index of the rule of each.
     triggers: Vec<(&'static [u8], usize)>,
-    /// One bit for each pair of bytes that a trigger begins with.
+    /// One bit for each pair of bytes that some trigger starts with.
     pairs: Box<[u64]>,
 }
 
-struct Rule {
-    how: How,
-    besides: &'static [u8],
+struct SecretRule {
+    how: RuleKind,
+    required_bytes: &'static [u8],
     pattern: &'static str,
     expression: OnceLock<Option<Regex>>,
 }
 
-enum How {
+enum RuleKind {
     Name,
     Flag,
     Header,
     Any,
 }
 
-/// The words of a command: a flag and its value may be two of them.
+/// Redacts the words of a command. A flag and its value can be two words.
 pub fn words<'a>(
     words: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> impl ExactSizeIterator<Item = Cow<'a, [u8]>> {
     let mut hidden = false;
     words.map(move |word| {
         let shown =
-            if hidden && !word.starts_with(b"-") { Cow::Borrowed(MARK) } else { text(word) };
+            if hidden && !word.starts_with(b"-") { Cow::Borrowed(REDACTED) } else { text(word) };
         hidden = word.starts_with(b"-") && table().is_flag(word);
         shown
     })
@@ -65,17 +65,17 @@ pub fn words<'a>(
 pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
     let table = table();
     let mut shown = Cow::Borrowed(text);
-    let mut worth = table.worth_trying(text);
-    while worth != 0 {
-        let index = worth.trailing_zeros() as usize;
-        worth &= worth - 1;
+    let mut candidates = table.matching_rules(text);
+    while candidates != 0 {
+        let index = candidates.trailing_zeros() as usize;
+        candidates &= candidates - 1;
         let Some(rule) = table.rules.get(index) else { continue };
-        if rule.has_besides(text) {
+        if rule.has_required_byte(text) {
             match rule.apply(table, &shown) {
                 Some(Cow::Owned(changed)) => shown = Cow::Owned(changed),
                 Some(Cow::Borrowed(_)) => {}
-                // an expression that does not compile: nothing is shown
-                None => return Cow::Borrowed(MARK),
+                // An expression does not compile: show nothing.
+                None => return Cow::Borrowed(REDACTED),
             }
         }
     }
@@ -85,14 +85,14 @@ pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-fn table() -> &'static Table {
-    static READ: OnceLock<Table> = OnceLock::new();
-    READ.get_or_init(Table::read)
+fn table() -> &'static SecretTable {
+    static SECRET_TABLE: OnceLock<SecretTable> = OnceLock::new();
+    SECRET_TABLE.get_or_init(SecretTable::read)
 }
 
-impl Table {
-    fn read() -> Table {
-        let mut table = Table {
+impl SecretTable {
+    fn read() -> SecretTable {
+        let mut table = SecretTable {
             flags: Vec::new(),
             harmless: Vec::new(),
             parts: Vec::new(),
@@ -110,10 +110,10 @@ impl Table {
                 "part" => table.parts.push((next(), next().to_owned())),
                 _ => {
                     let how = match next() {
-                        "name" => How::Name,
-                        "flag" => How::Flag,
-                        "header" => How::Header,
-                        _ => How::Any,
+                        "name" => RuleKind::Name,
+                        "flag" => RuleKind::Flag,
+                        "header" => RuleKind::Header,
+                        _ => RuleKind::Any,
                     };
                     let index = table.rules.len();
                     for trigger in next().split(' ').map(str::as_bytes) {
@@ -121,8 +121,13 @@ impl Table {
                         table.pairs[pair / 64] |= 1 << (pair % 64);
                         table.triggers.push((trigger, index));
                     }
-                    let (besides, pattern) = (next().as_bytes(), next());
-                    table.rules.push(Rule { how, besides, pattern, expression: OnceLock::new() });
+                    let (required_bytes, pattern) = (next().as_bytes(), next());
+                    table.rules.push(SecretRule {
+                        how,
+                        required_bytes,
+                        pattern,
+                        expression: OnceLock::new(),
+                    });
                 }
             }
         }
@@ -135,9 +140,9 @@ impl Table {
         table
     }
 
-    /// One bit for each rule.
-    fn worth_trying(&self, text: &[u8]) -> u128 {
-        let mut worth = 0;
+    /// The rules whose trigger occurs in the text, one bit for each.
+    fn matching_rules(&self, text: &[u8]) -> u128 {
+        let mut candidates = 0;
         for at in 0..text.len().saturating_sub(1) {
             let pair = pair(text[at], text[at + 1]);
             if self.pairs[pair / 64] & (1 << (pair % 64)) == 0 {
@@ -154,11 +159,11 @@ impl Table {
                     .get(..trigger.len())
                     .is_some_and(|found| found.eq_ignore_ascii_case(trigger))
                 {
-                    worth |= 1 << rule;
+                    candidates |= 1 << rule;
                 }
             }
         }
-        worth
+        candidates
     }
 
     fn is_flag(&self, word: &[u8]) -> bool {
@@ -169,7 +174,7 @@ impl Table {
             .any(|flag| flag.eq_ignore_ascii_case(once) || flag.eq_ignore_ascii_case(twice))
     }
 
-    /// With the parts that it mentions.
+    /// Compiles a pattern after inserting the named parts.
     fn compile(&self, pattern: &str) -> Option<Regex> {
         let mut whole = pattern.to_owned();
         for (name, part) in &self.parts {
@@ -178,8 +183,8 @@ impl Table {
         RegexBuilder::new(&whole).unicode(false).build().ok()
     }
 
-    /// It is a value, not a word of a language, a reference to one, or the name of a type.
-    fn counts(&self, value: &[u8]) -> bool {
+    /// True for a value; false for a harmless word, a reference or the name of a type.
+    fn is_secret_value(&self, value: &[u8]) -> bool {
         let quote = |byte: &u8| matches!(byte, b'"' | b'\'');
         let start = value.iter().position(|byte| !quote(byte)).unwrap_or(value.len());
         let end = value.iter().rposition(|byte| !quote(byte)).map_or(start, |last| last + 1);
@@ -199,42 +204,48 @@ impl Table {
     }
 }
 
-/// Small letters alike.
+/// A pair of bytes in lower case, as a number.
 fn pair(first: u8, second: u8) -> usize {
     usize::from(first.to_ascii_lowercase()) << 8 | usize::from(second.to_ascii_lowercase())
 }
 
-impl Rule {
-    fn has_besides(&self, text: &[u8]) -> bool {
-        self.besides == b"-"
+impl SecretRule {
+    fn has_required_byte(&self, text: &[u8]) -> bool {
+        self.required_bytes == b"-"
             || text.iter().any(|byte| match byte {
-                b' ' | b'\t'..=b'\r' => self.besides.contains(&b'_'),
-                byte => *byte != b'_' && self.besides.contains(byte),
+                b' ' | b'\t'..=b'\r' => self.required_bytes.contains(&b'_'),
+                byte => *byte != b'_' && self.required_bytes.contains(byte),
             })
     }
 
-    fn apply<'t>(&self, table: &Table, text: &'t [u8]) -> Option<Cow<'t, [u8]>> {
+    fn apply<'t>(&self, table: &SecretTable, text: &'t [u8]) -> Option<Cow<'t, [u8]>> {
         let expression = self.expression.get_or_init(|| table.compile(self.pattern)).as_ref()?;
         let mut syntax = None;
         Some(expression.replace_all(text, |found: &Captures<'_>| {
-            self.replaced(table, syntax.get_or_insert_with(|| Syntax::of(text)), found)
+            self.replacement(table, syntax.get_or_insert_with(|| ShellSyntax::of(text)), found)
         }))
     }
 
-    /// The last group goes, as far as it is no syntax; without groups, all of it or nothing.
-    fn replaced(&self, table: &Table, syntax: &Syntax, found: &Captures<'_>) -> Vec<u8> {
+    /// Redacts the last group up to the first shell syntax. A rule without groups redacts all of
+    /// the match or nothing.
+    fn replacement(
+        &self,
+        table: &SecretTable,
+        syntax: &ShellSyntax,
+        found: &Captures<'_>,
+    ) -> Vec<u8> {
         let whole = found.get(0).map_or(0..0, |whole| whole.range());
         let text = found.get(0).map_or(&b""[..], |whole| whole.as_bytes());
         let Some(value) = found
             .get(found.len() - 1)
-            .filter(|value| !value.is_empty() && self.goes(table, value.as_bytes()))
+            .filter(|value| !value.is_empty() && self.is_redacted(table, value.as_bytes()))
         else {
             return text.to_vec();
         };
         let cut = syntax.first(value.range());
         if cut < value.end() {
             let left = &value.as_bytes()[..cut - value.start()];
-            // What looks like a quoted value there stands between two of them.
+            // A value that contains quotes here lies between two quoted strings.
             if found.len() == 1
                 || left.is_empty()
                 || left.iter().any(|byte| matches!(byte, b'"' | b'\''))
@@ -242,26 +253,26 @@ impl Rule {
                 return text.to_vec();
             }
         }
-        [&text[..value.start() - whole.start], MARK, &text[cut - whole.start..]].concat()
+        [&text[..value.start() - whole.start], REDACTED, &text[cut - whole.start..]].concat()
     }
 
-    fn goes(&self, table: &Table, value: &[u8]) -> bool {
+    fn is_redacted(&self, table: &SecretTable, value: &[u8]) -> bool {
         match self.how {
-            How::Name => table.counts(value),
-            How::Flag => !value.starts_with(b"-") && table.counts(value),
-            How::Header => value.len() >= OPAQUE || !is_plain(value),
-            How::Any => true,
+            RuleKind::Name => table.is_secret_value(value),
+            RuleKind::Flag => !value.starts_with(b"-") && table.is_secret_value(value),
+            RuleKind::Header => value.len() >= MIN_OPAQUE_CHARS || !is_plain(value),
+            RuleKind::Any => true,
         }
     }
 }
 
-/// One word, written as words are.
+/// True for one word in lower case, or with a capital first letter.
 fn is_plain(word: &[u8]) -> bool {
     let [first, rest @ ..] = word else { return false };
     first.is_ascii_alphabetic() && rest.iter().all(u8::is_ascii_lowercase)
 }
 
-/// Long runs of letters and digits that are no names, numbers and words put together. None: there
+/// Redacts long runs of letters and digits that are not names, numbers or joined words. None: there
 /// are none.
 fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
     let is_part =
@@ -270,9 +281,9 @@ fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
     let (mut at, mut done) = (0, 0);
     while at < text.len() {
         let length = text[at..].iter().take_while(|byte| is_part(**byte)).count();
-        if length >= OPAQUE {
+        if length >= MIN_OPAQUE_CHARS {
             let run = &text[at..at + length];
-            if let Some(shown) = opaque(run) {
+            if let Some(shown) = redact_opaque(run) {
                 let out = out.get_or_insert_default();
                 out.extend(&text[done..at]);
                 out.extend(shown);
@@ -287,17 +298,17 @@ fn without_opaque(text: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-fn opaque(run: &[u8]) -> Option<Vec<u8>> {
+fn redact_opaque(run: &[u8]) -> Option<Vec<u8>> {
     if looks_random(run) {
-        return Some(MARK.to_vec());
+        return Some(REDACTED.to_vec());
     }
-    let hides = |part: &&[u8]| part.len() >= OPAQUE && looks_random(part);
+    let hides = |part: &&[u8]| part.len() >= MIN_OPAQUE_CHARS && looks_random(part);
     let parts: Vec<&[u8]> = run.split(|byte| *byte == b'/').collect();
     if parts.len() < 2 || !parts.iter().any(hides) {
         return None;
     }
     let shown: Vec<&[u8]> =
-        parts.iter().map(|part| if hides(part) { MARK } else { part }).collect();
+        parts.iter().map(|part| if hides(part) { REDACTED } else { part }).collect();
     Some(shown.join(&b'/'))
 }
 
@@ -323,33 +334,33 @@ fn looks_random(text: &[u8]) -> bool {
         }
     }
     if count == 0 || strange * 2 < text.len() {
-        return longest.len() >= OPAQUE && is_mixed(longest);
+        return longest.len() >= MIN_OPAQUE_CHARS && is_mixed(longest);
     }
-    length >= 8 * count && entropy(text) >= 3.0 - NEARLY
+    length >= 8 * count && entropy(text) >= 3.0 - ENTROPY_TOLERANCE
 }
 
-/// Letters, then at most four digits.
+/// True for letters followed by at most four digits.
 fn is_word(part: &[u8]) -> bool {
     let letters = part.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     let digits = &part[letters..];
     digits.len() <= 4 && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// Letters only, in no order that a language has.
+/// True for letters whose upper and lower case change too often for a word of a language.
 fn is_mixed(word: &[u8]) -> bool {
     let turns = word
         .windows(2)
         .filter(|pair| pair[0].is_ascii_uppercase() != pair[1].is_ascii_uppercase())
         .count();
-    turns * 5 > word.len() * 2 && entropy(word) >= 4.0 - NEARLY
+    turns * 5 > word.len() * 2 && entropy(word) >= 4.0 - ENTROPY_TOLERANCE
 }
 
 fn entropy(text: &[u8]) -> f64 {
-    let mut counts = [0_u32; 256];
-    text.iter().for_each(|byte| counts[usize::from(*byte)] += 1);
+    let mut is_secret_value = [0_u32; 256];
+    text.iter().for_each(|byte| is_secret_value[usize::from(*byte)] += 1);
     let length = text.len() as f64;
     let share = |count: u32| f64::from(count) / length;
-    -counts
+    -is_secret_value
         .iter()
         .filter(|count| **count > 0)
         .map(|count| share(*count) * share(*count).log2())
@@ -380,13 +391,13 @@ mod tests {
     }
 
     #[test]
-    fn both_languages_take_out_the_same() {
+    fn rust_and_python_redact_the_same() {
         let texts = golden("texts");
         let (mut gone, mut plain) = (0, 0);
-        for (given, expected) in &texts {
-            let (given, expected) = (given.as_str().unwrap(), expected.as_str().unwrap());
-            assert_eq!(String::from_utf8_lossy(&text(given.as_bytes())), expected, "{given}");
-            *(if given == expected { &mut plain } else { &mut gone }) += 1;
+        for (input, expected) in &texts {
+            let (input, expected) = (input.as_str().unwrap(), expected.as_str().unwrap());
+            assert_eq!(String::from_utf8_lossy(&text(input.as_bytes())), expected, "{input}");
+            *(if input == expected { &mut plain } else { &mut gone }) += 1;
         }
         println!("redaction: {gone} secrets gone, {plain} plain texts untouched");
         assert!(gone > 80 && plain > 50);
@@ -394,7 +405,7 @@ mod tests {
 
     #[test]
     fn a_flag_hides_the_word_after_it() {
-        for (given, expected) in golden("words") {
+        for (input, expected) in golden("words") {
             let list = |value: &Value| -> Vec<Vec<u8>> {
                 value
                     .as_array()
@@ -403,15 +414,15 @@ mod tests {
                     .map(|word| word.as_str().unwrap().as_bytes().to_vec())
                     .collect()
             };
-            let given = list(&given);
+            let input = list(&input);
             let shown: Vec<Vec<u8>> =
-                words(given.iter().map(Vec::as_slice)).map(Cow::into_owned).collect();
+                words(input.iter().map(Vec::as_slice)).map(Cow::into_owned).collect();
             assert_eq!(shown, list(&expected));
         }
     }
 
     #[test]
-    fn ordinary_words_are_not_even_copied() {
+    fn ordinary_words_are_not_copied() {
         for word in
             [&b"/usr/lib/gcc/x86_64-linux-gnu/13/include-fixed"[..], b"-O2", b"\xff\xfe", b"", b"a"]
         {

@@ -1,36 +1,36 @@
-//! Where the syntax of a shell stands in a text, so that no secret that is taken out takes a
-//! command along.
+//! Finds shell syntax in a text, so that redacting a secret never hides a command.
 //!
-//! One look from left to right, by the quotes. From the first place on where that does not tell any
-//! more what is quoted (substitutions, here-documents, arithmetic, patterns), quotes count for
-//! nothing: every byte that could be syntax is. src/paddock/text/shell_syntax.py is the same.
+//! One pass from left to right follows the quotes. At some points the quoting becomes ambiguous
+//! (substitutions, here-documents, arithmetic, patterns). From there on quotes are ignored, and
+//! every byte that could be syntax counts as syntax. src/paddock/text/shell_syntax.py does the
+//! same.
 
 use std::ops::Range;
 
-pub struct Syntax {
-    found: Vec<usize>,
+pub struct ShellSyntax {
+    positions: Vec<usize>,
 }
 
-impl Syntax {
-    pub fn of(text: &[u8]) -> Syntax {
-        let mut syntax = Syntax { found: Vec::new() };
-        let doubt = syntax.plain(text);
-        syntax.loose(text, doubt..text.len());
+impl ShellSyntax {
+    pub fn of(text: &[u8]) -> ShellSyntax {
+        let mut syntax = ShellSyntax { positions: Vec::new() };
+        let ambiguous_from = syntax.add_quoted_part(text);
+        syntax.add_unquoted(text, ambiguous_from..text.len());
         syntax
     }
 
-    /// The first byte of syntax in there, or the end.
+    /// The first syntax byte in the range, or the end of the range.
     pub fn first(&self, range: Range<usize>) -> usize {
-        let next = self.found.partition_point(|at| *at < range.start);
-        self.found.get(next).map_or(range.end, |at| range.end.min(*at))
+        let next = self.positions.partition_point(|at| *at < range.start);
+        self.positions.get(next).map_or(range.end, |at| range.end.min(*at))
     }
 
-    fn loose(&mut self, text: &[u8], range: Range<usize>) {
-        self.found.extend(range.filter(|at| is_loose(&text[*at..])));
+    fn add_unquoted(&mut self, text: &[u8], range: Range<usize>) {
+        self.positions.extend(range.filter(|at| is_syntax(&text[*at..])));
     }
 
-    /// → where doubt begins.
-    fn plain(&mut self, text: &[u8]) -> usize {
+    /// Returns the position where quoting becomes ambiguous.
+    fn add_quoted_part(&mut self, text: &[u8]) -> usize {
         let mut at = 0;
         while let Some(byte) = text.get(at) {
             let rest = &text[at..];
@@ -38,24 +38,24 @@ impl Syntax {
             match byte {
                 b'\\' => {
                     if rest.starts_with(b"\\\n") {
-                        self.found.push(at + 1);
+                        self.positions.push(at + 1);
                     }
                     at += 2;
                 }
-                b'\'' | b'"' => match closed(text, at + 1, *byte) {
+                b'\'' | b'"' => match quote_end(text, at + 1, *byte) {
                     Ok(end) => at = end,
-                    Err(doubt) => return doubt,
+                    Err(ambiguous_from) => return ambiguous_from,
                 },
-                b'$' if rest.starts_with(b"$'") => match closed(text, at + 2, b'$') {
+                b'$' if rest.starts_with(b"$'") => match quote_end(text, at + 2, b'$') {
                     Ok(end) => at = end,
-                    Err(doubt) => return doubt,
+                    Err(ambiguous_from) => return ambiguous_from,
                 },
                 b'#' if begins => {
                     let line = rest
                         .iter()
                         .position(|byte| *byte == b'\n')
                         .map_or(text.len(), |length| at + length);
-                    self.loose(text, at..line);
+                    self.add_unquoted(text, at..line);
                     at = line;
                 }
                 b'$' if rest.starts_with(b"$(") || rest.starts_with(b"${") => return at,
@@ -66,13 +66,13 @@ impl Syntax {
                     return at;
                 }
                 b'<' if rest.starts_with(b"<<<") => {
-                    self.found.extend(at..at + 3);
+                    self.positions.extend(at..at + 3);
                     at += 3;
                 }
                 b'<' if rest.starts_with(b"<<") => return at,
                 _ => {
-                    if is_loose(rest) {
-                        self.found.push(at);
+                    if is_syntax(rest) {
+                        self.positions.push(at);
                     }
                     at += 1;
                 }
@@ -82,14 +82,14 @@ impl Syntax {
     }
 }
 
-/// Behind what is quoted; or where doubt begins, and that is the end if it is never closed: no
-/// shell runs it.
-fn closed(text: &[u8], from: usize, quote: u8) -> Result<usize, usize> {
+/// Ok: the position after the closing quote. Err: the position where quoting becomes ambiguous. An
+/// unclosed quote is ambiguous from the end of the text on: no shell runs it.
+fn quote_end(text: &[u8], from: usize, quote: u8) -> Result<usize, usize> {
     let mut at = from;
     while let Some(byte) = text.get(at) {
         match (quote, byte) {
             (b'\'' | b'$', b'\'') | (b'"', b'"') => return Ok(at + 1),
-            // in $'…' not all shells take a backslash for the same
+            // Shells read a backslash in $'…' differently.
             (b'$', b'\\') | (b'"', b'`') => return Err(at),
             (b'"', b'\\') => at += 2,
             (b'"', b'$') if matches!(text.get(at + 1), Some(b'(' | b'{')) => return Err(at),
@@ -99,7 +99,7 @@ fn closed(text: &[u8], from: usize, quote: u8) -> Result<usize, usize> {
     Err(text.len())
 }
 
-fn is_loose(rest: &[u8]) -> bool {
+fn is_syntax(rest: &[u8]) -> bool {
     match rest {
         [b' ' | b'\t'..=b'\r' | b';' | b'&' | b'|' | b'<' | b'>' | b'(' | b')' | b'`', ..] => true,
         [b'$', following, ..] => matches!(following, b'(' | b'{'),

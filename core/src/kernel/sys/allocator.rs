@@ -1,17 +1,17 @@
-//! Memory that is given out and not used again.
+//! An arena allocator that rarely reuses memory.
 //!
-//! The core allocates some tens of kilobytes, starts one command and waits; what it would free on
-//! the way is not worth the bookkeeping, and with the small allocator of a static C library, which
-//! asks the kernel for pages again and again, that bookkeeping is a fifth of a launch. What is
-//! freed or grown last is reused; what does not fit comes from the system's allocator.
+//! The core allocates some tens of kilobytes, starts one command and waits. Bookkeeping for freed
+//! memory is not worth its cost: with the small allocator of a static C library, which asks the
+//! kernel for pages again and again, it takes a fifth of a launch. Only the piece that was
+//! allocated last is reused when it is freed or grown. What does not fit into the arena comes from
+//! the system's allocator.
 //!
-//! Those who go on for long, the relay and its supervisor, free and want the same sizes over and
-//! over. So what came from the system and is freed is kept for whoever wants as much next, by
-//! powers of two and up to a bound.
+//! The relay and its supervisor run for long, and free and allocate the same sizes again and again.
+//! So freed pieces of the system's allocator are kept in lists by power of two, up to a bound.
 //!
-//! While the command runs, what was freed is wanted by others: each page knows how many pieces lie
-//! in it, and those without any go back to the kernel (`give_back`). That is half of what a waiting
-//! supervisor would keep.
+//! While the command runs, other programs need the freed memory. Each page counts its pieces, and
+//! empty pages go back to the kernel (`release_free_pages`). That halves the memory of a waiting
+//! supervisor.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -19,124 +19,130 @@ use std::ops::Range;
 
 use super::ARENA;
 
-/// Pages of it that are never touched cost nothing.
-const SIZE: usize = 512 * 1024;
+/// Pages that are never touched cost no memory.
+const ARENA_BYTES: usize = 512 * 1024;
 
-/// The smallest page there is; the kernel's may be several of these.
-const PAGE: usize = 4096;
+/// The smallest page size; the kernel's page can be a multiple of it.
+const MIN_PAGE_BYTES: usize = 4096;
 
-/// The sizes in which the system is asked for memory, if not for more: 32 bytes, and its doubles up
-/// to 32 KiB.
-const SMALLEST: usize = 32;
-const SIZES: usize = 11;
+/// Sizes of the pieces from the system's allocator: 32 bytes, and its doubles up to 32 KiB. Larger
+/// pieces have their own size.
+const MIN_PIECE_BYTES: usize = 32;
+const SIZE_CLASSES: usize = 11;
 
-/// What is kept of each of them, in bytes.
-const KEPT: usize = 64 * 1024;
+/// Bytes of free pieces that are kept for each size.
+const MAX_FREE_BYTES_PER_CLASS: usize = 64 * 1024;
 
-/// Aligned as every piece of the system's is.
-const ALIGNED: usize = 16;
+/// Alignment of every piece of the system's allocator.
+const PIECE_ALIGNMENT: usize = 16;
 
 #[repr(C, align(4096))]
-struct Buffer(UnsafeCell<[u8; SIZE]>);
+struct Buffer(UnsafeCell<[u8; ARENA_BYTES]>);
 
-// SAFETY: as for the arena, which alone knows it.
+// SAFETY: as for the arena, which alone uses it.
 unsafe impl Sync for Buffer {}
 
-/// Apart from the account of it, which lies with what else is written at every start.
-static BUFFER: Buffer = Buffer(UnsafeCell::new([0; SIZE]));
+/// Kept apart from its state, which lies with other data that every start writes.
+static BUFFER: Buffer = Buffer(UnsafeCell::new([0; ARENA_BYTES]));
 
-/// There is one.
+/// The only instance is `sys::ARENA`.
 pub struct Arena {
-    state: UnsafeCell<State>,
+    state: UnsafeCell<ArenaState>,
 }
 
-struct State {
+struct ArenaState {
     used: usize,
-    /// From here on nothing was ever used: it is as the kernel gave it, zero.
+    /// Bytes from this offset on were never used: the kernel left them zero.
     fresh: usize,
-    /// How many pieces lie in each page, or in a part of it.
-    pieces: [u16; SIZE / PAGE],
-    /// Of the system's pieces, those that nobody has now.
-    kept: [Kept; SIZES],
+    /// The number of pieces that lie in each page, at least in part.
+    pieces: [u16; ARENA_BYTES / MIN_PAGE_BYTES],
+    /// Free pieces of the system's allocator.
+    free_list: [FreeList; SIZE_CLASSES],
 }
 
-/// Pieces of one size. Each begins with where the next is.
+/// Free pieces of one size. Each starts with a pointer to the next.
 #[derive(Clone, Copy)]
-struct Kept {
+struct FreeList {
     first: *mut u8,
     count: usize,
 }
 
-impl State {
-    const fn new(fresh: usize) -> State {
-        let none = Kept { first: std::ptr::null_mut(), count: 0 };
-        State { used: 0, fresh, pieces: [0; SIZE / PAGE], kept: [none; SIZES] }
+impl ArenaState {
+    const fn new(fresh: usize) -> ArenaState {
+        let none = FreeList { first: std::ptr::null_mut(), count: 0 };
+        ArenaState {
+            used: 0,
+            fresh,
+            pieces: [0; ARENA_BYTES / MIN_PAGE_BYTES],
+            free_list: [none; SIZE_CLASSES],
+        }
     }
 
-    /// A piece of the system's, at least as large as asked for.
+    /// A piece of the system's allocator, at least as large as requested.
     ///
     /// # Safety
     /// As for `GlobalAlloc::alloc`.
-    unsafe fn take(&mut self, layout: Layout) -> *mut u8 {
-        let Some((index, rounded)) = size_of(layout) else {
+    unsafe fn take_piece(&mut self, layout: Layout) -> *mut u8 {
+        let Some((index, rounded)) = size_class(layout) else {
             // SAFETY: the caller's contract is handed on.
             return unsafe { System.alloc(layout) };
         };
-        let kept = &mut self.kept[index];
-        let piece = kept.first;
+        let free_list = &mut self.free_list[index];
+        let piece = free_list.first;
         if piece.is_null() {
             // SAFETY: the size is not zero.
             return unsafe { System.alloc(rounded) };
         }
-        // SAFETY: it was put there by `keep`, which wrote this, and nobody had it since.
-        kept.first = unsafe { piece.cast::<*mut u8>().read() };
-        kept.count -= 1;
+        // SAFETY: `free_piece` put it there and wrote this pointer, and the piece was unused since.
+        free_list.first = unsafe { piece.cast::<*mut u8>().read() };
+        free_list.count -= 1;
         piece
     }
 
     /// # Safety
-    /// The piece is one of `take` for the same layout, or for one of the same size as [`size_of`]
-    /// has it, and nobody uses it any more.
-    unsafe fn keep(&mut self, piece: *mut u8, layout: Layout) {
-        let Some((index, rounded)) = size_of(layout) else {
+    /// The piece comes from `take_piece` with the same layout, or with one of the same
+    /// [`size_class`]. The caller does not use it any more.
+    unsafe fn free_piece(&mut self, piece: *mut u8, layout: Layout) {
+        let Some((index, rounded)) = size_class(layout) else {
             // SAFETY: the system was asked for it with this layout.
             return unsafe { System.dealloc(piece, layout) };
         };
-        let kept = &mut self.kept[index];
-        if (kept.count + 1) * rounded.size() > KEPT {
+        let free_list = &mut self.free_list[index];
+        if (free_list.count + 1) * rounded.size() > MAX_FREE_BYTES_PER_CLASS {
             // SAFETY: the system was asked for it with this layout.
             return unsafe { System.dealloc(piece, rounded) };
         }
-        // SAFETY: it has room for a pointer, is aligned for one, and is nobody's.
-        unsafe { piece.cast::<*mut u8>().write(kept.first) };
-        *kept = Kept { first: piece, count: kept.count + 1 };
+        // SAFETY: it has room for a pointer, is aligned for one, and is unused.
+        unsafe { piece.cast::<*mut u8>().write(free_list.first) };
+        *free_list = FreeList { first: piece, count: free_list.count + 1 };
     }
 
     fn pages(piece: Range<usize>) -> Range<usize> {
-        piece.start / PAGE..piece.end.div_ceil(PAGE)
+        piece.start / MIN_PAGE_BYTES..piece.end.div_ceil(MIN_PAGE_BYTES)
     }
 
-    fn enter(&mut self, piece: Range<usize>) {
-        for pieces in &mut self.pieces[State::pages(piece)] {
+    fn count_piece(&mut self, piece: Range<usize>) {
+        for pieces in &mut self.pieces[ArenaState::pages(piece)] {
             *pieces += 1;
         }
     }
 
-    fn leave(&mut self, piece: Range<usize>) {
-        for pieces in &mut self.pieces[State::pages(piece)] {
+    fn uncount_piece(&mut self, piece: Range<usize>) {
+        for pieces in &mut self.pieces[ArenaState::pages(piece)] {
             *pieces -= 1;
         }
     }
 }
 
-/// Which of the sizes a piece of the system's has, and its layout. None: that of what is asked for.
-fn size_of(layout: Layout) -> Option<(usize, Layout)> {
-    let size = layout.size().max(SMALLEST).checked_next_power_of_two()?;
-    let index = (size / SMALLEST).trailing_zeros() as usize;
-    if index >= SIZES || layout.align() > ALIGNED {
+/// The size class of a piece from the system's allocator, and its layout. None: the piece has
+/// exactly the requested size.
+fn size_class(layout: Layout) -> Option<(usize, Layout)> {
+    let size = layout.size().max(MIN_PIECE_BYTES).checked_next_power_of_two()?;
+    let index = (size / MIN_PIECE_BYTES).trailing_zeros() as usize;
+    if index >= SIZE_CLASSES || layout.align() > PIECE_ALIGNMENT {
         return None;
     }
-    Some((index, Layout::from_size_align(size, ALIGNED).ok()?))
+    Some((index, Layout::from_size_align(size, PIECE_ALIGNMENT).ok()?))
 }
 
 // SAFETY: the program has one thread. A process that shares its memory
@@ -145,31 +151,34 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     pub const fn new() -> Arena {
-        Arena { state: UnsafeCell::new(State::new(0)) }
+        Arena { state: UnsafeCell::new(ArenaState::new(0)) }
     }
 
     fn start(&self) -> *mut u8 {
         BUFFER.0.get().cast()
     }
 
-    /// Where in the buffer a pointer lies, if it does.
+    /// The offset of a pointer in the buffer. None: it lies elsewhere.
     fn offset_of(&self, pointer: *mut u8) -> Option<usize> {
         let offset = (pointer as usize).wrapping_sub(self.start() as usize);
-        (offset < SIZE).then_some(offset)
+        (offset < ARENA_BYTES).then_some(offset)
     }
 
-    /// Lets the kernel have the pages that nothing lies in.
-    pub fn give_back(&self) {
+    /// Gives empty pages back to the kernel.
+    pub fn release_free_pages(&self) {
         // SAFETY: single-threaded, see Sync above.
-        let State { pieces, .. } = unsafe { &*self.state.get() };
+        let ArenaState { pieces, .. } = unsafe { &*self.state.get() };
         let page = rustix::param::page_size();
         let first = (self.start() as usize).next_multiple_of(page) - self.start() as usize;
-        let is_free =
-            |at: usize| pieces[at / PAGE..(at + page) / PAGE].iter().all(|pieces| *pieces == 0);
+        let is_free = |at: usize| {
+            pieces[at / MIN_PAGE_BYTES..(at + page) / MIN_PAGE_BYTES]
+                .iter()
+                .all(|pieces| *pieces == 0)
+        };
         let mut at = first;
-        while at + page <= SIZE {
+        while at + page <= ARENA_BYTES {
             let start = at;
-            while at + page <= SIZE && is_free(at) {
+            while at + page <= ARENA_BYTES && is_free(at) {
                 at += page;
             }
             if at > start {
@@ -183,15 +192,15 @@ impl Arena {
         }
     }
 
-    /// Lets the kernel have everything.
+    /// Gives all pages back to the kernel.
     ///
     /// # Safety
     /// Nothing that was allocated before may be used afterwards.
-    pub unsafe fn forget(&self) {
+    pub unsafe fn release_all(&self) {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
-        *state = State::new(SIZE);
-        self.give_back();
+        *state = ArenaState::new(ARENA_BYTES);
+        self.release_free_pages();
     }
 }
 
@@ -199,22 +208,22 @@ impl Arena {
 // and overlaps no other piece: `used` only grows over fresh bytes and only shrinks to the start of
 // the piece that was handed out last.
 unsafe impl GlobalAlloc for Arena {
-    // Not one copy for each that asks: that would be a third of the program.
+    // Not inlined: copies at every call site would be a third of the program.
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
         let start = state.used.next_multiple_of(layout.align());
         match start.checked_add(layout.size()) {
-            Some(end) if end <= SIZE && layout.align() <= PAGE => {
+            Some(end) if end <= ARENA_BYTES && layout.align() <= MIN_PAGE_BYTES => {
                 state.used = end;
                 state.fresh = state.fresh.max(end);
-                state.enter(start..end);
+                state.count_piece(start..end);
                 // SAFETY: start is below SIZE or, for a size of 0, at most SIZE.
                 unsafe { self.start().add(start) }
             }
             // SAFETY: the caller's contract is handed on.
-            _ => unsafe { state.take(layout) },
+            _ => unsafe { state.take_piece(layout) },
         }
     }
 
@@ -237,13 +246,13 @@ unsafe impl GlobalAlloc for Arena {
         let state = unsafe { &mut *self.state.get() };
         match self.offset_of(pointer) {
             Some(offset) => {
-                state.leave(offset..offset + layout.size());
+                state.uncount_piece(offset..offset + layout.size());
                 if offset + layout.size() == state.used {
                     state.used = offset;
                 }
             }
             // SAFETY: what is not in the buffer is one of the system's.
-            None => unsafe { state.keep(pointer, layout) },
+            None => unsafe { state.free_piece(pointer, layout) },
         }
     }
 
@@ -255,14 +264,16 @@ unsafe impl GlobalAlloc for Arena {
         // contract.
         let wanted = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match self.offset_of(pointer) {
-            Some(offset) if offset + layout.size() == state.used && offset + new_size <= SIZE => {
-                state.leave(offset..offset + layout.size());
+            Some(offset)
+                if offset + layout.size() == state.used && offset + new_size <= ARENA_BYTES =>
+            {
+                state.uncount_piece(offset..offset + layout.size());
                 state.used = offset + new_size;
                 state.fresh = state.fresh.max(state.used);
-                state.enter(offset..state.used);
+                state.count_piece(offset..state.used);
                 pointer
             }
-            None if size_of(layout) == size_of(wanted) => match size_of(layout) {
+            None if size_class(layout) == size_class(wanted) => match size_class(layout) {
                 Some(_) => pointer,
                 // SAFETY: the system was asked for it with this layout.
                 None => unsafe { System.realloc(pointer, layout, new_size) },
@@ -273,7 +284,8 @@ unsafe impl GlobalAlloc for Arena {
                 if !new.is_null() {
                     // SAFETY: both pieces are at least this long and do not overlap.
                     unsafe { pointer.copy_to_nonoverlapping(new, layout.size().min(new_size)) };
-                    // SAFETY: as the old piece was handed out, and nobody knows it any more.
+                    // SAFETY: the old piece was handed out with this layout, and it is not used any
+                    // more.
                     unsafe { self.dealloc(pointer, layout) };
                 }
                 new

@@ -1,4 +1,4 @@
-//! Calls on sockets that belong to others, with addresses that are bytes.
+//! Calls on sockets of other processes, with addresses as raw bytes.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -12,11 +12,11 @@ use rustix::process::Signal;
 use super::{Result, check};
 
 /// A duplicate of a descriptor of another thread's process.
-pub fn descriptor_of(thread: u32, number: i32) -> Result<OwnedFd> {
+pub fn duplicate_descriptor(thread: u32, number: i32) -> Result<OwnedFd> {
     const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
     // SAFETY: takes numbers, makes a new descriptor.
     let open = |flags: u32| check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, flags) });
-    // Before Linux 6.9 only whole processes have one.
+    // Before Linux 6.9 only a whole process has a pidfd.
     let handle = open(PIDFD_THREAD).or_else(|_| open(0))?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(handle as i32) };
@@ -26,24 +26,24 @@ pub fn descriptor_of(thread: u32, number: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// An alarm that came from somebody else while ours was set.
-static FOREIGN: AtomicBool = AtomicBool::new(false);
+/// Another process sent SIGALRM while this timer ran.
+static FOREIGN_ALARM: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn rung(_signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
+extern "C" fn on_alarm(_signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a pointer to a siginfo_t that lives as long as the handler runs.
     if unsafe { (*info).si_code } <= 0 {
-        FOREIGN.store(true, Ordering::SeqCst);
+        FOREIGN_ALARM.store(true, Ordering::SeqCst);
     }
 }
 
-/// Connects, and comes back soon after `longest` (EINTR), whatever is done to the socket meanwhile:
-/// it is not ours alone, so neither its flags nor its timeouts are to be relied on. A connection
-/// that has begun goes on. Every signal is held, before and after.
-pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], longest: Duration) -> Result<()> {
+/// Connects, and returns soon after `timeout` (EINTR). The socket also belongs to the command, so
+/// its flags and timeouts can change at any time and are not used. A started connection continues.
+/// All signals are blocked before and after.
+pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], timeout: Duration) -> Result<()> {
     let pause =
-        libc::timeval { tv_sec: longest.as_secs() as _, tv_usec: longest.subsec_micros() as _ };
+        libc::timeval { tv_sec: timeout.as_secs() as _, tv_usec: timeout.subsec_micros() as _ };
     let never = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    // Again and again: one that comes before the call waits would be lost.
+    // The timer repeats: a signal that arrives before connect blocks would be lost.
     let armed = libc::itimerval { it_interval: pause, it_value: pause };
     let disarmed = libc::itimerval { it_interval: never, it_value: never };
     // SAFETY: all structs are plain numbers on this stack, for which zero is a value; the handler
@@ -51,7 +51,7 @@ pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], longest: Duration)
     let connected = unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction =
-            rung as extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) as usize;
+            on_alarm as extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) as usize;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         let mut alarm: libc::sigset_t = MaybeUninit::zeroed().assume_init();
@@ -67,7 +67,7 @@ pub fn connect_within(socket: BorrowedFd<'_>, address: &[u8], longest: Duration)
         libc::sigprocmask(libc::SIG_BLOCK, &raw const alarm, ptr::null_mut());
         connected
     };
-    if FOREIGN.swap(false, Ordering::SeqCst) {
+    if FOREIGN_ALARM.swap(false, Ordering::SeqCst) {
         let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::ALARM);
     }
     connected

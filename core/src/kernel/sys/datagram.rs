@@ -6,25 +6,28 @@ use std::ptr;
 
 use super::{Result, check};
 
-/// Who sent a datagram, and to which address.
-pub struct Sender {
+/// The sender of a datagram, and the address it was sent to.
+pub struct DatagramSender {
     from: libc::sockaddr_storage,
     from_length: libc::socklen_t,
-    to: Option<To>,
+    to: Option<LocalAddress>,
 }
 
 #[derive(Clone, Copy)]
-enum To {
+enum LocalAddress {
     V4(libc::in_pktinfo),
     V6(libc::in6_pktinfo),
 }
 
-/// Aligned as a cmsghdr wants it, with room for the larger of the two.
-type Control = [u64; 8];
+/// Aligned for a cmsghdr, with room for the larger of the two structs.
+type ControlBuffer = [u64; 8];
 
-/// A datagram that is longer than the buffer is cut.
-pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(usize, Sender)> {
-    let mut control: Control = [0; 8];
+/// A datagram that is longer than the buffer is truncated.
+pub fn receive_datagram(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> Result<(usize, DatagramSender)> {
+    let mut control: ControlBuffer = [0; 8];
     let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: both structs are plain numbers and pointers, for which zero is a value.
     let (mut from, mut message): (libc::sockaddr_storage, libc::msghdr) =
@@ -34,7 +37,7 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(us
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of::<Control>() as _;
+    message.msg_controllen = size_of::<ControlBuffer>() as _;
     // SAFETY: all that the message points to lives on this stack, with the lengths it names.
     let length =
         check(unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) }
@@ -46,24 +49,28 @@ pub fn receive_datagram(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(us
         match header.as_ref().map(|header| (header.cmsg_level, header.cmsg_type)) {
             Some((libc::IPPROTO_IP, libc::IP_PKTINFO)) => {
                 let mut info = libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().read_unaligned();
-                // As ip(7) wants it: the local address of the answer, by whatever interface the
-                // routes say.
+                // As ip(7) requires: the answer gets this local address, and the routes choose the
+                // interface.
                 info.ipi_spec_dst = info.ipi_addr;
                 info.ipi_ifindex = 0;
-                Some(To::V4(info))
+                Some(LocalAddress::V4(info))
             }
-            Some((libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)) => {
-                Some(To::V6(libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().read_unaligned()))
-            }
+            Some((libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)) => Some(LocalAddress::V6(
+                libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().read_unaligned(),
+            )),
             _ => None,
         }
     };
-    Ok((length as usize, Sender { from, from_length: message.msg_namelen, to }))
+    Ok((length as usize, DatagramSender { from, from_length: message.msg_namelen, to }))
 }
 
-/// An answer that can not be sent now is lost, as datagrams are.
-pub fn answer_datagram(socket: BorrowedFd<'_>, sender: &Sender, answer: &[u8]) -> Result<()> {
-    let mut control: Control = [0; 8];
+/// An answer that can not be sent now is lost, like any datagram.
+pub fn answer_datagram(
+    socket: BorrowedFd<'_>,
+    sender: &DatagramSender,
+    answer: &[u8],
+) -> Result<()> {
+    let mut control: ControlBuffer = [0; 8];
     let mut part =
         libc::iovec { iov_base: answer.as_ptr().cast_mut().cast(), iov_len: answer.len() };
     // SAFETY: plain numbers and pointers, for which zero is a value.
@@ -77,8 +84,10 @@ pub fn answer_datagram(socket: BorrowedFd<'_>, sender: &Sender, answer: &[u8]) -
     unsafe {
         if let Some(to) = sender.to {
             let (level, kind, size) = match to {
-                To::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>()),
-                To::V6(_) => {
+                LocalAddress::V4(_) => {
+                    (libc::IPPROTO_IP, libc::IP_PKTINFO, size_of::<libc::in_pktinfo>())
+                }
+                LocalAddress::V6(_) => {
                     (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, size_of::<libc::in6_pktinfo>())
                 }
             };
@@ -89,10 +98,10 @@ pub fn answer_datagram(socket: BorrowedFd<'_>, sender: &Sender, answer: &[u8]) -
             (*header).cmsg_type = kind;
             (*header).cmsg_len = libc::CMSG_LEN(size as u32) as _;
             match to {
-                To::V4(info) => {
+                LocalAddress::V4(info) => {
                     libc::CMSG_DATA(header).cast::<libc::in_pktinfo>().write_unaligned(info)
                 }
-                To::V6(info) => {
+                LocalAddress::V6(info) => {
                     libc::CMSG_DATA(header).cast::<libc::in6_pktinfo>().write_unaligned(info)
                 }
             }

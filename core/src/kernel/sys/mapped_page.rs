@@ -1,4 +1,4 @@
-//! A page of a file in memory, which is only asked where it lies.
+//! A mapped page of a file. Only its address is used.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -6,12 +6,12 @@ use std::ptr;
 
 use super::{Result, last_errno};
 
-/// A page of a file, for as long as this lives. Only where it lies can be asked: whoever cuts the
-/// file would make reading it a fault.
-pub struct Page(*mut c_void);
+/// One page of a file, mapped as long as this value lives. Its bytes can not be read: if another
+/// process truncates the file, reading would be a fault.
+pub struct MappedPage(*mut c_void);
 
-impl Page {
-    pub fn of(file: BorrowedFd<'_>) -> Result<Page> {
+impl MappedPage {
+    pub fn of(file: BorrowedFd<'_>) -> Result<MappedPage> {
         let length = rustix::param::page_size();
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let start = unsafe {
@@ -24,7 +24,7 @@ impl Page {
                 0,
             )
         };
-        if start == libc::MAP_FAILED { Err(last_errno()) } else { Ok(Page(start)) }
+        if start == libc::MAP_FAILED { Err(last_errno()) } else { Ok(MappedPage(start)) }
     }
 
     pub fn address(&self) -> u64 {
@@ -32,9 +32,9 @@ impl Page {
     }
 }
 
-impl Drop for Page {
+impl Drop for MappedPage {
     fn drop(&mut self) {
-        // SAFETY: our own mapping of that length, and nobody else knows of it.
+        // SAFETY: this value owns the mapping of that length.
         unsafe { libc::munmap(self.0, rustix::param::page_size()) };
     }
 }

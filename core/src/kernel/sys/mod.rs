@@ -1,8 +1,7 @@
-//! Every unsafe line of the core is here or in a file below. Each function wraps one kernel
-//! interface that no safe wrapper offers, and is itself safe to call; the rest of the program
-//! denies `unsafe`.
+//! All unsafe code of the core is in this folder. Each function wraps one kernel interface that has
+//! no safe wrapper, and is safe to call. The rest of the program denies `unsafe`.
 //!
-//! The program has one thread from start to end; the invariants below lean on that.
+//! The program has one thread from start to end. The safety comments rely on that.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -28,7 +27,7 @@ pub mod trace;
 pub use allocator::Allocator;
 pub use connect::*;
 pub use datagram::*;
-pub use mapped_page::Page;
+pub use mapped_page::MappedPage;
 pub use signals::*;
 
 #[cfg(not(test))]
@@ -45,60 +44,61 @@ fn check(result: libc::c_long) -> Result<libc::c_long> {
     if result < 0 { Err(last_errno()) } else { Ok(result) }
 }
 
-/// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier
-/// calls reached, and what is read again from its file when somebody asks for it.
+/// Gives unused memory back to the kernel: freed memory, the part of the stack below this call, and
+/// pages that can be read again from their file.
 #[inline(never)]
-pub fn give_back_memory() {
+pub fn release_memory() {
     #[cfg(not(test))]
-    ARENA.give_back();
-    give_back_mapped();
-    give_back_stack();
+    ARENA.release_free_pages();
+    release_mapped_plan();
+    release_stack();
 }
 
-/// What [`map_sealed`] gave out.
-static MAPPED: OnceLock<&'static [u8]> = OnceLock::new();
+/// The mapping that [`map_sealed`] returned.
+static MAPPED_PLAN: OnceLock<&'static [u8]> = OnceLock::new();
 
-fn give_back_mapped() {
-    if let Some(mapped) = MAPPED.get() {
-        // SAFETY: a mapping of a file that does not change: whoever looks there again finds the
-        // same.
+fn release_mapped_plan() {
+    if let Some(mapped) = MAPPED_PLAN.get() {
+        // SAFETY: the mapped file can not change, so a later read finds the same bytes.
         unsafe {
             libc::madvise(mapped.as_ptr().cast_mut().cast(), mapped.len(), libc::MADV_DONTNEED)
         };
     }
 }
 
-/// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns.
-/// Whatever else is in this memory is let go.
-pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd) -> ! {
-    // SAFETY: a plain function and two numbers are all that is used from here on; none of our
-    // callers gets to go on.
+/// Gives back all memory, runs `rest` with its two arguments, and ends the process with its return
+/// value.
+pub fn release_memory_and_run(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd) -> ! {
+    // SAFETY: only a plain function and two numbers are used from here on, and this call never
+    // returns.
     #[cfg(not(test))]
     unsafe {
-        ARENA.forget();
+        ARENA.release_all();
     }
-    give_back_mapped();
-    give_back_stack();
+    release_mapped_plan();
+    release_stack();
     let status = rest(pid, descriptor);
     // SAFETY: ends this process; see `fork`.
     unsafe { libc::_exit(status) }
 }
 
-/// More of it than any call here needs is not there.
+/// Gives back the unused part of the stack. No call of the core needs more than `MAX_STACK_BYTES`.
 #[inline(never)]
-fn give_back_stack() {
-    const DEEPEST: usize = 256 * 1024;
+fn release_stack() {
+    const MAX_STACK_BYTES: usize = 256 * 1024;
     let page = rustix::param::page_size();
     let mark = 0_u8;
-    // One page below this frame is left alone: the C library's own call has its frame there.
+    // One page below this frame stays: the C library's own call has its frame there.
     let end = (ptr::from_ref(&mark) as usize & !(page - 1)) - page;
-    // SAFETY: the stack grows down, so nothing that lives lies below our own frame. Where the range
-    // was never part of the stack nothing is mapped: the program is static, and maps what it maps
-    // far away from there.
-    unsafe { libc::madvise((end - DEEPEST) as *mut c_void, DEEPEST, libc::MADV_DONTNEED) };
+    // SAFETY: the stack grows down, so no live value lies below this frame. A part of the range
+    // that was never stack is not mapped: the program is static, and its other mappings are far
+    // away.
+    unsafe {
+        libc::madvise((end - MAX_STACK_BYTES) as *mut c_void, MAX_STACK_BYTES, libc::MADV_DONTNEED)
+    };
 }
 
-/// Takes over a descriptor whose number came on the command line.
+/// Takes ownership of a descriptor whose number came on the command line.
 pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
     // SAFETY: F_GETFD reads a flag and fails with EBADF for a number that is not open.
     if number <= 2 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
@@ -109,7 +109,7 @@ pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// The content of a file that can neither be changed nor cut any more, for as long as this process
+/// The content of a sealed file that can neither change nor shrink, mapped as long as the process
 /// lives.
 pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> {
     let needed = SealFlags::WRITE | SealFlags::SHRINK;
@@ -128,14 +128,14 @@ pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> 
     if start == libc::MAP_FAILED {
         return Err(last_errno());
     }
-    // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its
-    // content as it is.
+    // SAFETY: the mapping has this many bytes, it is never unmapped, and the seals keep its
+    // content.
     let mapped = unsafe { std::slice::from_raw_parts(start.cast(), length) };
-    let _ = MAPPED.set(mapped);
+    let _ = MAPPED_PLAN.set(mapped);
     Ok(mapped)
 }
 
-/// The environment as this process got it, malformed entries included.
+/// The environment of this process, including malformed entries.
 pub fn inherited_environment() -> Vec<CString> {
     unsafe extern "C" {
         static environ: *const *const c_char;
@@ -153,7 +153,7 @@ pub fn inherited_environment() -> Vec<CString> {
     entries
 }
 
-/// Strings as execve(2) takes them.
+/// Strings in the form that execve(2) takes.
 pub struct ExecStrings {
     strings: Vec<CString>,
     pointers: Vec<*const c_char>,
@@ -178,7 +178,7 @@ pub fn execve(path: &CStr, argv: &ExecStrings, environment: &ExecStrings) -> Err
     last_errno()
 }
 
-/// Asks whether the file could be executed, without doing it (AT_EXECVE_CHECK, Linux 6.14).
+/// Checks whether the file could be executed (AT_EXECVE_CHECK, Linux 6.14).
 pub fn execve_check(path: &CStr) -> Result<()> {
     const AT_EXECVE_CHECK: c_int = 0x10000;
     let argv = [path.as_ptr(), ptr::null()];
@@ -198,40 +198,40 @@ pub fn execve_check(path: &CStr) -> Result<()> {
     .map(drop)
 }
 
-/// A number that a forked child and its parent share; 0 at first.
+/// A number in memory that a forked child and its parent share. It starts at 0.
 pub fn shared_number() -> Result<&'static AtomicI64> {
     let (access, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, zeroed and aligned by the kernel, that is never taken away.
+    // SAFETY: a new mapping, zeroed and aligned by the kernel, that is never unmapped.
     unsafe {
         let page = libc::mmap(ptr::null_mut(), size_of::<AtomicI64>(), access, kind, -1, 0);
         if page == libc::MAP_FAILED { Err(last_errno()) } else { Ok(&*page.cast::<AtomicI64>()) }
     }
 }
 
-/// Runs `child` as a new process that shares this one's memory, while this one sleeps until the
-/// child has executed a program or ended (vfork with a stack of its own). What the child stores is
-/// there when this returns.
+/// Runs `child` as a new process that shares this memory. This process sleeps until the child
+/// executes a program or ends (vfork with its own stack). What the child stores is visible when
+/// this returns.
 pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
     spawn_into(0, child)
 }
 
-/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with descriptors in
-/// common (CLONE_FILES).
+/// Like `spawn_sharing_memory`, with more flags of clone(2): new namespaces (CLONE_NEW*), or shared
+/// descriptors (CLONE_FILES).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
-    const STACK_SIZE: usize = 64 * 1024;
+    const STACK_BYTES: usize = 64 * 1024;
 
     extern "C" fn enter<F: FnMut() -> i32>(closure: *mut c_void) -> c_int {
-        // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so
-        // nobody else uses it.
+        // SAFETY: `closure` is the F below. Its owner is suspended until this process is gone, so
+        // nothing else uses it.
         let status = unsafe { (*closure.cast::<F>())() };
         // SAFETY: _exit ends this process (exit_group) without running the handlers of the memory's
         // owner.
         unsafe { libc::_exit(status) }
     }
 
-    // Not on our own stack: whoever makes room there touches every page of it.
-    let mut stack = Box::<[u128]>::new_uninit_slice(STACK_SIZE / size_of::<u128>());
+    // On the heap: an array on the own stack would touch every page of it.
+    let mut stack = Box::<[u128]>::new_uninit_slice(STACK_BYTES / size_of::<u128>());
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | flags;
     // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK
     // suspends the only thread that could free it; for the same reason child and parent never touch
@@ -244,14 +244,14 @@ pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> 
     Pid::from_raw(pid).ok_or(Errno::CHILD)
 }
 
-/// What the children used that were waited for, and theirs.
-pub struct Used {
+/// Resources that the reaped children and their reaped children used.
+pub struct ChildUsage {
     pub cpu_us: i64,
-    /// Of the largest.
+    /// Of the largest child.
     pub max_rss_kib: i64,
 }
 
-pub fn used_by_children() -> Used {
+pub fn child_usage() -> ChildUsage {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: filled by the call, and zeroes are a valid one too.
     let usage = unsafe {
@@ -259,10 +259,10 @@ pub fn used_by_children() -> Used {
         usage.assume_init()
     };
     let us = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
-    Used { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), max_rss_kib: usage.ru_maxrss }
+    ChildUsage { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), max_rss_kib: usage.ru_maxrss }
 }
 
-/// An ordinary fork; the child ends with what the closure returns.
+/// An ordinary fork. The child ends with the return value of the closure.
 pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
     // SAFETY: this process has one thread, so the copy holds no lock that nobody would release.
     match unsafe { libc::fork() } {
@@ -278,9 +278,9 @@ pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
     }
 }
 
-/// A fork whose child stands in new namespaces of the kinds that `flags` names (CLONE_NEW*); it
-/// ends with what the closure returns. With CLONE_VFORK this process sleeps until the child has
-/// executed a program or ended.
+/// A fork whose child is in new namespaces of the kinds in `flags` (CLONE_NEW*). The child ends
+/// with the return value of the closure. With CLONE_VFORK this process sleeps until the child
+/// executes a program or ends.
 pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     let flags = (flags | libc::SIGCHLD) as libc::c_long;
     // SAFETY: without CLONE_VM and with no stack of its own the child is a copy, as with fork; this
@@ -304,8 +304,8 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// A detached copy of what is mounted at and below an open file or directory, with attributes
-/// (MOUNT_ATTR_*) and cut off from what happens elsewhere, in one call (Linux 6.15).
+/// A detached copy of the mounts at and below an open file or directory, with attributes
+/// (MOUNT_ATTR_*) and private propagation, in one call (Linux 6.15).
 pub fn open_tree_attr(at: BorrowedFd<'_>, set: u64) -> Result<OwnedFd> {
     const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
     let wanted =
@@ -329,8 +329,8 @@ pub fn open_tree_attr(at: BorrowedFd<'_>, set: u64) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, takes others away, and cuts
-/// it off from what happens elsewhere.
+/// Sets and clears attributes (MOUNT_ATTR_*) on a mount, or on it and all mounts below. Makes its
+/// propagation private.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u64) -> Result<()> {
     let wanted = MountAttributes { set, clear, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
@@ -354,7 +354,8 @@ pub fn close_on_exec_from(first: u32) -> Result<()> {
     close_on_exec_but(first, &[])
 }
 
-/// The same of all but those that are kept: in ascending order, none below `first`.
+/// Like `close_on_exec_from`, except for the descriptors in `kept`. They are in ascending order,
+/// and none is below `first`.
 pub fn close_on_exec_but(first: u32, kept: &[u32]) -> Result<()> {
     let ends = kept.iter().map(|number| number.wrapping_sub(1)).chain([u32::MAX]);
     let starts = [first].into_iter().chain(kept.iter().map(|number| number.saturating_add(1)));
@@ -367,11 +368,11 @@ pub fn close_on_exec_but(first: u32, kept: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// Closes every descriptor above the standard ones but this.
+/// Closes every descriptor above 2 except this one.
 pub fn close_all_but(kept: &OwnedFd) {
     let number = kept.as_raw_fd() as u32;
-    // SAFETY: called by a process that uses nothing but `kept` from here on; whoever owns the
-    // others in this copy of the memory is never dropped.
+    // SAFETY: the calling process uses only `kept` from here on, and the owners of the other
+    // descriptors in this copy of the memory are never dropped.
     unsafe {
         if number > 3 {
             libc::syscall(libc::SYS_close_range, 3, number - 1, 0);
@@ -380,7 +381,7 @@ pub fn close_all_but(kept: &OwnedFd) {
     }
 }
 
-/// Turns on an option of a socket that is one int (IP_TRANSPARENT and the like).
+/// Turns on a socket option that is one int (such as IP_TRANSPARENT).
 pub fn turn_socket_option_on(socket: &OwnedFd, level: c_int, option: c_int) -> Result<()> {
     let on: c_int = 1;
     let length = size_of::<c_int>() as libc::socklen_t;
@@ -405,22 +406,23 @@ pub fn landlock_abi() -> Result<i32> {
     .map(|abi| abi as i32)
 }
 
-/// A ruleset that handles these rights, also on ports, and scopes.
+/// Creates a ruleset that handles these rights on files and ports, and these scopes.
 pub fn landlock_create_ruleset(files: u64, network: u64, scoped: u64) -> Result<OwnedFd> {
     #[repr(C)]
-    struct Attributes {
+    struct RulesetAttributes {
         files: u64,
         network: u64,
         scoped: u64,
     }
-    let attributes = Attributes { files, network, scoped };
+    let attributes = RulesetAttributes { files, network, scoped };
     // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the
-    // kernel copies it before it returns. One that knows less of it wants the rest to be zero.
+    // kernel copies it before it returns. A kernel that knows fewer fields requires the rest to be
+    // zero.
     let fd = check(unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
             ptr::from_ref(&attributes),
-            size_of::<Attributes>(),
+            size_of::<RulesetAttributes>(),
             0,
         )
     })?;
@@ -456,7 +458,7 @@ pub fn landlock_add_rule(
     .map(drop)
 }
 
-/// Puts the calling process into the domain of a ruleset, for good.
+/// Restricts the calling process by a ruleset, permanently.
 pub fn landlock_restrict_self(ruleset: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes a descriptor and flags only; the kernel checks both.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) })
@@ -494,14 +496,14 @@ fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<libc
     })
 }
 
-/// Installs a filter on the calling process, for good.
+/// Installs a filter on the calling process, permanently.
 pub fn seccomp_install(instructions: &[Instruction]) -> Result<()> {
     set_filter(instructions, 0).map(drop)
 }
 
-/// Installs a filter and returns the descriptor on which its notifications arrive, marked
-/// close-on-exec. A call that was received then waits for its answer whatever signals come, where
-/// the kernel knows that (Linux 5.19); else it begins anew after each.
+/// Installs a filter and returns its notification descriptor, marked close-on-exec. Since Linux
+/// 5.19 a received call waits for its answer even if signals arrive. Before, the call restarts
+/// after each signal.
 pub fn seccomp_listener(instructions: &[Instruction]) -> Result<OwnedFd> {
     let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
     let fd = match set_filter(instructions, listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV)
@@ -541,7 +543,7 @@ const NOTIF_RECV: u32 = 0xC050_2100; // _IOWR('!', 0, struct seccomp_notif)
 const NOTIF_SEND: u32 = 0xC018_2101; // _IOWR('!', 1, struct seccomp_notif_resp)
 const NOTIF_ID_VALID: u32 = 0x4008_2102; // _IOW('!', 2, __u64)
 
-/// Waits for a call that a filter passed to its listener.
+/// Waits for a call that a filter sends to its listener.
 pub fn notification(listener: BorrowedFd<'_>) -> Result<Notification> {
     let mut notification = Notification::default();
     // SAFETY: the struct has the layout and the size that the number of the ioctl names, and is
@@ -585,33 +587,33 @@ pub struct ProcessInfo {
     rest: [u32; 6],
 }
 
-/// What the kernel knows of a thread, where it can be asked that directly (Linux 6.13).
+/// What the kernel knows about a thread (Linux 6.13).
 pub fn process_info(thread: u32) -> Result<ProcessInfo> {
     const PIDFD_THREAD: u32 = libc::O_EXCL as u32;
     const PIDFD_GET_INFO: u32 = 0xC040_FF0B; // _IOWR(0xFF, 11, struct pidfd_info), 64 bytes
-    const WANTED: u64 = 0b11; // numbers, user
+    const WANTED_FIELDS: u64 = 0b11; // numbers, user
     // SAFETY: takes numbers, makes a new descriptor.
     let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) })? as i32;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     let handle = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut info = ProcessInfo { mask: WANTED, ..ProcessInfo::default() };
+    let mut info = ProcessInfo { mask: WANTED_FIELDS, ..ProcessInfo::default() };
     // SAFETY: the struct has the size that the number of the ioctl names; the kernel writes no
     // more.
     check(
         unsafe { libc::ioctl(handle.as_raw_fd(), PIDFD_GET_INFO as _, ptr::from_mut(&mut info)) }
             .into(),
     )?;
-    if info.mask & WANTED == WANTED { Ok(info) } else { Err(Errno::NOSYS) }
+    if info.mask & WANTED_FIELDS == WANTED_FIELDS { Ok(info) } else { Err(Errno::NOSYS) }
 }
 
-/// Is this the number of a whole process, and not of one more thread of it?
+/// True if this is the id of a process and not of one of its further threads.
 pub fn is_process(thread: u32) -> bool {
-    // SAFETY: takes numbers; signal 0 is none.
+    // SAFETY: takes numbers; signal 0 sends nothing.
     check(unsafe { libc::syscall(libc::SYS_tgkill, thread, thread, 0) }).is_ok()
 }
 
-/// Copies pieces of another process's memory, each by its address, one after the other: as much as
-/// there is, up to the length of the buffers.
+/// Copies ranges of another process's memory, each by its address, one after the other. Returns the
+/// number of bytes read, which can be less than the buffers hold.
 pub fn read_memory<const N: usize>(thread: u32, pieces: [(u64, &mut [u8]); N]) -> Result<usize> {
     let theirs = pieces.each_ref().map(|(address, buffer)| libc::iovec {
         iov_base: *address as usize as *mut c_void,
@@ -621,8 +623,8 @@ pub fn read_memory<const N: usize>(thread: u32, pieces: [(u64, &mut [u8]); N]) -
         iov_base: buffer.as_mut_ptr().cast(),
         iov_len: buffer.len(),
     });
-    // SAFETY: the kernel writes at most the length of each buffer to it, and they live longer than
-    // the call; the other addresses are only looked up in the other process.
+    // SAFETY: the kernel writes at most the length of each buffer, and the buffers outlive the
+    // call. The other addresses are only resolved in the other process.
     let read = unsafe {
         libc::process_vm_readv(
             thread as i32,
@@ -645,22 +647,29 @@ pub fn seccomp_knows(action: u32) -> bool {
     .is_ok()
 }
 
-/// Any system call with plain numbers for arguments: for trying what a filter says to it.
+/// Any system call with plain numbers as arguments, to test how a filter treats it.
 pub fn numeric_syscall<const N: usize>(number: i64, arguments: [u64; N]) -> Result<i64> {
     let [a, b, c, d, e] = std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
-    // SAFETY: callers pass numbers that no system call they name takes for the address of something
-    // this program owns.
+    // SAFETY: callers pass only numbers that the named system call does not use as an address of
+    // memory that this program owns.
     check(unsafe { libc::syscall(number, a, b, c, d, e) })
 }
 
-/// getpid through the 32-bit system call gate, as an i386 program would call it.
+/// getpid through the 32-bit system call gate, as an i386 program calls it.
 #[cfg(target_arch = "x86_64")]
 pub fn i386_getpid() -> i32 {
     let mut result: i64 = 20; // __NR_getpid of i386
     // SAFETY: the gate keeps every register but rax (r8–r11 are lost on some kernels), and getpid
     // touches no memory.
     unsafe {
-        std::arch::asm!("int 0x80", inlateout("rax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+        std::arch::asm!(
+            "int 0x80",
+            inlateout("rax") result,
+            out("r8") _,
+            out("r9") _,
+            out("r10") _,
+            out("r11") _
+        );
     }
     result as i32
 }

@@ -1,4 +1,4 @@
-//! Signals: held back, taken one by one, sent to one process.
+//! Signals: blocked, received one by one, and sent to one process.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -11,30 +11,30 @@ use rustix::process::Pid;
 
 use super::{Result, check, last_errno};
 
-/// A signal mask to come back to.
+/// A signal mask to restore later.
 pub struct SignalMask(libc::sigset_t);
 
-/// One signal taken from those that wait.
-pub struct Arrival {
+/// One received signal.
+pub struct ReceivedSignal {
     pub signal: i32,
-    /// The process that sent it with kill(2) and its like; None when the kernel did (a key on the
-    /// terminal, a timer).
+    /// The process that sent it with kill(2) or a similar call. None: the kernel sent it (a key on
+    /// the terminal, a timer).
     pub sender: Option<i32>,
 }
 
 fn every_signal() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: sigfillset initialises the whole set. A fault of the core itself ends it although it
-    // is held: the kernel sees to it.
+    // SAFETY: sigfillset initialises the whole set. A fault in the core ends the process although
+    // the signal is blocked: the kernel forces that.
     unsafe {
         libc::sigfillset(set.as_mut_ptr());
         set.assume_init()
     }
 }
 
-/// From here on signals wait to be taken; SIGCHLD gets its default meaning, without which there is
-/// nothing to wait for.
-pub fn hold_signals() -> SignalMask {
+/// Blocks all signals, to receive them one by one. SIGCHLD gets its default action: if it is
+/// ignored, there are no children to wait for.
+pub fn block_signals() -> SignalMask {
     let mut before = MaybeUninit::uninit();
     // SAFETY: both sets are valid, `before` is written by the call; SIG_DFL installs no code.
     unsafe {
@@ -44,13 +44,13 @@ pub fn hold_signals() -> SignalMask {
     }
 }
 
-pub fn release_signals(mask: &SignalMask) {
+pub fn restore_signal_mask(mask: &SignalMask) {
     // SAFETY: the mask was filled by sigprocmask.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
 }
 
-/// For a program that is started by us, and is not the command: no signal is held in it.
-pub fn release_every_signal() {
+/// Unblocks all signals, for a helper process that the core starts.
+pub fn unblock_every_signal() {
     let mut none = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the whole set before it is used.
     unsafe {
@@ -59,12 +59,12 @@ pub fn release_every_signal() {
     }
 }
 
-/// Stops this process by a held signal, as the terminal would have, so that our parent sees the
-/// same stop. Returns when it was continued.
-pub fn stop_by(signal: i32) {
+/// Stops this process by a blocked signal, as the terminal would, so that the parent sees the same
+/// stop. Returns after SIGCONT.
+pub fn stop_self_by(signal: i32) {
     reset_signal(signal);
-    // SAFETY: the set is initialised before use; raising a signal that is held only marks it,
-    // releasing it stops us.
+    // SAFETY: the set is initialised before use. Raising a blocked signal only marks it; unblocking
+    // it stops this process.
     unsafe {
         let mut only = MaybeUninit::uninit();
         libc::sigemptyset(only.as_mut_ptr());
@@ -76,27 +76,27 @@ pub fn stop_by(signal: i32) {
     }
 }
 
-/// A peer that went away then is an error of the call that meets it: splice(2) takes no
-/// MSG_NOSIGNAL.
+/// A closed peer is then an error of the call: splice(2) has no MSG_NOSIGNAL.
 pub fn ignore_broken_pipe_signal() {
     // SAFETY: SIG_IGN installs no code.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// A limit on file sizes then is an error of the write that meets it, and not our end.
+/// A file size limit is then an error of the write, instead of the end of this process.
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN installs no code.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// The default meaning of a signal that an interpreter before us set to "ignore" for itself.
+/// Restores the default action of a signal that a Python interpreter before execve had set to
+/// "ignore".
 pub fn reset_signal(signal: i32) {
     // SAFETY: SIG_DFL installs no code; the number is a constant of libc.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// Sleeps until a held signal comes (or the time is over).
-pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
+/// Sleeps until a blocked signal arrives or the timeout passes.
+pub fn next_signal(timeout: Option<Duration>) -> Option<ReceivedSignal> {
     let set = every_signal();
     let limit = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs() as _,
@@ -116,7 +116,7 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
                 matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE)
                     .then(|| info.si_pid())
             };
-            return Some(Arrival { signal, sender });
+            return Some(ReceivedSignal { signal, sender });
         }
         if last_errno() != Errno::INTR {
             return None;
@@ -124,13 +124,13 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
     }
 }
 
-/// Forgets the held signals that have come so far.
-pub fn forget_signals() {
+/// Discards the blocked signals that have arrived so far.
+pub fn discard_signals() {
     while next_signal(Some(Duration::ZERO)).is_some() {}
 }
 
-/// Does a held signal wait that asks this process to end? It stays to be taken.
-pub fn is_asked_to_end() -> bool {
+/// True if a signal that asks this process to end is pending. The signal stays pending.
+pub fn has_end_signal() -> bool {
     let mut waiting = MaybeUninit::uninit();
     // SAFETY: sigpending initialises the whole set before it is looked at.
     unsafe {
@@ -143,8 +143,8 @@ pub fn is_asked_to_end() -> bool {
     }
 }
 
-/// A descriptor that can be read when a held signal waits; it is taken by [`arrivals`] or
-/// [`next_signal`].
+/// A descriptor that is readable while a blocked signal is pending. [`received_signals`] or
+/// [`next_signal`] takes the signal.
 pub fn signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
     let fd = unsafe { libc::signalfd(-1, &every_signal(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
@@ -153,11 +153,12 @@ pub fn signal_descriptor() -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Those that wait, as far as they are taken at once; the descriptor stays readable for the rest.
-pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
-    const AT_ONCE: usize = 8;
-    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; AT_ONCE] =
-        [const { MaybeUninit::uninit() }; AT_ONCE];
+/// The pending signals, up to `MAX_SIGNALS_PER_READ`. The descriptor stays readable if more are
+/// pending.
+pub fn received_signals(signals: BorrowedFd<'_>) -> impl Iterator<Item = ReceivedSignal> {
+    const MAX_SIGNALS_PER_READ: usize = 8;
+    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; MAX_SIGNALS_PER_READ] =
+        [const { MaybeUninit::uninit() }; MAX_SIGNALS_PER_READ];
     // SAFETY: the kernel writes whole records, and no more than there is room for.
     let read =
         unsafe { libc::read(signals.as_raw_fd(), taken.as_mut_ptr().cast(), size_of_val(&taken)) };
@@ -166,27 +167,31 @@ pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
         // SAFETY: so many were written.
         let taken = unsafe { taken.assume_init() };
         let sent = matches!(taken.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
-        Arrival { signal: taken.ssi_signo as i32, sender: sent.then_some(taken.ssi_pid as i32) }
+        ReceivedSignal {
+            signal: taken.ssi_signo as i32,
+            sender: sent.then_some(taken.ssi_pid as i32),
+        }
     })
 }
 
-/// The same for nothing but the end or the stop of a child; [`children_heard`] takes them.
-pub fn child_descriptor() -> Result<OwnedFd> {
+/// A descriptor that is readable when a child ends or stops. [`discard_child_signals`] takes these
+/// signals.
+pub fn child_signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
     let fd =
-        unsafe { libc::signalfd(-1, &only_children(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+        unsafe { libc::signalfd(-1, &child_signal_set(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-pub fn children_heard() {
+pub fn discard_child_signals() {
     let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the set and the time live on this stack; no facts are asked for.
-    while unsafe { libc::sigtimedwait(&only_children(), ptr::null_mut(), &none) } > 0 {}
+    while unsafe { libc::sigtimedwait(&child_signal_set(), ptr::null_mut(), &none) } > 0 {}
 }
 
-fn only_children() -> libc::sigset_t {
+fn child_signal_set() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
     // SAFETY: sigemptyset initialises the whole set.
     unsafe {

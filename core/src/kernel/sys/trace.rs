@@ -1,5 +1,5 @@
-//! ptrace(2), as far as an exec is watched with it. Every call has to come from the thread that
-//! attached: the program has only one.
+//! ptrace(2), as far as the exec gate needs it. Every call must come from the thread that attached;
+//! the program has only one.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -12,31 +12,33 @@ use super::{Result, check};
 const PTRACE_EVENT_EXEC: i32 = 4;
 const PTRACE_EVENT_STOP: i32 = 128;
 
-/// What became of a traced thread.
+/// What happened to a traced thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Traced {
-    /// It executes a new program, of which nothing has run. It was the thread of this number
-    /// before.
+pub enum TraceStop {
+    /// It executes a new program; no instruction of it has run. `former` is its thread id before
+    /// the exec.
     Executed {
         former: u32,
     },
-    /// It did not, and is on its way back to the old one.
+    /// It did not execute a program and returns to the old one.
     Interrupted,
     /// A signal is about to be delivered.
     Signalled(i32),
     Ended,
 }
 
-impl Traced {
+impl TraceStop {
     /// From a status of wait(2).
-    pub fn of(pid: u32, status: i32) -> Traced {
+    pub fn of(pid: u32, status: i32) -> TraceStop {
         if !libc::WIFSTOPPED(status) {
-            return Traced::Ended;
+            return TraceStop::Ended;
         }
         match status >> 16 {
-            PTRACE_EVENT_EXEC => Traced::Executed { former: former_number(pid).unwrap_or(pid) },
-            PTRACE_EVENT_STOP => Traced::Interrupted,
-            _ => Traced::Signalled(libc::WSTOPSIG(status)),
+            PTRACE_EVENT_EXEC => {
+                TraceStop::Executed { former: former_thread_id(pid).unwrap_or(pid) }
+            }
+            PTRACE_EVENT_STOP => TraceStop::Interrupted,
+            _ => TraceStop::Signalled(libc::WSTOPSIG(status)),
         }
     }
 }
@@ -49,7 +51,7 @@ fn request(request: u32, pid: u32, data: usize) -> Result<()> {
     .map(drop)
 }
 
-/// Attaches to a thread, which goes on as if nothing were; it dies with us.
+/// Attaches to a thread, which continues to run. The thread is killed if this process ends.
 pub fn seize(thread: u32) -> Result<()> {
     request(
         libc::PTRACE_SEIZE as u32,
@@ -58,38 +60,38 @@ pub fn seize(thread: u32) -> Result<()> {
     )
 }
 
-/// Stops it where it next returns to its program.
+/// Stops the thread when it next returns to its program.
 pub fn interrupt(thread: u32) -> Result<()> {
     request(libc::PTRACE_INTERRUPT as u32, thread, 0)
 }
 
-/// Lets a stopped one go, for good.
+/// Detaches from a stopped thread.
 pub fn detach(pid: u32) -> Result<()> {
     request(libc::PTRACE_DETACH as u32, pid, 0)
 }
 
-/// Not if it was killed since.
+/// False if the thread was killed meanwhile.
 pub fn is_stopped(pid: u32) -> bool {
-    former_number(pid).is_ok()
+    former_thread_id(pid).is_ok()
 }
 
-/// Lets a stopped one go on, with a signal or none.
-pub fn go_on(pid: u32, signal: i32) -> Result<()> {
+/// Resumes a stopped thread, with a signal or none.
+pub fn resume(pid: u32, signal: i32) -> Result<()> {
     request(libc::PTRACE_CONT as u32, pid, signal as usize)
 }
 
-/// Where a stopped one goes on.
-pub struct Point {
+/// The instruction and stack pointer of a stopped thread.
+pub struct Registers {
     pub instruction: u64,
     pub stack: u64,
 }
 
-/// Of one that executes a new program: where that begins, and its stack.
-pub fn point_of(pid: u32) -> Result<Point> {
+/// For a thread at its exec stop: the entry point of the new program and its stack.
+pub fn registers_of(pid: u32) -> Result<Registers> {
     /// The part of `struct ptrace_syscall_info` that every stop fills.
     #[repr(C)]
     #[derive(Default)]
-    struct Facts {
+    struct SyscallInfo {
         kind: u8,
         flags: [u8; 3],
         arch: u32,
@@ -97,20 +99,20 @@ pub fn point_of(pid: u32) -> Result<Point> {
         stack_pointer: u64,
     }
     const PTRACE_GET_SYSCALL_INFO: u32 = 0x420e;
-    let mut facts = Facts::default();
+    let mut info = SyscallInfo::default();
     // SAFETY: the kernel writes at most as many bytes as the third argument says.
     check(unsafe {
         libc::ptrace(
             PTRACE_GET_SYSCALL_INFO as _,
             pid as libc::pid_t,
-            size_of::<Facts>() as *mut c_void,
-            ptr::from_mut(&mut facts),
+            size_of::<SyscallInfo>() as *mut c_void,
+            ptr::from_mut(&mut info),
         )
     } as libc::c_long)?;
-    Ok(Point { instruction: facts.instruction_pointer, stack: facts.stack_pointer })
+    Ok(Registers { instruction: info.instruction_pointer, stack: info.stack_pointer })
 }
 
-fn former_number(pid: u32) -> Result<u32> {
+fn former_thread_id(pid: u32) -> Result<u32> {
     let mut number: libc::c_ulong = 0;
     let none: *mut c_void = ptr::null_mut();
     // SAFETY: the kernel writes one unsigned long to it.
@@ -125,7 +127,7 @@ fn former_number(pid: u32) -> Result<u32> {
     Ok(number as u32)
 }
 
-/// Waits for every child and every traced thread until this one has ended, or there is none.
+/// Waits for every child and traced thread until `pid` has ended, or until none is left.
 pub fn wait_until_ended(pid: Pid) {
     loop {
         let mut status = 0;
@@ -139,9 +141,8 @@ pub fn wait_until_ended(pid: Pid) {
     }
 }
 
-/// What has become of one traced thread, without waiting for it. Errno::CHILD: we do not trace any
-/// of that number.
-pub fn look(pid: u32) -> Result<Option<Traced>> {
+/// The state of one traced thread, without waiting for it. Errno::CHILD: no such thread is traced.
+pub fn poll_traced(pid: u32) -> Result<Option<TraceStop>> {
     let mut status = 0;
     loop {
         // SAFETY: the kernel writes one int.
@@ -149,7 +150,7 @@ pub fn look(pid: u32) -> Result<Option<Traced>> {
             unsafe { libc::waitpid(pid as libc::pid_t, &mut status, libc::WNOHANG | libc::__WALL) };
         match check(found.into()) {
             Err(Errno::INTR) => {}
-            found => return found.map(|found| (found > 0).then(|| Traced::of(pid, status))),
+            found => return found.map(|found| (found > 0).then(|| TraceStop::of(pid, status))),
         }
     }
 }

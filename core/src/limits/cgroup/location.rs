@@ -1,6 +1,5 @@
-//! Where this process stands in the cgroup trees, from what the kernel says about it (cgroups(7),
-//! proc_pid_mountinfo(5)), and at which level of a version 2 tree a group can be put. Pure: text
-//! and facts in, places out.
+//! Finds this process in the cgroup trees from kernel text (cgroups(7), proc_pid_mountinfo(5)), and
+//! the level of a version 2 tree where a group can be created. Pure: text in, locations out.
 
 use std::ffi::CString;
 
@@ -16,14 +15,14 @@ pub enum Version {
 pub enum Controller {
     Memory,
     Pids,
-    /// Only counts. Version 2 counts in every group, without being asked.
+    /// Only measures. Version 2 measures in every group without a controller.
     CpuTime,
 }
 
 impl Controller {
     pub const ALL: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::CpuTime];
 
-    /// As version 1 calls it.
+    /// The name in version 1.
     fn name(self) -> &'static [u8] {
         match self {
             Controller::Memory => b"memory",
@@ -33,16 +32,16 @@ impl Controller {
     }
 }
 
-/// The directory of this process's own group, from the mount point down to it.
+/// The directory of this process's own group, below its mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct CgroupLocation {
     pub mount: Vec<u8>,
     /// Names below the mount point; none for the mount point itself.
     pub names: Vec<Vec<u8>>,
 }
 
-impl Standing {
-    /// The own group's directory without the last `up` names.
+impl CgroupLocation {
+    /// The directory of the own group without the last `up` names.
     pub fn path(&self, up: usize) -> Option<CString> {
         let mut path = self.mount.clone();
         for name in self.names.iter().take(self.names.len().checked_sub(up)?) {
@@ -53,20 +52,25 @@ impl Standing {
     }
 
     /// `membership` is /proc/self/cgroup, `mounts` /proc/self/mountinfo.
-    pub fn in_v1(controller: Controller, membership: &[u8], mounts: &[u8]) -> Option<Standing> {
+    pub fn in_v1(
+        controller: Controller,
+        membership: &[u8],
+        mounts: &[u8],
+    ) -> Option<CgroupLocation> {
         let path = path_of(membership, |controllers| listed(controllers, controller.name()))?;
         mounts_of(mounts, b"cgroup", |options| listed(options, controller.name()))
-            .find_map(|mount| mount.standing(path))
+            .find_map(|mount| mount.location(path))
     }
 
-    pub fn in_v2(membership: &[u8], mounts: &[u8]) -> Option<Standing> {
-        // Its line has no controllers: `0::PATH`. A named hierarchy without any says `name=…`.
+    pub fn in_v2(membership: &[u8], mounts: &[u8]) -> Option<CgroupLocation> {
+        // The line of version 2 has no controllers: `0::PATH`. A named hierarchy has `name=…`
+        // there.
         let path = path_of(membership, <[u8]>::is_empty)?;
-        mounts_of(mounts, b"cgroup2", |_| true).find_map(|mount| mount.standing(path))
+        mounts_of(mounts, b"cgroup2", |_| true).find_map(|mount| mount.location(path))
     }
 }
 
-/// Where cgroup trees of either version can be reached.
+/// The mount points of all cgroup trees.
 pub fn mount_points(mounts: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
     let kinds: [&[u8]; 2] = [b"cgroup", b"cgroup2"];
     kinds.into_iter().flat_map(|kind| mounts_of(mounts, kind, |_| true)).map(|mount| mount.point)
@@ -76,7 +80,7 @@ fn listed(list: &[u8], name: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|word| word == name)
 }
 
-/// The path on the line `ID:CONTROLLERS:PATH` whose controllers are the right ones.
+/// The path on the line `ID:CONTROLLERS:PATH` with matching controllers.
 fn path_of(membership: &[u8], is_right: impl Fn(&[u8]) -> bool) -> Option<&[u8]> {
     membership.split(|byte| *byte == b'\n').find_map(|line| {
         let mut parts = line.splitn(3, |byte| *byte == b':');
@@ -85,7 +89,7 @@ fn path_of(membership: &[u8], is_right: impl Fn(&[u8]) -> bool) -> Option<&[u8]>
     })
 }
 
-struct Mount {
+struct CgroupMount {
     root: Vec<u8>,
     point: Vec<u8>,
 }
@@ -95,20 +99,20 @@ fn mounts_of<'a>(
     mounts: &'a [u8],
     kind: &'static [u8],
     is_right: impl Fn(&[u8]) -> bool + 'a,
-) -> impl Iterator<Item = Mount> + 'a {
+) -> impl Iterator<Item = CgroupMount> + 'a {
     mounts.split(|byte| *byte == b'\n').filter_map(move |line| {
         let mut fields = words(line);
         let (root, point) = (fields.nth(3)?, fields.next()?);
         let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
         let (actual_kind, _source, options) = (fields.next()?, fields.next()?, fields.next()?);
         (actual_kind == kind && is_right(options))
-            .then(|| Mount { root: unescaped(root), point: unescaped(point) })
+            .then(|| CgroupMount { root: unescaped(root), point: unescaped(point) })
     })
 }
 
-impl Mount {
-    /// None if the path leads out of what is mounted (another cgroup namespace).
-    fn standing(self, path: &[u8]) -> Option<Standing> {
+impl CgroupMount {
+    /// None: the path lies outside of the mounted part (another cgroup namespace).
+    fn location(self, path: &[u8]) -> Option<CgroupLocation> {
         let names = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/')
                 .filter(|name| !name.is_empty())
@@ -118,11 +122,11 @@ impl Mount {
         let (root, own) = (names(&self.root), names(path));
         let below = own.strip_prefix(root.as_slice())?;
         let leads_out = root.iter().chain(below).any(|name| name == b"..");
-        (!leads_out).then(|| Standing { mount: self.point, names: below.to_vec() })
+        (!leads_out).then(|| CgroupLocation { mount: self.point, names: below.to_vec() })
     }
 }
 
-/// Blanks and backslashes stand there as `\ooo`.
+/// Decodes `\ooo`, which mountinfo writes for blanks and backslashes.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -139,18 +143,17 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// What one directory on the way up from the own group says, in version 2.
+/// What one directory between the own group and the mount point says, in version 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
-    /// Groups can be made in it, and processes moved within it: its directory and its cgroup.procs
-    /// can be written.
+pub struct CgroupLevel {
+    /// Groups can be created in it and processes moved within it: its directory and its
+    /// cgroup.procs are writable.
     pub delegated: bool,
-    /// cgroup.controllers: what could be given to groups below.
+    /// cgroup.controllers: the controllers that it can give to groups below.
     pub offers: Controllers,
-    /// cgroup.subtree_control: what is given to them.
+    /// cgroup.subtree_control: the controllers that it gives to them.
     pub gives: Controllers,
-    /// It holds down memory or processor time by a limit of its own. A group beside it would get
-    /// out of that.
+    /// It has its own limit on memory or CPU time. A group beside it would escape that limit.
     pub limited: bool,
 }
 
@@ -179,26 +182,26 @@ impl Controllers {
     }
 }
 
-/// Levels where a group with the wanted controllers may be put, best first; `levels` begin with the
-/// own group's. A group that holds processes can not give controllers to groups below it, except
-/// the root of all (no internal processes, cgroups(7)): so the usual place is beside the own group,
-/// and not in it. Whether the kernel agrees is found by trying.
-pub fn candidates(levels: &[Level], wanted: Controllers) -> Vec<usize> {
+/// Levels where a group with the wanted controllers can be created, best first. `levels` start with
+/// the own group. A group with processes can not give controllers to groups below it, except the
+/// root group (no internal processes, cgroups(7)). So the usual location is beside the own group.
+/// Only an attempt shows whether the kernel agrees.
+pub fn candidates(levels: &[CgroupLevel], wanted: Controllers) -> Vec<usize> {
     let mut found: Vec<(usize, usize)> = Vec::with_capacity(levels.len());
     for (up, level) in levels.iter().enumerate() {
         if !level.delegated {
             break;
         }
-        let held = wanted.and(level.gives).count().max(wanted.and(level.offers).count());
-        if held > 0 || wanted.count() == 0 {
-            found.push((up, held));
+        let provided = wanted.and(level.gives).count().max(wanted.and(level.offers).count());
+        if provided > 0 || wanted.count() == 0 {
+            found.push((up, provided));
         }
         if level.limited {
             break;
         }
     }
-    // Stable: the nearest of equals.
-    found.sort_by_key(|(_, held)| std::cmp::Reverse(*held));
+    // A stable sort keeps the nearest of equal levels first.
+    found.sort_by_key(|(_, provided)| std::cmp::Reverse(*provided));
     found.into_iter().map(|(up, _)| up).collect()
 }
 
@@ -217,18 +220,18 @@ mod tests {
 41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate
 ";
 
-    fn path(standing: Option<Standing>) -> Option<String> {
-        standing.map(|standing| standing.path(0).unwrap().into_string().unwrap())
+    fn path(location: Option<CgroupLocation>) -> Option<String> {
+        location.map(|location| location.path(0).unwrap().into_string().unwrap())
     }
 
     #[test]
     fn each_controller_has_its_own_tree_in_version_1() {
-        let own = |controller| path(Standing::in_v1(controller, HYBRID, MOUNTS));
+        let own = |controller| path(CgroupLocation::in_v1(controller, HYBRID, MOUNTS));
         assert_eq!(own(Controller::Memory).as_deref(), Some("/sys/fs/cgroup/my memory/user/a b"));
         assert_eq!(own(Controller::Pids).as_deref(), Some("/sys/fs/cgroup/pids/x"));
         assert_eq!(own(Controller::CpuTime).as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(
-            path(Standing::in_v2(HYBRID, MOUNTS)).as_deref(),
+            path(CgroupLocation::in_v2(HYBRID, MOUNTS)).as_deref(),
             Some("/sys/fs/cgroup/unified/u")
         );
     }
@@ -242,18 +245,18 @@ mod tests {
     }
 
     #[test]
-    fn the_way_up_ends_at_the_mount_point() {
+    fn parent_levels_end_at_the_mount_point() {
         let membership = b"0::/user.slice/user@1000.service/app.slice/a.scope\n";
         let mounts = b"30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        let standing = Standing::in_v2(membership, mounts).unwrap();
-        let up = |steps| standing.path(steps).map(|path| path.into_string().unwrap());
+        let location = CgroupLocation::in_v2(membership, mounts).unwrap();
+        let up = |steps| location.path(steps).map(|path| path.into_string().unwrap());
         assert_eq!(up(1).as_deref(), Some("/sys/fs/cgroup/user.slice/user@1000.service/app.slice"));
         assert_eq!(up(4).as_deref(), Some("/sys/fs/cgroup"));
         assert_eq!(up(5), None);
     }
 
     #[test]
-    fn a_group_outside_of_what_is_mounted_has_no_place() {
+    fn a_group_outside_of_the_mount_has_no_location() {
         let mounts = b"30 23 0:26 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
         for membership in [
             &b"0::/docker/abcd\n"[..],
@@ -262,12 +265,15 @@ mod tests {
             b"8:pids:/docker/abc\n",
             b"",
         ] {
-            assert_eq!(Standing::in_v2(membership, mounts), None);
+            assert_eq!(CgroupLocation::in_v2(membership, mounts), None);
         }
         let outside = b"30 23 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
-        assert_eq!(Standing::in_v2(b"0::/../../x\n", outside), None);
+        assert_eq!(CgroupLocation::in_v2(b"0::/../../x\n", outside), None);
         assert_eq!(
-            Standing::in_v2(b"0::/x\n", b"30 23 0:26 / /sys rw - sysfs sysfs rw\n30 23 garbage\n"),
+            CgroupLocation::in_v2(
+                b"0::/x\n",
+                b"30 23 0:26 / /sys rw - sysfs sysfs rw\n30 23 garbage\n"
+            ),
             None
         );
     }
@@ -276,8 +282,8 @@ mod tests {
     const PIDS: Controllers = Controllers { memory: false, pids: true };
     const NONE: Controllers = Controllers { memory: false, pids: false };
 
-    fn level(offers: Controllers, gives: Controllers) -> Level {
-        Level { delegated: true, offers, gives, limited: false }
+    fn level(offers: Controllers, gives: Controllers) -> CgroupLevel {
+        CgroupLevel { delegated: true, offers, gives, limited: false }
     }
 
     #[test]
@@ -289,27 +295,28 @@ mod tests {
 
     #[test]
     fn a_terminal_in_a_user_session_gets_a_group_beside_its_own() {
-        // a.scope, app.slice, user@1000.service, then what belongs to root.
-        let levels = [level(NONE, NONE), level(BOTH, BOTH), level(BOTH, BOTH), Level::default()];
+        // a.scope, app.slice, user@1000.service, then a level that root owns.
+        let levels =
+            [level(NONE, NONE), level(BOTH, BOTH), level(BOTH, BOTH), CgroupLevel::default()];
         assert_eq!(candidates(&levels, BOTH), [1, 2]);
     }
 
     #[test]
-    fn more_controllers_beat_a_nearer_place() {
+    fn more_controllers_beat_a_nearer_level() {
         let levels = [level(PIDS, PIDS), level(BOTH, PIDS)];
         assert_eq!(candidates(&levels, BOTH), [1, 0]);
         assert_eq!(candidates(&levels, PIDS), [0, 1]);
     }
 
     #[test]
-    fn nothing_above_what_is_not_delegated_is_tried() {
-        let levels = [Level { delegated: false, ..level(BOTH, BOTH) }, level(BOTH, BOTH)];
+    fn levels_above_an_undelegated_one_are_not_tried() {
+        let levels = [CgroupLevel { delegated: false, ..level(BOTH, BOTH) }, level(BOTH, BOTH)];
         assert!(candidates(&levels, BOTH).is_empty());
     }
 
     #[test]
     fn a_group_is_not_put_beside_one_that_is_limited() {
-        let levels = [Level { limited: true, ..level(BOTH, NONE) }, level(BOTH, BOTH)];
+        let levels = [CgroupLevel { limited: true, ..level(BOTH, NONE) }, level(BOTH, BOTH)];
         assert_eq!(candidates(&levels, BOTH), [0]);
     }
 

@@ -1,11 +1,11 @@
-//! Control groups for one session: made where this user may make them, asked for limits, emptied
-//! and removed at the end.
+//! Control groups of one session: created where this user may create them, limited, and removed at
+//! the end.
 //!
-//! Nothing here needs privileges, and nothing is assumed from versions or owners: a group is in
-//! force when the kernel has taken it and reads back what was written. What can not be had is left
-//! out, and the caller chooses weaker means. The files of a group belong to the user, so the
-//! command must not be able to write below the mount points of the cgroup trees: plans keep them
-//! unwritable, and a run whose plan does not is refused.
+//! Nothing here needs privileges, and nothing is inferred from versions or owners. A limit is
+//! active if the kernel accepted it and reads back the written value. For the rest, the caller
+//! chooses weaker mechanisms. The user owns the files of a group, so the command must not be able
+//! to write below the mount points of the cgroup trees. Plans keep them unwritable, and a run whose
+//! plan does not is refused.
 
 mod location;
 
@@ -19,53 +19,53 @@ use rustix::process::{Pid, Signal};
 
 use crate::kernel::proc_text::{self, NumberList};
 pub use location::Version;
-use location::{Controller, Controllers, Level, Standing};
+use location::{CgroupLevel, CgroupLocation, Controller, Controllers};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
 const CGROUP2_SUPER_MAGIC: u64 = 0x6367_7270;
 
-const PREFIX: &[u8] = b"paddock-";
-const CONTROL: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
-const LIST: OFlags =
+const GROUP_PREFIX: &[u8] = b"paddock-";
+const FILE_FLAGS: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
+const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// A sweeper of another session may take a new group for a forgotten one; it can not do so forever.
-const MAKE_ATTEMPTS: usize = 3;
-/// The last process of a group may still be on its way out of the kernel.
-const REMOVE_ATTEMPTS: usize = 40;
+/// Another session can remove a new group as a forgotten one, before it is locked.
+const MAX_MAKE_ATTEMPTS: usize = 3;
+/// The last process of a group may not have left the kernel yet.
+const MAX_REMOVE_ATTEMPTS: usize = 40;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
-const KILL_ROUNDS: usize = 64;
+const MAX_KILL_ROUNDS: usize = 64;
 
-/// What the groups should hold down.
+/// The limits that the groups should enforce.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct WantedGroups {
     pub memory_bytes: Option<u64>,
     pub tasks: Option<u64>,
     pub cpu_time: bool,
 }
 
-/// The groups of a session. Dropping them removes them.
+/// The groups of a session. Dropping this removes them.
 pub struct Cgroups {
-    groups: Vec<Group>,
-    /// Where their files, and those of every other group, can be reached.
+    groups: Vec<Cgroup>,
+    /// The mount points of all cgroup trees.
     mount_points: Vec<Vec<u8>>,
     memory: Option<usize>,
     tasks: Option<usize>,
     cpu_time: Option<usize>,
 }
 
-struct Group {
+struct Cgroup {
     version: Version,
     parent: OwnedFd,
     name: CString,
-    /// Holds the lock that tells others that this group is in use.
+    /// Its lock tells other sessions that this group is in use.
     dir: OwnedFd,
     procs: OwnedFd,
 }
 
 impl Cgroups {
-    /// Groups for as much of what is wanted as this user may have here.
-    pub fn make(session: &str, wanted: &Wanted) -> Cgroups {
+    /// Creates groups for as many of the wanted limits as this user can get.
+    pub fn make(session: &str, wanted: &WantedGroups) -> Cgroups {
         let mut made = Cgroups::none();
         let texts = (std::fs::read("/proc/self/cgroup"), std::fs::read("/proc/self/mountinfo"));
         let (Ok(membership), Ok(mounts), Ok(name)) =
@@ -73,24 +73,24 @@ impl Cgroups {
         else {
             return made;
         };
-        if let Some(standing) = Standing::in_v2(&membership, &mounts) {
-            made.make_v2(&standing, &name, wanted);
+        if let Some(location) = CgroupLocation::in_v2(&membership, &mounts) {
+            made.make_v2(&location, &name, wanted);
         }
-        let mut standings = Vec::with_capacity(Controller::ALL.len());
+        let mut locations = Vec::with_capacity(Controller::ALL.len());
         for controller in Controller::ALL {
             if !made.lacks(controller, wanted) {
                 continue;
             }
-            let Some(standing) = Standing::in_v1(controller, &membership, &mounts) else {
+            let Some(location) = CgroupLocation::in_v1(controller, &membership, &mounts) else {
                 continue;
             };
-            // Controllers may share one tree.
-            let index = match standings.iter().find(|(known, _)| *known == standing) {
+            // Several controllers can share one tree.
+            let index = match locations.iter().find(|(known, _)| *known == location) {
                 Some((_, index)) => *index,
                 None => {
-                    let Some(group) = make_v1(&standing, &name) else { continue };
+                    let Some(group) = make_v1(&location, &name) else { continue };
                     made.groups.push(group);
-                    standings.push((standing, made.groups.len() - 1));
+                    locations.push((location, made.groups.len() - 1));
                     made.groups.len() - 1
                 }
             };
@@ -112,7 +112,7 @@ impl Cgroups {
         }
     }
 
-    /// None if there is no group.
+    /// Empty if there is no group.
     pub fn mount_points(&self) -> &[Vec<u8>] {
         &self.mount_points
     }
@@ -125,7 +125,7 @@ impl Cgroups {
         self.version(self.tasks)
     }
 
-    /// Whether some group counts processor time.
+    /// The version of the group that measures CPU time.
     pub fn clock(&self) -> Option<Version> {
         self.version(self.cpu_time)
     }
@@ -134,7 +134,7 @@ impl Cgroups {
         Some(self.groups.get(index?)?.version)
     }
 
-    fn lacks(&self, controller: Controller, wanted: &Wanted) -> bool {
+    fn lacks(&self, controller: Controller, wanted: &WantedGroups) -> bool {
         match controller {
             Controller::Memory => wanted.memory_bytes.is_some() && self.memory.is_none(),
             Controller::Pids => wanted.tasks.is_some() && self.tasks.is_none(),
@@ -142,13 +142,13 @@ impl Cgroups {
         }
     }
 
-    /// Moves a process, with all its threads, into every group: `pid` is its number, or `0` for the
-    /// caller itself.
+    /// Moves a process with all its threads into every group. `pid` is its id, or `0` for the
+    /// caller.
     pub fn admit(&self, pid: &[u8]) -> Result<(), Errno> {
         self.groups.iter().try_for_each(|group| rustix::io::write(&group.procs, pid).map(drop))
     }
 
-    /// How many processes were killed because the group was full.
+    /// The number of processes that were killed because the group was full.
     pub fn oom_kills(&self) -> u64 {
         let Some(group) = self.memory.and_then(|index| self.groups.get(index)) else { return 0 };
         let file = match group.version {
@@ -158,13 +158,13 @@ impl Cgroups {
         group.value(file, b"oom_kill").unwrap_or(0)
     }
 
-    /// How often a fork was refused because the group was full.
+    /// The number of forks that failed because the group was full.
     pub fn refused_forks(&self) -> u64 {
         let group = self.tasks.and_then(|index| self.groups.get(index));
         group.and_then(|group| group.value(c"pids.events", b"max")).unwrap_or(0)
     }
 
-    /// What all processes of the group, those that are gone included, have used.
+    /// CPU time of all processes of the group, including ended ones.
     pub fn cpu_time(&self) -> Option<Duration> {
         let group = self.groups.get(self.cpu_time?)?;
         match group.version {
@@ -173,10 +173,10 @@ impl Cgroups {
         }
     }
 
-    /// Kills everything in the groups, faster than it can fork.
+    /// Kills all processes in the groups, faster than they can fork.
     pub fn kill(&self) {
         for group in &self.groups {
-            // Linux 5.14. One write, and nothing forks away from it.
+            // Linux 5.14. One write kills all, and no fork escapes.
             if group.version == Version::V2
                 && write(group.dir.as_fd(), c"cgroup.kill", b"1").is_ok()
             {
@@ -184,20 +184,20 @@ impl Cgroups {
             }
         }
         if let Some(group) = self.tasks.and_then(|index| self.groups.get(index)) {
-            // From here on every fork inside fails.
+            // From here on every fork in the group fails.
             let _ = write(group.dir.as_fd(), c"pids.max", b"0");
         }
         if let Some(group) = self.groups.first() {
-            (0..KILL_ROUNDS).find(|_| !group.kill_listed());
+            (0..MAX_KILL_ROUNDS).find(|_| !group.kill_listed());
         }
     }
 
-    fn make_v2(&mut self, standing: &Standing, name: &CStr, wanted: &Wanted) {
+    fn make_v2(&mut self, location: &CgroupLocation, name: &CStr, wanted: &WantedGroups) {
         let controllers =
             Controllers { memory: wanted.memory_bytes.is_some(), pids: wanted.tasks.is_some() };
-        let mut opened = Vec::with_capacity(standing.names.len() + 1);
-        for up in 0..=standing.names.len() {
-            let Some(dir) = standing.path(up).and_then(|path| open(&path, Version::V2)) else {
+        let mut opened = Vec::with_capacity(location.names.len() + 1);
+        for up in 0..=location.names.len() {
+            let Some(dir) = location.path(up).and_then(|path| open(&path, Version::V2)) else {
                 break;
             };
             let level = read_level(dir.as_fd());
@@ -206,19 +206,19 @@ impl Cgroups {
                 break;
             }
         }
-        let levels: Vec<Level> = opened.iter().map(|(_, level)| *level).collect();
-        let mut places = Vec::with_capacity(2 * levels.len());
+        let levels: Vec<CgroupLevel> = opened.iter().map(|(_, level)| *level).collect();
+        let mut attempts = Vec::with_capacity(2 * levels.len());
         if controllers.count() > 0 {
-            places.extend(
+            attempts.extend(
                 location::candidates(&levels, controllers).into_iter().map(|up| (up, controllers)),
             );
         }
         if wanted.cpu_time {
-            // Time is counted everywhere, also where no controller is given.
+            // CPU time is measured in every group, even without a controller.
             let none = Controllers::default();
-            places.extend(location::candidates(&levels, none).into_iter().map(|up| (up, none)));
+            attempts.extend(location::candidates(&levels, none).into_iter().map(|up| (up, none)));
         }
-        for (up, needed) in places {
+        for (up, needed) in attempts {
             let Some((parent, level)) = opened.get(up) else { continue };
             enable(parent.as_fd(), needed.missing_in(level.gives));
             let gives = Controllers::parse(&contents(parent.as_fd(), c"cgroup.subtree_control"));
@@ -226,12 +226,12 @@ impl Cgroups {
                 continue;
             }
             let Some(group) =
-                parent.try_clone().ok().and_then(|parent| Group::make(parent, name, Version::V2))
+                parent.try_clone().ok().and_then(|parent| Cgroup::make(parent, name, Version::V2))
             else {
                 continue;
             };
-            // A service manager gives every group a number of tasks; beside the own group it would
-            // not count any more.
+            // A service manager limits the tasks of every group. Beside the own group that limit
+            // would not apply, so it is copied.
             let inherited = opened
                 .iter()
                 .take(up)
@@ -255,7 +255,7 @@ impl Cgroups {
         }
     }
 
-    fn limit_v1(&mut self, index: usize, controller: Controller, wanted: &Wanted) {
+    fn limit_v1(&mut self, index: usize, controller: Controller, wanted: &WantedGroups) {
         let Some(group) = self.groups.get(index) else { return };
         match controller {
             Controller::Memory => {
@@ -273,29 +273,30 @@ impl Cgroups {
     }
 }
 
-/// A tree of version 1 lets groups be made below any other; there only the own one is asked.
-fn make_v1(standing: &Standing, name: &CStr) -> Option<Group> {
-    Group::make(open(&standing.path(0)?, Version::V1)?, name, Version::V1)
+/// In a version 1 tree groups can be created below any group. Only the own group is tried.
+fn make_v1(location: &CgroupLocation, name: &CStr) -> Option<Cgroup> {
+    Cgroup::make(open(&location.path(0)?, Version::V1)?, name, Version::V1)
 }
 
-impl Group {
-    fn make(parent: OwnedFd, name: &CStr, version: Version) -> Option<Group> {
+impl Cgroup {
+    fn make(parent: OwnedFd, name: &CStr, version: Version) -> Option<Cgroup> {
         sweep(parent.as_fd());
-        for _ in 0..MAKE_ATTEMPTS {
+        for _ in 0..MAX_MAKE_ATTEMPTS {
             rustix::fs::mkdirat(&parent, name, Mode::RWXU).ok()?;
-            let opened = rustix::fs::openat(&parent, name, LIST, Mode::empty()).and_then(|dir| {
-                rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
-                let procs = rustix::fs::openat(
-                    &dir,
-                    c"cgroup.procs",
-                    CONTROL | OFlags::WRONLY,
-                    Mode::empty(),
-                )?;
-                Ok((dir, procs))
-            });
+            let opened =
+                rustix::fs::openat(&parent, name, DIR_FLAGS, Mode::empty()).and_then(|dir| {
+                    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+                    let procs = rustix::fs::openat(
+                        &dir,
+                        c"cgroup.procs",
+                        FILE_FLAGS | OFlags::WRONLY,
+                        Mode::empty(),
+                    )?;
+                    Ok((dir, procs))
+                });
             match opened {
                 Ok((dir, procs)) => {
-                    return Some(Group { version, parent, name: name.to_owned(), dir, procs });
+                    return Some(Cgroup { version, parent, name: name.to_owned(), dir, procs });
                 }
                 Err(_) => {
                     let _ = rustix::fs::unlinkat(&parent, name, AtFlags::REMOVEDIR);
@@ -306,26 +307,26 @@ impl Group {
     }
 
     fn limit_memory_v1(&self, bytes: u64) -> bool {
-        // Inherited, it would let a full group hang instead of ending something in it.
+        // An inherited 1 would make a full group hang instead of ending a process.
         let _ = write(self.dir.as_fd(), c"memory.oom_control", b"0");
         if !self.limit(c"memory.limit_in_bytes", bytes) {
             return false;
         }
-        // Memory and swap together, where the kernel counts swap at all.
+        // Limits memory and swap together, if the kernel counts swap.
         let swap =
             write(self.dir.as_fd(), c"memory.memsw.limit_in_bytes", bytes.to_string().as_bytes());
         matches!(swap, Ok(()) | Err(Errno::NOENT | Errno::OPNOTSUPP))
     }
 
     fn limit_memory_v2(&self, bytes: u64) -> bool {
-        // All or nothing: what is left of a tree that lost a process is of no use, and the run ends
-        // anyway. Linux 4.19; before it the watch ends the rest.
+        // Kill the whole group at once: a tree that lost a process is useless, and the run ends
+        // anyway. Linux 4.19; before, the watchdog ends the rest.
         let _ = write(self.dir.as_fd(), c"memory.oom.group", b"1");
         let swap = write(self.dir.as_fd(), c"memory.swap.max", b"0");
         matches!(swap, Ok(()) | Err(Errno::NOENT)) && self.limit(c"memory.max", bytes)
     }
 
-    /// Writes a limit and believes what is read back: the kernel rounds bytes to whole pages.
+    /// Writes a limit and checks what is read back: the kernel rounds bytes to whole pages.
     fn limit(&self, file: &CStr, value: u64) -> bool {
         write(self.dir.as_fd(), file, value.to_string().as_bytes()).is_ok()
             && self.number(file).is_some_and(|actual| actual <= value)
@@ -340,9 +341,9 @@ impl Group {
         proc_text::value_of(read(self.dir.as_fd(), file, &mut buffer).ok()?, key)
     }
 
-    /// Whether there was anything left to kill.
+    /// Kills the listed processes. Returns true if there were any.
     fn kill_listed(&self) -> bool {
-        let flags = CONTROL | OFlags::RDONLY;
+        let flags = FILE_FLAGS | OFlags::RDONLY;
         let Ok(file) = rustix::fs::openat(&self.dir, c"cgroup.procs", flags, Mode::empty()) else {
             return false;
         };
@@ -363,21 +364,21 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for Cgroup {
     fn drop(&mut self) {
-        for _ in 0..REMOVE_ATTEMPTS {
+        for _ in 0..MAX_REMOVE_ATTEMPTS {
             match rustix::fs::unlinkat(&self.parent, self.name.as_c_str(), AtFlags::REMOVEDIR) {
                 Err(Errno::BUSY) => std::thread::sleep(REMOVE_PAUSE),
-                // Whatever else it says: the next session sweeps.
+                // On another error the next session removes it.
                 Ok(()) | Err(_) => return,
             }
         }
     }
 }
 
-/// The directory of a group, if that is what lies there.
+/// Opens the directory of a group, if it is one.
 fn open(path: &CStr, version: Version) -> Option<OwnedFd> {
-    let dir = rustix::fs::open(path, LIST, Mode::empty()).ok()?;
+    let dir = rustix::fs::open(path, DIR_FLAGS, Mode::empty()).ok()?;
     let kind = rustix::fs::fstatfs(&dir).ok()?.f_type as u64;
     let expected = match version {
         Version::V1 => CGROUP_SUPER_MAGIC,
@@ -386,16 +387,16 @@ fn open(path: &CStr, version: Version) -> Option<OwnedFd> {
     (kind == expected).then_some(dir)
 }
 
-fn read_level(dir: BorrowedFd<'_>) -> Level {
+fn read_level(dir: BorrowedFd<'_>) -> CgroupLevel {
     let may =
         |name: &CStr, access| rustix::fs::accessat(dir, name, access, AtFlags::EACCESS).is_ok();
     let limits = [c"memory.max", c"memory.high", c"memory.swap.max", c"cpu.max"];
-    Level {
+    CgroupLevel {
         delegated: may(c".", Access::WRITE_OK | Access::EXEC_OK)
             && may(c"cgroup.procs", Access::WRITE_OK),
         offers: Controllers::parse(&contents(dir, c"cgroup.controllers")),
         gives: Controllers::parse(&contents(dir, c"cgroup.subtree_control")),
-        // `max`, or for cpu.max `max PERIOD`, is none.
+        // `max`, or `max PERIOD` in cpu.max, is no limit.
         limited: limits.iter().any(|file| {
             let text = contents(dir, file);
             !text.is_empty() && !text.starts_with(b"max")
@@ -403,8 +404,8 @@ fn read_level(dir: BorrowedFd<'_>) -> Level {
     }
 }
 
-/// Asks a level to give controllers to the groups below it. It may not be able to; what it gives is
-/// read afterwards. They stay given: another session may have begun to use them.
+/// Asks a level to give controllers to the groups below it. The request can fail, so the caller
+/// reads the result. The controllers stay enabled: another session may use them.
 fn enable(dir: BorrowedFd<'_>, missing: Controllers) {
     for (controller, word) in [(missing.memory, &b"+memory"[..]), (missing.pids, b"+pids")] {
         if controller {
@@ -413,17 +414,17 @@ fn enable(dir: BorrowedFd<'_>, missing: Controllers) {
     }
 }
 
-/// Removes the groups that killed sessions left: empty, and locked by nobody.
+/// Removes the groups of killed sessions: empty and unlocked.
 fn sweep(parent: BorrowedFd<'_>) {
-    let Ok(listed) = rustix::fs::openat(parent, c".", LIST, Mode::empty()) else { return };
+    let Ok(listed) = rustix::fs::openat(parent, c".", DIR_FLAGS, Mode::empty()) else { return };
     let mut buffer = Vec::with_capacity(4096);
     let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
     while let Some(Ok(entry)) = entries.next() {
         let name = entry.file_name();
-        if !name.to_bytes().starts_with(PREFIX) {
+        if !name.to_bytes().starts_with(GROUP_PREFIX) {
             continue;
         }
-        let Ok(dir) = rustix::fs::openat(parent, name, LIST, Mode::empty()) else { continue };
+        let Ok(dir) = rustix::fs::openat(parent, name, DIR_FLAGS, Mode::empty()) else { continue };
         if rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).is_ok() {
             let _ = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR);
         }
@@ -431,12 +432,12 @@ fn sweep(parent: BorrowedFd<'_>) {
 }
 
 fn write(dir: BorrowedFd<'_>, file: &CStr, text: &[u8]) -> Result<(), Errno> {
-    let file = rustix::fs::openat(dir, file, CONTROL | OFlags::WRONLY, Mode::empty())?;
+    let file = rustix::fs::openat(dir, file, FILE_FLAGS | OFlags::WRONLY, Mode::empty())?;
     rustix::io::write(&file, text).map(drop)
 }
 
 fn read<'b>(dir: BorrowedFd<'_>, file: &CStr, buffer: &'b mut [u8]) -> Result<&'b [u8], Errno> {
-    let file = rustix::fs::openat(dir, file, CONTROL | OFlags::RDONLY, Mode::empty())?;
+    let file = rustix::fs::openat(dir, file, FILE_FLAGS | OFlags::RDONLY, Mode::empty())?;
     let count = rustix::io::read(&file, &mut *buffer)?;
     Ok(&buffer[..count])
 }
@@ -446,7 +447,7 @@ fn number_in(dir: BorrowedFd<'_>, file: &CStr) -> Option<u64> {
     proc_text::number(read(dir, file, &mut buffer).ok()?.trim_ascii())
 }
 
-/// A short file's text; empty if it can not be read. For the time before the start.
+/// The text of a short file; empty if it can not be read. Used only before the start.
 fn contents(dir: BorrowedFd<'_>, file: &CStr) -> Vec<u8> {
     let mut buffer = [0; 1024];
     read(dir, file, &mut buffer).map(<[u8]>::to_vec).unwrap_or_default()
@@ -457,7 +458,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    /// Plain files where the kernel's would be.
+    /// Plain files in place of the kernel's.
     struct Fake(PathBuf);
 
     impl Fake {
@@ -472,7 +473,7 @@ mod tests {
         }
 
         fn dir(&self) -> OwnedFd {
-            rustix::fs::open(&self.0, LIST, Mode::empty()).unwrap()
+            rustix::fs::open(&self.0, DIR_FLAGS, Mode::empty()).unwrap()
         }
     }
 
@@ -483,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_tells_what_it_offers_gives_and_holds_down() {
+    fn a_level_reports_controllers_and_limits() {
         let offers = ("cgroup.controllers", "cpuset cpu io memory pids\n");
         let gives = ("cgroup.subtree_control", "pids\n");
         let open = Fake::new(
@@ -515,12 +516,12 @@ mod tests {
     }
 
     #[test]
-    fn sweeping_takes_what_nobody_uses() {
+    fn sweeping_removes_unused_groups() {
         let fake = Fake::new("sweep", &[]);
         for name in ["paddock-used", "paddock-forgotten", "paddock-full/below", "other"] {
             std::fs::create_dir_all(fake.0.join(name)).unwrap();
         }
-        let used = rustix::fs::open(fake.0.join("paddock-used"), LIST, Mode::empty()).unwrap();
+        let used = rustix::fs::open(fake.0.join("paddock-used"), DIR_FLAGS, Mode::empty()).unwrap();
         rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).unwrap();
         sweep(fake.dir().as_fd());
         let mut left: Vec<_> =

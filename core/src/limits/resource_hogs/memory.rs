@@ -1,9 +1,9 @@
-//! Memory: of one process, of many, shared.
+//! Memory of one process, of many processes, and shared memory.
 
 use super::*;
 
-/// Fills megabytes of a kind of memory that no rlimit of a process counts: shared mappings. Only
-/// watching the tree, or a cgroup, sees it.
+/// Fills shared mappings, which no rlimit of a process counts. Only the watchdog or a cgroup sees
+/// them.
 pub const SHARED_HOG: &str = "
 import mmap, os, sys
 print('started', flush=True)
@@ -17,7 +17,7 @@ for index in range(total):
 print('full')
 ";
 
-/// Children with 20 MB each, written after the fork; then all of them wait for the last.
+/// Children with 20 MB each, written after the fork. All of them wait for the last.
 pub const MANY_SMALL: &str = "
 import os, sys
 print('started', flush=True)
@@ -37,8 +37,8 @@ for index in range(count):
 print('full')
 ";
 
-/// Children that share what their parent has: 30 times 100 MB by one way of counting, 100 MB by the
-/// other.
+/// Children that share the memory of their parent: 30 times 100 MB if counted per process, 100 MB
+/// if counted once.
 const SHARED_BY_FORK: &str = "
 import os, time
 print('started', flush=True)
@@ -55,33 +55,34 @@ print('full')
 
 #[test]
 fn one_hog_is_stopped_by_the_watchdog() {
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &Delegated::none(), megabytes(128), &python(SHARED_HOG, "1500"));
-        assert_eq!(outcome.held, ["memory_mb 128: watchdog"]);
-        assert_ended(&outcome, "memory_mb 128 exceeded by watchdog");
-        assert!(outcome.reach < 1000, "it got {} MB", outcome.reach);
-        let control = run(tier, &Delegated::none(), NONE, &python(SHARED_HOG, "300"));
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result =
+            run(tier, &DelegatedGroups::none(), megabytes(128), &python(SHARED_HOG, "1500"));
+        assert_eq!(result.active, ["memory_mb 128: watchdog"]);
+        assert_ended(&result, "memory_mb 128 exceeded by watchdog");
+        assert!(result.reached < 1000, "it got {} MB", result.reached);
+        let control = run(tier, &DelegatedGroups::none(), NONE, &python(SHARED_HOG, "300"));
         assert_unharmed(&control);
-        assert_eq!(control.reach, 300);
+        assert_eq!(control.reached, 300);
     }
 }
 
 #[test]
 fn many_small_hogs_are_stopped_by_the_watchdog() {
-    for tier in [Tier::Landlock, Tier::Full] {
-        let outcome = run(tier, &Delegated::none(), megabytes(256), &python(MANY_SMALL, "60"));
-        assert_ended(&outcome, "memory_mb 256 exceeded by watchdog");
-        assert!(outcome.reach < 40, "{} of them", outcome.reach);
-        assert_unharmed(&run(tier, &Delegated::none(), NONE, &python(MANY_SMALL, "20")));
+    for tier in [HogTier::Landlock, HogTier::Full] {
+        let result = run(tier, &DelegatedGroups::none(), megabytes(256), &python(MANY_SMALL, "60"));
+        assert_ended(&result, "memory_mb 256 exceeded by watchdog");
+        assert!(result.reached < 40, "{} of them", result.reached);
+        assert_unharmed(&run(tier, &DelegatedGroups::none(), NONE, &python(MANY_SMALL, "20")));
     }
 }
 
 #[test]
 fn memory_that_is_shared_counts_once() {
-    for tier in [Tier::Landlock, Tier::Full] {
+    for tier in [HogTier::Landlock, HogTier::Full] {
         assert_unharmed(&run(
             tier,
-            &Delegated::none(),
+            &DelegatedGroups::none(),
             megabytes(400),
             &python(SHARED_BY_FORK, ""),
         ));
@@ -89,30 +90,40 @@ fn memory_that_is_shared_counts_once() {
 }
 
 #[test]
-fn a_single_process_meets_its_own_limit_first() {
+fn a_single_process_hits_its_rlimit_first() {
     let script = "print('started', flush=True); block = bytearray(10**9); print('full')";
-    let outcome = run(Tier::Landlock, &Delegated::none(), megabytes(512), &python(script, ""));
-    assert!(outcome.code == 1 && outcome.output.contains("MemoryError"), "{outcome:?}");
-    assert_unharmed(&run(Tier::Landlock, &Delegated::none(), NONE, &python(script, "")));
+    let result =
+        run(HogTier::Landlock, &DelegatedGroups::none(), megabytes(512), &python(script, ""));
+    assert!(result.code == 1 && result.output.contains("MemoryError"), "{result:?}");
+    assert_unharmed(&run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &python(script, "")));
 }
 
 #[test]
 fn node_works_under_512_megabytes() {
     let script = "console.log('started'); setTimeout(() => console.log('full'), 300)";
-    let groups = [Some(Delegated::none()), Delegated::make(&["memory"])];
+    let groups = [Some(DelegatedGroups::none()), DelegatedGroups::make(&["memory"])];
     for delegated in groups.iter().flatten() {
-        assert_unharmed(&run(Tier::Landlock, delegated, megabytes(512), &["node", "-e", script]));
+        assert_unharmed(&run(
+            HogTier::Landlock,
+            delegated,
+            megabytes(512),
+            &["node", "-e", script],
+        ));
     }
     let hog = "console.log('started'); let a = []; for (;;) a.push(Buffer.alloc(1 << 24, 1))";
-    let outcome = run(Tier::Landlock, &Delegated::none(), megabytes(512), &["node", "-e", hog]);
-    assert!(outcome.output.starts_with("started\n") && outcome.code != 0, "{outcome:?}");
+    let result =
+        run(HogTier::Landlock, &DelegatedGroups::none(), megabytes(512), &["node", "-e", hog]);
+    assert!(result.output.starts_with("started\n") && result.code != 0, "{result:?}");
 }
 
 #[test]
-fn the_kernel_takes_the_tree_first_when_memory_is_short() {
+fn the_tree_has_a_high_oom_score() {
     let show = ["cat", "/proc/self/oom_score_adj"];
-    assert_eq!(run(Tier::Landlock, &Delegated::none(), megabytes(512), &show).output, "500\n");
-    assert_eq!(run(Tier::Full, &Delegated::none(), megabytes(512), &show).output, "500\n");
+    assert_eq!(
+        run(HogTier::Landlock, &DelegatedGroups::none(), megabytes(512), &show).output,
+        "500\n"
+    );
+    assert_eq!(run(HogTier::Full, &DelegatedGroups::none(), megabytes(512), &show).output, "500\n");
     let own = fs::read_to_string("/proc/self/oom_score_adj").unwrap();
-    assert_eq!(run(Tier::Landlock, &Delegated::none(), NONE, &show).output, own);
+    assert_eq!(run(HogTier::Landlock, &DelegatedGroups::none(), NONE, &show).output, own);
 }

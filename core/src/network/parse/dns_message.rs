@@ -1,27 +1,27 @@
-//! Messages of the domain name system (RFC 1035, RFC 6891): the questions from inside and their
-//! answers; the questions to the host's resolvers and their replies.
+//! DNS messages (RFC 1035, RFC 6891): questions from inside and their answers, questions to the
+//! host's resolvers and their replies.
 
 #[cfg(test)]
 mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::plan::host_name::Name;
+use crate::plan::host_name::HostName;
 
-/// How long programs inside keep an answer.
-const TTL_S: u32 = 60;
+/// How long programs inside cache an answer.
+const ANSWER_TTL_S: u32 = 60;
 
-/// What is said to fit into a datagram (DNS flag day 2020). Answers are far smaller.
-const PAYLOAD: u16 = 1232;
+/// The advertised size of a datagram (DNS flag day 2020). Answers are far smaller.
+const MAX_UDP_PAYLOAD_BYTES: u16 = 1232;
 
-/// Of a name in a message, with the lengths of its labels.
-const LONGEST: usize = 255;
+/// The longest name on the wire, including label lengths.
+const MAX_WIRE_NAME_BYTES: usize = 255;
 
-/// More names than that on the way to an address are none.
-const ALIASES: usize = 16;
+/// Longer chains of aliases have no address.
+const MAX_ALIASES: usize = 16;
 
-/// More addresses of one name are not tried.
-const ADDRESSES: usize = 32;
+/// Further addresses of one name are ignored.
+const MAX_ADDRESSES: usize = 32;
 
 const IN: u16 = 1;
 const CNAME: u16 = 5;
@@ -34,7 +34,7 @@ const AUTHORITATIVE: u16 = 0x0400;
 const TRUNCATED: u16 = 0x0200;
 const RECURSION_DESIRED: u16 = 0x0100;
 const RECURSION_AVAILABLE: u16 = 0x0080;
-const CODE: u16 = 0x000f;
+const RESPONSE_CODE: u16 = 0x000f;
 
 const NO_ERROR: u16 = 0;
 const FORMAT_ERROR: u16 = 1;
@@ -42,73 +42,73 @@ const SERVER_FAILURE: u16 = 2;
 const NAME_ERROR: u16 = 3;
 const NOT_IMPLEMENTED: u16 = 4;
 const REFUSED: u16 = 5;
-/// Its upper bits stand in the OPT record.
+/// The upper bits are in the OPT record.
 const BAD_VERSION: u16 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     A,
     Aaaa,
     Other(u16),
 }
 
-impl Kind {
-    fn of(number: u16) -> Kind {
+impl RecordKind {
+    fn of(number: u16) -> RecordKind {
         match number {
-            1 => Kind::A,
-            28 => Kind::Aaaa,
-            other => Kind::Other(other),
+            1 => RecordKind::A,
+            28 => RecordKind::Aaaa,
+            other => RecordKind::Other(other),
         }
     }
 
     fn number(self) -> u16 {
         match self {
-            Kind::A => 1,
-            Kind::Aaaa => 28,
-            Kind::Other(other) => other,
+            RecordKind::A => 1,
+            RecordKind::Aaaa => 28,
+            RecordKind::Other(other) => other,
         }
     }
 }
 
-/// What came to port 53.
+/// A message to port 53.
 #[derive(Debug, PartialEq, Eq)]
 pub enum DnsQuestion {
     Query(Query),
-    /// Not a question that is answered here: this is the message that says so.
+    /// A question that is not answered here; this is the error message.
     Refused(Vec<u8>),
-    /// No answer at all: it is none of ours, or an answer itself, and two could answer each other
-    /// for ever.
+    /// No answer: it is not DNS, or it is an answer itself. Two servers could answer each other
+    /// forever.
     Nothing,
 }
 
 /// One question, class IN.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Query {
-    /// None: odd (plan/host_name.rs).
-    pub name: Option<Name>,
-    pub kind: Kind,
+    /// None: an unusual name (plan/host_name.rs).
+    pub name: Option<HostName>,
+    pub kind: RecordKind,
     header: Header,
-    /// As it was asked, letter by letter: resolvers compare.
+    /// The question exactly as it came: resolvers compare it.
     question: Vec<u8>,
 }
 
-/// What an answer takes from the header of its question.
+/// The fields of a question that its answer repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
     id: u16,
     flags: u16,
-    /// It has an OPT record, so the answer has one.
+    /// The question has an OPT record, so the answer has one.
     extended: bool,
 }
 
 impl Header {
-    /// Without a question if that could not be read.
+    /// Builds the answer; without the question if it could not be read.
     fn answer(self, code: u16, question: &[u8], record: Option<&[u8]>) -> Vec<u8> {
         let mut message = Vec::with_capacity(64 + question.len());
         let flags = RESPONSE
             | RECURSION_AVAILABLE
             | self.flags & (OPCODE | RECURSION_DESIRED)
-            | code & CODE;
+            | code & RESPONSE_CODE;
         let counts = [
             u16::from(!question.is_empty()),
             u16::from(record.is_some()),
@@ -121,11 +121,11 @@ impl Header {
         message.extend(question);
         message.extend(record.unwrap_or_default());
         if self.extended {
-            // The root, the kind, the payload, the code's upper bits, version 0, no flags, no
+            // Root name, type, payload size, upper bits of the code, version 0, no flags, no
             // options.
             message.push(0);
             message.extend(OPT.to_be_bytes());
-            message.extend(PAYLOAD.to_be_bytes());
+            message.extend(MAX_UDP_PAYLOAD_BYTES.to_be_bytes());
             message.extend([(code >> 4) as u8, 0, 0, 0, 0, 0]);
         }
         message
@@ -134,7 +134,7 @@ impl Header {
 
 impl Query {
     pub fn read(message: &[u8]) -> DnsQuestion {
-        let mut reader = Reader { message, at: 0 };
+        let mut reader = DnsReader { message, at: 0 };
         let (Some(id), Some(flags), Some(counts)) = (reader.u16(), reader.u16(), reader.counts())
         else {
             return DnsQuestion::Nothing;
@@ -152,7 +152,7 @@ impl Query {
         let [1, 0, 0, additional] = counts else {
             return refused(header, FORMAT_ERROR, b"");
         };
-        // Nothing stands before its name that it could point to.
+        // No earlier name exists that this one could point to.
         let (start, plain) = (reader.at, false);
         let (Some(labels), Some(kind), Some(class)) =
             (reader.name(plain), reader.u16(), reader.u16())
@@ -182,14 +182,13 @@ impl Query {
         }
         DnsQuestion::Query(Query {
             name: name(&labels),
-            kind: Kind::of(kind),
+            kind: RecordKind::of(kind),
             header,
             question: question.to_vec(),
         })
     }
 
-    /// The name for people, odd or not: printable ASCII. A dot in a label is not one between labels
-    /// (RFC 1035, 5.1).
+    /// The name for messages, in printable ASCII. A dot inside a label is escaped (RFC 1035, 5.1).
     pub fn asked_name(&self) -> String {
         let shown = |label: &[u8]| label.escape_ascii().to_string().replace('.', "\\.");
         labels(&self.question).map(shown).collect::<Vec<_>>().join(".")
@@ -197,10 +196,10 @@ impl Query {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum DnsAnswer {
     V4(Ipv4Addr),
     V6(Ipv6Addr),
-    /// There is such a name, but nothing of this kind (NODATA).
+    /// The name exists, but has no record of this type (NODATA).
     Nothing,
     /// NXDOMAIN
     NoName,
@@ -208,21 +207,22 @@ pub enum Answer {
     Failed,
 }
 
-/// At most 512 bytes. An address of the other kind than asked for is `Nothing`.
-pub fn answer(query: &Query, answer: Answer) -> Vec<u8> {
+/// Builds an answer of at most 512 bytes. An address of another type than requested becomes
+/// `Nothing`.
+pub fn answer(query: &Query, answer: DnsAnswer) -> Vec<u8> {
     let (code, address) = match (answer, query.kind) {
-        (Answer::V4(address), Kind::A) => (NO_ERROR, Some(address.octets().to_vec())),
-        (Answer::V6(address), Kind::Aaaa) => (NO_ERROR, Some(address.octets().to_vec())),
-        (Answer::V4(_) | Answer::V6(_) | Answer::Nothing, _) => (NO_ERROR, None),
-        (Answer::NoName, _) => (NAME_ERROR, None),
-        (Answer::Failed, _) => (SERVER_FAILURE, None),
+        (DnsAnswer::V4(address), RecordKind::A) => (NO_ERROR, Some(address.octets().to_vec())),
+        (DnsAnswer::V6(address), RecordKind::Aaaa) => (NO_ERROR, Some(address.octets().to_vec())),
+        (DnsAnswer::V4(_) | DnsAnswer::V6(_) | DnsAnswer::Nothing, _) => (NO_ERROR, None),
+        (DnsAnswer::NoName, _) => (NAME_ERROR, None),
+        (DnsAnswer::Failed, _) => (SERVER_FAILURE, None),
     };
     let record = address.map(|address| {
-        // Its name is that of the question, behind the header.
+        // A pointer to the name in the question.
         let mut record = vec![0xc0, 12];
         record.extend(query.kind.number().to_be_bytes());
         record.extend(IN.to_be_bytes());
-        record.extend(TTL_S.to_be_bytes());
+        record.extend(ANSWER_TTL_S.to_be_bytes());
         record.extend([0, address.len() as u8]);
         record.extend(address);
         record
@@ -230,59 +230,64 @@ pub fn answer(query: &Query, answer: Answer) -> Vec<u8> {
     query.header.answer(code, &query.question, record.as_deref())
 }
 
-/// A question to a resolver. Without extensions: what does not fit into 512 bytes is asked again by
-/// TCP.
-pub fn question(id: u16, name: &Name, kind: Kind) -> Vec<u8> {
+/// Builds a question to a resolver, without extensions. An answer of more than 512 bytes is
+/// requested again by TCP.
+pub fn question(id: u16, name: &HostName, kind: RecordKind) -> Vec<u8> {
     let mut message = Vec::with_capacity(18 + name.as_bytes().len());
     for number in [id, RECURSION_DESIRED, 1, 0, 0, 0] {
         message.extend(number.to_be_bytes());
     }
-    message.extend(wire(name));
+    message.extend(wire_name(name));
     message.extend(kind.number().to_be_bytes());
     message.extend(IN.to_be_bytes());
     message
 }
 
-/// What a resolver says.
+/// The reply of a resolver.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
-    /// In the order of the reply; none: the name has nothing of this kind.
+pub struct DnsReply {
+    /// In the order of the reply. Empty: the name has no record of this type.
     pub addresses: Vec<IpAddr>,
-    /// The least of those on the way to the addresses; 0 if there are none.
+    /// The smallest TTL of the used records; 0 if there are no addresses.
     pub ttl_s: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyError {
-    /// Not the reply to this question: the right one may still come.
+    /// The reply to another question: the right one can still come.
     Other,
-    /// It did not fit: ask by TCP.
+    /// The reply was truncated: ask by TCP.
     Truncated,
     NoName,
-    /// The resolver has no answer (SERVFAIL, REFUSED …): another may have one.
+    /// The resolver has no answer (SERVFAIL, REFUSED …); another one may have it.
     Failed,
     Malformed,
 }
 
-impl Reply {
-    pub fn read(message: &[u8], name: &Name, kind: Kind, id: u16) -> Result<Reply, ReplyError> {
-        let mut reader = Reader { message, at: 0 };
-        let (Some(given), Some(flags), Some(counts)) =
+impl DnsReply {
+    pub fn read(
+        message: &[u8],
+        name: &HostName,
+        kind: RecordKind,
+        id: u16,
+    ) -> Result<DnsReply, ReplyError> {
+        let mut reader = DnsReader { message, at: 0 };
+        let (Some(reply_id), Some(flags), Some(counts)) =
             (reader.u16(), reader.u16(), reader.counts())
         else {
             return Err(ReplyError::Other);
         };
-        if given != id || flags & (RESPONSE | OPCODE) != RESPONSE {
+        if reply_id != id || flags & (RESPONSE | OPCODE) != RESPONSE {
             return Err(ReplyError::Other);
         }
-        let mut wanted = wire(name);
+        let mut wanted = wire_name(name);
         let [questions, answers, ..] = counts;
         match questions {
-            // Some say that they did not understand, and not what.
-            0 if flags & CODE != NO_ERROR => return Err(ReplyError::Failed),
+            // Some servers report an error without repeating the question.
+            0 if flags & RESPONSE_CODE != NO_ERROR => return Err(ReplyError::Failed),
             1 => {
-                let asked = (reader.name(true), reader.u16(), reader.u16());
-                if asked != (Some(wanted.clone()), Some(kind.number()), Some(IN)) {
+                let repeated = (reader.name(true), reader.u16(), reader.u16());
+                if repeated != (Some(wanted.clone()), Some(kind.number()), Some(IN)) {
                     return Err(ReplyError::Other);
                 }
             }
@@ -291,7 +296,7 @@ impl Reply {
         if flags & TRUNCATED != 0 {
             return Err(ReplyError::Truncated);
         }
-        match flags & CODE {
+        match flags & RESPONSE_CODE {
             NO_ERROR => {}
             NAME_ERROR => return Err(ReplyError::NoName),
             _ => return Err(ReplyError::Failed),
@@ -304,7 +309,7 @@ impl Reply {
             }
         }
         let mut ttl_s = u32::MAX;
-        for _ in 0..=ALIASES {
+        for _ in 0..=MAX_ALIASES {
             let mut addresses = Vec::new();
             for record in
                 records.iter().filter(|record| record.kind != CNAME && record.owner == wanted)
@@ -313,18 +318,19 @@ impl Reply {
                 ttl_s = ttl_s.min(record.ttl_s);
             }
             if !addresses.is_empty() {
-                addresses.truncate(ADDRESSES);
-                return Ok(Reply { addresses, ttl_s });
+                addresses.truncate(MAX_ADDRESSES);
+                return Ok(DnsReply { addresses, ttl_s });
             }
             let Some(alias) =
                 records.iter().find(|record| record.kind == CNAME && record.owner == wanted)
             else {
-                // Who neither knows nor asks others names somebody who might: that is no answer.
+                // A server that neither knows the name nor asks others refers to another server.
+                // That is not an answer.
                 let lame = records.is_empty() && flags & (AUTHORITATIVE | RECURSION_AVAILABLE) == 0;
                 return if lame {
                     Err(ReplyError::Failed)
                 } else {
-                    Ok(Reply { addresses, ttl_s: 0 })
+                    Ok(DnsReply { addresses, ttl_s: 0 })
                 };
             };
             wanted = alias.target(message).ok_or(ReplyError::Malformed)?;
@@ -334,18 +340,18 @@ impl Reply {
     }
 }
 
-/// The name as messages have it: each label behind its length, the root at the end.
-fn wire(name: &Name) -> Vec<u8> {
-    // No label of a name is longer than 63.
+/// The name on the wire: each label after its length, then the root.
+fn wire_name(name: &HostName) -> Vec<u8> {
+    // A label has at most 63 bytes.
     let labels = name
         .labels()
         .flat_map(|label| std::iter::once(label.len() as u8).chain(label.iter().copied()));
     labels.chain(std::iter::once(0)).collect()
 }
 
-/// The labels of a name in a message that points nowhere.
-fn labels(wire: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut rest = wire;
+/// The labels of a wire name without pointers.
+fn labels(wire_name: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = wire_name;
     std::iter::from_fn(move || {
         let (length, behind) = rest.split_first().filter(|(length, _)| **length != 0)?;
         let (label, behind) = behind.split_at_checked((*length).into())?;
@@ -354,48 +360,48 @@ fn labels(wire: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-fn name(wire: &[u8]) -> Option<Name> {
-    let labels: Vec<&[u8]> = labels(wire).collect();
-    // A dot in a label is not one between labels.
+fn name(wire_name: &[u8]) -> Option<HostName> {
+    let labels: Vec<&[u8]> = labels(wire_name).collect();
+    // A dot inside a label does not separate labels.
     if labels.iter().any(|label| label.contains(&b'.')) {
         None
     } else {
-        Name::read(&labels.join(&b'.'))
+        HostName::read(&labels.join(&b'.'))
     }
 }
 
-struct Record<'a> {
+struct DnsRecord<'a> {
     owner: Vec<u8>,
     kind: u16,
     class: u16,
     ttl_s: u32,
-    /// Where its data begins in the message.
+    /// Offset of its data in the message.
     at: usize,
     data: &'a [u8],
 }
 
-impl Record<'_> {
-    fn address(&self, kind: Kind) -> Option<IpAddr> {
+impl DnsRecord<'_> {
+    fn address(&self, kind: RecordKind) -> Option<IpAddr> {
         match kind {
-            Kind::A => <[u8; 4]>::try_from(self.data).ok().map(IpAddr::from),
-            Kind::Aaaa => <[u8; 16]>::try_from(self.data).ok().map(IpAddr::from),
-            Kind::Other(_) => None,
+            RecordKind::A => <[u8; 4]>::try_from(self.data).ok().map(IpAddr::from),
+            RecordKind::Aaaa => <[u8; 16]>::try_from(self.data).ok().map(IpAddr::from),
+            RecordKind::Other(_) => None,
         }
     }
 
-    /// The name that an alias stands for.
+    /// The target name of an alias.
     fn target(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let mut reader = Reader { message, at: self.at };
+        let mut reader = DnsReader { message, at: self.at };
         reader.name(true).filter(|_| reader.at == self.at + self.data.len())
     }
 }
 
-struct Reader<'a> {
+struct DnsReader<'a> {
     message: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> DnsReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let end = self.at.checked_add(length)?;
         let part = self.message.get(self.at..end)?;
@@ -411,30 +417,30 @@ impl<'a> Reader<'a> {
         self.take(4)?.try_into().ok().map(u32::from_be_bytes)
     }
 
-    /// Of questions, answers, authorities and additional records.
+    /// Counts of questions, answers, authorities and additional records.
     fn counts(&mut self) -> Option<[u16; 4]> {
         Some([self.u16()?, self.u16()?, self.u16()?, self.u16()?])
     }
 
-    /// In lower case, with what it points to if it may. Each pointer leads to before the last one,
-    /// so that there is an end.
+    /// Reads a name in lower case and follows pointers if allowed. Each pointer leads to an earlier
+    /// position, so the loop ends.
     fn name(&mut self, may_point: bool) -> Option<Vec<u8>> {
-        let mut wire = Vec::new();
-        let mut reader = Reader { message: self.message, at: self.at };
+        let mut wire_name = Vec::new();
+        let mut reader = DnsReader { message: self.message, at: self.at };
         let mut before = self.at;
         let mut end = None;
         loop {
             let [length] = *reader.take(1)? else { return None };
             match length {
                 0..0x40 => {
-                    wire.push(length);
-                    wire.extend(reader.take(length.into())?.to_ascii_lowercase());
-                    if wire.len() > LONGEST {
+                    wire_name.push(length);
+                    wire_name.extend(reader.take(length.into())?.to_ascii_lowercase());
+                    if wire_name.len() > MAX_WIRE_NAME_BYTES {
                         return None;
                     }
                     if length == 0 {
                         self.at = end.unwrap_or(reader.at);
-                        return Some(wire);
+                        return Some(wire_name);
                     }
                 }
                 0xc0.. if may_point => {
@@ -451,13 +457,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn record(&mut self) -> Option<Record<'a>> {
+    fn record(&mut self) -> Option<DnsRecord<'a>> {
         let (owner, kind, class, ttl_s) = (self.name(true)?, self.u16()?, self.u16()?, self.u32()?);
         let length = self.u16()?;
         let at = self.at;
         let data = self.take(length.into())?;
-        // A number of 31 bits; of more it is 0 (RFC 2181, 8). That of an OPT record is none.
+        // A TTL has 31 bits; a larger one counts as 0 (RFC 2181, 8). An OPT record has no TTL.
         let ttl_s = if kind != OPT && ttl_s > i32::MAX as u32 { 0 } else { ttl_s };
-        Some(Record { owner, kind, class, ttl_s, at, data })
+        Some(DnsRecord { owner, kind, class, ttl_s, at, data })
     }
 }

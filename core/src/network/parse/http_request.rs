@@ -1,9 +1,9 @@
-//! The requests on a connection of HTTP/1 (RFC 9112): which host each is for, and where it ends.
+//! The requests on an HTTP/1 connection (RFC 9112): the host of each, and where it ends.
 //!
-//! What a server might read in another way is refused: a request inside of what is a body here
-//! would be for a host that nobody judged.
+//! A request that some server could read in another way is refused: a request inside of what this
+//! parser takes for a body would reach a host without a decision.
 //!
-//! The caller keeps the bytes and hands in those that were not passed on yet:
+//! The caller keeps the bytes, and passes in those that were not passed on yet:
 //!
 //! ```text
 //! loop: match requests.next(pending)?
@@ -13,9 +13,9 @@
 //!     Open       pass everything on from here: it is no longer HTTP
 //! ```
 //!
-//! Whether a server agrees to another protocol (`Upgrade`) stands in its response. What comes
-//! behind such a request waits until it is `answered`. That is the first thing that the server says
-//! only if it is the first request: no other one may ask for it.
+//! The response says whether a server switches to another protocol (`Upgrade`). The bytes after
+//! such a request wait until `answered` is called. Only the first request of a connection may ask
+//! for an upgrade, because only then the first bytes from the server are the answer to it.
 
 #[cfg(test)]
 mod tests;
@@ -23,59 +23,63 @@ mod tests;
 use crate::plan::host_name::Host;
 
 /// The longest head of a request.
-pub const HEAD_LIMIT: usize = 64 << 10;
+pub const MAX_HEAD_BYTES: usize = 64 << 10;
 /// The longest line with the size of a chunk.
-const SIZE_LIMIT: usize = 1 << 10;
+const MAX_CHUNK_LINE_BYTES: usize = 1 << 10;
 /// All that follows the last chunk.
-const TRAILER_LIMIT: usize = 8 << 10;
+const MAX_TRAILER_BYTES: usize = 8 << 10;
 
 /// Headers that say whom a request is for and how long it is.
-pub(super) const FRAMING: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
+pub(super) const FRAMING_HEADERS: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
 
 /// Servers expect no body with these. Some do not read it, and take it for the next request
 /// (Python's http.server does).
-const BODILESS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
+const BODILESS_METHODS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
 
-/// What the first bytes of a connection are.
+/// The kind of the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum First {
-    /// More bytes are needed to say; never said of `HEAD_LIMIT` bytes.
+pub enum FirstBytes {
+    /// More bytes are needed. Never returned for `MAX_HEAD_BYTES` bytes.
     More,
-    /// Something that a server might take for a request of HTTP, good or bad.
+    /// A server might read it as an HTTP request, valid or not.
     Request,
     Other,
-    /// Nothing that has to wait; but its line may yet become a request to somebody
-    /// ([`is_request`]).
+    /// Not a request so far, but its line can still become one ([`is_request`]).
     Unended,
 }
 
-/// Servers forgive what stands before a request and between its words; Python takes all of these
-/// for blanks.
+/// Servers tolerate these bytes before a request and between its words. Python treats all of them
+/// as blanks.
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\t' | 0x0b | 0x0c | b'\r' | 0x1c..=0x20 | 0x85 | 0xa0)
 }
 
-/// A line that somebody reads as a request: behind its method comes a version of HTTP, or something
-/// that is served. Node, Java and Python ask for no version.
+/// True if some server reads the line as a request: after the method comes an HTTP version or a
+/// target that is served. Node, Java and Python need no version.
 pub fn is_request(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let is_version =
         |word: &[u8]| word.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"HTTP/"));
     let takes = |method: &[u8], target: &[u8]| {
-        method.iter().copied().all(is_token) && (is_usual(method) || target.iter().all(is_graphic))
+        method.iter().copied().all(is_token)
+            && (is_uppercase(method) || target.iter().all(is_graphic))
     };
     line.split(|byte| is_blank(*byte)).filter(|word| !word.is_empty()).skip(1).any(is_version)
-        || is_served(line, is_blank, takes)
+        || has_served_target(line, is_blank, takes)
         || is_request_to_java(line)
 }
 
-/// Its lines end with CR and LF together, nothing but a blank is one, and it takes every method,
-/// but not every target: what git and programs that speak no text say is no line to it.
+/// Java's server ends lines only with CR LF, separates words only by blanks, and accepts every
+/// method but not every target. Git and binary protocols do not look like requests to it.
 pub fn is_request_to_java(line: &[u8]) -> bool {
-    is_served(line, |byte| byte == b' ', |_, target| target.iter().all(is_graphic))
+    has_served_target(line, |byte| byte == b' ', |_, target| target.iter().all(is_graphic))
 }
 
-fn is_served(line: &[u8], parts: fn(u8) -> bool, takes: impl Fn(&[u8], &[u8]) -> bool) -> bool {
+fn has_served_target(
+    line: &[u8],
+    parts: fn(u8) -> bool,
+    takes: impl Fn(&[u8], &[u8]) -> bool,
+) -> bool {
     let mut words = line.split(|byte| parts(*byte)).filter(|word| !word.is_empty());
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let is_target =
@@ -87,12 +91,13 @@ fn is_graphic(byte: &u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xa1..)
 }
 
-fn is_usual(method: &[u8]) -> bool {
+fn is_uppercase(method: &[u8]) -> bool {
     method.iter().all(u8::is_ascii_uppercase)
 }
 
-pub fn first(bytes: &[u8]) -> First {
-    let undecided = if bytes.len() < HEAD_LIMIT { First::More } else { First::Request };
+pub fn classify_first_bytes(bytes: &[u8]) -> FirstBytes {
+    let undecided =
+        if bytes.len() < MAX_HEAD_BYTES { FirstBytes::More } else { FirstBytes::Request };
     let start =
         bytes.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(bytes.len());
     let bytes = bytes.get(start..).unwrap_or_default();
@@ -101,61 +106,63 @@ pub fn first(bytes: &[u8]) -> First {
         let whole =
             bytes.windows(2).position(|part| part == b"\r\n").and_then(|end| bytes.get(..end));
         return match whole {
-            _ if is_request(line) => First::Request,
-            Some(whole) if is_request_to_java(whole) => First::Request,
-            Some(_) => First::Other,
-            None => First::Unended,
+            _ if is_request(line) => FirstBytes::Request,
+            Some(whole) if is_request_to_java(whole) => FirstBytes::Request,
+            Some(_) => FirstBytes::Other,
+            None => FirstBytes::Unended,
         };
     }
     let length = bytes.iter().position(|byte| !is_token(*byte)).unwrap_or(bytes.len());
     let (method, rest) = bytes.split_at_checked(length).unwrap_or_default();
     match rest {
         [] => undecided,
-        // Git's own protocol has no line that ends.
-        [blank, ..] if is_blank(*blank) && (is_usual(method) || !rest.contains(&0)) => undecided,
-        _ => First::Unended,
+        // Git's own protocol has lines without an end.
+        [blank, ..] if is_blank(*blank) && (is_uppercase(method) || !rest.contains(&0)) => {
+            undecided
+        }
+        _ => FirstBytes::Unended,
     }
 }
 
-enum Begins {
+enum BodyStart {
     Undecided,
     Request,
     Other,
 }
 
-/// Does a body begin with a line that a server could read as a request? `is_whole`: nothing of it
-/// is to come.
-fn body_begins(body: &[u8], is_whole: bool) -> Begins {
+/// Checks whether a body starts with a line that a server could read as a request. `is_whole`: no
+/// more bytes follow.
+fn body_begins(body: &[u8], is_whole: bool) -> BodyStart {
     let start =
         body.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(body.len());
     let body = body.get(start..).unwrap_or_default();
     let end = body.iter().position(|byte| *byte == b'\n').or(is_whole.then_some(body.len()));
-    // No server has a method of other letters: a long line of JSON is not waited for.
+    // No server has a method with other characters, so a long line of JSON need not be complete.
     let word = body.iter().position(|byte| !is_token(*byte)).unwrap_or(body.len());
     let is_method = body.get(word).is_none_or(|byte| word > 0 && is_blank(*byte));
     match end {
-        _ if !is_method => Begins::Other,
-        None => Begins::Undecided,
-        Some(end) if is_request(body.get(..end).unwrap_or_default()) => Begins::Request,
-        Some(_) => Begins::Other,
+        _ if !is_method => BodyStart::Other,
+        None => BodyStart::Undecided,
+        Some(end) if is_request(body.get(..end).unwrap_or_default()) => BodyStart::Request,
+        Some(_) => BodyStart::Other,
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing may be passed on before more is there.
+pub enum RequestStep {
+    /// More bytes are needed before anything is passed on.
     More,
-    /// A request begins: to be judged before it is passed on.
-    Head(Head),
-    /// So many bytes may be passed on unseen. They need not be here yet.
+    /// The head of a request. The caller judges it before passing it on.
+    Head(RequestHead),
+    /// This many bytes may be passed on unseen. They may still have to arrive.
     Pass(u64),
-    /// All that follows may be passed on.
+    /// Everything that follows may be passed on.
     Open,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// In bytes, with the empty line at its end.
+pub struct RequestHead {
+    /// Length in bytes, including the empty line at the end.
     pub length: usize,
     /// None: HTTP/1.0 without a Host.
     pub host: Option<Host>,
@@ -187,119 +194,122 @@ pub enum RequestError {
 
 /// The requests of one connection.
 #[derive(Debug, Default)]
-pub struct Requests {
-    state: State,
-    /// A request was seen.
-    begun: bool,
-    /// So many pending bytes were searched for the end of the head or of the trailers.
+pub struct HttpRequests {
+    state: RequestState,
+    /// True once a request was seen.
+    has_seen_request: bool,
+    /// Bytes that were already searched for the end of the head or the trailers.
     searched: usize,
 }
 
-/// What comes next.
+/// What the parser expects next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum RequestState {
     #[default]
     Head,
-    /// A body that some servers do not read: its beginning must not be a request. So many bytes.
+    /// A body of this length that some servers do not read: it must not start with a request.
     Doubtful(u64),
     Body(u64),
-    /// A chunk's size. `is_plain`: nothing else may stand in its line, because some servers do not
-    /// read the body.
+    /// The size line of a chunk. `is_plain`: it may only contain the size, because some servers do
+    /// not read the body.
     Size {
         is_plain: bool,
     },
-    /// The end of a chunk's line.
+    /// The line end after a chunk.
     ChunkEnd,
     Trailers,
-    /// The server's word on another protocol.
+    /// The server's answer about another protocol.
     Answer,
     Open,
 }
 
-impl Requests {
-    /// `pending`: all bytes that no earlier step let pass.
-    pub fn next(&mut self, pending: &[u8]) -> Result<Step, RequestError> {
+impl HttpRequests {
+    /// `pending`: all bytes that no earlier step passed on.
+    pub fn next(&mut self, pending: &[u8]) -> Result<RequestStep, RequestError> {
         match self.state {
-            State::Head => match pending {
-                // Some clients end a body with an empty line that does not count; servers skip it
-                // (RFC 9112, 2.2).
-                [b'\r', b'\n', ..] => Ok(Step::Pass(2)),
-                [] | [b'\r'] => Ok(Step::More),
+            RequestState::Head => match pending {
+                // Some clients send an extra empty line after a body; servers skip it (RFC 9112,
+                // 2.2).
+                [b'\r', b'\n', ..] => Ok(RequestStep::Pass(2)),
+                [] | [b'\r'] => Ok(RequestStep::More),
                 _ => self.head(pending),
             },
-            State::Doubtful(length) => {
+            RequestState::Doubtful(length) => {
                 let body =
                     pending.get(..usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(pending);
                 match body_begins(body, body.len() as u64 == length) {
-                    Begins::Undecided if body.len() < HEAD_LIMIT => Ok(Step::More),
-                    Begins::Undecided | Begins::Request => Err(RequestError::Body),
-                    Begins::Other => {
-                        self.state = State::Head;
-                        Ok(Step::Pass(length))
+                    BodyStart::Undecided if body.len() < MAX_HEAD_BYTES => Ok(RequestStep::More),
+                    BodyStart::Undecided | BodyStart::Request => Err(RequestError::Body),
+                    BodyStart::Other => {
+                        self.state = RequestState::Head;
+                        Ok(RequestStep::Pass(length))
                     }
                 }
             }
-            State::Body(length) => {
-                self.state = State::Head;
-                Ok(Step::Pass(length))
+            RequestState::Body(length) => {
+                self.state = RequestState::Head;
+                Ok(RequestStep::Pass(length))
             }
-            State::Size { is_plain } => self.size(pending, is_plain),
-            State::ChunkEnd => match pending {
+            RequestState::Size { is_plain } => self.size(pending, is_plain),
+            RequestState::ChunkEnd => match pending {
                 [b'\r', b'\n', ..] => {
-                    self.state = State::Size { is_plain: false };
-                    Ok(Step::Pass(2))
+                    self.state = RequestState::Size { is_plain: false };
+                    Ok(RequestStep::Pass(2))
                 }
-                [] | [b'\r'] => Ok(Step::More),
+                [] | [b'\r'] => Ok(RequestStep::More),
                 _ => Err(RequestError::Malformed),
             },
-            State::Trailers => {
-                let Some(length) = self.block(pending, TRAILER_LIMIT)? else {
-                    return Ok(Step::More);
+            RequestState::Trailers => {
+                let Some(length) = self.block(pending, MAX_TRAILER_BYTES)? else {
+                    return Ok(RequestStep::More);
                 };
                 for line in lines(pending, length) {
                     let (name, _) = field(line)?;
-                    // Some servers put them to the headers, where these would count (RFC 9110,
-                    // 6.5.1).
-                    if FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
+                    // Some servers merge trailers into the headers, where these fields would count
+                    // (RFC 9110, 6.5.1).
+                    if FRAMING_HEADERS.iter().any(|framing| name.eq_ignore_ascii_case(framing)) {
                         return Err(RequestError::Malformed);
                     }
                 }
-                self.state = State::Head;
-                Ok(Step::Pass(length as u64))
+                self.state = RequestState::Head;
+                Ok(RequestStep::Pass(length as u64))
             }
-            State::Answer => Ok(Step::More),
-            State::Open => Ok(Step::Open),
+            RequestState::Answer => Ok(RequestStep::More),
+            RequestState::Open => Ok(RequestStep::Open),
         }
     }
 
-    /// The server has to say whether it agrees to another protocol.
+    /// True while the server has to answer whether it switches protocols.
     pub fn awaits_answer(&self) -> bool {
-        self.state == State::Answer
+        self.state == RequestState::Answer
     }
 
     pub fn answered(&mut self, agreed: bool) {
-        self.state = if agreed { State::Open } else { State::Head };
+        self.state = if agreed { RequestState::Open } else { RequestState::Head };
     }
 
-    /// All of the last request was seen, and nothing of the next.
-    pub fn is_between(&self) -> bool {
-        self.state == State::Head
+    /// True if the last request is complete and the next has not started.
+    pub fn is_between_requests(&self) -> bool {
+        self.state == RequestState::Head
     }
 
-    fn head(&mut self, pending: &[u8]) -> Result<Step, RequestError> {
-        let Some(length) = self.block(pending, HEAD_LIMIT)? else { return Ok(Step::More) };
+    fn head(&mut self, pending: &[u8]) -> Result<RequestStep, RequestError> {
+        let Some(length) = self.block(pending, MAX_HEAD_BYTES)? else {
+            return Ok(RequestStep::More);
+        };
         let (host, port, next) = read(lines(pending, length))?;
-        if next == State::Answer && self.begun {
+        if next == RequestState::Answer && self.has_seen_request {
             return Err(RequestError::Late);
         }
-        (self.state, self.begun) = (next, true);
-        Ok(Step::Head(Head { length, host, port }))
+        (self.state, self.has_seen_request) = (next, true);
+        Ok(RequestStep::Head(RequestHead { length, host, port }))
     }
 
-    fn size(&mut self, pending: &[u8], is_plain: bool) -> Result<Step, RequestError> {
-        let Some(end) = pending.iter().take(SIZE_LIMIT).position(|byte| *byte == b'\n') else {
-            return if pending.len() < SIZE_LIMIT {
-                Ok(Step::More)
+    fn size(&mut self, pending: &[u8], is_plain: bool) -> Result<RequestStep, RequestError> {
+        let Some(end) = pending.iter().take(MAX_CHUNK_LINE_BYTES).position(|byte| *byte == b'\n')
+        else {
+            return if pending.len() < MAX_CHUNK_LINE_BYTES {
+                Ok(RequestStep::More)
             } else {
                 Err(RequestError::Malformed)
             };
@@ -310,7 +320,7 @@ impl Requests {
             .ok_or(RequestError::Malformed)?;
         let digits = line.iter().position(|byte| *byte == b';').unwrap_or(line.len());
         let (digits, extension) = line.split_at_checked(digits).unwrap_or_default();
-        // Not so long that one that is not careful takes it for something smaller.
+        // Short enough that a careless parser does not truncate it.
         let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
         let size = std::str::from_utf8(digits)
             .ok()
@@ -321,12 +331,11 @@ impl Requests {
         if is_plain && !extension.is_empty() {
             return Err(RequestError::Body);
         }
-        self.state = if size == 0 { State::Trailers } else { State::ChunkEnd };
-        Ok(Step::Pass(size + end as u64 + 1))
+        self.state = if size == 0 { RequestState::Trailers } else { RequestState::ChunkEnd };
+        Ok(RequestStep::Pass(size + end as u64 + 1))
     }
 
-    /// How long the lines are until the empty one, with it, if that is there already. Each ends
-    /// with CR and LF.
+    /// The length up to and including the empty line, if it has arrived. Each line ends with CR LF.
     pub(super) fn block(
         &mut self,
         pending: &[u8],
@@ -353,7 +362,7 @@ impl Requests {
     }
 }
 
-/// Those of a block, without the empty one.
+/// The lines of a block, without the empty one.
 pub(super) fn lines(pending: &[u8], length: usize) -> impl Iterator<Item = &[u8]> {
     let block = pending.get(..length.saturating_sub(2)).unwrap_or_default();
     block
@@ -363,12 +372,12 @@ pub(super) fn lines(pending: &[u8], length: usize) -> impl Iterator<Item = &[u8]
 
 pub(super) type Authority = (Host, Option<u16>);
 
-/// Whom a request is for, and what comes behind its head.
+/// The host of a request, and what follows its head.
 fn read<'a>(
     mut lines: impl Iterator<Item = &'a [u8]>,
-) -> Result<(Option<Host>, Option<u16>, State), RequestError> {
+) -> Result<(Option<Host>, Option<u16>, RequestState), RequestError> {
     let (method, target, newer) = request_line(lines.next().unwrap_or_default())?;
-    let is_bodiless = BODILESS.iter().any(|bodiless| method.eq_ignore_ascii_case(bodiless));
+    let is_bodiless = BODILESS_METHODS.iter().any(|bodiless| method.eq_ignore_ascii_case(bodiless));
     let mut host: Option<Authority> = None;
     let mut length = None;
     let mut chunked = false;
@@ -406,8 +415,7 @@ fn read<'a>(
                 connection_upgrades |=
                     words(value).any(|word| word.eq_ignore_ascii_case(b"upgrade"))
             }
-            // To programs that get them as variables of the environment these are the same (RFC
-            // 3875, 4.1.18).
+            // CGI programs read these names as the same variables (RFC 3875, 4.1.18).
             b"content_length" | b"transfer_encoding" => return Err(RequestError::Length),
             _ => {}
         }
@@ -419,17 +427,17 @@ fn read<'a>(
     };
     let next = match (length, chunked) {
         (Some(_), true) => return Err(RequestError::Length),
-        (None, true) => State::Size { is_plain: is_bodiless },
-        (Some(length @ 1..), false) if is_bodiless => State::Doubtful(length),
-        (Some(length @ 1..), false) => State::Body(length),
-        // HTTP/1.0 knows no other protocols (RFC 9110, 7.8).
-        _ if newer && upgrades && connection_upgrades => State::Answer,
-        _ => State::Head,
+        (None, true) => RequestState::Size { is_plain: is_bodiless },
+        (Some(length @ 1..), false) if is_bodiless => RequestState::Doubtful(length),
+        (Some(length @ 1..), false) => RequestState::Body(length),
+        // HTTP/1.0 has no upgrade (RFC 9110, 7.8).
+        _ if newer && upgrades && connection_upgrades => RequestState::Answer,
+        _ => RequestState::Head,
     };
     Ok((host, port, next))
 }
 
-/// The method, the host in the target, if there is one, and whether it is of HTTP/1.1.
+/// The method, the host of an absolute target, and whether the version is HTTP/1.1.
 fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), RequestError> {
     let mut words = line.split(|byte| *byte == b' ');
     let (Some(method), Some(target), Some(version), None) =
@@ -466,8 +474,7 @@ fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), Request
     Ok((method, Some(named.ok_or(RequestError::Host)?), newer))
 }
 
-/// Name and value of a header. No line goes on in the next one, and nothing stands between the name
-/// and the colon.
+/// The name and value of a header. Folded lines and blanks before the colon are refused.
 pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), RequestError> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(RequestError::Malformed)?;
     let (name, value) = line.split_at_checked(colon).ok_or(RequestError::Malformed)?;
@@ -478,7 +485,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), RequestError> {
     Ok((name, value.trim_ascii()))
 }
 
-/// A host, and a port if there is one.
+/// Reads a host and an optional port.
 pub(super) fn authority(text: &[u8]) -> Option<Authority> {
     let after = text.iter().position(|byte| *byte == b']').unwrap_or(0);
     match text.iter().skip(after).position(|byte| *byte == b':') {
@@ -491,20 +498,20 @@ pub(super) fn authority(text: &[u8]) -> Option<Authority> {
     }
 }
 
-/// It is about HTTP in clear, so the port that is not named is 80.
+/// Plain HTTP, so the default port is 80.
 fn agree(one: &Authority, other: &Authority) -> bool {
     one.0 == other.0 && one.1.unwrap_or(80) == other.1.unwrap_or(80)
 }
 
-/// Digits and nothing else; none of them a 0 that would make it octal to some.
+/// Digits only, without a leading 0, which some parsers read as octal.
 fn number(text: &[u8]) -> Option<u64> {
     let plain = text == b"0" || !text.starts_with(b"0") && text.iter().all(u8::is_ascii_digit);
     let digits = std::str::from_utf8(text).ok().filter(|_| plain)?;
-    // Others have a sign.
+    // Some parsers use signed numbers.
     digits.parse().ok().filter(|number| *number <= i64::MAX as u64)
 }
 
-/// Of a list with commas.
+/// The words of a comma-separated list.
 pub(super) fn words(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -513,7 +520,7 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// No control byte but the tab.
+/// True for any byte except control characters other than the tab.
 fn is_text(byte: &u8) -> bool {
     matches!(byte, b'\t' | b' '..=b'~' | 0x80..)
 }

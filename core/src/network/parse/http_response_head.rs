@@ -1,18 +1,17 @@
-//! The first response of a server, as far as it says whether it agrees to another protocol (RFC
-//! 9110, 15.2.2).
+//! Checks whether the first response of a server switches protocols (RFC 9110, 15.2.2).
 
-/// Of its status line: version, blank, three digits, and what ends them.
-const STATUS: usize = 13;
+/// Length of the status line up to the byte after the three digits.
+const STATUS_LINE_BYTES: usize = 13;
 
-/// `first`: all that the server has said. None: more has to be seen.
-pub fn switches(mut first: &[u8]) -> Option<bool> {
+/// `first`: all bytes from the server so far. None: more are needed.
+pub fn switches_protocol(mut first: &[u8]) -> Option<bool> {
     loop {
         let begins = |start: &[u8]| first.iter().zip(start).all(|(byte, wanted)| byte == wanted);
-        // Others than 101 are followed by the one that counts.
+        // Other informational responses are followed by the final one.
         if !begins(b"HTTP/1.1 1") {
             return Some(false);
         }
-        let status = first.get(..STATUS)?;
+        let status = first.get(..STATUS_LINE_BYTES)?;
         match status.get(9..)? {
             [b'1', b'0', b'1', b' ' | b'\r'] => return Some(true),
             [b'1', tens, ones, b' ' | b'\r'] if tens.is_ascii_digit() && ones.is_ascii_digit() => {}
@@ -28,8 +27,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_101_agrees() {
-        for (said, expected) in [
+    fn only_a_101_switches_protocols() {
+        for (text, expected) in [
             ("HTTP/1.1 101 Switching Protocols\r\n", Some(true)),
             ("HTTP/1.1 101\r\n", Some(true)),
             ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 x", Some(true)),
@@ -46,11 +45,11 @@ mod tests {
             ("HTTP/1.1 100 Continue\r\n", None),
             ("HTTP/1.1 100 Continue\r\n\r\n", None),
         ] {
-            assert_eq!(switches(said.as_bytes()), expected, "{said:?}");
-            // Nothing that is yet to come changes what was said.
-            for length in 0..said.len() {
-                let early = switches(&said.as_bytes()[..length]);
-                assert!(early.is_none() || early == expected, "{said:?} {length}");
+            assert_eq!(switches_protocol(text.as_bytes()), expected, "{text:?}");
+            // Later bytes do not change the answer.
+            for length in 0..text.len() {
+                let early = switches_protocol(&text.as_bytes()[..length]);
+                assert!(early.is_none() || early == expected, "{text:?} {length}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Parsers of what programs and servers send: DNS, HTTP, TLS, proxy requests. Pure.
+//! Parsers of untrusted input: DNS, HTTP, TLS, proxy requests. Pure.
 
 pub mod dns_message;
 pub mod http_request;

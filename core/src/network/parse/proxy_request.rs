@@ -1,32 +1,33 @@
-//! What a client says to the proxy before the connection is its own: which host it wants, and that
-//! it may ask.
+//! What a client sends to the proxy first: the host that it wants, and the password.
 //!
 //! ```text
-//! CONNECT host:port HTTP/1.1        then 200, and the connection is the client's
-//! GET http://host:port/x HTTP/1.1   one request, passed on as the host would have been asked
-//! 05 …                              SOCKS5 (RFC 1928) with user and password (RFC 1929), CONNECT alone
+//! CONNECT host:port HTTP/1.1        then 200, and the client uses the connection
+//! GET http://host:port/x HTTP/1.1   one request, passed on in origin form
+//! 05 …                              SOCKS5 (RFC 1928), user and password (RFC 1929), CONNECT only
 //! ```
 //!
-//! The caller keeps the bytes, and hands in those that no earlier step took.
+//! The caller keeps the bytes, and passes in those that no earlier step consumed.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::http_request::{self, FRAMING, HEAD_LIMIT, RequestError, Requests, Step as Framing};
+use super::http_request::{
+    self, FRAMING_HEADERS, HttpRequests, MAX_HEAD_BYTES, RequestError, RequestStep,
+};
 use crate::network::relay::refusal_response;
-use crate::network::supervisor::proxy_password::{Token, USER};
+use crate::network::supervisor::proxy_password::{PROXY_USER, ProxyToken};
 use crate::plan::host_name::Host;
 
-/// What a client is told that got what it wanted.
-const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+/// The response to a successful CONNECT.
+const CONNECT_SUCCEEDED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-const SOCKS: u8 = 5;
+const SOCKS_VERSION: u8 = 5;
 const PASSWORD: u8 = 2;
-const NO_METHOD: &[u8] = &[SOCKS, 0xff];
-/// Of its negotiation.
-const RIGHT: &[u8] = &[1, 0];
-const WRONG: &[u8] = &[1, 1];
+const NO_METHOD: &[u8] = &[SOCKS_VERSION, 0xff];
+/// Replies of the password negotiation (RFC 1929).
+const PASSWORD_ACCEPTED: &[u8] = &[1, 0];
+const PASSWORD_REJECTED: &[u8] = &[1, 1];
 
-/// What is wrong with what a client of SOCKS wants (RFC 1928, 6).
+/// Reply codes of SOCKS (RFC 1928, 6).
 const SUCCEEDED: u8 = 0;
 const FAILURE: u8 = 1;
 const NOT_ALLOWED: u8 = 2;
@@ -34,41 +35,43 @@ const UNREACHABLE: u8 = 4;
 const NO_COMMAND: u8 = 7;
 const NO_ADDRESS: u8 = 8;
 
-/// Headers that are between a client and its proxy (RFC 9110, 7.6.1).
-const BETWEEN_US: [&[u8]; 6] =
+/// Headers between a client and its proxy (RFC 9110, 7.6.1).
+const HOP_BY_HOP_HEADERS: [&[u8]; 6] =
     [b"connection", b"keep-alive", b"proxy-authorization", b"proxy-connection", b"te", b"upgrade"];
 
 const NO_TOKEN: &str = "the proxy takes the user and password that HTTP_PROXY has inside";
 const WRONG_TOKEN: &str = "these are not the proxy's user and password";
 const NO_HOST: &str = "the proxy is asked for no host";
-const ODD: &str = "this is nothing that the proxy understands";
+const MALFORMED: &str = "this is nothing that the proxy understands";
 
-/// How a client asked, and so how it is answered.
+/// The protocol of a client, which decides the form of the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ProxyProtocol {
     Connect,
-    /// A request, itself to be passed on.
+    /// A request that is passed on.
     Request,
     Socks,
 }
 
-impl Form {
-    /// For a client that is connected now.
-    pub fn welcome(self) -> Vec<u8> {
+impl ProxyProtocol {
+    /// The reply to a client that is now connected.
+    pub fn success_reply(self) -> Vec<u8> {
         match self {
-            Form::Connect => CONNECTED.to_vec(),
-            Form::Request => Vec::new(),
-            Form::Socks => reply(SUCCEEDED),
+            ProxyProtocol::Connect => CONNECT_SUCCEEDED.to_vec(),
+            ProxyProtocol::Request => Vec::new(),
+            ProxyProtocol::Socks => reply(SUCCEEDED),
         }
     }
 
-    /// For one that is not: `answer` if it speaks HTTP.
-    pub fn refusal(self, answer: Vec<u8>, status: &str) -> Vec<u8> {
+    /// The reply to a refused client: `answer` for HTTP.
+    pub fn denial_reply(self, answer: Vec<u8>, status: &str) -> Vec<u8> {
         match self {
-            Form::Connect | Form::Request => answer,
-            Form::Socks => {
-                reply(if status == refusal_response::DENIED { NOT_ALLOWED } else { UNREACHABLE })
-            }
+            ProxyProtocol::Connect | ProxyProtocol::Request => answer,
+            ProxyProtocol::Socks => reply(if status == refusal_response::DENIED_STATUS {
+                NOT_ALLOWED
+            } else {
+                UNREACHABLE
+            }),
         }
     }
 }
@@ -77,134 +80,141 @@ impl Form {
 pub struct ProxyRequest {
     pub host: Host,
     pub port: u16,
-    pub form: Form,
-    /// So many bytes were for us.
+    pub protocol: ProxyProtocol,
+    /// This many bytes belong to the greeting.
     pub taken: usize,
-    /// What comes instead of them.
+    /// The bytes that replace them.
     pub head: Vec<u8>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum GreetingStep {
     More,
-    /// To be answered at once; so many bytes were for us.
-    Say(usize, &'static [u8]),
-    Asked(ProxyRequest),
-    /// The last words, and why, if that is worth telling.
+    /// Send this reply now. The first number counts the consumed bytes.
+    Reply(usize, &'static [u8]),
+    Request(ProxyRequest),
+    /// The final reply, and the reason if it is reported.
     Refused(Vec<u8>, Option<&'static str>),
 }
 
-/// What a client has yet to say.
+/// What the client must send next.
 #[derive(Debug, Default)]
-enum Stage {
+enum GreetingStage {
     #[default]
     First,
-    Request(Requests),
+    Request(HttpRequests),
     Password,
-    Wish,
+    SocksRequest,
 }
 
 #[derive(Debug, Default)]
-pub struct Greeting(Stage);
+pub struct ProxyGreeting(GreetingStage);
 
-impl Greeting {
-    pub fn next(&mut self, pending: &[u8], token: &Token) -> Step {
+impl ProxyGreeting {
+    pub fn next(&mut self, pending: &[u8], token: &ProxyToken) -> GreetingStep {
         match (&mut self.0, pending) {
-            (_, []) => Step::More,
-            (Stage::First, [SOCKS, ..]) => self.methods(pending),
-            (Stage::First, _) => {
-                self.0 = Stage::Request(Requests::default());
+            (_, []) => GreetingStep::More,
+            (GreetingStage::First, [SOCKS_VERSION, ..]) => self.methods(pending),
+            (GreetingStage::First, _) => {
+                self.0 = GreetingStage::Request(HttpRequests::default());
                 self.next(pending, token)
             }
-            (Stage::Request(requests), _) => match requests.block(pending, HEAD_LIMIT) {
-                Ok(None) => Step::More,
-                Ok(Some(length)) => http(pending, length, token).unwrap_or_else(|refused| refused),
-                Err(error) => malformed(error),
-            },
-            (Stage::Password, _) => self.password(pending, token),
-            (Stage::Wish, _) => wish(pending),
+            (GreetingStage::Request(requests), _) => {
+                match requests.block(pending, MAX_HEAD_BYTES) {
+                    Ok(None) => GreetingStep::More,
+                    Ok(Some(length)) => {
+                        http(pending, length, token).unwrap_or_else(|refused| refused)
+                    }
+                    Err(error) => malformed(error),
+                }
+            }
+            (GreetingStage::Password, _) => self.password(pending, token),
+            (GreetingStage::SocksRequest, _) => socks_request(pending),
         }
     }
 
-    fn methods(&mut self, pending: &[u8]) -> Step {
-        let [_, count, rest @ ..] = pending else { return Step::More };
-        let Some(methods) = rest.get(..usize::from(*count)) else { return Step::More };
+    fn methods(&mut self, pending: &[u8]) -> GreetingStep {
+        let [_, count, rest @ ..] = pending else { return GreetingStep::More };
+        let Some(methods) = rest.get(..usize::from(*count)) else { return GreetingStep::More };
         if !methods.contains(&PASSWORD) {
-            return Step::Refused(NO_METHOD.to_vec(), Some(NO_TOKEN));
+            return GreetingStep::Refused(NO_METHOD.to_vec(), Some(NO_TOKEN));
         }
-        self.0 = Stage::Password;
-        Step::Say(2 + methods.len(), &[SOCKS, PASSWORD])
+        self.0 = GreetingStage::Password;
+        GreetingStep::Reply(2 + methods.len(), &[SOCKS_VERSION, PASSWORD])
     }
 
-    fn password(&mut self, pending: &[u8], token: &Token) -> Step {
-        let Some((user, rest)) = pending.get(1..).and_then(counted) else { return Step::More };
-        let Some((password, rest)) = counted(rest) else { return Step::More };
-        if pending.first() != Some(&1) || user != USER.as_bytes() || !token.is(password) {
-            return Step::Refused(WRONG.to_vec(), Some(WRONG_TOKEN));
+    fn password(&mut self, pending: &[u8], token: &ProxyToken) -> GreetingStep {
+        let Some((user, rest)) = pending.get(1..).and_then(length_prefixed) else {
+            return GreetingStep::More;
+        };
+        let Some((password, rest)) = length_prefixed(rest) else { return GreetingStep::More };
+        if pending.first() != Some(&1) || user != PROXY_USER.as_bytes() || !token.matches(password)
+        {
+            return GreetingStep::Refused(PASSWORD_REJECTED.to_vec(), Some(WRONG_TOKEN));
         }
-        self.0 = Stage::Wish;
-        Step::Say(pending.len() - rest.len(), RIGHT)
+        self.0 = GreetingStage::SocksRequest;
+        GreetingStep::Reply(pending.len() - rest.len(), PASSWORD_ACCEPTED)
     }
 }
 
-/// A length, so many bytes, and what follows.
-fn counted(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+/// Splits a length byte and that many bytes from the rest.
+fn length_prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first()?;
     rest.split_at_checked((*length).into())
 }
 
-/// Version, command, 0, kind of address, address, port.
-fn wish(pending: &[u8]) -> Step {
-    let [version, command, reserved, kind, rest @ ..] = pending else { return Step::More };
-    let refused = |code| Step::Refused(reply(code), Some(ODD));
+/// A SOCKS request: version, command, 0, type of address, address, port.
+fn socks_request(pending: &[u8]) -> GreetingStep {
+    let [version, command, reserved, kind, rest @ ..] = pending else { return GreetingStep::More };
+    let refused = |code| GreetingStep::Refused(reply(code), Some(MALFORMED));
     let (host, rest) = match (*version, *command, *reserved, *kind) {
-        (SOCKS, 1, 0, 1) => match rest.split_first_chunk::<4>() {
+        (SOCKS_VERSION, 1, 0, 1) => match rest.split_first_chunk::<4>() {
             Some((address, rest)) => (Some(Host::Address(Ipv4Addr::from(*address).into())), rest),
-            None => return Step::More,
+            None => return GreetingStep::More,
         },
-        (SOCKS, 1, 0, 4) => match rest.split_first_chunk::<16>() {
+        (SOCKS_VERSION, 1, 0, 4) => match rest.split_first_chunk::<16>() {
             Some((address, rest)) => {
                 (Some(Host::Address(IpAddr::V6(Ipv6Addr::from(*address)).to_canonical())), rest)
             }
-            None => return Step::More,
+            None => return GreetingStep::More,
         },
-        (SOCKS, 1, 0, 3) => match counted(rest) {
+        (SOCKS_VERSION, 1, 0, 3) => match length_prefixed(rest) {
             Some((name, rest)) => (Host::read(name), rest),
-            None => return Step::More,
+            None => return GreetingStep::More,
         },
-        (SOCKS, 1, 0, _) => return refused(NO_ADDRESS),
-        (SOCKS, _, 0, _) => return refused(NO_COMMAND),
+        (SOCKS_VERSION, 1, 0, _) => return refused(NO_ADDRESS),
+        (SOCKS_VERSION, _, 0, _) => return refused(NO_COMMAND),
         _ => return refused(FAILURE),
     };
-    let Some((port, rest)) = rest.split_first_chunk::<2>() else { return Step::More };
+    let Some((port, rest)) = rest.split_first_chunk::<2>() else { return GreetingStep::More };
     match (host, u16::from_be_bytes(*port)) {
-        (Some(host), port @ 1..) => Step::Asked(ProxyRequest {
+        (Some(host), port @ 1..) => GreetingStep::Request(ProxyRequest {
             host,
             port,
-            form: Form::Socks,
+            protocol: ProxyProtocol::Socks,
             taken: pending.len() - rest.len(),
             head: Vec::new(),
         }),
-        _ => Step::Refused(reply(NOT_ALLOWED), Some(NO_HOST)),
+        _ => GreetingStep::Refused(reply(NOT_ALLOWED), Some(NO_HOST)),
     }
 }
 
-/// From where we dialled is nobody's business, and no client needs it.
+/// The reply does not contain the local address; no client needs it.
 fn reply(code: u8) -> Vec<u8> {
-    vec![SOCKS, code, 0, 1, 0, 0, 0, 0, 0, 0]
+    vec![SOCKS_VERSION, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// Err: refused.
-fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
+/// Err: the request is refused.
+fn http(pending: &[u8], length: usize, token: &ProxyToken) -> Result<GreetingStep, GreetingStep> {
     let mut lines = http_request::lines(pending, length);
     let line = lines.next().unwrap_or_default();
     let fields: Vec<(&[u8], &[u8])> =
         lines.map(http_request::field).collect::<Result<_, _>>().map_err(malformed)?;
-    let mut shown =
+    let mut credentials =
         fields.iter().filter(|(name, _)| name.eq_ignore_ascii_case(b"proxy-authorization"));
-    match (shown.next(), shown.next()) {
-        (Some((_, header)), None) if token.is_in(header) => {}
-        // Some clients always try without, and come again.
+    match (credentials.next(), credentials.next()) {
+        (Some((_, header)), None) if token.is_in_header(header) => {}
+        // Some clients always try without a password first.
         (None, _) => return Err(unauthorised(None)),
         _ => return Err(unauthorised(Some(WRONG_TOKEN))),
     }
@@ -216,38 +226,38 @@ fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
         let Some((host, Some(port))) = http_request::authority(target) else {
             return Err(no_host());
         };
-        return Ok(Step::Asked(ProxyRequest {
+        return Ok(GreetingStep::Request(ProxyRequest {
             host,
             port,
-            form: Form::Connect,
+            protocol: ProxyProtocol::Connect,
             taken: length,
             head: Vec::new(),
         }));
     }
-    // Whatever can be read in two ways is refused as on every other connection.
-    match Requests::default().next(pending.get(..length).unwrap_or_default()) {
-        Ok(Framing::Head(_)) => {}
+    // Ambiguous requests are refused, as on every other connection.
+    match HttpRequests::default().next(pending.get(..length).unwrap_or_default()) {
+        Ok(RequestStep::Head(_)) => {}
         Ok(_) => return Err(malformed(RequestError::Malformed)),
         Err(error) => return Err(malformed(error)),
     }
-    // It has a scheme, or begins with a slash.
+    // The target has a scheme, or starts with a slash.
     let rest =
         target.get(b"http://".len()..).filter(|_| !target.starts_with(b"/")).ok_or_else(no_host)?;
     let end = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (named, path) = rest.split_at_checked(end).ok_or_else(no_host)?;
     let (host, port) = http_request::authority(named).ok_or_else(no_host)?;
     let head = origin_form(method, path, version, named, &fields);
-    Ok(Step::Asked(ProxyRequest {
+    Ok(GreetingStep::Request(ProxyRequest {
         host,
         port: port.unwrap_or(80),
-        form: Form::Request,
+        protocol: ProxyProtocol::Request,
         taken: length,
         head,
     }))
 }
 
-/// The request as the host gets it. There is no second one on the connection, which might be for
-/// another.
+/// The request as the host receives it. A second request on the connection is not passed on: it
+/// could name another host.
 fn origin_form(
     method: &[u8],
     path: &[u8],
@@ -260,9 +270,9 @@ fn origin_form(
         .iter()
         .filter(|(name, _)| is(name, b"connection"))
         .flat_map(|(_, value)| http_request::words(value));
-    let between_us: Vec<&[u8]> = named
-        .filter(|word| !FRAMING.iter().any(|framing| is(word, framing)))
-        .chain(BETWEEN_US)
+    let hop_by_hop: Vec<&[u8]> = named
+        .filter(|word| !FRAMING_HEADERS.iter().any(|framing| is(word, framing)))
+        .chain(HOP_BY_HOP_HEADERS)
         .collect();
     let slash: &[u8] = if path.starts_with(b"/") { b"" } else { b"/" };
     let mut head = [method, b" ", slash, path, b" ", version, b"\r\n"].concat();
@@ -270,7 +280,7 @@ fn origin_form(
         head.extend([b"Host: ", host, b"\r\n"].concat());
     }
     for (name, value) in
-        fields.iter().filter(|(name, _)| !between_us.iter().any(|one| is(name, one)))
+        fields.iter().filter(|(name, _)| !hop_by_hop.iter().any(|one| is(name, one)))
     {
         head.extend([*name, b": ", *value, b"\r\n"].concat());
     }
@@ -278,30 +288,30 @@ fn origin_form(
     head
 }
 
-fn malformed(error: RequestError) -> Step {
-    Step::Refused(
+fn malformed(error: RequestError) -> GreetingStep {
+    GreetingStep::Refused(
         refusal_response::response("400 Bad Request", "", &format!("paddock: {error}\n")),
-        Some(ODD),
+        Some(MALFORMED),
     )
 }
 
-fn no_host() -> Step {
-    Step::Refused(
+fn no_host() -> GreetingStep {
+    GreetingStep::Refused(
         refusal_response::response("400 Bad Request", "", &format!("paddock: {NO_HOST}\n")),
         Some(NO_HOST),
     )
 }
 
-fn unauthorised(told: Option<&'static str>) -> Step {
+fn unauthorised(reason: Option<&'static str>) -> GreetingStep {
     let status = "407 Proxy Authentication Required";
-    let text = format!("paddock: {}\n", told.unwrap_or(NO_TOKEN));
-    Step::Refused(
+    let text = format!("paddock: {}\n", reason.unwrap_or(NO_TOKEN));
+    GreetingStep::Refused(
         refusal_response::response(
             status,
             "Proxy-Authenticate: Basic realm=\"paddock\"\r\n",
             &text,
         ),
-        told,
+        reason,
     )
 }
 

@@ -1,6 +1,6 @@
-//! One direction of a connection: bytes from one socket to the other, as fast as the slower of them
-//! takes them. What is not to be seen goes through a pipe when there is much of it; the rest is
-//! copied, and nothing goes on before it was judged.
+//! One direction of a connection: copies bytes from one socket to the other, as fast as the slower
+//! one takes them. Large amounts that need no check go through a pipe (splice). The rest is copied,
+//! and no byte passes before it is judged.
 
 use std::os::fd::OwnedFd;
 
@@ -9,94 +9,92 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::pipe::SpliceFlags;
 
-use super::sniffer::{Refusal, Seen, Sniffer};
+use super::sniffer::{SniffResult, SniffedDenial, Sniffer};
 use super::splice_pipes::{Pipe, Pipes};
-use crate::network::supervisor::proxy_password::Token;
+use crate::network::supervisor::proxy_password::ProxyToken;
 
-/// What a read that brought so much asks for next goes through a pipe: below that, copying is
-/// cheaper than moving pages.
-const BULK: usize = 32 << 10;
+/// After a read of this size the next bytes go through a pipe. For less, copying is cheaper than
+/// moving pages.
+const MIN_SPLICE_BYTES: usize = 32 << 10;
 
-/// A pipe that brings no more than this is no longer worth it.
-const TRICKLE: usize = 4 << 10;
+/// A pipe that moves less is not worth its cost.
+const MIN_PIPE_BYTES: usize = 4 << 10;
 
-/// The most that one splice asks for: more than any pipe holds.
-const SPLICED: u64 = 1 << 20;
+/// The most that one splice moves: more than any pipe holds.
+const MAX_SPLICE_BYTES: u64 = 1 << 20;
 
-/// So often a direction moves bytes before the other connections get their turn.
-const TURNS: usize = 8;
+/// Moves of one direction before other connections get their turn.
+const MAX_MOVES_PER_TURN: usize = 8;
 
-/// A direction in which everything may go on.
-const ALL: u64 = u64::MAX;
+/// All bytes may pass.
+const UNLIMITED: u64 = u64::MAX;
 
-/// A socket, and what epoll said of it since it last said no itself.
-pub struct End {
+/// A socket, and its last known state from epoll.
+pub struct PumpSocket {
     pub socket: OwnedFd,
     pub readable: bool,
     pub writable: bool,
-    /// The end of the stream or an error stands behind what can be read: a short read is not the
-    /// last.
+    /// The end of the stream or an error follows the readable bytes: a short read is not the last.
     pub hung_up: bool,
 }
 
-impl End {
-    pub fn new(socket: OwnedFd) -> End {
-        End { socket, readable: false, writable: false, hung_up: false }
+impl PumpSocket {
+    pub fn new(socket: OwnedFd) -> PumpSocket {
+        PumpSocket { socket, readable: false, writable: false, hung_up: false }
     }
 
-    pub fn note(&mut self, flags: EventFlags) {
+    pub fn note_events(&mut self, flags: EventFlags) {
         let over = flags.intersects(EventFlags::ERR | EventFlags::HUP);
         self.hung_up |= over || flags.contains(EventFlags::RDHUP);
         self.readable |= self.hung_up || flags.contains(EventFlags::IN);
         self.writable |= over || flags.contains(EventFlags::OUT);
     }
 
-    /// The other side sees a reset, not an end.
+    /// The peer sees a reset instead of an end.
     pub fn reset_when_closed(&self) {
         let _ =
             rustix::net::sockopt::set_socket_linger(&self.socket, Some(std::time::Duration::ZERO));
     }
 }
 
-/// What all connections share.
-pub struct Tools {
-    /// As long as the longest head that is judged.
+/// Buffers that all connections share.
+pub struct PumpTools {
+    /// As long as the longest judged head.
     pub scratch: Box<[u8]>,
     pub pipes: Pipes,
-    /// Of the proxy; None: there is none.
-    pub token: Option<Token>,
+    /// The password of the proxy. None: there is no proxy.
+    pub token: Option<ProxyToken>,
 }
 
-pub enum Stop {
+pub enum PumpError {
     /// The source is broken.
     Read,
     /// The destination is broken.
     Write,
-    Refused(Refusal),
+    Denied(SniffedDenial),
 }
 
-pub struct Flow {
-    /// Read and not yet passed on.
-    held: Vec<u8>,
+pub struct ByteFlow {
+    /// Bytes that were read and not passed on yet.
+    unsent: Vec<u8>,
     pipe: Option<Pipe>,
-    /// So many bytes from here may go on; those after them have to be judged.
-    free: u64,
+    /// This many bytes may pass; later ones must be judged.
+    allowed_bytes: u64,
     pub total: u64,
     bulk: bool,
-    /// The source has said all.
+    /// The source has ended.
     ended: bool,
-    /// And the destination was told so, unless something else is to be said to it or it is closed
-    /// at once.
+    /// The end was passed to the destination, unless `leaves_open`.
     shut: bool,
     pub leaves_open: bool,
 }
 
-impl Flow {
-    pub fn unseen() -> Flow {
-        Flow {
-            held: Vec::new(),
+impl ByteFlow {
+    pub fn unchecked() -> ByteFlow {
+        ByteFlow {
+            unsent: Vec::new(),
             pipe: None,
-            free: ALL,
+            allowed_bytes: UNLIMITED,
             total: 0,
             bulk: false,
             ended: false,
@@ -105,54 +103,54 @@ impl Flow {
         }
     }
 
-    pub fn judged() -> Flow {
-        Flow { free: 0, ..Flow::unseen() }
+    pub fn checked() -> ByteFlow {
+        ByteFlow { allowed_bytes: 0, ..ByteFlow::unchecked() }
     }
 
-    /// With bytes that were read already.
-    pub fn holding(self, held: Vec<u8>) -> Flow {
-        Flow { held, ..self }
+    /// Starts with bytes that were already read.
+    pub fn with_unsent(self, unsent: Vec<u8>) -> ByteFlow {
+        ByteFlow { unsent, ..self }
     }
 
-    /// What was read and not passed on.
-    pub fn into_held(self) -> Vec<u8> {
-        self.held
+    /// The bytes that were read and not passed on.
+    pub fn into_unsent(self) -> Vec<u8> {
+        self.unsent
     }
 
-    /// Bytes are here that can not be judged before others come.
-    pub fn is_undecided(&self) -> bool {
-        !self.held.is_empty() && self.free == 0
+    /// True if the available bytes can not be judged yet.
+    pub fn has_undecided_bytes(&self) -> bool {
+        !self.unsent.is_empty() && self.allowed_bytes == 0
     }
 
-    /// Moves what can be moved now. True: there may be more.
+    /// Moves bytes without blocking. True: there may be more.
     pub fn pump(
         &mut self,
-        from: &mut End,
-        to: &mut End,
-        mut sight: Option<&mut Sniffer>,
-        tools: &mut Tools,
-    ) -> Result<bool, Stop> {
-        for _ in 0..TURNS {
-            if !self.deliver(to, sight.as_deref_mut(), tools)? {
+        from: &mut PumpSocket,
+        to: &mut PumpSocket,
+        mut sniffer: Option<&mut Sniffer>,
+        tools: &mut PumpTools,
+    ) -> Result<bool, PumpError> {
+        for _ in 0..MAX_MOVES_PER_TURN {
+            if !self.deliver(to, sniffer.as_deref_mut(), tools)? {
                 return Ok(false);
             }
             if self.ended {
-                // It may yet be judged.
-                if sight.as_deref().is_some_and(Sniffer::awaits_answer) {
+                // The bytes can still be judged.
+                if sniffer.as_deref().is_some_and(Sniffer::awaits_answer) {
                     return Ok(false);
                 }
-                if let Some(sight) = sight
+                if let Some(sniffer) = sniffer
                     && !self.shut
-                    && sight.judge_end(&self.held).map_err(Stop::Refused)?
-                    && !self.held.is_empty()
+                    && sniffer.judge_end(&self.unsent).map_err(PumpError::Denied)?
+                    && !self.unsent.is_empty()
                 {
-                    self.free = ALL;
+                    self.allowed_bytes = UNLIMITED;
                     if !self.deliver(to, None, tools)? {
                         return Ok(false);
                     }
                 }
-                // What can not be judged any more is no request to anybody.
-                self.held = Vec::new();
+                // Undecided bytes at the end are dropped: no server reads them as a request.
+                self.unsent = Vec::new();
                 if !self.shut {
                     self.shut = true;
                     if !self.leaves_open {
@@ -165,66 +163,70 @@ impl Flow {
                 return Ok(false);
             }
             if !self.fill_pipe(from, tools)? {
-                self.read(from, to, sight.as_deref_mut(), tools)?;
+                self.read(from, to, sniffer.as_deref_mut(), tools)?;
             }
         }
         Ok(true)
     }
 
-    /// Passes on what is here already. False: the destination takes no more now.
+    /// Passes on the bytes that are here. False: the destination takes no more now.
     fn deliver(
         &mut self,
-        to: &mut End,
-        sight: Option<&mut Sniffer>,
-        tools: &mut Tools,
-    ) -> Result<bool, Stop> {
+        to: &mut PumpSocket,
+        sniffer: Option<&mut Sniffer>,
+        tools: &mut PumpTools,
+    ) -> Result<bool, PumpError> {
         if let Some(mut pipe) = self.pipe.take() {
-            while pipe.held > 0 && to.writable {
+            while pipe.bytes > 0 && to.writable {
                 match rustix::pipe::splice(
                     &pipe.out,
                     None,
                     &to.socket,
                     None,
-                    pipe.held,
+                    pipe.bytes,
                     SpliceFlags::NONBLOCK,
                 ) {
                     Ok(moved) => {
-                        pipe.held -= moved;
+                        pipe.bytes -= moved;
                         self.total += moved as u64;
                     }
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) => to.writable = false,
                     Err(_) => {
-                        tools.pipes.give_back(pipe);
-                        return Err(Stop::Write);
+                        tools.pipes.put_back(pipe);
+                        return Err(PumpError::Write);
                     }
                 }
             }
-            if pipe.held > 0 {
+            if pipe.bytes > 0 {
                 self.pipe = Some(pipe);
                 return Ok(false);
             }
-            tools.pipes.give_back(pipe);
+            tools.pipes.put_back(pipe);
         }
-        if !self.held.is_empty() {
-            let mut held = std::mem::take(&mut self.held);
-            let passed = self.pass(&held, to, sight)?;
-            if passed < held.len() {
-                held.drain(..passed);
-                self.held = held;
-                return Ok(self.free == 0);
+        if !self.unsent.is_empty() {
+            let mut unsent = std::mem::take(&mut self.unsent);
+            let passed = self.pass(&unsent, to, sniffer)?;
+            if passed < unsent.len() {
+                unsent.drain(..passed);
+                self.unsent = unsent;
+                return Ok(self.allowed_bytes == 0);
             }
         }
         Ok(true)
     }
 
-    /// Reads into a pipe, if that is worth it. False: read in the other way.
-    fn fill_pipe(&mut self, from: &mut End, tools: &mut Tools) -> Result<bool, Stop> {
-        if !self.bulk || !self.held.is_empty() || self.free < BULK as u64 {
+    /// Reads into a pipe if that is worth it. False: read by copying.
+    fn fill_pipe(
+        &mut self,
+        from: &mut PumpSocket,
+        tools: &mut PumpTools,
+    ) -> Result<bool, PumpError> {
+        if !self.bulk || !self.unsent.is_empty() || self.allowed_bytes < MIN_SPLICE_BYTES as u64 {
             return Ok(false);
         }
         let Some(mut pipe) = tools.pipes.take() else { return Ok(false) };
-        let length = self.free.min(SPLICED) as usize;
+        let length = self.allowed_bytes.min(MAX_SPLICE_BYTES) as usize;
         match rustix::pipe::splice(
             &from.socket,
             None,
@@ -235,34 +237,34 @@ impl Flow {
         ) {
             Ok(0) => self.ended = true,
             Ok(length) => {
-                pipe.held = length;
-                self.spend(length);
-                self.bulk = length > TRICKLE;
+                pipe.bytes = length;
+                self.use_allowance(length);
+                self.bulk = length > MIN_PIPE_BYTES;
                 self.pipe = Some(pipe);
                 return Ok(true);
             }
             Err(Errno::INTR) => {}
-            // The pipe is empty: it is the socket that has nothing.
+            // The pipe is empty, so the socket has nothing to read.
             Err(Errno::AGAIN) => from.readable = false,
             Err(_) => {
-                tools.pipes.give_back(pipe);
-                return Err(Stop::Read);
+                tools.pipes.put_back(pipe);
+                return Err(PumpError::Read);
             }
         }
-        tools.pipes.give_back(pipe);
+        tools.pipes.put_back(pipe);
         Ok(true)
     }
 
     fn read(
         &mut self,
-        from: &mut End,
-        to: &mut End,
-        sight: Option<&mut Sniffer>,
-        tools: &mut Tools,
-    ) -> Result<(), Stop> {
-        let room = tools.scratch.len().saturating_sub(self.held.len());
+        from: &mut PumpSocket,
+        to: &mut PumpSocket,
+        sniffer: Option<&mut Sniffer>,
+        tools: &mut PumpTools,
+    ) -> Result<(), PumpError> {
+        let room = tools.scratch.len().saturating_sub(self.unsent.len());
         if room == 0 {
-            return Err(Stop::Refused(Refusal::too_long()));
+            return Err(PumpError::Denied(SniffedDenial::too_long()));
         }
         let length =
             match rustix::net::recv(&from.socket, &mut tools.scratch[..room], RecvFlags::empty()) {
@@ -276,73 +278,75 @@ impl Flow {
                     from.readable = false;
                     return Ok(());
                 }
-                Err(_) => return Err(Stop::Read),
+                Err(_) => return Err(PumpError::Read),
             };
         from.readable = length == room || from.hung_up;
-        self.bulk = length >= BULK;
+        self.bulk = length >= MIN_SPLICE_BYTES;
         let bytes = &tools.scratch[..length];
-        if self.held.is_empty() {
-            let passed = self.pass(bytes, to, sight)?;
-            self.held = bytes[passed..].to_vec();
+        if self.unsent.is_empty() {
+            let passed = self.pass(bytes, to, sniffer)?;
+            self.unsent = bytes[passed..].to_vec();
         } else {
-            self.held.extend_from_slice(bytes);
+            self.unsent.extend_from_slice(bytes);
         }
         Ok(())
     }
 
-    /// Judges bytes as far as they can be, and sends those that may go on. Says how many were sent.
+    /// Judges the bytes and sends the allowed ones. Returns the number of sent bytes.
     fn pass(
         &mut self,
         bytes: &[u8],
-        to: &mut End,
-        sight: Option<&mut Sniffer>,
-    ) -> Result<usize, Stop> {
-        if let Some(sight) = sight {
-            while self.free < bytes.len() as u64 {
-                match sight.judge(&bytes[self.free as usize..]) {
-                    Ok(Seen::Pass(more)) => self.free = self.free.saturating_add(more),
-                    Ok(Seen::More) => break,
-                    Ok(Seen::End) => {
+        to: &mut PumpSocket,
+        sniffer: Option<&mut Sniffer>,
+    ) -> Result<usize, PumpError> {
+        if let Some(sniffer) = sniffer {
+            while self.allowed_bytes < bytes.len() as u64 {
+                match sniffer.judge(&bytes[self.allowed_bytes as usize..]) {
+                    Ok(SniffResult::Pass(more)) => {
+                        self.allowed_bytes = self.allowed_bytes.saturating_add(more)
+                    }
+                    Ok(SniffResult::More) => break,
+                    Ok(SniffResult::End) => {
                         self.ended = true;
                         break;
                     }
-                    // What came before it goes on first; then it is judged again.
-                    Err(_) if self.free > 0 => break,
-                    Err(refusal) => return Err(Stop::Refused(refusal)),
+                    // Earlier bytes are sent first; then it is judged again.
+                    Err(_) if self.allowed_bytes > 0 => break,
+                    Err(denial) => return Err(PumpError::Denied(denial)),
                 }
             }
         }
-        let may = self.free.min(bytes.len() as u64) as usize;
+        let allowed = self.allowed_bytes.min(bytes.len() as u64) as usize;
         let mut sent = 0;
-        while sent < may && to.writable {
-            match rustix::net::send(&to.socket, &bytes[sent..may], SendFlags::NOSIGNAL) {
+        while sent < allowed && to.writable {
+            match rustix::net::send(&to.socket, &bytes[sent..allowed], SendFlags::NOSIGNAL) {
                 Ok(length) => sent += length,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => to.writable = false,
-                Err(_) => return Err(Stop::Write),
+                Err(_) => return Err(PumpError::Write),
             }
         }
-        self.spend(sent);
+        self.use_allowance(sent);
         self.total += sent as u64;
         Ok(sent)
     }
 
-    fn spend(&mut self, length: usize) {
-        if self.free != ALL {
-            self.free -= length as u64;
+    fn use_allowance(&mut self, length: usize) {
+        if self.allowed_bytes != UNLIMITED {
+            self.allowed_bytes -= length as u64;
         }
     }
 
-    /// All that came was passed on.
+    /// True if all bytes and the end were passed on.
     pub fn is_done(&self) -> bool {
         self.ended && self.shut
     }
 
-    /// Nothing more is passed on.
-    pub fn stop(&mut self, tools: &mut Tools) {
-        self.held = Vec::new();
+    /// Stops this direction.
+    pub fn stop(&mut self, tools: &mut PumpTools) {
+        self.unsent = Vec::new();
         if let Some(pipe) = self.pipe.take() {
-            tools.pipes.give_back(pipe);
+            tools.pipes.put_back(pipe);
         }
         (self.ended, self.shut) = (true, true);
     }

@@ -1,5 +1,4 @@
-//! The way of a connection that is decided: to its server, to whoever speaks HTTP for that, or to
-//! its end.
+//! Connects a decided connection: to its server, to the HTTP helper, or to its end.
 
 use std::fmt;
 use std::rc::Rc;
@@ -7,42 +6,45 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use super::connection::{Connection, Direction, Turn};
-use super::decision_log::{ConnectionResult, Decision};
-use super::host_resolver::{self, Addresses, Failure};
-use super::origin::{Dialled, Origin};
-use super::refusal_response::{self, DENIED, RefusalText, UNREACHABLE};
+use super::decision_log::{ConnectionResult, RelayDecision};
+use super::host_resolver::{self, Addresses, LookupFailure};
+use super::origin::{DialResult, Origin};
+use super::refusal_response::{self, DENIED_STATUS, RefusalText, UNREACHABLE_STATUS};
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
-use crate::network::rules::http_hosts::Kind as Handed;
+use crate::network::rules::http_hosts::HandoverKind;
 
-/// Why a host that the Python half speaks for is not reached.
-const NOBODY: &str = "what speaks HTTP for it is gone, or has too much to do";
+/// Why a host of the HTTP helper is not reached.
+const HTTP_HELPER_GONE: &str = "what speaks HTTP for it is gone, or has too much to do";
 
 impl<'t> Relay<'t> {
-    /// It is allowed.
-    pub(super) fn go_on(
+    /// Continues an allowed connection.
+    pub(super) fn connect_allowed(
         &mut self,
         connection: &mut Connection<'t>,
         generation: u16,
         index: usize,
     ) -> Turn {
-        match (&connection.subject.name, connection.subject.address) {
+        match (&connection.target.name, connection.target.address) {
             (Some(name), _) => {
-                if let Some(kind) = self.table.hands_over(name) {
-                    return if self.handover.takes() {
+                if let Some(kind) = self.table.handover_kind(name) {
+                    return if self.handover.can_take() {
                         connection.hand_over(kind)
                     } else {
-                        self.refuse(connection, NOBODY, ConnectionResult::Failed)
+                        self.refuse(connection, HTTP_HELPER_GONE, ConnectionResult::Failed)
                     };
                 }
-                let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
+                let registration = host_resolver::EventRegistration {
+                    epoll: &self.epoll,
+                    tag: event(LOOKUP, 0, 0),
+                };
                 match self.resolver.look_up(
                     name,
                     event(CLIENT, generation, index),
                     self.now,
-                    &loop_,
+                    &registration,
                 ) {
                     None => Turn::Wait,
-                    Some(found) => self.found(connection, found, generation, index),
+                    Some(found) => self.addresses_found(connection, found, generation, index),
                 }
             }
             (None, Some(address)) => self.dial(connection, Rc::new([address]), generation, index),
@@ -50,34 +52,39 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// It is the Python half's from here on, and told of by that; but not that somebody was asked
-    /// about it.
-    pub(super) fn part(&mut self, connection: Connection<'t>, kind: Handed, index: usize) {
-        let (client, said, subject) = connection.part(&self.epoll);
-        if let Some(name) = &subject.name {
-            self.handover.give(client, kind, name, subject.port, &said);
-            if subject.asked.is_some() {
-                self.told.say(&Decision {
-                    outcome: ConnectionResult::Allowed,
-                    process: subject.process.as_ref(),
-                    asked: subject.asked.as_ref(),
+    /// Hands the connection to the HTTP helper, which reports it. Only a person's answer is
+    /// reported here.
+    pub(super) fn hand_over_connection(
+        &mut self,
+        connection: Connection<'t>,
+        kind: HandoverKind,
+        index: usize,
+    ) {
+        let (client, unsent, target) = connection.hand_over_client(&self.epoll);
+        if let Some(name) = &target.name {
+            self.handover.hand_over(client, kind, name, target.port, &unsent);
+            if target.answer.is_some() {
+                self.decisions.report(&RelayDecision {
+                    result: ConnectionResult::Allowed,
+                    process: target.process.as_ref(),
+                    answer: target.answer.as_ref(),
                     host: Some(name),
-                    port: Some(subject.port),
-                    ..Decision::about_nobody(subject.way.layer())
+                    port: Some(target.port),
+                    ..RelayDecision::denial(target.direction.layer())
                 });
-                self.agreed.insert((name.clone(), subject.port));
+                self.allowed_by_person.insert((name.clone(), target.port));
             }
         }
-        if let Some(address) = subject.synthetic {
+        if let Some(address) = target.synthetic {
             self.stub.synthetic.release(address);
         }
-        self.vacate(index);
+        self.free_slot(index);
     }
 
-    pub(super) fn found(
+    pub(super) fn addresses_found(
         &mut self,
         connection: &mut Connection<'t>,
-        found: Result<Addresses, Failure>,
+        found: Result<Addresses, LookupFailure>,
         generation: u16,
         index: usize,
     ) -> Turn {
@@ -94,26 +101,27 @@ impl<'t> Relay<'t> {
         generation: u16,
         index: usize,
     ) -> Turn {
-        let is_inward = matches!(connection.subject.way, Direction::Inward(_));
+        let is_inward = matches!(connection.target.direction, Direction::Inward(_));
         if !is_inward
-            && !self.knows_guards(connection.subject.port, event(CLIENT, generation, index))
+            && !self.guards_are_known(connection.target.port, event(CLIENT, generation, index))
         {
-            connection.keep_found(addresses);
+            connection.store_addresses(addresses);
             return Turn::Wait;
         }
         let number = event(SERVER, generation, index);
         let dialled = connection.dial(addresses, &self.origin(), self.now, number);
-        self.dialled(connection, dialled, Errno::HOSTUNREACH)
+        self.after_dial(connection, dialled, Errno::HOSTUNREACH)
     }
 
-    /// Is it known to which addresses the upstreams lead that may serve this port, and have
-    /// endpoint rules? If not, `waiter` will be told.
-    pub(super) fn knows_guards(&mut self, port: u16, waiter: u64) -> bool {
+    /// True if the addresses of all guarded upstreams for this port are known. Otherwise `waiter`
+    /// gets an event later.
+    pub(super) fn guards_are_known(&mut self, port: u16, waiter: u64) -> bool {
         let mut is_known = true;
         for name in self.guards.to_look_up(port, self.now) {
-            let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
-            match self.resolver.look_up(name, waiter, self.now, &loop_) {
-                Some(found) => self.guards.heard(name, &found, self.now),
+            let registration =
+                host_resolver::EventRegistration { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
+            match self.resolver.look_up(name, waiter, self.now, &registration) {
+                Some(found) => self.guards.learn_lookup(name, &found, self.now),
                 None => is_known = false,
             }
         }
@@ -125,20 +133,22 @@ impl<'t> Relay<'t> {
             table: self.table,
             guards: &self.guards,
             epoll: &self.epoll,
-            within: self.within.as_ref(),
+            command_network: self.command_network.as_ref(),
         }
     }
 
-    pub(super) fn dialled(
+    pub(super) fn after_dial(
         &mut self,
         connection: &mut Connection<'t>,
-        dialled: Dialled,
+        dialled: DialResult,
         errno: Errno,
     ) -> Turn {
         match dialled {
-            Dialled::Started => Turn::Wait,
-            Dialled::Forbidden(reason) => self.refuse(connection, reason, ConnectionResult::Denied),
-            Dialled::Unreachable => {
+            DialResult::Started => Turn::Wait,
+            DialResult::Forbidden(reason) => {
+                self.refuse(connection, reason, ConnectionResult::Denied)
+            }
+            DialResult::Unreachable => {
                 let reason = format!("it can not be reached: {errno}");
                 self.refuse(connection, &reason, ConnectionResult::Failed)
             }
@@ -149,31 +159,32 @@ impl<'t> Relay<'t> {
         &mut self,
         connection: &mut Connection<'t>,
         reason: &str,
-        outcome: ConnectionResult,
+        result: ConnectionResult,
     ) -> Turn {
-        let subject = &connection.subject;
-        let rule = subject.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
-        let host = subject.name.as_ref().map(|name| name as &dyn fmt::Display);
-        self.told.say(&Decision {
-            outcome,
-            process: subject.process.as_ref(),
-            asked: subject.asked.as_ref(),
+        let target = &connection.target;
+        let rule = target.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
+        let host = target.name.as_ref().map(|name| name as &dyn fmt::Display);
+        self.decisions.report(&RelayDecision {
+            result,
+            process: target.process.as_ref(),
+            answer: target.answer.as_ref(),
             host,
-            port: Some(subject.port),
-            address: subject.address,
+            port: Some(target.port),
+            address: target.address,
             rule,
             reason: Some(reason),
-            ..Decision::about_nobody(subject.way.layer())
+            ..RelayDecision::denial(target.direction.layer())
         });
-        let address = subject.address.as_ref().map(|address| address as &dyn fmt::Display);
-        let status = if outcome == ConnectionResult::Failed { UNREACHABLE } else { DENIED };
+        let address = target.address.as_ref().map(|address| address as &dyn fmt::Display);
+        let status =
+            if result == ConnectionResult::Failed { UNREACHABLE_STATUS } else { DENIED_STATUS };
         let answer = refusal_response::answer(
             host.or(address),
-            subject.port,
+            target.port,
             &RefusalText { rule, reason, status },
         );
-        let answer = match connection.form() {
-            Some(form) => form.refusal(answer, status),
+        let answer = match connection.protocol() {
+            Some(protocol) => protocol.denial_reply(answer, status),
             None => answer,
         };
         connection.refuse(answer, &mut self.tools, self.now)

@@ -1,4 +1,4 @@
-//! One connection from inside, from its first moment to its last:
+//! One connection from inside, from start to end:
 //!
 //! ```text
 //! greeting ─▶ waiting ─▶ dialling ─▶ flowing ─▶ over
@@ -6,10 +6,10 @@
 //!     └──────────────────────────── flowing ─┘
 //! ```
 //!
-//! A greeting is what is said to the proxy; who dialled the host itself says nothing before.
+//! A greeting is sent to the proxy; a direct connection has none.
 //!
-//! The program inside has been connected to us since before anything was decided; a refusal is a
-//! reset, or an answer of HTTP to whoever speaks it.
+//! The program inside is connected to the relay before any decision. A denial is a reset, or an
+//! HTTP response to an HTTP client.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -19,59 +19,60 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
-use super::byte_pump::{End, Flow, Stop, Tools};
-use super::decision_log::{self, Layer};
-use super::dial::{Dial, Next, WATCHED, is_own};
+use super::byte_pump::{ByteFlow, PumpError, PumpSocket, PumpTools};
+use super::decision_log::{self, DecisionLayer};
+use super::dial::{Dial, DialStep, WATCHED_EVENTS, is_own};
 use super::host_resolver::Addresses;
-use super::origin::{Dialled, Origin};
-use super::relay_messages::Process;
-use super::sniffer::{Refusal, Sniffer};
-use crate::network::parse::http_request::{self, First};
+use super::origin::{DialResult, Origin};
+use super::relay_messages::SocketProcess;
+use super::sniffer::{SniffedDenial, Sniffer};
+use crate::network::parse::http_request::{self, FirstBytes};
 use crate::network::parse::http_response_head;
-use crate::network::parse::proxy_request::{Form, Greeting, ProxyRequest, Step};
-use crate::network::rules::host_table::Rule;
-use crate::network::rules::http_hosts::Kind as Handed;
-use crate::plan::host_name::{Host, Name};
+use crate::network::parse::proxy_request::{
+    GreetingStep, ProxyGreeting, ProxyProtocol, ProxyRequest,
+};
+use crate::network::rules::host_table::MatchedRule;
+use crate::network::rules::http_hosts::HandoverKind;
+use crate::plan::host_name::{Host, HostName};
 
-/// To finish the first head of a request, or a ClientHello, that was begun, and to tell the proxy
-/// what is wanted.
-const HEAD: Duration = Duration::from_secs(30);
+/// Time to complete the first request head, the ClientHello or the proxy greeting.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// To begin a request that is refused: others get their reset then.
-const REFUSED: Duration = Duration::from_secs(1);
+/// Time for a refused client to start a request. Other clients get a reset then.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For a server to finish its answers to the requests before one that was refused, and for a client
-/// to read that it was.
-const LEAVE: Duration = Duration::from_secs(5);
+/// Time for a server to finish earlier responses after a denial, and for a client to read the
+/// denial.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a connection is for.
-pub struct Subject<'t> {
-    pub name: Option<Name>,
-    /// What the program dialled, if that keeps a name.
+/// The target of a connection.
+pub struct ConnectionTarget<'t> {
+    pub name: Option<HostName>,
+    /// The synthetic address that the program dialled.
     pub synthetic: Option<IpAddr>,
     pub port: u16,
-    /// What was dialled for it, or was asked for.
+    /// The address that was dialled or requested.
     pub address: Option<IpAddr>,
-    pub rule: Option<Rule<'t>>,
-    pub way: Direction,
-    /// Whose it is, as far as that was found out.
-    pub process: Option<Process>,
-    /// Somebody was asked about it.
-    pub asked: Option<decision_log::PersonAnswer>,
+    pub rule: Option<MatchedRule<'t>>,
+    pub direction: Direction,
+    /// The owning process, if known.
+    pub process: Option<SocketProcess>,
+    /// The person's answer, if one was asked.
+    pub answer: Option<decision_log::PersonAnswer>,
 }
 
-impl Subject<'_> {
-    /// Of which nothing is known yet.
-    pub fn unknown() -> Subject<'static> {
-        Subject {
+impl ConnectionTarget<'_> {
+    /// A target of which nothing is known yet.
+    pub fn unknown() -> ConnectionTarget<'static> {
+        ConnectionTarget {
             name: None,
             synthetic: None,
             port: 0,
             address: None,
             rule: None,
-            way: Direction::Outward,
+            direction: Direction::Outward,
             process: None,
-            asked: None,
+            answer: None,
         }
     }
 }
@@ -79,90 +80,90 @@ impl Subject<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     Outward,
-    /// To a port of the host that the plan names.
+    /// To a local port of the host.
     Local,
     /// From this port of the host to one inside.
     Inward(u16),
 }
 
 impl Direction {
-    pub fn layer(self) -> Layer {
+    pub fn layer(self) -> DecisionLayer {
         match self {
-            Direction::Outward | Direction::Local => Layer::Connect,
-            Direction::Inward(_) => Layer::Publish,
+            Direction::Outward | Direction::Local => DecisionLayer::Connect,
+            Direction::Inward(_) => DecisionLayer::Publish,
         }
     }
 }
 
-/// What a connection waits for that is not simply allowed.
+/// What a connection that is not simply allowed waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doubt {
-    /// To be refused for this reason, when it is known whose it is.
-    Refused(&'static str),
-    /// To be asked about, when it is known whose it is.
-    Unasked,
-    /// The answer to this question.
-    Asked(u64),
+pub enum PendingReason {
+    /// It is denied for this reason as soon as its owner is known.
+    Denied(&'static str),
+    /// The question is asked as soon as its owner is known.
+    NotAsked,
+    /// It waits for the answer to this question.
+    AwaitingAnswer(u64),
 }
 
-enum State {
-    /// What was read, and not understood yet.
-    Greeting(Greeting, Vec<u8>),
-    /// For somebody's word, or for the addresses of its name.
+enum ConnectionState {
+    /// Bytes that were read and not parsed yet.
+    ProxyGreeting(ProxyGreeting, Vec<u8>),
+    /// Waits for an owner, an answer or a lookup.
     Waiting,
     Dialling(Dial),
     Flowing,
-    /// What a client of HTTP is answered.
+    /// The response to an HTTP client.
     Refusing(Vec<u8>),
-    /// It has been said; the client has a moment to read it.
+    /// The response was sent; the client has time to read it.
     Leaving,
 }
 
-/// What becomes of a connection.
+/// The next step of a connection.
 pub enum Turn {
     Wait,
-    /// It could go on at once, but others come first.
+    /// It can continue at once, but others come first.
     Again,
     Over,
-    /// The address that was dialled does not answer: `dial_next`.
+    /// The dialled address does not answer: call `dial_next`.
     Unreachable(Errno),
-    /// To be told; then `answer_refusal`.
-    Refused(Refusal),
-    /// What it waits for has to be looked at: [`Doubt`].
+    /// Report the denial, then call `answer_refusal`.
+    Denied(SniffedDenial),
+    /// Check what it waits for: [`PendingReason`].
     Decide,
-    /// The proxy is asked for something: `go_on`.
-    Asked(ProxyRequest),
-    /// Somebody else goes on with it: `part`.
-    HandedOver(Handed),
-    /// It is not: to be told if there is a reason, then `dismiss`.
-    Misled(Vec<u8>, Option<&'static str>),
+    /// The client sent a proxy request: call `accept_proxy_request`.
+    ProxyRequested(ProxyRequest),
+    /// The HTTP helper takes it: call `hand_over_client`.
+    HandedOver(HandoverKind),
+    /// The greeting is refused: report the reason if there is one, then call `refuse_greeting`.
+    ProxyRefused(Vec<u8>, Option<&'static str>),
 }
 
 pub struct Connection<'t> {
-    pub subject: Subject<'t>,
+    pub target: ConnectionTarget<'t>,
     pub began: Instant,
-    /// Something has to happen until then.
+    /// The connection expires at this time.
     pub deadline: Option<Instant>,
-    client: End,
-    server: Option<End>,
-    up: Flow,
-    down: Flow,
-    sight: Option<Sniffer>,
-    state: State,
-    /// Of what was said to the proxy.
-    form: Option<Form>,
-    /// Said to the client when the server has said all.
-    last_words: Option<Vec<u8>>,
+    client: PumpSocket,
+    server: Option<PumpSocket>,
+    up: ByteFlow,
+    down: ByteFlow,
+    sniffer: Option<Sniffer>,
+    state: ConnectionState,
+    /// The protocol of the proxy greeting.
+    protocol: Option<ProxyProtocol>,
+    /// Sent to the client after the last bytes of the server.
+    final_response: Option<Vec<u8>>,
     was_refused: bool,
-    /// It was not simply allowed.
-    pub doubt: Option<Doubt>,
-    /// To be dialled, when the addresses of guarded upstreams are known.
-    found: Option<Addresses>,
+    /// Set if it is not simply allowed.
+    pub pending: Option<PendingReason>,
+    /// Addresses to dial once the guarded addresses are known.
+    addresses: Option<Addresses>,
 }
 
-/// Which of the two sockets an event is about.
+/// The socket of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum ConnectionSide {
     Client,
     Server,
 }
@@ -170,87 +171,92 @@ pub enum Side {
 impl<'t> Connection<'t> {
     pub fn new(
         client: OwnedFd,
-        subject: Subject<'t>,
+        target: ConnectionTarget<'t>,
         now: Instant,
         epoll: &OwnedFd,
         event: u64,
     ) -> Result<Connection<'t>, Errno> {
-        epoll::add(epoll, &client, EventData::new_u64(event), WATCHED)?;
-        // A name is compared with what the first bytes say; an address says nothing to compare.
-        let sight = subject.name.clone().map(|name| Sniffer::of(name, subject.port));
-        let up = if sight.is_some() { Flow::judged() } else { Flow::unseen() };
+        epoll::add(epoll, &client, EventData::new_u64(event), WATCHED_EVENTS)?;
+        // A name is compared with the first bytes. An address has nothing to compare.
+        let sniffer = target.name.clone().map(|name| Sniffer::for_name(name, target.port));
+        let up = if sniffer.is_some() { ByteFlow::checked() } else { ByteFlow::unchecked() };
         Ok(Connection {
-            subject,
+            target,
             began: now,
             deadline: None,
-            client: End::new(client),
+            client: PumpSocket::new(client),
             server: None,
             up,
-            down: Flow::unseen(),
-            sight,
-            state: State::Waiting,
-            form: None,
-            last_words: None,
+            down: ByteFlow::unchecked(),
+            sniffer,
+            state: ConnectionState::Waiting,
+            protocol: None,
+            final_response: None,
             was_refused: false,
-            doubt: None,
-            found: None,
+            pending: None,
+            addresses: None,
         })
     }
 
-    /// The other end of its client's socket, and what that is connected to.
-    pub fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+    /// The client's address and the address that it dialled.
+    pub fn socket_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         let client = rustix::net::getpeername(&self.client.socket).ok()??;
         let dialled = rustix::net::getsockname(&self.client.socket).ok()?;
         Some((SocketAddr::try_from(client).ok()?, SocketAddr::try_from(dialled).ok()?))
     }
 
-    /// Its client has said all, or is gone.
-    pub fn has_heard_all(&self) -> bool {
+    /// The client has closed its sending side, or is gone.
+    pub fn client_closed(&self) -> bool {
         self.client.hung_up
     }
 
-    /// To the proxy itself.
+    /// A new connection to the proxy.
     pub fn greeting(
         client: OwnedFd,
         now: Instant,
         epoll: &OwnedFd,
         event: u64,
     ) -> Result<Connection<'t>, Errno> {
-        let mut connection = Connection::new(client, Subject::unknown(), now, epoll, event)?;
-        connection.state = State::Greeting(Greeting::default(), Vec::new());
-        connection.deadline = Some(now + HEAD);
+        let mut connection =
+            Connection::new(client, ConnectionTarget::unknown(), now, epoll, event)?;
+        connection.state = ConnectionState::ProxyGreeting(ProxyGreeting::default(), Vec::new());
+        connection.deadline = Some(now + HEAD_TIMEOUT);
         Ok(connection)
     }
 
-    fn greet(&mut self, tools: &mut Tools) -> Turn {
-        let State::Greeting(greeting, held) = &mut self.state else { return Turn::Wait };
-        let Some(token) = &tools.token else { return self.break_off() };
+    fn read_greeting(&mut self, tools: &mut PumpTools) -> Turn {
+        let ConnectionState::ProxyGreeting(greeting, unparsed) = &mut self.state else {
+            return Turn::Wait;
+        };
+        let Some(token) = &tools.token else { return self.reset() };
         loop {
-            match greeting.next(held, token) {
-                Step::More => {}
-                Step::Say(taken, words) => {
-                    held.drain(..taken);
-                    if rustix::net::send(&self.client.socket, words, SendFlags::NOSIGNAL)
-                        != Ok(words.len())
+            match greeting.next(unparsed, token) {
+                GreetingStep::More => {}
+                GreetingStep::Reply(taken, response) => {
+                    unparsed.drain(..taken);
+                    if rustix::net::send(&self.client.socket, response, SendFlags::NOSIGNAL)
+                        != Ok(response.len())
                     {
-                        return self.break_off();
+                        return self.reset();
                     }
                     continue;
                 }
-                Step::Asked(asked) => return Turn::Asked(asked),
-                Step::Refused(words, reason) => return Turn::Misled(words, reason),
+                GreetingStep::Request(request) => return Turn::ProxyRequested(request),
+                GreetingStep::Refused(response, reason) => {
+                    return Turn::ProxyRefused(response, reason);
+                }
             }
             if !self.client.readable {
                 return Turn::Wait;
             }
-            let room = tools.scratch.len().saturating_sub(held.len());
+            let room = tools.scratch.len().saturating_sub(unparsed.len());
             match rustix::net::recv(
                 &self.client.socket,
                 &mut tools.scratch[..room],
                 RecvFlags::empty(),
             ) {
                 Ok((0, _)) => return Turn::Over,
-                Ok((length, _)) => held.extend_from_slice(&tools.scratch[..length]),
+                Ok((length, _)) => unparsed.extend_from_slice(&tools.scratch[..length]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.client.readable = false,
                 Err(_) => return Turn::Over,
@@ -258,61 +264,73 @@ impl<'t> Connection<'t> {
         }
     }
 
-    /// It is known what the proxy is asked for. From here on it is as if that had been dialled.
-    pub fn go_on(&mut self, subject: Subject<'t>, asked: ProxyRequest) {
-        let ProxyRequest { host, form, taken, head, .. } = asked;
-        let State::Greeting(_, held) = std::mem::replace(&mut self.state, State::Waiting) else {
+    /// Takes the target of a proxy request. From here on it is like a direct connection to that
+    /// target.
+    pub fn accept_proxy_request(&mut self, target: ConnectionTarget<'t>, request: ProxyRequest) {
+        let ProxyRequest { host, protocol, taken, head, .. } = request;
+        let ConnectionState::ProxyGreeting(_, unparsed) =
+            std::mem::replace(&mut self.state, ConnectionState::Waiting)
+        else {
             return;
         };
-        self.sight = match form {
-            Form::Request => Some(Sniffer::of_a_request(
-                subject.name.clone().map_or(host, Host::Name),
-                subject.port,
+        self.sniffer = match protocol {
+            ProxyProtocol::Request => Some(Sniffer::for_request(
+                target.name.clone().map_or(host, Host::Name),
+                target.port,
             )),
-            Form::Connect | Form::Socks => {
-                subject.name.clone().map(|name| Sniffer::of(name, subject.port))
+            ProxyProtocol::Connect | ProxyProtocol::Socks => {
+                target.name.clone().map(|name| Sniffer::for_name(name, target.port))
             }
         };
-        let flow = if self.sight.is_some() { Flow::judged() } else { Flow::unseen() };
-        self.up = flow.holding([&head[..], held.get(taken..).unwrap_or_default()].concat());
-        self.form = Some(form);
-        self.subject = subject;
+        let flow = if self.sniffer.is_some() { ByteFlow::checked() } else { ByteFlow::unchecked() };
+        self.up = flow.with_unsent([&head[..], unparsed.get(taken..).unwrap_or_default()].concat());
+        self.protocol = Some(protocol);
+        self.target = target;
         self.deadline = None;
     }
 
-    /// The last words to a client that asked the proxy for nothing.
-    pub fn dismiss(&mut self, words: Vec<u8>, tools: &mut Tools, now: Instant) -> Turn {
-        self.last_words = Some(words);
-        self.say_last_words(tools, now)
+    /// The final response to a refused greeting.
+    pub fn refuse_greeting(
+        &mut self,
+        response: Vec<u8>,
+        tools: &mut PumpTools,
+        now: Instant,
+    ) -> Turn {
+        self.final_response = Some(response);
+        self.send_final_response(tools, now)
     }
 
-    pub fn form(&self) -> Option<Form> {
-        self.form
+    pub fn protocol(&self) -> Option<ProxyProtocol> {
+        self.protocol
     }
 
-    /// A client of the proxy is told that it has what it wanted. False: it does not even take that.
-    fn welcome(&self) -> bool {
-        let Some(welcome) = self.form.map(Form::welcome) else { return true };
-        rustix::net::send(&self.client.socket, &welcome, SendFlags::NOSIGNAL) == Ok(welcome.len())
+    /// Confirms the connection to a proxy client. False: the client does not take the reply.
+    fn confirm_to_client(&self) -> bool {
+        let Some(confirm_to_client) = self.protocol.map(ProxyProtocol::success_reply) else {
+            return true;
+        };
+        rustix::net::send(&self.client.socket, &confirm_to_client, SendFlags::NOSIGNAL)
+            == Ok(confirm_to_client.len())
     }
 
-    /// Whoever speaks HTTP for its host is to have it.
-    pub fn hand_over(&mut self, kind: Handed) -> Turn {
-        if self.welcome() { Turn::HandedOver(kind) } else { self.break_off() }
+    /// Prepares the connection for the HTTP helper.
+    pub fn hand_over(&mut self, kind: HandoverKind) -> Turn {
+        if self.confirm_to_client() { Turn::HandedOver(kind) } else { self.reset() }
     }
 
-    /// Its client, and what was read of it and is to be said to its server.
-    pub fn part(self, epoll: &OwnedFd) -> (OwnedFd, Vec<u8>, Subject<'t>) {
-        // Its events are for whoever gets it.
+    /// The client's socket, the bytes that were read from it, and the target.
+    pub fn hand_over_client(self, epoll: &OwnedFd) -> (OwnedFd, Vec<u8>, ConnectionTarget<'t>) {
+        // Later events belong to the new owner.
         let _ = epoll::delete(epoll, &self.client.socket);
-        (self.client.socket, self.up.into_held(), self.subject)
+        (self.client.socket, self.up.into_unsent(), self.target)
     }
 
-    /// Was there a server at the other end?
-    /// Somebody was called. Who is still being dialled when its client leaves may have heard of it.
-    pub fn has_flowed(&self) -> bool {
+    /// True if a server was contacted. A server that is still being dialled when the client leaves
+    /// may have noticed it.
+    pub fn has_carried_bytes(&self) -> bool {
         let is_outside =
-            matches!(self.state, State::Flowing | State::Dialling(_)) && !self.was_refused;
+            matches!(self.state, ConnectionState::Flowing | ConnectionState::Dialling(_))
+                && !self.was_refused;
         self.up.total + self.down.total > 0 || is_outside
     }
 
@@ -324,82 +342,84 @@ impl<'t> Connection<'t> {
         self.down.total
     }
 
-    /// It waits for a lookup.
+    /// True while it waits.
     pub fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting)
+        matches!(self.state, ConnectionState::Waiting)
     }
 
-    /// These are to be dialled later: `take_found`.
-    pub fn keep_found(&mut self, addresses: Addresses) {
-        self.found = Some(addresses);
+    /// Stores addresses that `take_addresses` returns later.
+    pub fn store_addresses(&mut self, addresses: Addresses) {
+        self.addresses = Some(addresses);
     }
 
-    pub fn take_found(&mut self) -> Option<Addresses> {
-        self.found.take()
+    pub fn take_addresses(&mut self) -> Option<Addresses> {
+        self.addresses.take()
     }
 
-    /// Starts to dial the first of these addresses that may be dialled.
+    /// Dials the first of these addresses that may be dialled.
     pub fn dial(
         &mut self,
         addresses: Addresses,
         from: &Origin<'_>,
         now: Instant,
         event: u64,
-    ) -> Dialled {
-        self.state = State::Dialling(Dial::new(addresses, now));
+    ) -> DialResult {
+        self.state = ConnectionState::Dialling(Dial::new(addresses, now));
         self.dial_next(from, now, event)
     }
 
-    pub fn dial_next(&mut self, from: &Origin<'_>, now: Instant, event: u64) -> Dialled {
-        let State::Dialling(dial) = &mut self.state else { return Dialled::Started };
+    pub fn dial_next(&mut self, from: &Origin<'_>, now: Instant, event: u64) -> DialResult {
+        let ConnectionState::Dialling(dial) = &mut self.state else { return DialResult::Started };
         self.server = None;
         self.deadline = None;
-        // Whoever dialled an address, or a local port, was judged by that already.
-        let (named, port, way) = (self.subject.name.is_some(), self.subject.port, self.subject.way);
-        let may = |address| {
-            if !matches!(way, Direction::Inward(_)) {
+        // An address or a local port was already judged.
+        let (named, port, direction) =
+            (self.target.name.is_some(), self.target.port, self.target.direction);
+        let may_dial = |address| {
+            if !matches!(direction, Direction::Inward(_)) {
                 from.guards.judge(address, port, named)?;
             }
             if named { from.table.may_dial(address, port, is_own(address)) } else { Ok(()) }
         };
-        let next = dial.next(port, may, |to| from.socket(way, to), now, from.epoll, event);
-        self.subject.address = dial.tried.or(self.subject.address);
+        let next =
+            dial.next(port, may_dial, |to| from.socket(direction, to), now, from.epoll, event);
+        self.target.address = dial.tried.or(self.target.address);
         match next {
-            Next::Started(socket, deadline) => {
-                self.server = Some(End::new(socket));
+            DialStep::Started(socket, deadline) => {
+                self.server = Some(PumpSocket::new(socket));
                 self.deadline = Some(deadline);
-                Dialled::Started
+                DialResult::Started
             }
-            Next::Forbidden(address, reason) => {
-                self.subject.address = Some(address);
-                Dialled::Forbidden(reason)
+            DialStep::Forbidden(address, reason) => {
+                self.target.address = Some(address);
+                DialResult::Forbidden(reason)
             }
-            Next::Unreachable => Dialled::Unreachable,
+            DialStep::Unreachable => DialResult::Unreachable,
         }
     }
 
-    pub fn note(&mut self, side: Side, flags: EventFlags) {
+    pub fn note_events(&mut self, side: ConnectionSide, flags: EventFlags) {
         match side {
-            Side::Client => self.client.note(flags),
-            Side::Server => {
+            ConnectionSide::Client => self.client.note_events(flags),
+            ConnectionSide::Server => {
                 if let Some(server) = &mut self.server {
-                    server.note(flags);
+                    server.note_events(flags);
                 }
             }
         }
     }
 
-    /// Does what can be done now.
-    pub fn turn(&mut self, tools: &mut Tools, now: Instant) -> Turn {
+    /// Makes progress without blocking.
+    pub fn turn(&mut self, tools: &mut PumpTools, now: Instant) -> Turn {
         match &mut self.state {
-            State::Greeting(..) => self.greet(tools),
-            State::Waiting => self.wait_for_server(),
-            State::Dialling(_) => {
+            ConnectionState::ProxyGreeting(..) => self.read_greeting(tools),
+            ConnectionState::Waiting => self.wait_for_server(),
+            ConnectionState::Dialling(_) => {
                 let Some(server) = &mut self.server else { return Turn::Wait };
                 if !server.writable {
                     return self.wait_for_server();
                 }
-                // What can be written and was neither closed nor broken since is connected.
+                // A writable socket without hang-up or error is connected.
                 let connected =
                     if server.hung_up { sockopt::socket_error(&server.socket) } else { Ok(Ok(())) };
                 match connected {
@@ -407,36 +427,36 @@ impl<'t> Connection<'t> {
                         let _ = sockopt::set_tcp_nodelay(&server.socket, true);
                         let _ = sockopt::set_socket_keepalive(&server.socket, true);
                         self.deadline = None;
-                        self.state = State::Flowing;
-                        if self.welcome() { self.flow(tools, now) } else { self.break_off() }
+                        self.state = ConnectionState::Flowing;
+                        if self.confirm_to_client() { self.pump(tools, now) } else { self.reset() }
                     }
                     Ok(Err(errno)) | Err(errno) => Turn::Unreachable(errno),
                 }
             }
-            State::Flowing => self.flow(tools, now),
-            State::Refusing(_) => self.answer_first_bytes(tools, now),
-            State::Leaving => self.leave(tools),
+            ConnectionState::Flowing => self.pump(tools, now),
+            ConnectionState::Refusing(_) => self.answer_first_bytes(tools, now),
+            ConnectionState::Leaving => self.drain_client(tools),
         }
     }
 
-    /// A client that broke off needs no server. One that only said all it has to say does.
+    /// A reset client needs no server. A client that only closed its sending side does.
     fn wait_for_server(&mut self) -> Turn {
         if self.client.hung_up && sockopt::socket_error(&self.client.socket) != Ok(Ok(())) {
             return Turn::Over;
         }
-        let is_asked = matches!(self.doubt, Some(Doubt::Asked(_)));
-        if self.client.hung_up && is_asked { Turn::Decide } else { Turn::Wait }
+        let awaits_answer = matches!(self.pending, Some(PendingReason::AwaitingAnswer(_)));
+        if self.client.hung_up && awaits_answer { Turn::Decide } else { Turn::Wait }
     }
 
-    fn flow(&mut self, tools: &mut Tools, now: Instant) -> Turn {
-        let Some(server) = &mut self.server else { return self.say_last_words(tools, now) };
-        let is_answered = match &mut self.sight {
-            Some(sight) if sight.awaits_answer() => {
-                hear_answer(sight, server, self.down.total, tools)
+    fn pump(&mut self, tools: &mut PumpTools, now: Instant) -> Turn {
+        let Some(server) = &mut self.server else { return self.send_final_response(tools, now) };
+        let is_answered = match &mut self.sniffer {
+            Some(sniffer) if sniffer.awaits_answer() => {
+                check_upgrade_answer(sniffer, server, self.down.total, tools)
             }
             _ => true,
         };
-        // When both directions have ended the sockets are closed, and that says the same.
+        // When both directions have ended, closing the sockets says the same.
         self.down.leaves_open |= self.up.is_done();
         let pumped = if is_answered {
             self.down.pump(server, &mut self.client, None, tools)
@@ -445,39 +465,40 @@ impl<'t> Connection<'t> {
         };
         let down = match pumped {
             Ok(again) => again,
-            // Nobody is there to read what else comes, or there is nobody from whom it could come.
-            Err(_) => return self.break_off(),
+            // One side is gone.
+            Err(_) => return self.reset(),
         };
         self.up.leaves_open |= self.down.is_done();
-        let up = match self.up.pump(&mut self.client, server, self.sight.as_mut(), tools) {
+        let up = match self.up.pump(&mut self.client, server, self.sniffer.as_mut(), tools) {
             Ok(again) => again,
-            Err(Stop::Read) => return self.break_off(),
-            // What it said before it went away is still delivered; then its error shows.
-            Err(Stop::Write) => {
+            Err(PumpError::Read) => return self.reset(),
+            // Bytes that the server sent before it closed are still delivered; then its error
+            // shows.
+            Err(PumpError::Write) => {
                 self.up.stop(tools);
                 server.hung_up = true;
                 server.readable = true;
                 true
             }
-            Err(Stop::Refused(refusal)) => return Turn::Refused(refusal),
+            Err(PumpError::Denied(denial)) => return Turn::Denied(denial),
         };
-        if self.down.is_done() && self.last_words.is_some() {
-            return self.say_last_words(tools, now);
+        if self.down.is_done() && self.final_response.is_some() {
+            return self.send_final_response(tools, now);
         }
         if self.up.is_done() && self.down.is_done() {
             return Turn::Over;
         }
-        if self.last_words.is_none() {
-            // Whoever has said something already, and waits for the answer inside of what is next,
-            // is idle and no more.
-            let is_begun = self.up.is_undecided() && self.up.total == 0;
-            self.deadline = if is_begun { self.deadline.or(Some(now + HEAD)) } else { None };
+        if self.final_response.is_none() {
+            // A client that has sent a request and waits within the next one is only idle.
+            let is_begun = self.up.has_undecided_bytes() && self.up.total == 0;
+            self.deadline =
+                if is_begun { self.deadline.or(Some(now + HEAD_TIMEOUT)) } else { None };
         }
         if up || down { Turn::Again } else { Turn::Wait }
     }
 
-    /// The client sees a reset, and so does the server.
-    fn break_off(&mut self) -> Turn {
+    /// Resets both sides.
+    fn reset(&mut self) -> Turn {
         self.client.reset_when_closed();
         if let Some(server) = &self.server {
             server.reset_when_closed();
@@ -485,89 +506,91 @@ impl<'t> Connection<'t> {
         Turn::Over
     }
 
-    /// Refused before anything was dialled, or because nothing could be: with `answer` for whoever
-    /// speaks HTTP, or asked the proxy.
-    pub fn refuse(&mut self, answer: Vec<u8>, tools: &mut Tools, now: Instant) -> Turn {
+    /// Refuses the connection before it has a server, with `answer` for HTTP and proxy clients.
+    pub fn refuse(&mut self, answer: Vec<u8>, tools: &mut PumpTools, now: Instant) -> Turn {
         self.was_refused = true;
         self.server = None;
-        if self.form.is_some() {
-            self.last_words = Some(answer);
-            return self.say_last_words(tools, now);
+        if self.protocol.is_some() {
+            self.final_response = Some(answer);
+            return self.send_final_response(tools, now);
         }
-        if let Direction::Inward(_) = self.subject.way {
-            return self.break_off();
+        if let Direction::Inward(_) = self.target.direction {
+            return self.reset();
         }
-        self.deadline = Some(now + REFUSED);
-        self.state = State::Refusing(answer);
+        self.deadline = Some(now + REFUSAL_TIMEOUT);
+        self.state = ConnectionState::Refusing(answer);
         self.answer_first_bytes(tools, now)
     }
 
-    fn answer_first_bytes(&mut self, tools: &mut Tools, now: Instant) -> Turn {
+    fn answer_first_bytes(&mut self, tools: &mut PumpTools, now: Instant) -> Turn {
         if !self.client.readable {
             return Turn::Wait;
         }
         self.client.readable = false;
         match rustix::net::recv(&self.client.socket, &mut tools.scratch[..], RecvFlags::PEEK) {
-            Ok((length, _)) if length > 0 => match http_request::first(&tools.scratch[..length]) {
-                First::Request => {
-                    if let State::Refusing(answer) = &mut self.state {
-                        self.last_words = Some(std::mem::take(answer));
+            Ok((length, _)) if length > 0 => {
+                match http_request::classify_first_bytes(&tools.scratch[..length]) {
+                    FirstBytes::Request => {
+                        if let ConnectionState::Refusing(answer) = &mut self.state {
+                            self.final_response = Some(std::mem::take(answer));
+                        }
+                        self.send_final_response(tools, now)
                     }
-                    self.say_last_words(tools, now)
+                    FirstBytes::More if !self.client.hung_up => Turn::Wait,
+                    FirstBytes::More | FirstBytes::Other | FirstBytes::Unended => self.reset(),
                 }
-                First::More if !self.client.hung_up => Turn::Wait,
-                First::More | First::Other | First::Unended => self.break_off(),
-            },
+            }
             Err(Errno::AGAIN | Errno::INTR) => Turn::Wait,
-            Ok(_) | Err(_) => self.break_off(),
+            Ok(_) | Err(_) => self.reset(),
         }
     }
 
-    /// What was refused is a request on a connection that was allowed. The answers to those before
-    /// it come first.
+    /// Refuses a request on an allowed connection. Responses to earlier requests come first.
     pub fn answer_refusal(
         &mut self,
-        refusal: &Refusal,
+        denial: &SniffedDenial,
         answer: Vec<u8>,
-        tools: &mut Tools,
+        tools: &mut PumpTools,
         now: Instant,
     ) -> Turn {
         self.was_refused = true;
-        if !refusal.is_http {
-            return self.break_off();
+        if !denial.is_http {
+            return self.reset();
         }
         self.up.stop(tools);
         self.down.leaves_open = true;
-        self.last_words = Some(answer);
-        self.deadline = Some(now + LEAVE);
+        self.final_response = Some(answer);
+        self.deadline = Some(now + CLOSE_TIMEOUT);
         match &self.server {
             Some(server) if self.up.total > 0 => {
                 let _ = rustix::net::shutdown(&server.socket, Shutdown::Write);
                 Turn::Again
             }
-            _ => self.say_last_words(tools, now),
+            _ => self.send_final_response(tools, now),
         }
     }
 
-    fn say_last_words(&mut self, tools: &mut Tools, now: Instant) -> Turn {
+    fn send_final_response(&mut self, tools: &mut PumpTools, now: Instant) -> Turn {
         self.up.stop(tools);
         self.down.stop(tools);
         self.server = None;
-        // A few hundred bytes: a client that does not even take those has no use for them.
-        let words = self.last_words.take().unwrap_or_default();
-        if rustix::net::send(&self.client.socket, &words, SendFlags::NOSIGNAL) != Ok(words.len()) {
-            return self.break_off();
+        // A few hundred bytes: a client that does not take them gets a reset.
+        let response = self.final_response.take().unwrap_or_default();
+        if rustix::net::send(&self.client.socket, &response, SendFlags::NOSIGNAL)
+            != Ok(response.len())
+        {
+            return self.reset();
         }
         let _ = rustix::net::shutdown(&self.client.socket, Shutdown::Write);
-        self.deadline = Some(now + LEAVE);
-        self.state = State::Leaving;
+        self.deadline = Some(now + CLOSE_TIMEOUT);
+        self.state = ConnectionState::Leaving;
         self.client.readable = true;
-        self.leave(tools)
+        self.drain_client(tools)
     }
 
-    /// Closing a socket with bytes that nobody read would be a reset, and the answer might be lost
-    /// with it.
-    fn leave(&mut self, tools: &mut Tools) -> Turn {
+    /// Reads until the client closes: closing a socket with unread bytes would send a reset and
+    /// could lose the response.
+    fn drain_client(&mut self, tools: &mut PumpTools) -> Turn {
         while self.client.readable {
             match rustix::net::recv(&self.client.socket, &mut tools.scratch[..], RecvFlags::empty())
             {
@@ -584,39 +607,45 @@ impl<'t> Connection<'t> {
     pub fn expire(&mut self) -> Turn {
         self.deadline = None;
         match self.state {
-            State::Waiting => Turn::Decide,
-            State::Dialling(_) => Turn::Unreachable(Errno::TIMEDOUT),
-            State::Greeting(..) | State::Flowing | State::Refusing(_) | State::Leaving => {
-                self.break_off()
-            }
+            ConnectionState::Waiting => Turn::Decide,
+            ConnectionState::Dialling(_) => Turn::Unreachable(Errno::TIMEDOUT),
+            ConnectionState::ProxyGreeting(..)
+            | ConnectionState::Flowing
+            | ConnectionState::Refusing(_)
+            | ConnectionState::Leaving => self.reset(),
         }
     }
 
-    /// Its pipes are for others.
-    pub fn close(mut self, tools: &mut Tools) -> Subject<'t> {
+    /// Releases its pipes.
+    pub fn close(mut self, tools: &mut PumpTools) -> ConnectionTarget<'t> {
         self.up.stop(tools);
         self.down.stop(tools);
-        self.subject
+        self.target
     }
 }
 
-/// Does the server agree to another protocol? It stays unread until that can be said. False: more
-/// of it has to come.
-fn hear_answer(sight: &mut Sniffer, server: &mut End, received: u64, tools: &mut Tools) -> bool {
-    // What a server says before it was asked is no answer.
-    let agreed = if received > 0 { Some(false) } else { peek_answer(server, tools) };
+/// Checks whether the server switches protocols. Its bytes stay unread until then. False: more
+/// bytes are needed.
+fn check_upgrade_answer(
+    sniffer: &mut Sniffer,
+    server: &mut PumpSocket,
+    received: u64,
+    tools: &mut PumpTools,
+) -> bool {
+    // Bytes that a server sent before the request are no answer.
+    let agreed = if received > 0 { Some(false) } else { peek_upgrade_answer(server, tools) };
     if let Some(agreed) = agreed {
-        sight.answered(agreed);
+        sniffer.answered(agreed);
     }
     agreed.is_some()
 }
 
-fn peek_answer(server: &mut End, tools: &mut Tools) -> Option<bool> {
+fn peek_upgrade_answer(server: &mut PumpSocket, tools: &mut PumpTools) -> Option<bool> {
     while server.readable {
         match rustix::net::recv(&server.socket, &mut tools.scratch[..], RecvFlags::PEEK) {
             Ok((length, _)) => {
                 let is_all = server.hung_up || length == 0 || length == tools.scratch.len();
-                let agreed = http_response_head::switches(&tools.scratch[..length])
+                let agreed = http_response_head::switches_protocol(&tools.scratch[..length])
                     .or(is_all.then_some(false));
                 server.readable = agreed.is_some();
                 return agreed;

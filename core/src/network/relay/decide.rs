@@ -1,18 +1,18 @@
-//! From what somebody wants to what becomes of it: judged, and from there on its way
-//! (network/relay/connect_upstream.rs) or in doubt (network/relay/pending.rs).
+//! Judges the target of a new connection. It continues in network/relay/connect_upstream.rs if
+//! allowed, else in network/relay/pending.rs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::connection::{Connection, Direction, Doubt, Subject, Turn};
-use super::{CLIENT, Entrance, Relay, event};
+use super::connection::{Connection, ConnectionTarget, Direction, PendingReason, Turn};
+use super::{CLIENT, ListenerKind, Relay, event};
 use crate::network::rules::host_table::HostDecision;
 use crate::plan::host_name::Host;
-use crate::plan::{Action, Published};
+use crate::plan::{Action, PublishedPort};
 
 /// The namespace's own addresses (network/namespace.rs).
-const OWN: [IpAddr; 2] = [
+const OWN_ADDRESSES: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)),
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1)),
 ];
@@ -22,90 +22,105 @@ impl<'t> Relay<'t> {
         &mut self,
         client: OwnedFd,
         dialled: SocketAddr,
-        entrance: Entrance,
+        entrance: ListenerKind,
         generation: u16,
         index: usize,
     ) {
-        let here = |port, way| (Subject { port, way, ..Subject::unknown() }, None);
-        let (subject, verdict) = match entrance {
-            // A client of the proxy says what it wants before it comes here.
-            Entrance::Dialled | Entrance::Proxy => {
-                self.subject_of(Host::Address(dialled.ip()), dialled.port())
+        let here = |port, direction| {
+            (ConnectionTarget { port, direction, ..ConnectionTarget::unknown() }, None)
+        };
+        let (target, decision) = match entrance {
+            // A proxy client names its target before it comes here.
+            ListenerKind::DialResult | ListenerKind::Proxy => {
+                self.target_of(Host::Address(dialled.ip()), dialled.port())
             }
-            Entrance::Local(port) => here(port, Direction::Local),
-            Entrance::Published(Published { inside, host }) => {
+            ListenerKind::Local(port) => here(port, Direction::Local),
+            ListenerKind::Published(PublishedPort { inside, host }) => {
                 here(inside, Direction::Inward(host))
             }
         };
-        let synthetic = subject.synthetic;
+        let synthetic = target.synthetic;
         let number = event(CLIENT, generation, index);
-        let Ok(connection) = Connection::new(client, subject, self.now, &self.epoll, number) else {
+        let Ok(connection) = Connection::new(client, target, self.now, &self.epoll, number) else {
             if let Some(address) = synthetic {
                 self.stub.synthetic.release(address);
             }
-            return self.vacate(index);
+            return self.free_slot(index);
         };
         let mut connection = Box::new(connection);
-        let turn = self.judged(&mut connection, verdict, generation, index);
-        self.settle(connection, turn, generation, index);
+        let turn = self.apply_decision(&mut connection, decision, generation, index);
+        self.apply_turn(connection, turn, generation, index);
     }
 
-    /// What somebody wants, and what the table says of it; None: that is nowhere.
-    pub(super) fn subject_of(
+    /// The target and the decision of the host table. None: the address can not be reached.
+    pub(super) fn target_of(
         &mut self,
         host: Host,
         port: u16,
-    ) -> (Subject<'t>, Option<HostDecision<'t>>) {
+    ) -> (ConnectionTarget<'t>, Option<HostDecision<'t>>) {
         let (name, synthetic, address) = match host {
             Host::Name(name) => (Some(name), None, None),
             Host::Address(address) => {
                 let known = self.stub.synthetic.name_of(address).cloned();
-                match known.filter(|_| self.stub.synthetic.hold(address)) {
+                match known.filter(|_| self.stub.synthetic.acquire(address)) {
                     Some(name) => (Some(name), Some(address), None),
                     None => (None, None, Some(address)),
                 }
             }
         };
-        let verdict = match (&name, address) {
+        let decision = match (&name, address) {
             (Some(name), _) => Some(self.table.judge_name(name, Some(port))),
-            (None, Some(address)) if !leads_nowhere(address) => {
+            (None, Some(address)) if !is_unroutable(address) => {
                 Some(self.table.judge_address(address, port))
             }
             _ => None,
         };
-        let rule = verdict.and_then(|verdict| verdict.rule);
-        (Subject { name, synthetic, port, address, rule, ..Subject::unknown() }, verdict)
+        let rule = decision.and_then(|decision| decision.rule);
+        (
+            ConnectionTarget {
+                name,
+                synthetic,
+                port,
+                address,
+                rule,
+                ..ConnectionTarget::unknown()
+            },
+            decision,
+        )
     }
 
-    pub(super) fn judged(
+    pub(super) fn apply_decision(
         &mut self,
         connection: &mut Connection<'t>,
-        verdict: Option<HostDecision<'t>>,
+        decision: Option<HostDecision<'t>>,
         generation: u16,
         index: usize,
     ) -> Turn {
         let number = event(CLIENT, generation, index);
-        match verdict {
-            None if connection.subject.way != Direction::Outward => {
+        match decision {
+            None if connection.target.direction != Direction::Outward => {
                 self.dial(connection, Rc::clone(&self.loopback), generation, index)
             }
-            None => self.doubt(connection, Doubt::Refused("nothing is at this address"), number),
-            Some(verdict) => match verdict.action {
-                Action::Allow => self.go_on(connection, generation, index),
-                Action::Ask => self.doubt(connection, Doubt::Unasked, number),
+            None => self.find_owner(
+                connection,
+                PendingReason::Denied("nothing is at this address"),
+                number,
+            ),
+            Some(decision) => match decision.action {
+                Action::Allow => self.connect_allowed(connection, generation, index),
+                Action::Ask => self.find_owner(connection, PendingReason::NotAsked, number),
                 Action::Deny => {
-                    let reason = verdict.reason.unwrap_or("no rule allows it");
-                    self.doubt(connection, Doubt::Refused(reason), number)
+                    let reason = decision.reason.unwrap_or("no rule allows it");
+                    self.find_owner(connection, PendingReason::Denied(reason), number)
                 }
             },
         }
     }
 }
 
-/// The listener itself can be dialled, by addresses that are nobody's; and so can those that no
-/// name was given.
-fn leads_nowhere(address: IpAddr) -> bool {
-    OWN.contains(&address)
+/// True for addresses that lead to the listener itself, and for synthetic addresses without a name.
+fn is_unroutable(address: IpAddr) -> bool {
+    OWN_ADDRESSES.contains(&address)
         || match address {
             IpAddr::V4(v4) => matches!(v4.octets(), [0 | 127, ..] | [198, 18 | 19, ..]),
             IpAddr::V6(v6) => v6.is_loopback() || v6.is_unspecified() || v6.segments()[0] == 0xfdfa,

@@ -1,11 +1,11 @@
-//! What the relay tells the supervisor: its decisions, and its questions
-//! ([`crate::network::relay::relay_messages`]). All of them: when the supervisor writes slower than
-//! is decided, nobody is served until it has caught up. Otherwise a flood could hide in its own
-//! noise what it was made for.
+//! Messages from the relay to the supervisor: decisions and questions
+//! ([`crate::network::relay::relay_messages`]). None is dropped: if the supervisor falls behind,
+//! the relay serves nothing until it has caught up. Otherwise a flood of connections could hide one
+//! decision.
 //!
-//! Connections that end in the same turn of the relay are told together: waking the supervisor for
-//! each costs both more than all else that is done about its end. Whatever else was decided is told
-//! before anybody can see it.
+//! Connections that end in the same turn are reported together: waking the supervisor for each
+//! costs more than everything else about its end. Other decisions are reported before they take
+//! effect.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -16,31 +16,31 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use super::relay_messages::{LONGEST, Process, Reply, Request};
+use super::relay_messages::{MAX_MESSAGE_BYTES, RelayRequest, SocketProcess, SupervisorReply};
 use crate::network::supervisor::loopback_proxy::{self, Received};
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 
-/// When so many decisions wait, nobody gets another one; the socket holds some more.
-const BEHIND: usize = 1024;
+/// The relay stops serving at this many unsent decisions; the socket holds some more.
+const MAX_WAITING_DECISIONS: usize = 1024;
 
-/// Who takes nothing for so long at the end takes nothing any more.
-const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// The supervisor must read within this time at the end.
+const FINISH_TIMEOUT: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
-/// So many are not kept back for the end of a turn.
-const TOGETHER: usize = 32;
+/// Decisions that wait for the end of a turn.
+const MAX_BATCHED_DECISIONS: usize = 32;
 
-/// Hosts come from inside. The longest name fits; what does not is cut.
-const TEXT_ROOM: usize = 512;
+/// Hosts come from inside. The longest name fits; a longer text is cut.
+const MAX_TEXT_CHARS: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layer {
-    /// A name was asked for.
+pub enum DecisionLayer {
+    /// A DNS question.
     Name,
     Connect,
-    /// A request of HTTP on a connection that was allowed.
+    /// An HTTP request on an allowed connection.
     Request,
-    /// Somebody came to a published port.
+    /// A connection to a published port.
     Publish,
 }
 
@@ -55,24 +55,24 @@ pub struct Traffic {
 pub enum ConnectionResult {
     Allowed,
     Denied,
-    /// It was allowed, and could not be reached.
+    /// Allowed, but not reachable.
     Failed,
 }
 
-/// Who allowed or denied it, when it was asked about.
+/// A person's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PersonAnswer {
-    /// None: nobody answered.
+    /// None: there was no answer.
     pub by: Option<String>,
     pub ms: u64,
 }
 
-pub struct Decision<'a> {
-    pub layer: Layer,
-    pub outcome: ConnectionResult,
-    /// Whose connection it was.
-    pub process: Option<&'a Process>,
-    pub asked: Option<&'a PersonAnswer>,
+pub struct RelayDecision<'a> {
+    pub layer: DecisionLayer,
+    pub result: ConnectionResult,
+    /// The process that owns the connection.
+    pub process: Option<&'a SocketProcess>,
+    pub answer: Option<&'a PersonAnswer>,
     pub host: Option<&'a dyn fmt::Display>,
     pub port: Option<u16>,
     pub address: Option<IpAddr>,
@@ -81,15 +81,15 @@ pub struct Decision<'a> {
     pub traffic: Option<Traffic>,
 }
 
-impl Decision<'_> {
+impl RelayDecision<'_> {
     fn message(&self) -> String {
         let layer = match self.layer {
-            Layer::Name => "name",
-            Layer::Connect => "connect",
-            Layer::Request => "request",
-            Layer::Publish => "publish",
+            DecisionLayer::Name => "name",
+            DecisionLayer::Connect => "connect",
+            DecisionLayer::Request => "request",
+            DecisionLayer::Publish => "publish",
         };
-        let action = match self.outcome {
+        let action = match self.result {
             ConnectionResult::Allowed => "allow",
             ConnectionResult::Denied => "deny",
             ConnectionResult::Failed => "fail",
@@ -111,9 +111,9 @@ impl Decision<'_> {
         number(&mut out, "ms", self.traffic.map(|traffic| traffic.ms));
         number(&mut out, "pid", self.process.map(|process| process.pid.into()));
         text(&mut out, "exe", self.process.map(|process| &process.exe as &dyn fmt::Display));
-        let by = self.asked.and_then(|asked| asked.by.as_ref());
+        let by = self.answer.and_then(|answer| answer.by.as_ref());
         text(&mut out, "by", by.map(|by| by as &dyn fmt::Display));
-        number(&mut out, "asked_ms", self.asked.map(|asked| asked.ms.into()));
+        number(&mut out, "asked_ms", self.answer.map(|answer| answer.ms.into()));
         out.push('}');
         out
     }
@@ -123,7 +123,7 @@ fn text(out: &mut String, key: &str, value: Option<&dyn fmt::Display>) {
     let _ = write!(out, ",\"{key}\":");
     match value {
         Some(value) => {
-            writer::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM)
+            writer::string_within(out, value.to_string().as_bytes(), NonUtf8::Text, MAX_TEXT_CHARS)
         }
         None => out.push_str("null"),
     }
@@ -137,9 +137,9 @@ fn number(out: &mut String, key: &str, value: Option<u128>) {
 }
 
 /// What the supervisor says.
-pub enum Heard {
+pub enum SupervisorMessage {
     Client(OwnedFd),
-    Reply(Reply),
+    Reply(SupervisorReply),
     Nothing,
     /// The run has ended: the other end is closed.
     Over,
@@ -147,31 +147,37 @@ pub enum Heard {
 
 pub struct DecisionLog {
     socket: OwnedFd,
-    /// One for each connection at most.
+    /// At most one for each connection.
     requests: VecDeque<String>,
-    waiting: VecDeque<String>,
-    over: bool,
+    decisions: VecDeque<String>,
+    is_over: bool,
 }
 
 impl DecisionLog {
     pub fn new(socket: OwnedFd) -> DecisionLog {
-        DecisionLog { socket, requests: VecDeque::new(), waiting: VecDeque::new(), over: false }
+        DecisionLog {
+            socket,
+            requests: VecDeque::new(),
+            decisions: VecDeque::new(),
+            is_over: false,
+        }
     }
 
-    pub fn say(&mut self, decision: &Decision<'_>) {
-        self.waiting.push_back(decision.message());
-        let due = decision.outcome != ConnectionResult::Allowed || self.waiting.len() >= TOGETHER;
-        // Who does not listen is not tried for each.
+    pub fn report(&mut self, decision: &RelayDecision<'_>) {
+        self.decisions.push_back(decision.message());
+        let due = decision.result != ConnectionResult::Allowed
+            || self.decisions.len() >= MAX_BATCHED_DECISIONS;
+        // While the supervisor is behind, no send is tried.
         if due && !self.is_behind() {
             self.flush();
         }
     }
 
     pub fn is_behind(&self) -> bool {
-        self.waiting.len() >= BEHIND && !self.over
+        self.decisions.len() >= MAX_WAITING_DECISIONS && !self.is_over
     }
 
-    /// Until the supervisor listens, or says something itself.
+    /// Waits until the supervisor reads or sends.
     pub fn wait(&self) -> Result<(), Errno> {
         match rustix::event::poll(
             &mut [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)],
@@ -182,23 +188,23 @@ impl DecisionLog {
         }
     }
 
-    pub fn ask(&mut self, request: &Request) {
+    pub fn ask(&mut self, request: &RelayRequest) {
         self.requests.push_back(request.message());
         self.flush();
     }
 
-    /// Says what waits, as far as it is taken.
+    /// Sends the waiting messages as far as the socket takes them.
     pub fn flush(&mut self) {
         while let Some(message) = self.requests.pop_front() {
             if !self.send(&message) {
                 return self.requests.push_front(message);
             }
         }
-        while let Some(first) = self.waiting.front() {
+        while let Some(first) = self.decisions.front() {
             let mut message = first.clone();
             let mut count = 1;
-            for next in self.waiting.iter().skip(1) {
-                if message.len() + 1 + next.len() > LONGEST {
+            for next in self.decisions.iter().skip(1) {
+                if message.len() + 1 + next.len() > MAX_MESSAGE_BYTES {
                     break;
                 }
                 message.push('\n');
@@ -208,7 +214,7 @@ impl DecisionLog {
             if !self.send(&message) {
                 return;
             }
-            self.waiting.drain(..count);
+            self.decisions.drain(..count);
         }
     }
 
@@ -221,22 +227,22 @@ impl DecisionLog {
             Ok(_) => true,
             Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => false,
             Err(_) => {
-                self.over = true;
+                self.is_over = true;
                 false
             }
         }
     }
 
-    /// The last words, for as long as the supervisor listens.
+    /// Sends the last messages while the supervisor reads.
     pub fn finish(&mut self) {
         loop {
             self.flush();
-            if self.waiting.is_empty() || self.over {
+            if self.decisions.is_empty() || self.is_over {
                 return;
             }
             match rustix::event::poll(
                 &mut [PollFd::new(&self.socket, PollFlags::OUT)],
-                Some(&PATIENCE),
+                Some(&FINISH_TIMEOUT),
             ) {
                 Ok(1..) | Err(Errno::INTR) => {}
                 Ok(0) | Err(_) => return,
@@ -244,23 +250,23 @@ impl DecisionLog {
         }
     }
 
-    /// What the supervisor says. Where no namespace keeps the network in, clients come this way.
-    pub fn hear(&mut self) -> Heard {
+    /// Reads a message. In the landlock tier clients arrive here too.
+    pub fn next_message(&mut self) -> SupervisorMessage {
         let received =
-            if self.over { Received::End } else { loopback_proxy::receive(self.socket.as_fd()) };
+            if self.is_over { Received::End } else { loopback_proxy::receive(self.socket.as_fd()) };
         match received {
-            Received::Client(client) => return Heard::Client(client),
-            Received::Nothing => return Heard::Nothing,
-            Received::Words(words) => {
-                if let Ok(reply) = reader::from_slice(&words) {
-                    return Heard::Reply(reply);
+            Received::Client(client) => return SupervisorMessage::Client(client),
+            Received::Nothing => return SupervisorMessage::Nothing,
+            Received::Message(message) => {
+                if let Ok(reply) = reader::from_slice(&message) {
+                    return SupervisorMessage::Reply(reply);
                 }
-                // Nobody else is there who could be believed.
+                // An invalid message counts as the end: there is no other sender.
             }
             Received::End => {}
         }
-        self.over = true;
-        Heard::Over
+        self.is_over = true;
+        SupervisorMessage::Over
     }
 }
 
@@ -270,14 +276,14 @@ impl AsFd for DecisionLog {
     }
 }
 
-impl Decision<'_> {
-    /// A refusal of which nothing is known yet.
-    pub fn about_nobody(layer: Layer) -> Decision<'static> {
-        Decision {
+impl RelayDecision<'_> {
+    /// A denial without details.
+    pub fn denial(layer: DecisionLayer) -> RelayDecision<'static> {
+        RelayDecision {
             layer,
-            outcome: ConnectionResult::Denied,
+            result: ConnectionResult::Denied,
             process: None,
-            asked: None,
+            answer: None,
             host: None,
             port: None,
             address: None,
@@ -302,8 +308,8 @@ mod tests {
         (DecisionLog::new(ours), theirs)
     }
 
-    fn heard(socket: &OwnedFd) -> Vec<Value> {
-        let mut message = [0; LONGEST];
+    fn received_lines(socket: &OwnedFd) -> Vec<Value> {
+        let mut message = [0; MAX_MESSAGE_BYTES];
         let length = rustix::net::recv(socket, &mut message, RecvFlags::empty())
             .map_or(0, |(length, _)| length);
         let lines = message[..length].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
@@ -312,16 +318,16 @@ mod tests {
 
     #[test]
     fn a_decision_is_one_line_with_every_field() {
-        let (mut told, theirs) = pair();
+        let (mut log, theirs) = pair();
         let traffic = Some(Traffic { sent: 5, received: 7, ms: 9 });
         let address = Some("192.0.2.1".parse().unwrap());
         let (host, rule): (&dyn fmt::Display, &dyn fmt::Display) =
             (&"a\n\u{1b}.example", &"paddock.toml:12");
-        told.say(&Decision {
-            layer: Layer::Connect,
-            outcome: ConnectionResult::Allowed,
-            process: Some(&Process { pid: 11, exe: "/usr/bin/curl".to_owned() }),
-            asked: Some(&PersonAnswer { by: Some("terminal".to_owned()), ms: 1200 }),
+        log.report(&RelayDecision {
+            layer: DecisionLayer::Connect,
+            result: ConnectionResult::Allowed,
+            process: Some(&SocketProcess { pid: 11, exe: "/usr/bin/curl".to_owned() }),
+            answer: Some(&PersonAnswer { by: Some("terminal".to_owned()), ms: 1200 }),
             host: Some(host),
             port: Some(443),
             address,
@@ -330,91 +336,107 @@ mod tests {
             traffic,
         });
         let expected = serde_json::json!({
-            "event": "network", "layer": "connect", "action": "allow", "host": "a\n\u{1b}.example", "port": 443,
-            "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5, "received": 7, "ms": 9,
+            "event": "network", "layer": "connect", "action": "allow",
+            "host": "a\n\u{1b}.example", "port": 443,
+            "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5,
+            "received": 7, "ms": 9,
             "pid": 11, "exe": "/usr/bin/curl", "by": "terminal", "asked_ms": 1200,
         });
-        assert_eq!(heard(&theirs), [Value::Null; 0], "it waits for others");
-        told.flush();
-        assert_eq!(heard(&theirs), [expected]);
-        assert!(matches!(told.hear(), Heard::Nothing));
+        assert_eq!(received_lines(&theirs), [Value::Null; 0], "it waits for others");
+        log.flush();
+        assert_eq!(received_lines(&theirs), [expected]);
+        assert!(matches!(log.next_message(), SupervisorMessage::Nothing));
         drop(theirs);
-        assert!(matches!(told.hear(), Heard::Over));
+        assert!(matches!(log.next_message(), SupervisorMessage::Over));
     }
 
     #[test]
-    fn questions_are_not_dropped_and_replies_are_heard() {
-        let (mut told, theirs) = pair();
+    fn requests_are_not_dropped_and_replies_are_read() {
+        let (mut log, theirs) = pair();
         for id in 0..5000 {
-            told.ask(&Request::Withdrawn { id });
+            log.ask(&RelayRequest::Withdrawn { id });
         }
         for id in 0..5000 {
-            assert_eq!(heard(&theirs)[0]["withdrawn"]["id"], id);
-            told.flush();
+            assert_eq!(received_lines(&theirs)[0]["withdrawn"]["id"], id);
+            log.flush();
         }
-        let reply = Reply::Who { id: 3, process: None };
+        let reply = SupervisorReply::Owner { id: 3, process: None };
         rustix::net::send(&theirs, reply.message().as_bytes(), SendFlags::NOSIGNAL).unwrap();
-        assert!(matches!(told.hear(), Heard::Reply(heard) if heard == reply));
-        assert!(matches!(told.hear(), Heard::Nothing));
+        assert!(matches!(log.next_message(),
+            SupervisorMessage::Reply(received) if received == reply));
+        assert!(matches!(log.next_message(), SupervisorMessage::Nothing));
         rustix::net::send(&theirs, b"{}", SendFlags::NOSIGNAL).unwrap();
-        assert!(matches!(told.hear(), Heard::Over));
+        assert!(matches!(log.next_message(), SupervisorMessage::Over));
     }
 
     #[test]
-    fn nothing_is_lost_on_a_supervisor_that_does_not_listen() {
-        let (mut told, theirs) = pair();
-        let mut said = 0_u16;
-        while !told.is_behind() {
-            told.say(&Decision { port: Some(said), ..Decision::about_nobody(Layer::Name) });
-            said += 1;
+    fn no_decision_is_lost_if_the_supervisor_is_slow() {
+        let (mut log, theirs) = pair();
+        let mut reported = 0_u16;
+        while !log.is_behind() {
+            log.report(&RelayDecision {
+                port: Some(reported),
+                ..RelayDecision::denial(DecisionLayer::Name)
+            });
+            reported += 1;
         }
-        assert!(usize::from(said) > BEHIND, "the socket holds some");
-        // Those who are served together may get theirs all the same.
-        for port in said..said + 500 {
-            told.say(&Decision { port: Some(port), ..Decision::about_nobody(Layer::Name) });
+        assert!(usize::from(reported) > MAX_WAITING_DECISIONS, "the socket holds some");
+        // Further decisions of the same turn are still stored.
+        for port in reported..reported + 500 {
+            log.report(&RelayDecision {
+                port: Some(port),
+                ..RelayDecision::denial(DecisionLayer::Name)
+            });
         }
         let mut ports = Vec::new();
-        while ports.len() < usize::from(said) + 500 {
-            match heard(&theirs) {
-                lines if lines.is_empty() => told.wait().unwrap(),
+        while ports.len() < usize::from(reported) + 500 {
+            match received_lines(&theirs) {
+                lines if lines.is_empty() => log.wait().unwrap(),
                 lines => ports.extend(lines.iter().map(|one| one["port"].as_u64().unwrap())),
             }
-            told.flush();
+            log.flush();
         }
-        assert!(ports.iter().copied().eq(0..u64::from(said) + 500), "{ports:?}");
-        assert!(!told.is_behind());
+        assert!(ports.iter().copied().eq(0..u64::from(reported) + 500), "{ports:?}");
+        assert!(!log.is_behind());
         drop(theirs);
-        told.finish();
+        log.finish();
     }
 
     #[test]
-    fn ends_are_told_together_and_refusals_at_once() {
-        let (mut told, theirs) = pair();
-        let ended = |port| Decision {
-            outcome: ConnectionResult::Allowed,
+    fn ends_are_batched_and_denials_are_sent_at_once() {
+        let (mut log, theirs) = pair();
+        let ended = |port| RelayDecision {
+            result: ConnectionResult::Allowed,
             port: Some(port),
             reason: Some(
-                "long enough for several messages, if there are so many of it: ........................",
+                "long enough for several messages, if there are so many of it: \
+                 ........................",
             ),
-            ..Decision::about_nobody(Layer::Connect)
+            ..RelayDecision::denial(DecisionLayer::Connect)
         };
         let ports = |theirs| {
-            heard(theirs).iter().map(|one| one["port"].as_u64().unwrap()).collect::<Vec<u64>>()
+            received_lines(theirs)
+                .iter()
+                .map(|one| one["port"].as_u64().unwrap())
+                .collect::<Vec<u64>>()
         };
-        told.say(&ended(1));
-        told.say(&ended(2));
+        log.report(&ended(1));
+        log.report(&ended(2));
         assert_eq!(ports(&theirs), [0; 0]);
-        told.say(&Decision { port: Some(3), ..Decision::about_nobody(Layer::Connect) });
+        log.report(&RelayDecision {
+            port: Some(3),
+            ..RelayDecision::denial(DecisionLayer::Connect)
+        });
         assert_eq!(ports(&theirs), [1, 2, 3]);
-        (0..TOGETHER as u16).for_each(|port| told.say(&ended(port)));
-        assert_eq!(ports(&theirs).len(), TOGETHER);
-        // What has to wait because nobody listens is told in messages that are not too long.
-        (0..900).for_each(|port| told.say(&ended(port)));
+        (0..MAX_BATCHED_DECISIONS as u16).for_each(|port| log.report(&ended(port)));
+        assert_eq!(ports(&theirs).len(), MAX_BATCHED_DECISIONS);
+        // Waiting decisions are sent in messages of bounded length.
+        (0..900).for_each(|port| log.report(&ended(port)));
         let (mut all, mut messages) = (Vec::new(), 0);
         while all.len() < 900 {
             all.extend(ports(&theirs));
             messages += 1;
-            told.flush();
+            log.flush();
         }
         assert!(all.is_sorted() && messages < 100, "{messages}");
     }

@@ -1,4 +1,4 @@
-//! The addresses of one host, dialled one after the other until one answers.
+//! Dials the addresses of one host, one after the other, until one answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -9,54 +9,53 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::host_resolver::Addresses;
-use crate::network::rules::address::{self, Kind};
+use crate::network::rules::address::{self, AddressKind};
 
-/// For all addresses of a host together, and for one that is not the last.
-const CONNECT: Duration = Duration::from_secs(10);
-const CONNECT_NEXT: Duration = Duration::from_secs(3);
+/// The time for all addresses of a host, and for one that is not the last.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
+const DIAL_NEXT_TIMEOUT: Duration = Duration::from_secs(3);
 
-pub const WATCHED: EventFlags =
+pub const WATCHED_EVENTS: EventFlags =
     EventFlags::IN.union(EventFlags::OUT).union(EventFlags::RDHUP).union(EventFlags::ET);
 
 pub struct Dial {
     addresses: Addresses,
     next: usize,
     until: Instant,
-    /// The last one that was dialled, whether it answered or not.
+    /// The last dialled address, whether it answered or not.
     pub tried: Option<IpAddr>,
 }
 
-pub enum Next {
-    /// It is told when this socket can be written; it has until then.
+pub enum DialStep {
+    /// The socket becomes writable when connected. The deadline is the second value.
     Started(OwnedFd, Instant),
-    /// No address is left, none could be dialled, and this is why.
+    /// No address is left. None was dialled, for this reason.
     Forbidden(IpAddr, &'static str),
     Unreachable,
 }
 
 impl Dial {
     pub fn new(addresses: Addresses, now: Instant) -> Dial {
-        Dial { addresses, next: 0, until: now + CONNECT, tried: None }
+        Dial { addresses, next: 0, until: now + DIAL_TIMEOUT, tried: None }
     }
 
-    /// Starts to dial the next of the addresses that `may` lets be dialled, from what `socket`
-    /// makes.
+    /// Dials the next address that `may_dial` allows, with a socket from `socket`.
     pub fn next(
         &mut self,
         port: u16,
-        may: impl Fn(IpAddr) -> Result<(), &'static str>,
+        may_dial: impl Fn(IpAddr) -> Result<(), &'static str>,
         socket: impl Fn(IpAddr) -> Result<OwnedFd, Errno>,
         now: Instant,
         epoll: &OwnedFd,
         event: u64,
-    ) -> Next {
+    ) -> DialStep {
         let mut forbidden = None;
         while let Some(address) = self.addresses.get(self.next).copied() {
             self.next += 1;
             if now >= self.until {
                 break;
             }
-            if let Err(reason) = may(address) {
+            if let Err(reason) = may_dial(address) {
                 forbidden = Some((address, reason));
                 continue;
             }
@@ -65,16 +64,16 @@ impl Dial {
                 .and_then(|socket| connect(socket, SocketAddr::new(address, port), epoll, event));
             if let Ok(socket) = connected {
                 let is_last = self.next == self.addresses.len();
-                return Next::Started(
+                return DialStep::Started(
                     socket,
-                    if is_last { self.until } else { self.until.min(now + CONNECT_NEXT) },
+                    if is_last { self.until } else { self.until.min(now + DIAL_NEXT_TIMEOUT) },
                 );
             }
         }
         match forbidden {
-            // One that may not be dialled is the reason only if no other could be.
-            Some((address, reason)) if self.tried.is_none() => Next::Forbidden(address, reason),
-            _ => Next::Unreachable,
+            // A forbidden address is the reason only if no other was dialled.
+            Some((address, reason)) if self.tried.is_none() => DialStep::Forbidden(address, reason),
+            _ => DialStep::Unreachable,
         }
     }
 }
@@ -83,7 +82,7 @@ pub fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// Of the host's network.
+/// A socket in the host's network.
 pub fn host_socket(to: IpAddr) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family(to), SocketType::STREAM, flags, None)
@@ -94,27 +93,28 @@ fn connect(socket: OwnedFd, to: SocketAddr, epoll: &OwnedFd, event: u64) -> Resu
         Ok(()) | Err(Errno::INPROGRESS) => {}
         Err(errno) => return Err(errno),
     }
-    // Only now: a socket that was never connected counts as hung up.
-    epoll::add(epoll, &socket, EventData::new_u64(event), WATCHED)?;
+    // Registered only now: epoll reports an unconnected socket as hung up.
+    epoll::add(epoll, &socket, EventData::new_u64(event), WATCHED_EVENTS)?;
     Ok(socket)
 }
 
-/// Is this a public address of the host itself? What is not public is judged by what it is.
+/// True for a public address of this host. Other addresses are judged by their kind.
 pub fn is_own(address: IpAddr) -> bool {
-    address::kind(address) == Kind::Public && can_be_bound(address)
+    address::kind(address) == AddressKind::Public && can_be_bound(address)
 }
 
-/// Does this address lead to the host itself, whatever its kind is? A server that listens on all
-/// addresses is the same at each of them.
+/// True if the address leads to this host, of any kind. A server on all addresses is the same at
+/// each of them.
 pub fn is_of_this_machine(address: IpAddr) -> bool {
-    matches!(address::kind(address), Kind::Loopback | Kind::Unspecified) || can_be_bound(address)
+    matches!(address::kind(address), AddressKind::Loopback | AddressKind::Unspecified)
+        || can_be_bound(address)
 }
 
-/// Only the host's own addresses can be bound.
+/// Only addresses of this host can be bound.
 fn can_be_bound(address: IpAddr) -> bool {
     let socket =
         rustix::net::socket_with(family(address), SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    // If it can not be asked it counts as such: that is the answer that refuses.
+    // An error counts as an own address, which denies.
     !socket.is_ok_and(|socket| {
         rustix::net::bind(&socket, &SocketAddr::new(address, 0)) == Err(Errno::ADDRNOTAVAIL)
     })

@@ -1,5 +1,4 @@
-//! What the Python half has dialled for it: there is one place that decides who is called, resolves
-//! and dials, and this is it.
+//! Dials for the HTTP helper. Only the relay decides about hosts, resolves and dials.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -9,45 +8,50 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::dial::{self, Dial, Next, is_own};
-use super::host_resolver::{self, Addresses, Failure};
-use super::http_handover::Wanted;
-use super::{LOOKUP, Peer, Relay, SERVER, SWEEP, Slot, event};
-use crate::plan::host_name::{Host, Name};
+use super::dial::{self, Dial, DialStep, is_own};
+use super::host_resolver::{self, Addresses, LookupFailure};
+use super::http_handover::DialRequest;
+use super::{LOOKUP, Peer, PeerSlot, Relay, SERVER, SWEEP_INTERVAL, event};
+use crate::plan::host_name::{Host, HostName};
 
-/// One that is being looked up or dialled.
-pub struct Upstream {
-    wanted: Wanted,
+/// A connection that is being resolved or dialled.
+pub struct UpstreamDial {
+    request: DialRequest,
     dialled: Option<(Dial, OwnedFd)>,
-    /// To be dialled, when the addresses of guarded upstreams are known.
+    /// Addresses to dial once the guarded addresses are known.
     found: Option<Addresses>,
     pub deadline: Option<Instant>,
 }
 
 impl<'t> Relay<'t> {
-    /// The Python half has something to say, takes something again, or is gone.
-    pub(super) fn handover_happened(&mut self) {
+    /// The HTTP helper sent a message, can take one again, or is gone.
+    pub(super) fn handle_handover(&mut self) {
         self.handover.flush();
-        while let Some(wanted) = self.handover.asked() {
-            let agreed = |name: &Name| self.agreed.contains(&(name.clone(), wanted.port));
-            if let Err(reason) = self.table.judge_upstream(&wanted.host, wanted.port, agreed) {
-                self.handover.not_reached(wanted.id, reason, true);
+        while let Some(request) = self.handover.next_dial() {
+            let allowed_by_person =
+                |name: &HostName| self.allowed_by_person.contains(&(name.clone(), request.port));
+            if let Err(reason) =
+                self.table.judge_upstream(&request.host, request.port, allowed_by_person)
+            {
+                self.handover.not_reached(request.id, reason, true);
                 continue;
             }
             let index = self.free.pop().unwrap_or_else(|| {
-                self.slots.push(Slot { generation: 0, peer: None });
+                self.slots.push(PeerSlot { generation: 0, peer: None });
                 self.slots.len() - 1
             });
             let number = event(SERVER, self.slots[index].generation, index);
-            let found = match &wanted.host {
+            let found = match &request.host {
                 Host::Address(address) => Some(Ok(Rc::from([*address]))),
                 Host::Name(name) => {
-                    let loop_ =
-                        host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
-                    self.resolver.look_up(name, number, self.now, &loop_)
+                    let registration = host_resolver::EventRegistration {
+                        epoll: &self.epoll,
+                        tag: event(LOOKUP, 0, 0),
+                    };
+                    self.resolver.look_up(name, number, self.now, &registration)
                 }
             };
-            let upstream = Upstream { wanted, dialled: None, found: None, deadline: None };
+            let upstream = UpstreamDial { request, dialled: None, found: None, deadline: None };
             match found {
                 Some(found) => self.upstream_found(upstream, found, index),
                 None => self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream))),
@@ -56,10 +60,10 @@ impl<'t> Relay<'t> {
     }
 
     /// A lookup has ended for which it waits, or waited.
-    pub(super) fn upstream_told(
+    pub(super) fn upstream_resolved(
         &mut self,
-        mut upstream: Upstream,
-        found: Result<Addresses, Failure>,
+        mut upstream: UpstreamDial,
+        found: Result<Addresses, LookupFailure>,
         index: usize,
     ) {
         if upstream.dialled.is_some() {
@@ -70,74 +74,75 @@ impl<'t> Relay<'t> {
         self.upstream_found(upstream, found, index);
     }
 
-    fn may_compare(&mut self, wanted: &Wanted, index: usize) -> bool {
+    fn can_compare_guards(&mut self, request: &DialRequest, index: usize) -> bool {
         let number = event(SERVER, self.slots[index].generation, index);
-        self.table.is_upstream(&wanted.host, wanted.port) || self.knows_guards(wanted.port, number)
+        self.table.is_upstream(&request.host, request.port)
+            || self.guards_are_known(request.port, number)
     }
 
     pub(super) fn upstream_found(
         &mut self,
-        upstream: Upstream,
-        found: Result<Addresses, Failure>,
+        upstream: UpstreamDial,
+        found: Result<Addresses, LookupFailure>,
         index: usize,
     ) {
-        if let Host::Name(name) = &upstream.wanted.host {
-            self.guards.heard(name, &found, self.now);
+        if let Host::Name(name) = &upstream.request.host {
+            self.guards.learn_lookup(name, &found, self.now);
         }
         match found {
-            // What no route leads to is a host that is inspected: it may not be another name of a
-            // route's upstream.
-            Ok(addresses) if !self.may_compare(&upstream.wanted, index) => {
-                let upstream = Upstream { found: Some(addresses), ..upstream };
+            // A host without a route is an inspected host. It must not be another name of a route's
+            // upstream.
+            Ok(addresses) if !self.can_compare_guards(&upstream.request, index) => {
+                let upstream = UpstreamDial { found: Some(addresses), ..upstream };
                 self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
             }
             Ok(addresses) => {
                 let dial = Dial::new(addresses, self.now);
-                self.dial_upstream(upstream.wanted, dial, Errno::HOSTUNREACH, index);
+                self.dial_upstream(upstream.request, dial, Errno::HOSTUNREACH, index);
             }
-            Err(failure) => self.upstream_failed(&upstream.wanted, failure.reason(), false, index),
+            Err(failure) => self.upstream_failed(&upstream.request, failure.reason(), false, index),
         }
     }
 
-    fn dial_upstream(&mut self, wanted: Wanted, mut dial: Dial, errno: Errno, index: usize) {
-        let (host, port) = (&wanted.host, wanted.port);
+    fn dial_upstream(&mut self, request: DialRequest, mut dial: Dial, errno: Errno, index: usize) {
+        let (host, port) = (&request.host, request.port);
         let number = event(SERVER, self.slots[index].generation, index);
         let is_upstream = self.table.is_upstream(host, port);
-        let may = |address| {
+        let may_dial = |address| {
             if !is_upstream {
                 self.guards.judge(address, port, true)?;
             }
             self.table.may_dial_upstream(host, address, port, is_own(address))
         };
-        match dial.next(port, may, dial::host_socket, self.now, &self.epoll, number) {
-            Next::Started(socket, deadline) => {
-                let upstream = Upstream {
-                    wanted,
+        match dial.next(port, may_dial, dial::host_socket, self.now, &self.epoll, number) {
+            DialStep::Started(socket, deadline) => {
+                let upstream = UpstreamDial {
+                    request,
                     dialled: Some((dial, socket)),
                     found: None,
                     deadline: Some(deadline),
                 };
                 self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
-                self.sweep_at.get_or_insert(self.now + SWEEP);
+                self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
             }
-            Next::Forbidden(address, reason) => {
-                self.upstream_failed(&wanted, &format!("{address}: {reason}"), true, index);
+            DialStep::Forbidden(address, reason) => {
+                self.upstream_failed(&request, &format!("{address}: {reason}"), true, index);
             }
-            Next::Unreachable => {
+            DialStep::Unreachable => {
                 let reason = format!("it can not be reached: {errno}");
-                self.upstream_failed(&wanted, &reason, false, index);
+                self.upstream_failed(&request, &reason, false, index);
             }
         }
     }
 
-    fn upstream_failed(&mut self, wanted: &Wanted, reason: &str, denied: bool, index: usize) {
-        self.handover.not_reached(wanted.id, reason, denied);
-        self.vacate(index);
+    fn upstream_failed(&mut self, request: &DialRequest, reason: &str, denied: bool, index: usize) {
+        self.handover.not_reached(request.id, reason, denied);
+        self.free_slot(index);
     }
 
-    pub(super) fn upstream_happened(
+    pub(super) fn handle_upstream_event(
         &mut self,
-        mut upstream: Box<Upstream>,
+        mut upstream: Box<UpstreamDial>,
         flags: EventFlags,
         index: usize,
     ) {
@@ -154,24 +159,24 @@ impl<'t> Relay<'t> {
             (Ok(Ok(())), Some(address)) => {
                 let _ = sockopt::set_tcp_nodelay(&socket, true);
                 let _ = sockopt::set_socket_keepalive(&socket, true);
-                // Its events are for whoever gets it.
+                // Later events belong to the new owner.
                 let _ = epoll::delete(&self.epoll, &socket);
-                self.handover.reached(upstream.wanted.id, socket, address);
-                self.vacate(index);
+                self.handover.reached(upstream.request.id, socket, address);
+                self.free_slot(index);
             }
             (Ok(Err(errno)) | Err(errno), _) => {
-                self.dial_upstream(upstream.wanted, dial, errno, index)
+                self.dial_upstream(upstream.request, dial, errno, index)
             }
             (Ok(Ok(())), None) => {
-                self.upstream_failed(&upstream.wanted, "it can not be reached", false, index)
+                self.upstream_failed(&upstream.request, "it can not be reached", false, index)
             }
         }
     }
 
-    /// The address that was dialled does not answer.
-    pub(super) fn upstream_expired(&mut self, mut upstream: Box<Upstream>, index: usize) {
+    /// The dialled address does not answer.
+    pub(super) fn upstream_expired(&mut self, mut upstream: Box<UpstreamDial>, index: usize) {
         match upstream.dialled.take() {
-            Some((dial, _)) => self.dial_upstream(upstream.wanted, dial, Errno::TIMEDOUT, index),
+            Some((dial, _)) => self.dial_upstream(upstream.request, dial, Errno::TIMEDOUT, index),
             None => self.slots[index].peer = Some(Peer::Upstream(upstream)),
         }
     }

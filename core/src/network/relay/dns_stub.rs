@@ -1,6 +1,5 @@
-//! Answers to questions for names from inside, whatever server they were meant for. A name that may
-//! be reached at some port gets addresses that lead back to it; nobody else is asked before it is
-//! dialled. All others do not exist.
+//! Answers DNS questions from inside, to any server. An allowed name gets synthetic addresses that
+//! lead back to it. Nothing is resolved before the name is dialled. All other names do not exist.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,183 +9,189 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::byte_pump::End;
-use super::decision_log::{Decision, DecisionLog, Layer};
-use super::synthetic_addresses::Synthetic;
-use crate::network::parse::dns_message::{self, Answer, DnsQuestion, Kind, Query};
-use crate::network::rules::host_table::Table;
+use super::byte_pump::PumpSocket;
+use super::decision_log::{DecisionLayer, DecisionLog, RelayDecision};
+use super::synthetic_addresses::SyntheticAddresses;
+use crate::network::parse::dns_message::{self, DnsAnswer, DnsQuestion, Query, RecordKind};
+use crate::network::rules::host_table::HostTable;
 use crate::plan::Action;
 
-/// A name that is denied is told once in this time.
-const SAID: Duration = Duration::from_secs(60);
+/// A denied name is reported once in this time.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// So many denied names are remembered for that.
-const REMEMBERED: usize = 4096;
+/// Denied names that are stored for that.
+const MAX_REPORTED_NAMES: usize = 4096;
 
-/// A stream on which nothing is asked for so long is closed.
-const IDLE: Duration = Duration::from_secs(30);
+/// An idle stream is closed after this time.
+const STREAM_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So many questions of one stream are answered before others get their turn.
-const IN_A_ROW: usize = 64;
+/// Questions of one stream before others get their turn.
+const MAX_ANSWERS_PER_TURN: usize = 64;
 
-/// Names of addresses. Programs ask for them on their own account; nobody has to hear that they do
-/// not exist.
-const REVERSE: [&[u8]; 2] = [b".in-addr.arpa", b".ip6.arpa"];
+/// Reverse lookups. Programs make them on their own, so their denials are not reported.
+const REVERSE_SUFFIXES: [&[u8]; 2] = [b".in-addr.arpa", b".ip6.arpa"];
 
-pub struct Stub<'t> {
-    table: &'t Table,
-    pub synthetic: Synthetic,
-    said: HashMap<String, Instant>,
+pub struct DnsStub<'t> {
+    table: &'t HostTable,
+    pub synthetic: SyntheticAddresses,
+    reported: HashMap<String, Instant>,
 }
 
-impl<'t> Stub<'t> {
-    pub fn new(table: &'t Table) -> Stub<'t> {
-        Stub { table, synthetic: Synthetic::default(), said: HashMap::new() }
+impl<'t> DnsStub<'t> {
+    pub fn new(table: &'t HostTable) -> DnsStub<'t> {
+        DnsStub { table, synthetic: SyntheticAddresses::default(), reported: HashMap::new() }
     }
 
-    /// The answer to a message, if it gets any.
+    /// The answer to a message, if there is one.
     pub fn answer(
         &mut self,
         message: &[u8],
-        told: &mut DecisionLog,
+        decisions: &mut DecisionLog,
         now: Instant,
     ) -> Option<Vec<u8>> {
         match Query::read(message) {
             DnsQuestion::Nothing => None,
             DnsQuestion::Refused(answer) => Some(answer),
             DnsQuestion::Query(query) => {
-                let answer = self.judge(&query, told, now);
+                let answer = self.judge(&query, decisions, now);
                 Some(dns_message::answer(&query, answer))
             }
         }
     }
 
-    fn judge(&mut self, query: &Query, told: &mut DecisionLog, now: Instant) -> Answer {
+    fn judge(&mut self, query: &Query, decisions: &mut DecisionLog, now: Instant) -> DnsAnswer {
         let Some(name) = &query.name else {
             let reason = Some("this is no name of a host");
-            self.say(query, now, told, &Decision { reason, ..Decision::about_nobody(Layer::Name) });
-            return Answer::NoName;
+            self.report(
+                query,
+                now,
+                decisions,
+                &RelayDecision { reason, ..RelayDecision::denial(DecisionLayer::Name) },
+            );
+            return DnsAnswer::NoName;
         };
-        let verdict = self.table.judge_name(name, None);
-        // One that would be asked about is asked about when it is dialled: then the port is known,
-        // and until then nobody has to be.
-        if verdict.action == Action::Deny {
-            if !REVERSE.iter().any(|end| name.as_bytes().ends_with(end)) {
-                let rule = verdict.rule.as_ref().map(|rule| rule as _);
-                let denied = Decision {
+        let decision = self.table.judge_name(name, None);
+        // A name that needs a question is asked about when it is dialled: only then the port is
+        // known.
+        if decision.action == Action::Deny {
+            if !REVERSE_SUFFIXES.iter().any(|end| name.as_bytes().ends_with(end)) {
+                let rule = decision.rule.as_ref().map(|rule| rule as _);
+                let denied = RelayDecision {
                     rule,
-                    reason: verdict.reason,
-                    ..Decision::about_nobody(Layer::Name)
+                    reason: decision.reason,
+                    ..RelayDecision::denial(DecisionLayer::Name)
                 };
-                self.say(query, now, told, &denied);
+                self.report(query, now, decisions, &denied);
             }
-            return Answer::NoName;
+            return DnsAnswer::NoName;
         }
-        if let Kind::Other(_) = query.kind {
-            return Answer::Nothing;
+        if let RecordKind::Other(_) = query.kind {
+            return DnsAnswer::Nothing;
         }
         match (self.synthetic.address_of(name), query.kind) {
-            (None, _) => Answer::Failed,
-            (Some((v4, _)), Kind::A) => Answer::V4(v4),
-            (Some((_, v6)), _) => Answer::V6(v6),
+            (None, _) => DnsAnswer::Failed,
+            (Some((v4, _)), RecordKind::A) => DnsAnswer::V4(v4),
+            (Some((_, v6)), _) => DnsAnswer::V6(v6),
         }
     }
 
-    fn say(
+    fn report(
         &mut self,
         query: &Query,
         now: Instant,
-        told: &mut DecisionLog,
-        decision: &Decision<'_>,
+        decisions: &mut DecisionLog,
+        decision: &RelayDecision<'_>,
     ) {
         let name = query.asked_name();
-        if self.said.get(&name).is_some_and(|said| now - *said < SAID) {
+        if self.reported.get(&name).is_some_and(|reported| now - *reported < REPORT_INTERVAL) {
             return;
         }
-        told.say(&Decision { host: Some(&name), ..*decision });
-        if self.said.len() >= REMEMBERED {
-            self.said.retain(|_, said| now - *said < SAID);
+        decisions.report(&RelayDecision { host: Some(&name), ..*decision });
+        if self.reported.len() >= MAX_REPORTED_NAMES {
+            self.reported.retain(|_, reported| now - *reported < REPORT_INTERVAL);
         }
-        if self.said.len() >= REMEMBERED {
-            self.said.clear();
+        if self.reported.len() >= MAX_REPORTED_NAMES {
+            self.reported.clear();
         }
-        self.said.insert(name, now);
+        self.reported.insert(name, now);
     }
 }
 
-/// Questions by TCP: each has its length before it (RFC 7766).
-pub struct Stream {
-    end: End,
+/// DNS over TCP: each question follows its length (RFC 7766).
+pub struct DnsStream {
+    end: PumpSocket,
     received: Vec<u8>,
     answers: Vec<u8>,
     pub deadline: Instant,
 }
 
-/// What becomes of it.
+/// The next step of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum StreamTurn {
     Wait,
-    /// It could go on at once, but others come first.
+    /// It can continue at once, but others come first.
     Again,
     Over,
 }
 
-impl Stream {
-    pub fn new(socket: OwnedFd, now: Instant) -> Stream {
-        Stream {
-            end: End::new(socket),
+impl DnsStream {
+    pub fn new(socket: OwnedFd, now: Instant) -> DnsStream {
+        DnsStream {
+            end: PumpSocket::new(socket),
             received: Vec::new(),
             answers: Vec::new(),
-            deadline: now + IDLE,
+            deadline: now + STREAM_IDLE_TIMEOUT,
         }
     }
 
-    pub fn note(&mut self, flags: EventFlags) {
-        self.end.note(flags);
+    pub fn note_events(&mut self, flags: EventFlags) {
+        self.end.note_events(flags);
     }
 
     pub fn turn(
         &mut self,
-        stub: &mut Stub<'_>,
-        told: &mut DecisionLog,
+        stub: &mut DnsStub<'_>,
+        decisions: &mut DecisionLog,
         scratch: &mut [u8],
         now: Instant,
-    ) -> Next {
-        let mut answered = 0;
+    ) -> StreamTurn {
+        let mut question_answered = 0;
         loop {
             while !self.answers.is_empty() {
                 match rustix::net::send(&self.end.socket, &self.answers, SendFlags::NOSIGNAL) {
                     Ok(sent) => drop(self.answers.drain(..sent)),
                     Err(Errno::INTR) => {}
-                    // Nobody is asked anything by who does not read the answers.
-                    Err(Errno::AGAIN) => return Next::Wait,
-                    Err(_) => return Next::Over,
+                    // A client that does not read its answers gets no further ones.
+                    Err(Errno::AGAIN) => return StreamTurn::Wait,
+                    Err(_) => return StreamTurn::Over,
                 }
             }
-            if answered == IN_A_ROW {
-                return Next::Again;
+            if question_answered == MAX_ANSWERS_PER_TURN {
+                return StreamTurn::Again;
             }
             if let Some((length, rest)) = self.received.split_first_chunk::<2>()
                 && let Some(message) = rest.get(..u16::from_be_bytes(*length).into())
             {
                 let length = 2 + message.len();
-                let Some(answer) = stub.answer(message, told, now) else { return Next::Over };
+                let Some(answer) = stub.answer(message, decisions, now) else {
+                    return StreamTurn::Over;
+                };
                 self.answers.extend_from_slice(&(answer.len() as u16).to_be_bytes());
                 self.answers.extend_from_slice(&answer);
                 self.received.drain(..length);
-                self.deadline = now + IDLE;
-                answered += 1;
+                self.deadline = now + STREAM_IDLE_TIMEOUT;
+                question_answered += 1;
                 continue;
             }
             if !self.end.readable {
-                return Next::Wait;
+                return StreamTurn::Wait;
             }
             match rustix::net::recv(&self.end.socket, &mut *scratch, RecvFlags::empty()) {
-                Ok((0, _)) => return Next::Over,
+                Ok((0, _)) => return StreamTurn::Over,
                 Ok((length, _)) => self.received.extend_from_slice(&scratch[..length]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.end.readable = false,
-                Err(_) => return Next::Over,
+                Err(_) => return StreamTurn::Over,
             }
         }
     }

@@ -13,78 +13,77 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::dial::is_of_this_machine;
-use super::host_resolver::{Addresses, Failure};
+use super::host_resolver::{Addresses, LookupFailure};
 use crate::network::rules::address;
-use crate::plan::host_name::{Host, Name};
+use crate::plan::host_name::{Host, HostName};
 
-/// Where web servers are: one that serves https may serve the same in clear.
-const WEB: [u16; 2] = [80, 443];
+/// Ports of web servers: a server of https may serve the same in clear text.
+const WEB_PORTS: [u16; 2] = [80, 443];
 
-/// What was found out is not asked for again within this time. The resolver's own memory is as long
-/// as a name server says.
-const FRESH: Duration = Duration::from_secs(1);
+/// A lookup is not repeated within this time. The resolver's cache follows the TTL of the name
+/// server.
+const LOOKUP_TTL: Duration = Duration::from_secs(1);
 
-/// So many addresses of one upstream are remembered. With more of them, all are forgotten and asked
-/// for again.
-const REMEMBERED: usize = 4096;
+/// Stored addresses of one upstream. Beyond this, all are dropped and looked up again.
+const MAX_ADDRESSES: usize = 4096;
 
-const GUARDED: &str = "a route with endpoint rules leads to this address, and nothing else does, unless the route says shared_addresses = true";
-const UNKNOWN: &str = "it may be an upstream of a route with endpoint rules: no name server says to which addresses that leads";
+const GUARDED_ADDRESS: &str = "a route with endpoint rules leads to this address, and nothing else does, unless the route says shared_addresses = true";
+const UNKNOWN_ADDRESSES: &str = "it may be an upstream of a route with endpoint rules: no name server says to which addresses that leads";
 
 /// An upstream with endpoint rules.
 #[derive(Debug)]
-pub struct Guarded {
+pub struct GuardedUpstream {
     pub host: Host,
     pub port: u16,
-    /// Names of other hosts may lead to the same addresses.
+    /// True: names of other hosts may resolve to the same addresses.
     pub is_shared: bool,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownAddresses {
     addresses: HashSet<IpAddr>,
-    /// One of them was this machine's.
-    is_here: bool,
+    /// One of them belongs to this machine.
+    is_on_this_machine: bool,
     looked_up: Option<Instant>,
-    /// No name server answered when it was asked for last.
+    /// No name server answered the last lookup.
     is_unknown: bool,
 }
 
-impl Known {
-    fn learn(&mut self, address: IpAddr) {
-        // The same address comes with every lookup; only a new one is compared with this machine's.
+impl KnownAddresses {
+    fn add(&mut self, address: IpAddr) {
+        // Each lookup returns the same addresses; only a new one is compared with this machine's.
         if self.addresses.insert(address.to_canonical()) {
             self.addresses.extend(address::forms(address));
-            self.is_here |= is_of_this_machine(address);
+            self.is_on_this_machine |= is_of_this_machine(address);
         }
     }
 }
 
-/// What is known of them. The order is that of the table.
-pub struct Guards<'t> {
-    guarded: &'t [Guarded],
-    known: Vec<Known>,
-    by_name: HashMap<&'t Name, Vec<usize>>,
+/// What is known about the upstreams, in the order of the table.
+pub struct UpstreamGuards<'t> {
+    guarded: &'t [GuardedUpstream],
+    known: Vec<KnownAddresses>,
+    by_name: HashMap<&'t HostName, Vec<usize>>,
 }
 
-impl<'t> Guards<'t> {
-    pub fn new(guarded: &'t [Guarded]) -> Guards<'t> {
-        let mut by_name: HashMap<&Name, Vec<usize>> = HashMap::new();
-        let mut known: Vec<Known> = Vec::new();
+impl<'t> UpstreamGuards<'t> {
+    pub fn new(guarded: &'t [GuardedUpstream]) -> UpstreamGuards<'t> {
+        let mut by_name: HashMap<&HostName, Vec<usize>> = HashMap::new();
+        let mut known: Vec<KnownAddresses> = Vec::new();
         for (index, one) in guarded.iter().enumerate() {
-            known.push(Known::default());
+            known.push(KnownAddresses::default());
             match &one.host {
                 Host::Name(name) => by_name.entry(name).or_default().push(index),
-                Host::Address(address) => known[index].learn(*address),
+                Host::Address(address) => known[index].add(*address),
             }
         }
-        Guards { guarded, known, by_name }
+        UpstreamGuards { guarded, known, by_name }
     }
 
-    /// The names to look up before something is dialled at this port.
-    pub fn to_look_up(&self, port: u16, now: Instant) -> Vec<&'t Name> {
+    /// The names to look up before a connection to this port.
+    pub fn to_look_up(&self, port: u16, now: Instant) -> Vec<&'t HostName> {
         let is_due = |index: &usize| {
-            let is_fresh = self.known[*index].looked_up.is_some_and(|at| now < at + FRESH);
+            let is_fresh = self.known[*index].looked_up.is_some_and(|at| now < at + LOOKUP_TTL);
             serves(&self.guarded[*index], port) && !is_fresh
         };
         self.by_name
@@ -94,70 +93,75 @@ impl<'t> Guards<'t> {
             .collect()
     }
 
-    /// Whatever a lookup of a name has found.
-    pub fn heard(&mut self, name: &Name, found: &Result<Addresses, Failure>, now: Instant) {
+    /// Stores the result of a lookup.
+    pub fn learn_lookup(
+        &mut self,
+        name: &HostName,
+        found: &Result<Addresses, LookupFailure>,
+        now: Instant,
+    ) {
         for index in self.by_name.get(name).into_iter().flatten() {
             let known = &mut self.known[*index];
             known.looked_up = Some(now);
-            known.is_unknown = matches!(found, Err(Failure::Silent));
-            if known.addresses.len() > REMEMBERED {
+            known.is_unknown = matches!(found, Err(LookupFailure::Silent));
+            if known.addresses.len() > MAX_ADDRESSES {
                 known.addresses.clear();
             }
-            found.iter().flat_map(|found| found.iter()).for_each(|address| known.learn(*address));
+            found.iter().flat_map(|found| found.iter()).for_each(|address| known.add(*address));
         }
     }
 
-    /// May this address be dialled at this port for a connection that is not the route's?
-    /// `is_named`: a name led to it.
+    /// Decides whether a connection that does not use the route may dial this address. `is_named`:
+    /// a name resolved to it.
     pub fn judge(&self, address: IpAddr, port: u16, is_named: bool) -> Result<(), &'static str> {
         for (guarded, known) in self.guarded.iter().zip(&self.known) {
             if !serves(guarded, port) || (guarded.is_shared && is_named) {
                 continue;
             }
             if known.is_unknown {
-                return Err(UNKNOWN);
+                return Err(UNKNOWN_ADDRESSES);
             }
             if address::forms(address).any(|form| known.addresses.contains(&form))
-                || (known.is_here && is_of_this_machine(address))
+                || (known.is_on_this_machine && is_of_this_machine(address))
             {
-                return Err(GUARDED);
+                return Err(GUARDED_ADDRESS);
             }
         }
         Ok(())
     }
 }
 
-fn serves(guarded: &Guarded, port: u16) -> bool {
-    port == guarded.port || WEB.contains(&port)
+fn serves(guarded: &GuardedUpstream, port: u16) -> bool {
+    port == guarded.port || WEB_PORTS.contains(&port)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn guarded(host: &str, port: u16, is_shared: bool) -> Guarded {
-        Guarded {
-            host: crate::network::rules::http_hosts::read(host.as_bytes()).unwrap(),
+    fn guarded(host: &str, port: u16, is_shared: bool) -> GuardedUpstream {
+        GuardedUpstream {
+            host: crate::network::rules::http_hosts::read_host(host.as_bytes()).unwrap(),
             port,
             is_shared,
         }
     }
 
-    fn found(addresses: &[&str]) -> Result<Addresses, Failure> {
+    fn found(addresses: &[&str]) -> Result<Addresses, LookupFailure> {
         Ok(addresses.iter().map(|address| address.parse().unwrap()).collect())
     }
 
     #[test]
-    fn every_address_that_an_upstream_led_to_is_closed_at_its_port_and_at_those_of_the_web() {
+    fn all_addresses_of_a_guarded_upstream_are_denied() {
         let table = [guarded("up.example", 8443, false)];
-        let mut guards = Guards::new(&table);
-        let (name, now) = (Name::read(b"up.example").unwrap(), Instant::now());
+        let mut guards = UpstreamGuards::new(&table);
+        let (name, now) = (HostName::read(b"up.example").unwrap(), Instant::now());
         assert_eq!(guards.to_look_up(8443, now), [&name]);
         assert!(guards.to_look_up(5432, now).is_empty());
-        guards.heard(&name, &found(&["20.0.0.1"]), now);
-        guards.heard(&name, &found(&["20.0.0.2", "2a00::1"]), now);
+        guards.learn_lookup(&name, &found(&["20.0.0.1"]), now);
+        guards.learn_lookup(&name, &found(&["20.0.0.2", "2a00::1"]), now);
         assert!(guards.to_look_up(443, now).is_empty());
-        assert_eq!(guards.to_look_up(443, now + FRESH), [&name]);
+        assert_eq!(guards.to_look_up(443, now + LOOKUP_TTL), [&name]);
         for address in [
             "20.0.0.1",
             "20.0.0.2",
@@ -169,7 +173,7 @@ mod tests {
             for port in [80, 443, 8443] {
                 assert_eq!(
                     guards.judge(address.parse().unwrap(), port, true),
-                    Err(GUARDED),
+                    Err(GUARDED_ADDRESS),
                     "{address} {port}"
                 );
             }
@@ -179,20 +183,24 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_on_this_machine_is_closed_at_every_address_of_this_machine() {
+    fn a_local_upstream_guards_all_local_addresses() {
         let table = [guarded("app.example", 8099, false), guarded("127.0.0.2", 8100, false)];
-        let mut guards = Guards::new(&table);
+        let mut guards = UpstreamGuards::new(&table);
         assert_eq!(
             guards.judge("::1".parse().unwrap(), 8099, false),
             Ok(()),
             "the name has not led here"
         );
-        guards.heard(&Name::read(b"app.example").unwrap(), &found(&["127.0.0.1"]), Instant::now());
+        guards.learn_lookup(
+            &HostName::read(b"app.example").unwrap(),
+            &found(&["127.0.0.1"]),
+            Instant::now(),
+        );
         for address in ["127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"] {
             for port in [8099, 8100] {
                 assert_eq!(
                     guards.judge(address.parse().unwrap(), port, false),
-                    Err(GUARDED),
+                    Err(GUARDED_ADDRESS),
                     "{address} {port}"
                 );
             }
@@ -206,25 +214,28 @@ mod tests {
     }
 
     #[test]
-    fn shared_addresses_are_open_to_other_names_and_to_nobody_who_lists_them() {
+    fn shared_addresses_are_open_to_names_only() {
         let table = [guarded("up.example", 443, true), guarded("20.0.0.9", 443, false)];
-        let mut guards = Guards::new(&table);
-        guards.heard(&Name::read(b"up.example").unwrap(), &found(&["20.0.0.1"]), Instant::now());
+        let mut guards = UpstreamGuards::new(&table);
+        guards.learn_lookup(
+            &HostName::read(b"up.example").unwrap(),
+            &found(&["20.0.0.1"]),
+            Instant::now(),
+        );
         assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 443, true), Ok(()));
-        assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 443, false), Err(GUARDED));
-        assert_eq!(guards.judge("20.0.0.9".parse().unwrap(), 443, true), Err(GUARDED));
+        assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 443, false), Err(GUARDED_ADDRESS));
+        assert_eq!(guards.judge("20.0.0.9".parse().unwrap(), 443, true), Err(GUARDED_ADDRESS));
     }
 
     #[test]
-    fn an_upstream_whose_addresses_nobody_says_closes_its_ports_and_one_without_addresses_does_not()
-    {
+    fn an_unresolved_upstream_denies_its_ports() {
         let table = [guarded("up.example", 443, false)];
-        let mut guards = Guards::new(&table);
-        let (name, now) = (Name::read(b"up.example").unwrap(), Instant::now());
-        guards.heard(&name, &Err(Failure::Silent), now);
-        assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 443, true), Err(UNKNOWN));
+        let mut guards = UpstreamGuards::new(&table);
+        let (name, now) = (HostName::read(b"up.example").unwrap(), Instant::now());
+        guards.learn_lookup(&name, &Err(LookupFailure::Silent), now);
+        assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 443, true), Err(UNKNOWN_ADDRESSES));
         assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 22, true), Ok(()));
-        guards.heard(&name, &Err(Failure::Unknown), now);
+        guards.learn_lookup(&name, &Err(LookupFailure::Unknown), now);
         assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 443, true), Ok(()));
     }
 }

@@ -1,9 +1,9 @@
-//! The host's side of names: /etc/hosts, then the name servers of /etc/resolv.conf. Only names that
-//! a rule allows come here.
+//! Resolves names on the host: /etc/hosts, then the name servers of /etc/resolv.conf. Only allowed
+//! names come here.
 //!
-//! Each question has a socket of its own, connected to the one server that is asked: its port and
-//! its number are random, and what others send to it is not delivered. Nothing here waits; the
-//! relay's loop says when a socket is ready or time is up.
+//! Each question has its own socket, connected to one server. Its port and id are random, and the
+//! kernel drops packets from other senders. Nothing here waits: the relay's loop reports ready
+//! sockets and deadlines.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,122 +17,120 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use crate::network::parse::dns_message::{self, Kind, Reply, ReplyError};
-use crate::plan::host_name::Name;
+use crate::network::parse::dns_message::{self, DnsReply, RecordKind, ReplyError};
+use crate::plan::host_name::HostName;
 
-/// So many lookups ask at once, with two sockets each; the others wait for their turn.
-pub const AT_ONCE: usize = 128;
+/// Lookups at once, with two sockets each. Others wait for their turn.
+pub const MAX_LOOKUPS: usize = 128;
 
-/// So many names are remembered.
-const CACHED: usize = 4096;
+/// Names in the cache.
+const MAX_CACHED_NAMES: usize = 4096;
 
-/// However long a name server says: hosts move.
-const LONGEST_TTL: Duration = Duration::from_secs(300);
+/// An upper bound of the TTL: hosts move.
+const MAX_TTL: Duration = Duration::from_secs(300);
 
-/// Once one kind of address is known, the other is waited for no longer than this. Some servers
-/// never answer for IPv6.
-const GRACE: Duration = Duration::from_millis(300);
+/// After the first answer, the other family gets only this time. Some servers never answer for
+/// IPv6.
+const SECOND_FAMILY_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// As resolv.conf(5) bounds them.
-const MOST_SERVERS: usize = 3;
-const LONGEST_TIMEOUT_S: u64 = 30;
-const MOST_ATTEMPTS: usize = 5;
+/// Bounds of resolv.conf(5).
+const MAX_SERVERS: usize = 3;
+const MAX_TIMEOUT_S: u64 = 30;
+const MAX_ATTEMPTS: usize = 5;
 
-/// A file of the host that is longer is not read: nobody wrote that one by hand or with a program
-/// we know.
-const LONGEST_FILE: u64 = 64 << 20;
+/// A longer file is cut.
+const MAX_FILE_BYTES: u64 = 64 << 20;
 
-/// Those of one name, in the order in which they are dialled: IPv4 first, because many a host
-/// believes that it has IPv6.
+/// The addresses of one name, in dialling order: IPv4 first, because many hosts have a broken IPv6.
 pub type Addresses = Rc<[IpAddr]>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum LookupFailure {
     Unknown,
     Empty,
     Silent,
 }
 
-impl Failure {
+impl LookupFailure {
     pub fn reason(self) -> &'static str {
         match self {
-            Failure::Unknown => "there is no such name",
-            Failure::Empty => "the name has no address",
-            Failure::Silent => "no name server answered",
+            LookupFailure::Unknown => "there is no such name",
+            LookupFailure::Empty => "the name has no address",
+            LookupFailure::Silent => "no name server answered",
         }
     }
 }
 
 /// Where names are looked up.
-pub struct Sources {
+pub struct NameSources {
     pub hosts: PathBuf,
     pub servers: PathBuf,
-    /// Of the name servers.
+    /// The port of the name servers.
     pub port: u16,
 }
 
-impl Sources {
-    pub fn of_the_host() -> Sources {
-        Sources { hosts: "/etc/hosts".into(), servers: "/etc/resolv.conf".into(), port: 53 }
+impl NameSources {
+    pub fn of_the_host() -> NameSources {
+        NameSources { hosts: "/etc/hosts".into(), servers: "/etc/resolv.conf".into(), port: 53 }
     }
 }
 
-/// Who asked for a name is told when the answer is there.
-pub struct Finished {
-    pub name: Name,
+/// A finished lookup, and who waits for it.
+pub struct FinishedLookup {
+    pub name: HostName,
     pub waiters: Vec<u64>,
-    pub found: Result<Addresses, Failure>,
+    pub found: Result<Addresses, LookupFailure>,
 }
 
-pub struct Resolver {
-    hosts: Watched<HashMap<Name, Vec<IpAddr>>>,
-    servers: Watched<Servers>,
+pub struct HostResolver {
+    hosts: WatchedFile<HashMap<HostName, Vec<IpAddr>>>,
+    servers: WatchedFile<NameServers>,
     port: u16,
-    cache: HashMap<Name, (Addresses, Instant)>,
+    cache: HashMap<HostName, (Addresses, Instant)>,
     running: Vec<Option<Lookup>>,
-    waiting: VecDeque<(Name, u64)>,
-    finished: Vec<Finished>,
+    waiting: VecDeque<(HostName, u64)>,
+    finished: Vec<FinishedLookup>,
 }
 
 struct Lookup {
-    name: Name,
+    name: HostName,
     waiters: Vec<u64>,
-    questions: [Question; 2],
+    questions: [ServerQuestion; 2],
 }
 
-struct Question {
-    kind: Kind,
+struct ServerQuestion {
+    kind: RecordKind,
     id: u16,
-    /// How often it was given up.
+    /// How many attempts failed.
     tries: usize,
     deadline: Instant,
-    /// Nobody else is asked if this one does not answer.
+    /// True: no other server is asked after this one.
     last: bool,
-    link: Link,
-    answer: Option<Result<Reply, Failure>>,
+    link: QuestionSocket,
+    answer: Option<Result<DnsReply, LookupFailure>>,
 }
 
-enum Link {
+enum QuestionSocket {
     None,
     Datagrams(OwnedFd),
-    /// What came so far; nothing was asked as long as `asked` is false.
+    /// The bytes so far. The question was sent if `sent` is true.
     Stream {
         socket: OwnedFd,
-        asked: bool,
+        sent: bool,
         received: Vec<u8>,
     },
 }
 
-/// The part of an event's number that says which question it is about.
+/// The lookup and the question of an event number.
 pub fn question_of(number: u32) -> (usize, usize) {
     (number as usize / 2, number as usize % 2)
 }
 
-impl Resolver {
-    pub fn new(sources: Sources) -> Resolver {
-        Resolver {
-            hosts: Watched::new(sources.hosts, read_hosts),
-            servers: Watched::new(sources.servers, Servers::read),
+impl HostResolver {
+    pub fn new(sources: NameSources) -> HostResolver {
+        HostResolver {
+            hosts: WatchedFile::new(sources.hosts, read_hosts),
+            servers: WatchedFile::new(sources.servers, NameServers::read),
             port: sources.port,
             cache: HashMap::new(),
             running: Vec::new(),
@@ -141,14 +139,14 @@ impl Resolver {
         }
     }
 
-    /// None: `waiter` will be told.
+    /// None: `waiter` gets an event later.
     pub fn look_up(
         &mut self,
-        name: &Name,
+        name: &HostName,
         waiter: u64,
         now: Instant,
-        loop_: &Loop<'_>,
-    ) -> Option<Result<Addresses, Failure>> {
+        registration: &EventRegistration<'_>,
+    ) -> Option<Result<Addresses, LookupFailure>> {
         if let Some(addresses) = self.hosts.current(now).get(name) {
             return Some(Ok(in_order(addresses)));
         }
@@ -157,64 +155,76 @@ impl Resolver {
         {
             return Some(Ok(Rc::clone(addresses)));
         }
-        self.start(name.clone(), waiter, now, loop_);
+        self.start(name.clone(), waiter, now, registration);
         None
     }
 
-    fn start(&mut self, name: Name, waiter: u64, now: Instant, loop_: &Loop<'_>) {
+    fn start(
+        &mut self,
+        name: HostName,
+        waiter: u64,
+        now: Instant,
+        registration: &EventRegistration<'_>,
+    ) {
         if let Some(lookup) = self.running.iter_mut().flatten().find(|lookup| lookup.name == name) {
             return lookup.waiters.push(waiter);
         }
         let free = self.running.iter().position(Option::is_none);
         let index = match free {
             Some(index) => index,
-            None if self.running.len() < AT_ONCE => {
+            None if self.running.len() < MAX_LOOKUPS => {
                 self.running.push(None);
                 self.running.len() - 1
             }
             None => return self.waiting.push_back((name, waiter)),
         };
-        let question = |kind| Question {
+        let question = |kind| ServerQuestion {
             kind,
             id: 0,
             tries: 0,
             deadline: now,
             last: false,
-            link: Link::None,
+            link: QuestionSocket::None,
             answer: None,
         };
         let mut lookup = Lookup {
             name,
             waiters: vec![waiter],
-            questions: [question(Kind::A), question(Kind::Aaaa)],
+            questions: [question(RecordKind::A), question(RecordKind::Aaaa)],
         };
         let servers = self.servers.current(now);
         for (which, question) in lookup.questions.iter_mut().enumerate() {
-            question.ask(&lookup.name, servers, self.port, now, &loop_.at(index, which));
+            question.ask(&lookup.name, servers, self.port, now, &registration.at(index, which));
         }
         self.running[index] = Some(lookup);
-        self.settle(index, now);
+        self.finish_if_answered(index, now);
     }
 
-    /// Something happened to the socket of a question.
-    pub fn ready(&mut self, number: u32, now: Instant, loop_: &Loop<'_>, scratch: &mut [u8]) {
+    /// Handles an event on the socket of a question.
+    pub fn ready(
+        &mut self,
+        number: u32,
+        now: Instant,
+        registration: &EventRegistration<'_>,
+        scratch: &mut [u8],
+    ) {
         let (index, which) = question_of(number);
         if let Some(Some(lookup)) = self.running.get_mut(index) {
             let servers = &self.servers.value;
-            lookup.questions[which].hear(
+            lookup.questions[which].receive(
                 &lookup.name,
                 servers,
                 self.port,
                 now,
-                &loop_.at(index, which),
+                &registration.at(index, which),
                 scratch,
             );
-            self.settle(index, now);
+            self.finish_if_answered(index, now);
         }
     }
 
     /// Gives up on servers that took too long.
-    pub fn expire(&mut self, now: Instant, loop_: &Loop<'_>) {
+    pub fn expire(&mut self, now: Instant, registration: &EventRegistration<'_>) {
         for index in 0..self.running.len() {
             let Some(lookup) = &mut self.running[index] else { continue };
             let mut changed = false;
@@ -225,13 +235,13 @@ impl Resolver {
                         &self.servers.value,
                         self.port,
                         now,
-                        &loop_.at(index, which),
+                        &registration.at(index, which),
                     );
                     changed = true;
                 }
             }
             if changed {
-                self.settle(index, now);
+                self.finish_if_answered(index, now);
             }
         }
     }
@@ -244,13 +254,17 @@ impl Resolver {
             .min()
     }
 
-    /// The lookups that ended since this was asked last. Those that waited for their turn start.
-    pub fn finished(&mut self, now: Instant, loop_: &Loop<'_>) -> Vec<Finished> {
+    /// The lookups that ended since the last call. Waiting lookups start.
+    pub fn finished(
+        &mut self,
+        now: Instant,
+        registration: &EventRegistration<'_>,
+    ) -> Vec<FinishedLookup> {
         let finished = std::mem::take(&mut self.finished);
         for _ in 0..finished.len() {
             let Some((name, waiter)) = self.waiting.pop_front() else { break };
-            if let Some(found) = self.look_up(&name, waiter, now, loop_) {
-                self.finished.push(Finished { name, waiters: vec![waiter], found });
+            if let Some(found) = self.look_up(&name, waiter, now, registration) {
+                self.finished.push(FinishedLookup { name, waiters: vec![waiter], found });
             }
         }
         finished
@@ -260,13 +274,16 @@ impl Resolver {
         !self.finished.is_empty()
     }
 
-    /// Ends a lookup whose questions are both answered.
-    fn settle(&mut self, index: usize, now: Instant) {
+    /// Ends a lookup if both questions are answered.
+    fn finish_if_answered(&mut self, index: usize, now: Instant) {
         let Some(Some(lookup)) = self.running.get_mut(index) else { return };
-        let known = |question: &Question| matches!(&question.answer, Some(Ok(reply)) if !reply.addresses.is_empty());
+        let known = |question: &ServerQuestion| {
+            matches!(&question.answer,
+        Some(Ok(reply)) if !reply.addresses.is_empty())
+        };
         if lookup.questions.iter().any(known) {
             for question in &mut lookup.questions {
-                question.deadline = question.deadline.min(now + GRACE);
+                question.deadline = question.deadline.min(now + SECOND_FAMILY_TIMEOUT);
                 question.last = true;
             }
         }
@@ -274,7 +291,7 @@ impl Resolver {
             return;
         }
         let Some(lookup) = self.running[index].take() else { return };
-        let (mut addresses, mut ttl, mut failure) = (Vec::new(), LONGEST_TTL, Failure::Empty);
+        let (mut addresses, mut ttl, mut failure) = (Vec::new(), MAX_TTL, LookupFailure::Empty);
         for answer in lookup.questions.into_iter().filter_map(|question| question.answer) {
             match answer {
                 Ok(reply) if reply.addresses.is_empty() => {}
@@ -282,24 +299,25 @@ impl Resolver {
                     ttl = ttl.min(Duration::from_secs(reply.ttl_s.into()));
                     addresses.extend(reply.addresses);
                 }
-                // A name that does not exist does so for both kinds; a server that is silent may
-                // have known more.
-                Err(failed) => failure = if failure == Failure::Silent { failure } else { failed },
+                // A missing name is missing for both families. A silent server may have known more.
+                Err(failed) => {
+                    failure = if failure == LookupFailure::Silent { failure } else { failed }
+                }
             }
         }
         let found = if addresses.is_empty() { Err(failure) } else { Ok(in_order(&addresses)) };
         if let Ok(addresses) = &found
             && !ttl.is_zero()
         {
-            if self.cache.len() >= CACHED {
+            if self.cache.len() >= MAX_CACHED_NAMES {
                 self.cache.retain(|_, (_, until)| *until > now);
             }
-            if self.cache.len() >= CACHED {
+            if self.cache.len() >= MAX_CACHED_NAMES {
                 self.cache.clear();
             }
             self.cache.insert(lookup.name.clone(), (Rc::clone(addresses), now + ttl));
         }
-        self.finished.push(Finished { name: lookup.name, waiters: lookup.waiters, found });
+        self.finished.push(FinishedLookup { name: lookup.name, waiters: lookup.waiters, found });
     }
 }
 
@@ -308,15 +326,15 @@ fn in_order(addresses: &[IpAddr]) -> Addresses {
     of(true).chain(of(false)).collect()
 }
 
-/// Where sockets are registered, and how their events are told from others.
-pub struct Loop<'a> {
+/// Registers sockets in epoll with a tag for their events.
+pub struct EventRegistration<'a> {
     pub epoll: &'a OwnedFd,
     pub tag: u64,
 }
 
-impl Loop<'_> {
-    fn at(&self, index: usize, which: usize) -> Loop<'_> {
-        Loop { epoll: self.epoll, tag: self.tag | (index * 2 + which) as u64 }
+impl EventRegistration<'_> {
+    fn at(&self, index: usize, which: usize) -> EventRegistration<'_> {
+        EventRegistration { epoll: self.epoll, tag: self.tag | (index * 2 + which) as u64 }
     }
 
     fn add(&self, socket: &OwnedFd) -> Result<(), Errno> {
@@ -329,40 +347,47 @@ impl Loop<'_> {
     }
 }
 
-impl Question {
-    /// Asks the server whose turn it is; if that can not be, the one after it.
-    fn ask(&mut self, name: &Name, servers: &Servers, port: u16, now: Instant, loop_: &Loop<'_>) {
+impl ServerQuestion {
+    /// Asks the next server; if that fails, the one after it.
+    fn ask(
+        &mut self,
+        name: &HostName,
+        servers: &NameServers,
+        port: u16,
+        now: Instant,
+        registration: &EventRegistration<'_>,
+    ) {
         while self.tries < servers.tries() {
             let server = servers.at(self.tries, port);
-            let asked = self.ask_by_datagram(name, server, loop_);
-            if let Ok(socket) = asked {
-                self.link = Link::Datagrams(socket);
+            let sent = self.ask_by_datagram(name, server, registration);
+            if let Ok(socket) = sent {
+                self.link = QuestionSocket::Datagrams(socket);
                 self.deadline = now + servers.timeout;
                 return;
             }
             self.tries += 1;
         }
-        self.link = Link::None;
-        self.answer = Some(Err(Failure::Silent));
+        self.link = QuestionSocket::None;
+        self.answer = Some(Err(LookupFailure::Silent));
     }
 
     fn ask_next(
         &mut self,
-        name: &Name,
-        servers: &Servers,
+        name: &HostName,
+        servers: &NameServers,
         port: u16,
         now: Instant,
-        loop_: &Loop<'_>,
+        registration: &EventRegistration<'_>,
     ) {
         self.tries = if self.last { usize::MAX } else { self.tries + 1 };
-        self.ask(name, servers, port, now, loop_);
+        self.ask(name, servers, port, now, registration);
     }
 
     fn ask_by_datagram(
         &mut self,
-        name: &Name,
+        name: &HostName,
         server: SocketAddr,
-        loop_: &Loop<'_>,
+        registration: &EventRegistration<'_>,
     ) -> Result<OwnedFd, Errno> {
         let mut id = [0; 2];
         rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty())?;
@@ -374,26 +399,26 @@ impl Question {
             &dns_message::question(self.id, name, self.kind),
             SendFlags::NOSIGNAL,
         )?;
-        loop_.add(&socket)?;
+        registration.add(&socket)?;
         Ok(socket)
     }
 
-    fn hear(
+    fn receive(
         &mut self,
-        name: &Name,
-        servers: &Servers,
+        name: &HostName,
+        servers: &NameServers,
         port: u16,
         now: Instant,
-        loop_: &Loop<'_>,
+        registration: &EventRegistration<'_>,
         scratch: &mut [u8],
     ) {
-        let heard = match &mut self.link {
-            Link::None => return,
-            Link::Datagrams(socket) => hear_datagram(socket, scratch, |message| {
-                Reply::read(message, name, self.kind, self.id)
+        let received = match &mut self.link {
+            QuestionSocket::None => return,
+            QuestionSocket::Datagrams(socket) => receive_datagram(socket, scratch, |message| {
+                DnsReply::read(message, name, self.kind, self.id)
             }),
-            Link::Stream { socket, asked, received } => {
-                if !*asked {
+            QuestionSocket::Stream { socket, sent, received } => {
+                if !*sent {
                     let question = dns_message::question(self.id, name, self.kind);
                     let length = (question.len() as u16).to_be_bytes();
                     match rustix::net::send(
@@ -401,40 +426,45 @@ impl Question {
                         &[&length[..], &question].concat(),
                         SendFlags::NOSIGNAL,
                     ) {
-                        Ok(_) => *asked = true,
+                        Ok(_) => *sent = true,
                         Err(Errno::AGAIN | Errno::NOTCONN) => return,
-                        Err(_) => return self.ask_next(name, servers, port, now, loop_),
+                        Err(_) => return self.ask_next(name, servers, port, now, registration),
                     }
                 }
-                hear_stream(socket, received, scratch, |message| {
-                    Reply::read(message, name, self.kind, self.id)
+                receive_stream(socket, received, scratch, |message| {
+                    DnsReply::read(message, name, self.kind, self.id)
                 })
             }
         };
-        match heard {
+        match received {
             None => {}
             Some(Ok(reply)) => self.answer = Some(Ok(reply)),
-            Some(Err(ReplyError::NoName)) => self.answer = Some(Err(Failure::Unknown)),
-            Some(Err(ReplyError::Truncated)) if matches!(self.link, Link::Datagrams(_)) => {
+            Some(Err(ReplyError::NoName)) => self.answer = Some(Err(LookupFailure::Unknown)),
+            Some(Err(ReplyError::Truncated))
+                if matches!(self.link, QuestionSocket::Datagrams(_)) =>
+            {
                 let stream = servers.at(self.tries, port);
                 let stream =
                     open(stream, SocketType::STREAM).and_then(|socket| match rustix::net::connect(
                         &socket, &stream,
                     ) {
-                        Ok(()) | Err(Errno::INPROGRESS) => loop_.add(&socket).map(|()| socket),
+                        Ok(()) | Err(Errno::INPROGRESS) => {
+                            registration.add(&socket).map(|()| socket)
+                        }
                         Err(errno) => Err(errno),
                     });
                 match stream {
                     Ok(socket) => {
-                        self.link = Link::Stream { socket, asked: false, received: Vec::new() }
+                        self.link =
+                            QuestionSocket::Stream { socket, sent: false, received: Vec::new() }
                     }
-                    Err(_) => self.ask_next(name, servers, port, now, loop_),
+                    Err(_) => self.ask_next(name, servers, port, now, registration),
                 }
             }
-            Some(Err(_)) => self.ask_next(name, servers, port, now, loop_),
+            Some(Err(_)) => self.ask_next(name, servers, port, now, registration),
         }
         if self.answer.is_some() {
-            self.link = Link::None;
+            self.link = QuestionSocket::None;
         }
     }
 }
@@ -444,37 +474,37 @@ fn open(server: SocketAddr, kind: SocketType) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
 }
 
-/// None: it has not come yet.
-fn hear_datagram(
+/// None: the reply has not arrived.
+fn receive_datagram(
     socket: &OwnedFd,
     scratch: &mut [u8],
-    read: impl Fn(&[u8]) -> Result<Reply, ReplyError>,
-) -> Option<Result<Reply, ReplyError>> {
+    read: impl Fn(&[u8]) -> Result<DnsReply, ReplyError>,
+) -> Option<Result<DnsReply, ReplyError>> {
     loop {
         match rustix::net::recv(socket, &mut *scratch, RecvFlags::empty()) {
             Ok((length, _)) => match read(&scratch[..length]) {
                 Err(ReplyError::Other) => {}
-                heard => return Some(heard),
+                received => return Some(received),
             },
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return None,
-            // Nobody listens there.
+            // No server listens there.
             Err(_) => return Some(Err(ReplyError::Failed)),
         }
     }
 }
 
-fn hear_stream(
+fn receive_stream(
     socket: &OwnedFd,
     received: &mut Vec<u8>,
     scratch: &mut [u8],
-    read: impl Fn(&[u8]) -> Result<Reply, ReplyError>,
-) -> Option<Result<Reply, ReplyError>> {
+    read: impl Fn(&[u8]) -> Result<DnsReply, ReplyError>,
+) -> Option<Result<DnsReply, ReplyError>> {
     loop {
         if let Some((length, message)) = received.split_first_chunk::<2>()
             && let Some(message) = message.get(..u16::from_be_bytes(*length).into())
         {
-            // There is only the one reply on this stream.
+            // The stream carries one reply only.
             return Some(read(message));
         }
         match rustix::net::recv(socket, &mut *scratch, RecvFlags::empty()) {
@@ -487,36 +517,35 @@ fn hear_stream(
     }
 }
 
-/// What resolv.conf(5) says. No search list: names are whole.
+/// The content of resolv.conf(5), without the search list: names are complete.
 #[derive(Debug, PartialEq, Eq)]
-struct Servers {
+struct NameServers {
     addresses: Vec<SocketAddr>,
     timeout: Duration,
     attempts: usize,
 }
 
-impl Servers {
-    fn read(text: &[u8]) -> Servers {
+impl NameServers {
+    fn read(text: &[u8]) -> NameServers {
         let mut servers =
-            Servers { addresses: Vec::new(), timeout: Duration::from_secs(5), attempts: 2 };
+            NameServers { addresses: Vec::new(), timeout: Duration::from_secs(5), attempts: 2 };
         for line in text.split(|byte| *byte == b'\n') {
             let Ok(line) = std::str::from_utf8(line) else { continue };
             let mut words = line.split_ascii_whitespace();
             match words.next() {
-                Some("nameserver") if servers.addresses.len() < MOST_SERVERS => {
+                Some("nameserver") if servers.addresses.len() < MAX_SERVERS => {
                     servers.addresses.extend(words.next().and_then(server));
                 }
                 Some("options") => {
                     for word in words {
                         match word.split_once(':') {
                             Some(("timeout", number)) => {
-                                let seconds =
-                                    number.parse().unwrap_or(5).clamp(1, LONGEST_TIMEOUT_S);
+                                let seconds = number.parse().unwrap_or(5).clamp(1, MAX_TIMEOUT_S);
                                 servers.timeout = Duration::from_secs(seconds);
                             }
                             Some(("attempts", number)) => {
                                 servers.attempts =
-                                    number.parse().unwrap_or(2).clamp(1, MOST_ATTEMPTS);
+                                    number.parse().unwrap_or(2).clamp(1, MAX_ATTEMPTS);
                             }
                             _ => {}
                         }
@@ -542,7 +571,7 @@ impl Servers {
     }
 }
 
-/// An address, a link-local one with its interface by number.
+/// Reads an address; a link-local one can have an interface number.
 fn server(word: &str) -> Option<SocketAddr> {
     match word.parse() {
         Ok(address) => Some(SocketAddr::new(address, 0)),
@@ -550,50 +579,50 @@ fn server(word: &str) -> Option<SocketAddr> {
     }
 }
 
-/// hosts(5). A line that holds something else is for somebody else.
-fn read_hosts(text: &[u8]) -> HashMap<Name, Vec<IpAddr>> {
-    let mut hosts: HashMap<Name, Vec<IpAddr>> = HashMap::new();
+/// Parses hosts(5). Other lines are ignored.
+fn read_hosts(text: &[u8]) -> HashMap<HostName, Vec<IpAddr>> {
+    let mut hosts: HashMap<HostName, Vec<IpAddr>> = HashMap::new();
     for line in text.split(|byte| *byte == b'\n') {
         let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
         let mut words = line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let address = words.next().and_then(|word| std::str::from_utf8(word).ok()?.parse().ok());
         let Some(address) = address else { continue };
-        for name in words.filter_map(Name::read) {
+        for name in words.filter_map(HostName::read) {
             hosts.entry(name).or_default().push(address);
         }
     }
     hosts
 }
 
-/// What a file says, read again when it changed.
-struct Watched<T> {
+/// A parsed file, read again when it changes.
+struct WatchedFile<T> {
     path: PathBuf,
     read: fn(&[u8]) -> T,
-    /// When it was looked at last. A turn of the relay's loop is one moment, however many
-    /// connections begin in it.
-    looked: Option<Instant>,
-    stamp: Option<Stamp>,
+    /// When it was checked last. One turn of the relay's loop has one timestamp, so many
+    /// connections cause one check.
+    checked_at: Option<Instant>,
+    stamp: Option<FileStamp>,
     value: T,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
     changed: (i64, i64),
 }
 
-impl<T> Watched<T> {
-    fn new(path: PathBuf, read: fn(&[u8]) -> T) -> Watched<T> {
-        Watched { path, read, looked: None, stamp: None, value: read(b"") }
+impl<T> WatchedFile<T> {
+    fn new(path: PathBuf, read: fn(&[u8]) -> T) -> WatchedFile<T> {
+        WatchedFile { path, read, checked_at: None, stamp: None, value: read(b"") }
     }
 
     fn current(&mut self, now: Instant) -> &T {
-        if self.looked.replace(now) == Some(now) {
+        if self.checked_at.replace(now) == Some(now) {
             return &self.value;
         }
-        let stamp = std::fs::metadata(&self.path).ok().map(|file| Stamp {
+        let stamp = std::fs::metadata(&self.path).ok().map(|file| FileStamp {
             device: file.dev(),
             inode: file.ino(),
             size: file.size(),
@@ -609,7 +638,7 @@ impl<T> Watched<T> {
     fn text(&self) -> std::io::Result<Vec<u8>> {
         use std::io::Read as _;
         let mut text = Vec::new();
-        std::fs::File::open(&self.path)?.take(LONGEST_FILE).read_to_end(&mut text)?;
+        std::fs::File::open(&self.path)?.take(MAX_FILE_BYTES).read_to_end(&mut text)?;
         Ok(text)
     }
 }

@@ -1,14 +1,15 @@
-//! The line between the relay and the Python half that speaks HTTP. One datagram a message, some
-//! with a descriptor:
+//! The socket between the relay and the HTTP helper. One datagram per message, some with a
+//! descriptor:
 //!
 //! ```text
-//! relay ─▶ {"host":…,"kind":"route"|"inspect","port":…}, perhaps a NUL and what the client has said already; a connection
+//! relay ─▶ {"host":…,"kind":"route"|"inspect","port":…}; a connection
+//!          (perhaps followed by a NUL and the bytes that the client has sent)
 //!       ◀─ {"dial":HOST,"id":N,"port":…}
 //! relay ─▶ {"address":…,"id":N}; a connection      or      {"denied":…,"id":N,"reason":…}
 //! ```
 //!
-//! What does not fit into the socket waits here. Whoever talks nonsense is gone, and who is gone
-//! gets nothing more.
+//! Messages that do not fit into the socket wait here. An invalid message closes the socket, and
+//! then the helper gets nothing more.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -20,19 +21,19 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Deserialize;
 
-use crate::network::rules::http_hosts::{self, Kind};
-use crate::plan::host_name::{Host, Name};
+use crate::network::rules::http_hosts::{self, HandoverKind};
+use crate::plan::host_name::{Host, HostName};
 use crate::plan::wire::reader;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 
-/// Of a message to us: a host and two numbers.
-const LONGEST: usize = 1024;
+/// The longest message to the relay: a host and two numbers.
+const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// So many connections wait for the Python half; those that come then are cut off.
-const WAITING: usize = 4096;
+/// Connections that wait for the HTTP helper. Further ones are closed.
+const MAX_WAITING: usize = 4096;
 
-/// Whom the Python half wants to call.
-pub struct Wanted {
+/// A connection that the HTTP helper requests.
+pub struct DialRequest {
     pub id: u64,
     pub host: Host,
     pub port: u16,
@@ -40,54 +41,61 @@ pub struct Wanted {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Dial {
+struct DialMessage {
     dial: String,
     id: u64,
     port: u16,
 }
 
 pub struct Handover {
-    /// None: nobody is there any more.
-    line: Option<OwnedFd>,
+    /// None: the HTTP helper is gone.
+    socket: Option<OwnedFd>,
     waiting: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
 }
 
 impl Handover {
-    pub fn new(line: Option<OwnedFd>) -> Handover {
-        Handover { line, waiting: VecDeque::new() }
+    pub fn new(socket: Option<OwnedFd>) -> Handover {
+        Handover { socket, waiting: VecDeque::new() }
     }
 
-    /// Is somebody there who takes one more connection?
-    pub fn takes(&self) -> bool {
-        self.line.is_some() && self.waiting.len() < WAITING
+    /// True if the HTTP helper can take one more connection.
+    pub fn can_take(&self) -> bool {
+        self.socket.is_some() && self.waiting.len() < MAX_WAITING
     }
 
-    /// `said`: what was read from the client already.
-    pub fn give(&mut self, client: OwnedFd, kind: Kind, host: &Name, port: u16, said: &[u8]) {
+    /// `unsent`: bytes that were already read from the client.
+    pub fn hand_over(
+        &mut self,
+        client: OwnedFd,
+        kind: HandoverKind,
+        host: &HostName,
+        port: u16,
+        unsent: &[u8],
+    ) {
         let mut message =
             format!("{{\"host\":\"{host}\",\"kind\":\"{}\",\"port\":{port}}}", kind.name())
                 .into_bytes();
-        if !said.is_empty() {
+        if !unsent.is_empty() {
             message.push(0);
-            message.extend_from_slice(said);
+            message.extend_from_slice(unsent);
         }
-        self.say(message, Some(client));
+        self.send(message, Some(client));
     }
 
     pub fn reached(&mut self, id: u64, server: OwnedFd, address: IpAddr) {
-        self.say(format!("{{\"address\":\"{address}\",\"id\":{id}}}").into_bytes(), Some(server));
+        self.send(format!("{{\"address\":\"{address}\",\"id\":{id}}}").into_bytes(), Some(server));
     }
 
     pub fn not_reached(&mut self, id: u64, reason: &str, denied: bool) {
         let mut message = format!("{{\"denied\":{denied},\"id\":{id},\"reason\":");
-        writer::string(&mut message, reason.as_bytes(), Invalid::Text);
+        writer::string(&mut message, reason.as_bytes(), NonUtf8::Text);
         message.push('}');
-        self.say(message.into_bytes(), None);
+        self.send(message.into_bytes(), None);
     }
 
-    /// Nobody is there: then nothing waits, and a connection is cut off.
-    fn say(&mut self, message: Vec<u8>, descriptor: Option<OwnedFd>) {
-        if self.line.is_none() {
+    /// Without a helper the message is dropped and its connection closed.
+    fn send(&mut self, message: Vec<u8>, descriptor: Option<OwnedFd>) {
+        if self.socket.is_none() {
             return;
         }
         self.waiting.push_back((message, descriptor));
@@ -95,7 +103,8 @@ impl Handover {
     }
 
     pub fn flush(&mut self) {
-        while let (Some(line), Some((message, descriptor))) = (&self.line, self.waiting.front()) {
+        while let (Some(socket), Some((message, descriptor))) = (&self.socket, self.waiting.front())
+        {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             let descriptors: Vec<BorrowedFd<'_>> = descriptor.iter().map(|fd| fd.as_fd()).collect();
@@ -103,47 +112,54 @@ impl Handover {
                 control.push(SendAncillaryMessage::ScmRights(&descriptors));
             }
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::sendmsg(line, &[IoSlice::new(message)], &mut control, flags) {
+            match rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags) {
                 Ok(_) => drop(self.waiting.pop_front()),
                 Err(Errno::INTR) => {}
-                // Too many of a user's descriptors on their way: the next turn finds some taken.
+                // Too many descriptors are in flight: the next turn tries again.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => return,
-                Err(_) => return self.leave(),
+                Err(_) => return self.close(),
             }
         }
     }
 
-    /// What else it asks for; None: nothing now.
-    pub fn asked(&mut self) -> Option<Wanted> {
-        let mut message = [0; LONGEST];
+    /// The next requested connection. None: there is none now.
+    pub fn next_dial(&mut self) -> Option<DialRequest> {
+        let mut message = [0; MAX_MESSAGE_BYTES];
         loop {
-            let line = self.line.as_ref()?;
-            match rustix::net::recv(line, &mut message[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)
-            {
+            let socket = self.socket.as_ref()?;
+            match rustix::net::recv(
+                socket,
+                &mut message[..],
+                RecvFlags::DONTWAIT | RecvFlags::TRUNC,
+            ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return None,
-                Ok((_, length @ 1..=LONGEST)) => {
-                    let asked = reader::from_slice::<Dial>(&message[..length]).ok();
-                    let wanted = asked.and_then(|asked| {
-                        let host = http_hosts::read(asked.dial.as_bytes())?;
-                        (asked.port != 0).then_some(Wanted { id: asked.id, host, port: asked.port })
+                Ok((_, length @ 1..=MAX_MESSAGE_BYTES)) => {
+                    let next_dial = reader::from_slice::<DialMessage>(&message[..length]).ok();
+                    let request = next_dial.and_then(|next_dial| {
+                        let host = http_hosts::read_host(next_dial.dial.as_bytes())?;
+                        (next_dial.port != 0).then_some(DialRequest {
+                            id: next_dial.id,
+                            host,
+                            port: next_dial.port,
+                        })
                     });
-                    if wanted.is_none() {
-                        self.leave();
+                    if request.is_none() {
+                        self.close();
                     }
-                    return wanted;
+                    return request;
                 }
                 Ok(_) | Err(_) => {
-                    self.leave();
+                    self.close();
                     return None;
                 }
             }
         }
     }
 
-    /// Whoever waits is cut off.
-    fn leave(&mut self) {
-        self.line = None;
+    /// Closes the waiting connections.
+    fn close(&mut self) {
+        self.socket = None;
         self.waiting.clear();
     }
 }
@@ -156,13 +172,13 @@ mod tests {
     use std::io::IoSliceMut;
 
     /// A message, and whether a descriptor came with it.
-    fn heard(line: &OwnedFd) -> (Vec<u8>, bool) {
+    fn received(socket: &OwnedFd) -> (Vec<u8>, bool) {
         let mut bytes = [0; 4096];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let length =
-            rustix::net::recvmsg(line, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
+            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
                 .unwrap()
                 .bytes;
         let came =
@@ -171,34 +187,37 @@ mod tests {
     }
 
     #[test]
-    fn what_is_handed_over_and_answered_is_read_by_the_other_side() {
+    fn handover_messages_have_their_documented_form() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
         let (client, server) = socket_pair::pair().unwrap();
-        let name = Name::read(b"api.paddock.internal").unwrap();
-        assert!(handover.takes());
-        handover.give(client, Kind::Route, &name, 80, b"GET / ");
+        let name = HostName::read(b"api.paddock.internal").unwrap();
+        assert!(handover.can_take());
+        handover.hand_over(client, HandoverKind::Route, &name, 80, b"GET / ");
         let expected =
             b"{\"host\":\"api.paddock.internal\",\"kind\":\"route\",\"port\":80}\0GET / ";
-        assert_eq!(heard(&theirs), (expected.to_vec(), true));
-        assert!(handover.asked().is_none());
+        assert_eq!(received(&theirs), (expected.to_vec(), true));
+        assert!(handover.next_dial().is_none());
 
         let ask =
             |text: &str| rustix::net::send(&theirs, text.as_bytes(), SendFlags::NOSIGNAL).unwrap();
         ask("{\"dial\":\"::1\",\"id\":7,\"port\":443}");
-        let wanted = handover.asked().unwrap();
-        assert_eq!((wanted.id, wanted.host.to_string(), wanted.port), (7, "::1".to_owned(), 443));
+        let request = handover.next_dial().unwrap();
+        assert_eq!(
+            (request.id, request.host.to_string(), request.port),
+            (7, "::1".to_owned(), 443)
+        );
         handover.reached(7, server, "::1".parse().unwrap());
-        assert_eq!(heard(&theirs), (b"{\"address\":\"::1\",\"id\":7}".to_vec(), true));
+        assert_eq!(received(&theirs), (b"{\"address\":\"::1\",\"id\":7}".to_vec(), true));
         handover.not_reached(8, "a \"rule\"", true);
         assert_eq!(
-            heard(&theirs),
+            received(&theirs),
             (b"{\"denied\":true,\"id\":8,\"reason\":\"a \\\"rule\\\"\"}".to_vec(), false)
         );
     }
 
     #[test]
-    fn who_talks_nonsense_or_is_gone_gets_nothing_more() {
+    fn an_invalid_message_closes_the_handover() {
         let nonsense = [
             "x",
             "{}",
@@ -206,8 +225,10 @@ mod tests {
             "{\"dial\":\"a b\",\"id\":1,\"port\":80}",
             "{\"dial\":\"a.example\",\"id\":1,\"port\":80,\"more\":1}",
         ];
-        for text in
-            nonsense.into_iter().map(str::to_owned).chain(["x".repeat(LONGEST + 1), String::new()])
+        for text in nonsense
+            .into_iter()
+            .map(str::to_owned)
+            .chain(["x".repeat(MAX_MESSAGE_BYTES + 1), String::new()])
         {
             let (ours, theirs) = socket_pair::pair().unwrap();
             let mut handover = Handover::new(Some(ours));
@@ -218,28 +239,34 @@ mod tests {
                 rustix::net::send(&theirs, text.as_bytes(), SendFlags::NOSIGNAL).unwrap();
                 Some(theirs)
             };
-            assert!(handover.asked().is_none(), "{text}");
-            assert!(!handover.takes(), "{text}");
+            assert!(handover.next_dial().is_none(), "{text}");
+            assert!(!handover.can_take(), "{text}");
             drop(theirs);
         }
     }
 
     #[test]
-    fn what_does_not_fit_waits_its_turn_and_the_rest_is_cut_off() {
+    fn handovers_that_do_not_fit_wait() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
-        let name = Name::read(b"api.paddock.internal").unwrap();
-        let mut given = 0_usize;
-        // One descriptor for all: how many may be on their way is bounded.
+        let name = HostName::read(b"api.paddock.internal").unwrap();
+        let mut handed_over = 0_usize;
+        // One descriptor for all: the number in flight is bounded.
         let (client, _) = socket_pair::pair().unwrap();
         while handover.waiting.len() < 16 {
-            assert!(handover.takes());
-            handover.give(client.try_clone().unwrap(), Kind::Route, &name, 80, &[b'x'; 2000]);
-            given += 1;
+            assert!(handover.can_take());
+            handover.hand_over(
+                client.try_clone().unwrap(),
+                HandoverKind::Route,
+                &name,
+                80,
+                &[b'x'; 2000],
+            );
+            handed_over += 1;
         }
         let mut taken = 0;
-        while taken < given {
-            let (message, came) = heard(&theirs);
+        while taken < handed_over {
+            let (message, came) = received(&theirs);
             assert!(came && message.ends_with(b"x"));
             taken += 1;
             handover.flush();

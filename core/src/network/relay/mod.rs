@@ -1,9 +1,9 @@
-//! The process outside that stands between the run and the network. It takes what programs inside
-//! dial, answers their questions for names, decides, dials and passes bytes on.
+//! The relay: a process outside of the sandbox, between the command and the network. It accepts the
+//! command's connections, answers DNS questions, decides, dials and copies bytes.
 //!
-//! One thread, one loop, nothing that waits for one peer: every socket is non-blocking and every
-//! wait has its end. The sockets it accepts from were made inside and keep belonging there; those
-//! it makes itself are of the host's network.
+//! One thread and one loop. Nothing waits for a single peer: every socket is non-blocking, and
+//! every wait has a deadline. The sockets that it accepts from were created in the command's
+//! network namespace. The sockets that it creates belong to the host's network.
 
 pub mod byte_pump;
 mod connect_upstream;
@@ -39,86 +39,92 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, sockopt};
 use rustix::process::{Resource, Rlimit};
 
-use self::byte_pump::Tools;
-use self::connection::{Connection, Direction, Doubt, Side, Turn};
-use self::decision_log::{ConnectionResult, Decision, DecisionLog, Heard, Layer, Traffic};
-use self::dial_for_http::Upstream;
-use self::dns_stub::{Next, Stream, Stub};
-use self::guarded_addresses::Guards;
-use self::host_resolver::{Addresses, Resolver, Sources};
+use self::byte_pump::PumpTools;
+use self::connection::{Connection, ConnectionSide, Direction, PendingReason, Turn};
+use self::decision_log::{
+    ConnectionResult, DecisionLayer, DecisionLog, RelayDecision, SupervisorMessage, Traffic,
+};
+use self::dial_for_http::UpstreamDial;
+use self::dns_stub::{DnsStream, DnsStub, StreamTurn};
+use self::guarded_addresses::UpstreamGuards;
+use self::host_resolver::{Addresses, HostResolver, NameSources};
 use self::http_handover::Handover;
-use self::pending::Questions;
-use self::refusal_response::{DENIED, RefusalText};
-use self::socket_owner::Owners;
+use self::pending::RelayQuestions;
+use self::refusal_response::{DENIED_STATUS, RefusalText};
+use self::socket_owner::OwnerLookup;
 use self::splice_pipes::Pipes;
 use super::namespace::PROXY;
-use super::parse::http_request::HEAD_LIMIT;
-use super::rules::host_table::Table;
-use super::supervisor::proxy_password::Token;
-use super::supervisor::published_ports::Within;
+use super::parse::http_request::MAX_HEAD_BYTES;
+use super::rules::host_table::HostTable;
+use super::supervisor::proxy_password::ProxyToken;
+use super::supervisor::published_ports::CommandNetwork;
 use crate::kernel::{stderr, sys};
 use crate::plan::exit_codes::EXIT_REFUSED;
-use crate::plan::host_name::Name;
-use crate::plan::{self, Published};
+use crate::plan::host_name::HostName;
+use crate::plan::{self, PublishedPort};
 
-/// So many at once, if there are descriptors for them.
-const CONNECTIONS: usize = 10_000;
+/// Connections at once, if there are enough descriptors.
+const MAX_CONNECTIONS: usize = 10_000;
 
-/// So many pipes at once; who gets none copies.
-const PIPES: usize = 128;
+/// Pipes at once. A direction without a pipe copies.
+const MAX_PIPES: usize = 128;
 
-/// Listeners, epoll, standard descriptors, a file that is read.
-const OTHER_DESCRIPTORS: usize = 64;
+/// Descriptors for listeners, epoll, standard descriptors and files.
+const RESERVED_DESCRIPTORS: usize = 64;
 
-/// So many connections are taken from one listener, and so many questions from one socket, before
-/// others get their turn.
-const IN_A_ROW: usize = 64;
+/// Connections of one listener, or questions of one socket, before others get their turn.
+const MAX_PER_TURN: usize = 64;
 
-/// How often deadlines of connections are looked at while there are any.
-const SWEEP: Duration = Duration::from_secs(1);
+/// Interval of the deadline check, while there are connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was made inside.
+/// The sockets of the relay.
 #[derive(Default)]
-pub struct Sockets {
-    /// Where connections arrive, and questions for names; none where nothing is reached.
+pub struct RelaySockets {
+    /// Sockets for connections and DNS questions; empty without a network.
     pub dialled: Vec<OwnedFd>,
     pub names: Vec<OwnedFd>,
-    /// Listeners at ports of the host's loopback.
+    /// Listeners for ports of the host's loopback.
     pub local: Vec<(u16, OwnedFd)>,
-    /// To ask for sockets with ([`super::relay::socket_owner`]).
+    /// A netlink socket to find socket owners ([`super::relay::socket_owner`]).
     pub diagnosis: Option<OwnedFd>,
-    /// And the other way round: the host's own, for ports inside.
-    pub published: Vec<(Published, OwnedFd)>,
-    pub within: Option<Within>,
-    /// The line to the Python half, where something is to be read as HTTP.
+    /// Listeners on the host for published ports.
+    pub published: Vec<(PublishedPort, OwnedFd)>,
+    pub command_network: Option<CommandNetwork>,
+    /// The socket to the HTTP helper, if there are routes or inspected hosts.
     pub handover: Option<OwnedFd>,
 }
 
-/// Until the run ends, which is when the other end of `told` is closed. What is returned is the
+/// Runs until the run ends: then the other end of the supervisor's socket is closed. Returns the
 /// exit status.
-pub fn run(plan: &plan::Network, sockets: Sockets, token: Option<Token>, told: OwnedFd) -> i32 {
-    run_with(plan, sockets, token, told, Sources::of_the_host())
+pub fn run(
+    plan: &plan::Network,
+    sockets: RelaySockets,
+    token: Option<ProxyToken>,
+    decisions: OwnedFd,
+) -> i32 {
+    run_with(plan, sockets, token, decisions, NameSources::of_the_host())
 }
 
 pub fn run_with(
     plan: &plan::Network,
-    sockets: Sockets,
-    token: Option<Token>,
-    told: OwnedFd,
-    sources: Sources,
+    sockets: RelaySockets,
+    token: Option<ProxyToken>,
+    decisions: OwnedFd,
+    sources: NameSources,
 ) -> i32 {
-    let table = match Table::compile(plan) {
+    let table = match HostTable::compile(plan) {
         Ok(table) => table,
         Err(error) => {
-            stderr::complain(&error.to_string(), "the policy's [network] has to be corrected");
+            stderr::print_error(&error.to_string(), "the policy's [network] has to be corrected");
             return EXIT_REFUSED;
         }
     };
-    let ended = Relay::new(&table, sockets, token, told, sources).and_then(Relay::serve);
+    let ended = Relay::new(&table, sockets, token, decisions, sources).and_then(Relay::serve);
     match ended {
         Ok(()) => 0,
         Err(errno) => {
-            stderr::complain(
+            stderr::print_error(
                 &format!("the relay of the network failed: {errno}"),
                 "the run goes on without network",
             );
@@ -127,11 +133,11 @@ pub fn run_with(
     }
 }
 
-/// What an event is about; the rest of its number says which one.
+/// The kind of an event. The rest of its number says which socket.
 const LISTENER: u64 = 0;
 const DATAGRAMS: u64 = 1;
 const LOOKUP: u64 = 2;
-const TOLD: u64 = 3;
+const SUPERVISOR: u64 = 3;
 const CLIENT: u64 = 4;
 const SERVER: u64 = 5;
 const HANDOVER: u64 = 6;
@@ -140,61 +146,60 @@ fn event(kind: u64, generation: u16, index: usize) -> u64 {
     kind << 56 | u64::from(generation) << 32 | index as u64
 }
 
-struct Listener {
+struct RelayListener {
     socket: OwnedFd,
-    entrance: Entrance,
+    kind: ListenerKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entrance {
-    /// For whatever was dialled.
-    Dialled,
-    /// For this port of the host.
+enum ListenerKind {
+    /// Any destination.
+    DialResult,
+    /// This port of the host.
     Local(u16),
-    Published(Published),
-    /// A client that the supervisor hands over.
+    Published(PublishedPort),
+    /// A client that the supervisor passes on.
     Proxy,
 }
 
-/// A place for a connection. Events for one that was there before are not for this one.
-struct Slot<'t> {
+/// A slot for a connection. The generation tells late events of an earlier connection apart.
+struct PeerSlot<'t> {
     generation: u16,
     peer: Option<Peer<'t>>,
 }
 
 enum Peer<'t> {
     Relayed(Box<Connection<'t>>),
-    Asking(Box<Stream>),
-    /// Dialled for the Python half.
-    Upstream(Box<Upstream>),
+    DnsStream(Box<DnsStream>),
+    /// A connection that is dialled for the HTTP helper.
+    Upstream(Box<UpstreamDial>),
 }
 
 struct Relay<'t> {
-    table: &'t Table,
+    table: &'t HostTable,
     epoll: OwnedFd,
-    listeners: Vec<Listener>,
+    listeners: Vec<RelayListener>,
     datagrams: Vec<OwnedFd>,
-    within: Option<Within>,
-    told: DecisionLog,
-    owners: Owners,
-    questions: Questions,
-    stub: Stub<'t>,
-    resolver: Resolver,
-    /// The addresses of upstreams with endpoint rules.
-    guards: Guards<'t>,
+    command_network: Option<CommandNetwork>,
+    decisions: DecisionLog,
+    owners: OwnerLookup,
+    questions: RelayQuestions,
+    stub: DnsStub<'t>,
+    resolver: HostResolver,
+    /// Addresses of upstreams with endpoint rules.
+    guards: UpstreamGuards<'t>,
     handover: Handover,
-    /// What a person was asked about and allowed, of what is handed over: it may be called from
-    /// there, too.
-    agreed: HashSet<(Name, u16)>,
-    tools: Tools,
-    slots: Vec<Slot<'t>>,
+    /// Hosts that a person allowed and that are handed over: the HTTP helper may connect to them.
+    allowed_by_person: HashSet<(HostName, u16)>,
+    tools: PumpTools,
+    slots: Vec<PeerSlot<'t>>,
     free: Vec<usize>,
-    most: usize,
-    /// Nothing is accepted until something ends.
+    max_connections: usize,
+    /// No connection is accepted until one ends.
     is_full: bool,
     was_full: bool,
-    /// Connections that could go on at once.
-    again: Vec<u64>,
+    /// Connections that can continue at once.
+    ready_again: Vec<u64>,
     sweep_at: Option<Instant>,
     loopback: Addresses,
     now: Instant,
@@ -202,25 +207,28 @@ struct Relay<'t> {
 
 impl<'t> Relay<'t> {
     fn new(
-        table: &'t Table,
-        sockets: Sockets,
-        token: Option<Token>,
-        told: OwnedFd,
-        sources: Sources,
+        table: &'t HostTable,
+        sockets: RelaySockets,
+        token: Option<ProxyToken>,
+        decisions: OwnedFd,
+        sources: NameSources,
     ) -> Result<Relay<'t>, Errno> {
         sys::ignore_broken_pipe_signal();
-        let most = most_connections();
+        let max_connections = connection_limit();
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let dialled = sockets.dialled.into_iter().map(|socket| (Entrance::Dialled, socket));
-        let local = sockets.local.into_iter().map(|(port, socket)| (Entrance::Local(port), socket));
-        let published =
-            sockets.published.into_iter().map(|(one, socket)| (Entrance::Published(one), socket));
+        let dialled = sockets.dialled.into_iter().map(|socket| (ListenerKind::DialResult, socket));
+        let local =
+            sockets.local.into_iter().map(|(port, socket)| (ListenerKind::Local(port), socket));
+        let published = sockets
+            .published
+            .into_iter()
+            .map(|(one, socket)| (ListenerKind::Published(one), socket));
         let listeners = dialled.chain(local).chain(published);
-        let listeners: Vec<Listener> =
-            listeners.map(|(entrance, socket)| Listener { socket, entrance }).collect();
+        let listeners: Vec<RelayListener> =
+            listeners.map(|(kind, socket)| RelayListener { socket, kind }).collect();
         for (index, listener) in listeners.iter().enumerate() {
             rustix::io::ioctl_fionbio(&listener.socket, true)?;
-            // What is accepted inherits these.
+            // Accepted sockets inherit these options.
             sockopt::set_tcp_nodelay(&listener.socket, true)?;
             sockopt::set_socket_keepalive(&listener.socket, true)?;
             epoll::add(
@@ -240,7 +248,7 @@ impl<'t> Relay<'t> {
             )?;
         }
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        epoll::add(&epoll, &told, EventData::new_u64(event(TOLD, 0, 0)), flags)?;
+        epoll::add(&epoll, &decisions, EventData::new_u64(event(SUPERVISOR, 0, 0)), flags)?;
         if let Some(line) = &sockets.handover {
             epoll::add(&epoll, line, EventData::new_u64(event(HANDOVER, 0, 0)), flags)?;
         }
@@ -249,26 +257,26 @@ impl<'t> Relay<'t> {
             epoll,
             listeners,
             datagrams,
-            within: sockets.within,
-            told: DecisionLog::new(told),
-            owners: Owners::new(sockets.diagnosis),
-            questions: Questions::default(),
-            stub: Stub::new(table),
-            resolver: Resolver::new(sources),
-            guards: Guards::new(table.guarded()),
+            command_network: sockets.command_network,
+            decisions: DecisionLog::new(decisions),
+            owners: OwnerLookup::new(sockets.diagnosis),
+            questions: RelayQuestions::default(),
+            stub: DnsStub::new(table),
+            resolver: HostResolver::new(sources),
+            guards: UpstreamGuards::new(table.guarded()),
             handover: Handover::new(sockets.handover),
-            agreed: HashSet::new(),
-            tools: Tools {
-                scratch: vec![0; HEAD_LIMIT + 1].into_boxed_slice(),
-                pipes: Pipes::new(PIPES),
+            allowed_by_person: HashSet::new(),
+            tools: PumpTools {
+                scratch: vec![0; MAX_HEAD_BYTES + 1].into_boxed_slice(),
+                pipes: Pipes::new(MAX_PIPES),
                 token,
             },
             slots: Vec::new(),
             free: Vec::new(),
-            most,
+            max_connections,
             is_full: false,
             was_full: false,
-            again: Vec::new(),
+            ready_again: Vec::new(),
             sweep_at: None,
             loopback: Rc::new([Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]),
             now: Instant::now(),
@@ -278,10 +286,10 @@ impl<'t> Relay<'t> {
     fn serve(mut self) -> Result<(), Errno> {
         let mut events = Vec::with_capacity(256);
         'run: loop {
-            while self.told.is_behind() {
-                self.told.wait()?;
+            while self.decisions.is_behind() {
+                self.decisions.wait()?;
                 self.now = Instant::now();
-                if !self.happened(event(TOLD, 0, 0), EventFlags::empty()) {
+                if !self.handle_event(event(SUPERVISOR, 0, 0), EventFlags::empty()) {
                     break 'run;
                 }
             }
@@ -296,40 +304,40 @@ impl<'t> Relay<'t> {
                 Err(errno) => return Err(errno),
             }
             self.now = Instant::now();
-            // Those that were not finished come after those that now begin.
-            let again = std::mem::take(&mut self.again);
+            // Unfinished connections come after new events.
+            let ready_again = std::mem::take(&mut self.ready_again);
             for Event { flags, data } in events.iter().copied() {
-                if !self.happened(data.u64(), flags) {
+                if !self.handle_event(data.u64(), flags) {
                     break 'run;
                 }
             }
-            for number in again {
-                self.peer_happened(number, EventFlags::empty());
+            for number in ready_again {
+                self.handle_peer_event(number, EventFlags::empty());
             }
             self.resolver.expire(
                 self.now,
-                &host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) },
+                &host_resolver::EventRegistration { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) },
             );
-            self.hand_out_names();
+            self.resume_after_lookups();
             self.sweep();
-            self.told.flush();
+            self.decisions.flush();
         }
-        self.take_leave();
+        self.finish();
         Ok(())
     }
 
-    /// The run has ended, and connections of it had not.
-    fn take_leave(&mut self) {
+    /// Reports the connections that are open at the end of the run.
+    fn finish(&mut self) {
         for index in 0..self.slots.len() {
             if let Some(Peer::Relayed(connection)) = self.slots[index].peer.take() {
                 self.end(*connection, self.slots[index].generation, index);
             }
         }
-        self.told.finish();
+        self.decisions.finish();
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        if !self.again.is_empty() || self.resolver.has_finished() {
+        if !self.ready_again.is_empty() || self.resolver.has_finished() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let next = [self.sweep_at, self.resolver.deadline()].into_iter().flatten().min()?;
@@ -337,41 +345,46 @@ impl<'t> Relay<'t> {
         Some(Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() })
     }
 
-    /// False: the run is over.
-    fn happened(&mut self, number: u64, flags: EventFlags) -> bool {
+    /// Returns false if the run has ended.
+    fn handle_event(&mut self, number: u64, flags: EventFlags) -> bool {
         let index = number as u32 as usize;
         match number >> 56 {
             LISTENER => self.accept(index),
-            DATAGRAMS => self.answer(index),
+            DATAGRAMS => self.answer_names(index),
             LOOKUP => {
-                let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
-                self.resolver.ready(index as u32, self.now, &loop_, &mut self.tools.scratch);
+                let registration = host_resolver::EventRegistration {
+                    epoll: &self.epoll,
+                    tag: event(LOOKUP, 0, 0),
+                };
+                self.resolver.ready(index as u32, self.now, &registration, &mut self.tools.scratch);
             }
-            TOLD => {
-                self.told.flush();
+            SUPERVISOR => {
+                self.decisions.flush();
                 loop {
-                    match self.told.hear() {
-                        Heard::Client(client) if self.slots.len() - self.free.len() < self.most => {
-                            self.begin(client, Entrance::Proxy);
+                    match self.decisions.next_message() {
+                        SupervisorMessage::Client(client)
+                            if self.slots.len() - self.free.len() < self.max_connections =>
+                        {
+                            self.begin_connection(client, ListenerKind::Proxy);
                         }
-                        Heard::Client(_) => {}
-                        Heard::Reply(reply) => self.replied(reply),
-                        Heard::Nothing => break,
-                        Heard::Over => return false,
+                        SupervisorMessage::Client(_) => {}
+                        SupervisorMessage::Reply(reply) => self.handle_reply(reply),
+                        SupervisorMessage::Nothing => break,
+                        SupervisorMessage::Over => return false,
                     }
                 }
             }
-            HANDOVER => self.handover_happened(),
-            _ => self.peer_happened(number, flags),
+            HANDOVER => self.handle_handover(),
+            _ => self.handle_peer_event(number, flags),
         }
         true
     }
 
-    fn answer(&mut self, index: usize) {
+    fn answer_names(&mut self, index: usize) {
         use std::os::fd::AsFd as _;
         let socket = &self.datagrams[index];
-        for _ in 0..IN_A_ROW {
-            if self.told.is_behind() {
+        for _ in 0..MAX_PER_TURN {
+            if self.decisions.is_behind() {
                 return;
             }
             let Ok((length, sender)) =
@@ -379,20 +392,20 @@ impl<'t> Relay<'t> {
             else {
                 break;
             };
-            if let Some(answer) =
-                self.stub.answer(&self.tools.scratch[..length], &mut self.told, self.now)
+            if let Some(answer_names) =
+                self.stub.answer(&self.tools.scratch[..length], &mut self.decisions, self.now)
             {
-                let _ = sys::answer_datagram(socket.as_fd(), &sender, &answer);
+                let _ = sys::answer_datagram(socket.as_fd(), &sender, &answer_names);
             }
         }
     }
 
     fn accept(&mut self, index: usize) {
-        for _ in 0..IN_A_ROW {
-            if self.slots.len() - self.free.len() >= self.most {
+        for _ in 0..MAX_PER_TURN {
+            if self.slots.len() - self.free.len() >= self.max_connections {
                 return self.stop_accepting();
             }
-            if self.told.is_behind() {
+            if self.decisions.is_behind() {
                 return;
             }
             let listener = &self.listeners[index];
@@ -401,39 +414,40 @@ impl<'t> Relay<'t> {
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             ) {
                 Ok(client) => {
-                    let entrance = listener.entrance;
-                    self.begin(client, entrance);
+                    let kind = listener.kind;
+                    self.begin_connection(client, kind);
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     return self.stop_accepting();
                 }
-                // One that went away before it was taken.
+                // The client closed it before accept.
                 Err(_) => {}
             }
         }
     }
 
-    /// Until a connection ends, those that come wait in the listeners' queues.
+    /// Until a connection ends, new ones wait in the listeners' queues.
     fn stop_accepting(&mut self) {
         self.is_full = true;
-        self.listen_for(EventFlags::empty());
-        self.sweep_at.get_or_insert(self.now + SWEEP);
+        self.set_listener_events(EventFlags::empty());
+        self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         if !self.was_full {
             self.was_full = true;
             let reason = Some("too many connections at once: others wait until some end");
-            self.told.say(&Decision { reason, ..Decision::about_nobody(Layer::Connect) });
+            self.decisions
+                .report(&RelayDecision { reason, ..RelayDecision::denial(DecisionLayer::Connect) });
         }
     }
 
     fn accept_again(&mut self) {
-        if self.is_full && self.slots.len() - self.free.len() < self.most {
+        if self.is_full && self.slots.len() - self.free.len() < self.max_connections {
             self.is_full = false;
-            self.listen_for(EventFlags::IN);
+            self.set_listener_events(EventFlags::IN);
         }
     }
 
-    fn listen_for(&self, flags: EventFlags) {
+    fn set_listener_events(&self, flags: EventFlags) {
         for (index, listener) in self.listeners.iter().enumerate() {
             let _ = epoll::modify(
                 &self.epoll,
@@ -444,38 +458,39 @@ impl<'t> Relay<'t> {
         }
     }
 
-    /// A program inside has connected, or one outside to a port that is published.
-    fn begin(&mut self, client: OwnedFd, entrance: Entrance) {
+    /// Starts a connection of a program inside, or one to a published port.
+    fn begin_connection(&mut self, client: OwnedFd, kind: ListenerKind) {
         let dialled = rustix::net::getsockname(&client).and_then(SocketAddr::try_from);
         let Ok(dialled) = dialled else { return };
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, peer: None });
+            self.slots.push(PeerSlot { generation: 0, peer: None });
             self.slots.len() - 1
         });
         let generation = self.slots[index].generation;
-        if entrance == Entrance::Dialled && dialled.port() == 53 {
-            self.begin_asking(client, generation, index);
-        } else if entrance == Entrance::Proxy
-            || (entrance == Entrance::Dialled && dialled.ip() == PROXY.ip())
+        if kind == ListenerKind::DialResult && dialled.port() == 53 {
+            self.begin_dns_stream(client, generation, index);
+        } else if kind == ListenerKind::Proxy
+            || (kind == ListenerKind::DialResult && dialled.ip() == PROXY.ip())
         {
-            self.begin_greeting(client, generation, index);
+            self.begin_proxy_greeting(client, generation, index);
         } else {
-            self.begin_relaying(client, dialled, entrance, generation, index);
+            self.begin_relaying(client, dialled, kind, generation, index);
         }
     }
 
-    fn begin_asking(&mut self, client: OwnedFd, generation: u16, index: usize) {
+    fn begin_dns_stream(&mut self, client: OwnedFd, generation: u16, index: usize) {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let number = event(CLIENT, generation, index);
         if epoll::add(&self.epoll, &client, EventData::new_u64(number), flags).is_ok() {
-            self.slots[index].peer = Some(Peer::Asking(Box::new(Stream::new(client, self.now))));
-            self.sweep_at.get_or_insert(self.now + SWEEP);
+            self.slots[index].peer =
+                Some(Peer::DnsStream(Box::new(DnsStream::new(client, self.now))));
+            self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         } else {
-            self.vacate(index);
+            self.free_slot(index);
         }
     }
 
-    fn peer_happened(&mut self, number: u64, flags: EventFlags) {
+    fn handle_peer_event(&mut self, number: u64, flags: EventFlags) {
         let (index, generation) = (number as u32 as usize, (number >> 32) as u16);
         let Some(slot) = self.slots.get_mut(index).filter(|slot| slot.generation == generation)
         else {
@@ -484,27 +499,37 @@ impl<'t> Relay<'t> {
         match slot.peer.take() {
             None => {}
             Some(Peer::Relayed(mut connection)) => {
-                connection
-                    .note(if number >> 56 == CLIENT { Side::Client } else { Side::Server }, flags);
+                connection.note_events(
+                    if number >> 56 == CLIENT {
+                        ConnectionSide::Client
+                    } else {
+                        ConnectionSide::Server
+                    },
+                    flags,
+                );
                 let turn = connection.turn(&mut self.tools, self.now);
-                self.settle(connection, turn, generation, index);
+                self.apply_turn(connection, turn, generation, index);
             }
-            Some(Peer::Upstream(upstream)) => self.upstream_happened(upstream, flags, index),
-            Some(Peer::Asking(mut stream)) => {
-                stream.note(flags);
-                match stream.turn(&mut self.stub, &mut self.told, &mut self.tools.scratch, self.now)
-                {
-                    Next::Over => return self.vacate(index),
-                    Next::Again => self.again.push(event(CLIENT, generation, index)),
-                    Next::Wait => {}
+            Some(Peer::Upstream(upstream)) => self.handle_upstream_event(upstream, flags, index),
+            Some(Peer::DnsStream(mut stream)) => {
+                stream.note_events(flags);
+                match stream.turn(
+                    &mut self.stub,
+                    &mut self.decisions,
+                    &mut self.tools.scratch,
+                    self.now,
+                ) {
+                    StreamTurn::Over => return self.free_slot(index),
+                    StreamTurn::Again => self.ready_again.push(event(CLIENT, generation, index)),
+                    StreamTurn::Wait => {}
                 }
-                self.slots[index].peer = Some(Peer::Asking(stream));
+                self.slots[index].peer = Some(Peer::DnsStream(stream));
             }
         }
     }
 
-    /// Puts a connection back where it was, or ends it.
-    fn settle(
+    /// Puts a connection back into its slot, or ends it.
+    fn apply_turn(
         &mut self,
         mut connection: Box<Connection<'t>>,
         mut turn: Turn,
@@ -515,83 +540,89 @@ impl<'t> Relay<'t> {
             turn = match turn {
                 Turn::Wait => break,
                 Turn::Again => {
-                    self.again.push(event(CLIENT, generation, index));
+                    self.ready_again.push(event(CLIENT, generation, index));
                     break;
                 }
-                Turn::HandedOver(kind) => return self.part(*connection, kind, index),
+                Turn::HandedOver(kind) => {
+                    return self.hand_over_connection(*connection, kind, index);
+                }
                 Turn::Over => return self.end(*connection, generation, index),
                 Turn::Decide => self.decide(&mut connection, generation, index),
                 Turn::Unreachable(errno) => {
                     let number = event(SERVER, generation, index);
                     let dialled = connection.dial_next(&self.origin(), self.now, number);
-                    self.dialled(&mut connection, dialled, errno)
+                    self.after_dial(&mut connection, dialled, errno)
                 }
-                Turn::Asked(asked) => self.asked(&mut connection, asked, generation, index),
-                Turn::Misled(words, reason) => self.misled(&mut connection, words, reason),
-                Turn::Refused(refusal) => {
-                    let subject = &connection.subject;
+                Turn::ProxyRequested(request) => {
+                    self.proxy_requested(&mut connection, request, generation, index)
+                }
+                Turn::ProxyRefused(response, reason) => {
+                    self.proxy_refused(&mut connection, response, reason)
+                }
+                Turn::Denied(refusal) => {
+                    let target = &connection.target;
                     let named = refusal.host.as_ref().map(|host| host as &dyn fmt::Display);
-                    let host = named.or(subject.name.as_ref().map(|name| name as _));
-                    self.told.say(&Decision {
+                    let host = named.or(target.name.as_ref().map(|name| name as _));
+                    self.decisions.report(&RelayDecision {
                         host,
-                        port: Some(subject.port),
-                        address: subject.address,
+                        port: Some(target.port),
+                        address: target.address,
                         reason: Some(&refusal.reason),
-                        process: subject.process.as_ref(),
-                        ..Decision::about_nobody(refusal.layer)
+                        process: target.process.as_ref(),
+                        ..RelayDecision::denial(refusal.layer)
                     });
-                    let verdict =
-                        RefusalText { rule: None, reason: &refusal.reason, status: DENIED };
-                    let answer = refusal_response::answer(host, subject.port, &verdict);
+                    let text =
+                        RefusalText { rule: None, reason: &refusal.reason, status: DENIED_STATUS };
+                    let answer = refusal_response::answer(host, target.port, &text);
                     connection.answer_refusal(&refusal, answer, &mut self.tools, self.now)
                 }
             }
         }
         if connection.deadline.is_some() {
-            self.sweep_at.get_or_insert(self.now + SWEEP);
+            self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         }
         self.slots[index].peer = Some(Peer::Relayed(connection));
     }
 
-    /// What flowed is told; what was refused has been.
+    /// Reports the traffic of a connection. A denial was already reported.
     fn end(&mut self, connection: Connection<'t>, generation: u16, index: usize) {
-        if let Some(Doubt::Asked(question)) = connection.doubt {
-            self.give_up(question, event(CLIENT, generation, index));
+        if let Some(PendingReason::AwaitingAnswer(question)) = connection.pending {
+            self.abandon_question(question, event(CLIENT, generation, index));
         }
         let traffic = Traffic {
             sent: connection.sent(),
             received: connection.received(),
             ms: (self.now - connection.began).as_millis(),
         };
-        let flowed = connection.has_flowed();
-        let subject = connection.close(&mut self.tools);
+        let flowed = connection.has_carried_bytes();
+        let target = connection.close(&mut self.tools);
         if flowed {
-            let local = match subject.way {
+            let local = match target.direction {
                 Direction::Outward => None,
-                Direction::Local => Some(format!("local port {}", subject.port)),
-                Direction::Inward(host) => Some(format!("--publish {host}:{}", subject.port)),
+                Direction::Local => Some(format!("local port {}", target.port)),
+                Direction::Inward(host) => Some(format!("--publish {host}:{}", target.port)),
             };
-            let rule = subject.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
-            self.told.say(&Decision {
-                layer: subject.way.layer(),
-                outcome: ConnectionResult::Allowed,
-                process: subject.process.as_ref(),
-                asked: subject.asked.as_ref(),
-                host: subject.name.as_ref().map(|name| name as _),
-                port: Some(subject.port),
-                address: subject.address,
+            let rule = target.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
+            self.decisions.report(&RelayDecision {
+                layer: target.direction.layer(),
+                result: ConnectionResult::Allowed,
+                process: target.process.as_ref(),
+                answer: target.answer.as_ref(),
+                host: target.name.as_ref().map(|name| name as _),
+                port: Some(target.port),
+                address: target.address,
                 rule: local.as_ref().map(|local| local as &dyn fmt::Display).or(rule),
                 reason: None,
                 traffic: Some(traffic),
             });
         }
-        if let Some(address) = subject.synthetic {
+        if let Some(address) = target.synthetic {
             self.stub.synthetic.release(address);
         }
-        self.vacate(index);
+        self.free_slot(index);
     }
 
-    fn vacate(&mut self, index: usize) {
+    fn free_slot(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         slot.generation = slot.generation.wrapping_add(1);
         slot.peer = None;
@@ -599,43 +630,44 @@ impl<'t> Relay<'t> {
         self.accept_again();
     }
 
-    /// Connections whose names were looked up go on.
-    fn hand_out_names(&mut self) {
-        let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
-        for finished in self.resolver.finished(self.now, &loop_) {
-            self.guards.heard(&finished.name, &finished.found, self.now);
+    /// Continues the connections whose lookups have finished.
+    fn resume_after_lookups(&mut self) {
+        let registration =
+            host_resolver::EventRegistration { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
+        for finished in self.resolver.finished(self.now, &registration) {
+            self.guards.learn_lookup(&finished.name, &finished.found, self.now);
             for waiter in finished.waiters {
                 let (index, generation) = (waiter as u32 as usize, (waiter >> 32) as u16);
                 let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation);
                 match slot.and_then(|slot| slot.peer.take()) {
-                    // One that waits for several lookups may be told after it went on.
+                    // A connection that waits for several lookups can have continued already.
                     Some(Peer::Relayed(connection)) if !connection.is_waiting() => {
                         self.slots[index].peer = Some(Peer::Relayed(connection));
                     }
                     Some(Peer::Relayed(mut connection)) => {
-                        let turn = match connection.take_found() {
+                        let turn = match connection.take_addresses() {
                             Some(addresses) => {
                                 self.dial(&mut connection, addresses, generation, index)
                             }
-                            None => self.found(
+                            None => self.addresses_found(
                                 &mut connection,
                                 finished.found.clone(),
                                 generation,
                                 index,
                             ),
                         };
-                        self.settle(connection, turn, generation, index);
+                        self.apply_turn(connection, turn, generation, index);
                     }
                     Some(Peer::Upstream(upstream)) => {
-                        self.upstream_told(*upstream, finished.found.clone(), index)
+                        self.upstream_resolved(*upstream, finished.found.clone(), index)
                     }
-                    Some(Peer::Asking(_)) | None => {}
+                    Some(Peer::DnsStream(_)) | None => {}
                 }
             }
         }
     }
 
-    /// Ends what took too long.
+    /// Ends connections that took too long.
     fn sweep(&mut self) {
         if self.sweep_at.is_none_or(|at| at > self.now) {
             return;
@@ -646,7 +678,7 @@ impl<'t> Relay<'t> {
             let generation = self.slots[index].generation;
             let deadline = match &self.slots[index].peer {
                 Some(Peer::Relayed(connection)) => connection.deadline,
-                Some(Peer::Asking(stream)) => Some(stream.deadline),
+                Some(Peer::DnsStream(stream)) => Some(stream.deadline),
                 Some(Peer::Upstream(upstream)) => upstream.deadline,
                 None => None,
             };
@@ -658,31 +690,31 @@ impl<'t> Relay<'t> {
             match self.slots[index].peer.take() {
                 Some(Peer::Relayed(mut connection)) => {
                     let turn = connection.expire();
-                    self.settle(connection, turn, generation, index);
+                    self.apply_turn(connection, turn, generation, index);
                 }
-                Some(Peer::Asking(_)) => self.vacate(index),
+                Some(Peer::DnsStream(_)) => self.free_slot(index),
                 Some(Peer::Upstream(upstream)) => self.upstream_expired(upstream, index),
                 None => {}
             }
         }
-        // Descriptors may have been somebody else's.
+        // Other processes may have used the descriptors.
         self.accept_again();
         if is_needed {
-            self.sweep_at.get_or_insert(self.now + SWEEP);
+            self.sweep_at.get_or_insert(self.now + SWEEP_INTERVAL);
         }
     }
 }
 
-/// Raises the limit of descriptors as far as it goes. Each connection needs two.
-fn most_connections() -> usize {
+/// Raises the descriptor limit to its maximum. Each connection needs two descriptors.
+fn connection_limit() -> usize {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ =
         rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let actual = rustix::process::getrlimit(Resource::Nofile)
         .current
-        .map_or(usize::MAX, |most| most as usize);
-    let others = OTHER_DESCRIPTORS + 2 * PIPES + 2 * host_resolver::AT_ONCE;
-    (actual.saturating_sub(others) / 2).clamp(1, CONNECTIONS)
+        .map_or(usize::MAX, |max_connections| max_connections as usize);
+    let others = RESERVED_DESCRIPTORS + 2 * MAX_PIPES + 2 * host_resolver::MAX_LOOKUPS;
+    (actual.saturating_sub(others) / 2).clamp(1, MAX_CONNECTIONS)
 }
 
 #[cfg(test)]

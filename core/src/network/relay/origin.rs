@@ -1,4 +1,4 @@
-//! Where the relay's connections are dialled from, and what came of it.
+//! The network that a connection is dialled from, and the result of dialling.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -7,31 +7,33 @@ use rustix::io::Errno;
 
 use super::connection::Direction;
 use super::dial;
-use super::guarded_addresses::Guards;
-use crate::network::rules::host_table::Table;
-use crate::network::supervisor::published_ports::Within;
+use super::guarded_addresses::UpstreamGuards;
+use crate::network::rules::host_table::HostTable;
+use crate::network::supervisor::published_ports::CommandNetwork;
 
-pub enum Dialled {
+pub enum DialResult {
     Started,
-    /// No address is left, and the last word of the table was this.
+    /// No address is left; this is the last reason of the host table.
     Forbidden(&'static str),
     Unreachable,
 }
 
-/// Where connections are dialled from.
+/// What dialling needs.
 pub struct Origin<'a> {
-    pub table: &'a Table,
-    pub guards: &'a Guards<'a>,
+    pub table: &'a HostTable,
+    pub guards: &'a UpstreamGuards<'a>,
     pub epoll: &'a OwnedFd,
-    /// Where ports are published.
-    pub within: Option<&'a Within>,
+    /// The command's network, for published ports.
+    pub command_network: Option<&'a CommandNetwork>,
 }
 
 impl Origin<'_> {
-    /// What is published is inside; all else is of the host's network.
-    pub fn socket(&self, way: Direction, to: IpAddr) -> Result<OwnedFd, Errno> {
-        match way {
-            Direction::Inward(_) => self.within.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to)),
+    /// A published port is dialled in the command's network, everything else in the host's.
+    pub fn socket(&self, direction: Direction, to: IpAddr) -> Result<OwnedFd, Errno> {
+        match direction {
+            Direction::Inward(_) => {
+                self.command_network.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to))
+            }
             Direction::Outward | Direction::Local => dial::host_socket(to),
         }
     }

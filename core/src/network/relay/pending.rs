@@ -1,98 +1,103 @@
-//! Connections that are not simply allowed. Whose they are is found out first, by the supervisor;
-//! then they are refused, or somebody is asked.
+//! Connections that are not simply allowed. The supervisor first finds their owner. Then they are
+//! denied, or a person is asked.
 //!
-//! A host and a port are one question, however many connections wait for the answer; they wait as
-//! they are, with what their clients have sent in the kernel's hands. `once` is for those,
-//! `session` for all that follow; who was denied and tries again at once is denied without another
-//! question.
+//! A host and a port are one question for all connections that wait for it. What their clients send
+//! stays in the kernel. `once` applies to the waiting connections, `session` also to later ones.
+//! After a denial, further attempts are denied without a question for a while.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::connection::{Connection, Doubt, Turn};
+use super::connection::{Connection, PendingReason, Turn};
 use super::decision_log::{ConnectionResult, PersonAnswer};
-use super::relay_messages::{Process, Reply, Request};
-use super::socket_owner::Owner;
+use super::relay_messages::{RelayRequest, SocketProcess, SupervisorReply};
+use super::socket_owner::SocketOwner;
 use super::{CLIENT, Peer, Relay, event};
 use crate::approve::approver_process::Answer;
-use crate::plan::host_name::Name;
+use crate::plan::host_name::HostName;
 
-/// So long it is waited for who a caller is.
-const WHO: Duration = Duration::from_secs(1);
-/// So often it is looked whether a client that has said all is still there.
-const ROLL_CALL: Duration = Duration::from_secs(1);
-/// Clients try again, at the other address of a name for one.
-const DENIED: Duration = Duration::from_secs(60);
-/// So many answers are remembered.
-const REMEMBERED: usize = 4096;
+/// Timeout for finding the process that owns a socket.
+const OWNER_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval of the check whether a client that closed its sending side still exists.
+const CLIENT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Clients retry, for example at the other address of a name.
+const DENIAL_TTL: Duration = Duration::from_secs(60);
+/// Answers that are stored.
+const MAX_REMEMBERED_ANSWERS: usize = 4096;
 
-const SAID_NO: &str = "it was asked about, and denied";
+const DENIED_BY_PERSON: &str = "it was asked about, and denied";
 
-type Place = (Name, u16);
+type HostPort = (HostName, u16);
 
 #[derive(Default)]
-pub struct Questions {
+pub struct RelayQuestions {
     last: u64,
-    open: HashMap<u64, Open>,
-    numbers: HashMap<Place, u64>,
-    /// Until the run ends.
-    allowed: HashSet<Place>,
-    denied: HashMap<Place, Denial>,
+    open: HashMap<u64, OpenHostQuestion>,
+    numbers: HashMap<HostPort, u64>,
+    /// Allowed until the run ends.
+    allowed: HashSet<HostPort>,
+    denied: HashMap<HostPort, RememberedDenial>,
 }
 
-struct Denial {
+struct RememberedDenial {
     reason: String,
     until: Instant,
 }
 
-struct Open {
-    place: Place,
+struct OpenHostQuestion {
+    host_port: HostPort,
     waiting: Vec<u64>,
 }
 
-enum Known {
+enum KnownAnswer {
     Allowed,
     Denied(String),
     Open(u64),
-    No,
+    Unknown,
 }
 
-impl Questions {
-    fn about(&self, place: &Place, now: Instant) -> Known {
-        match (self.numbers.get(place), self.denied.get(place)) {
-            _ if self.allowed.contains(place) => Known::Allowed,
-            (Some(number), _) => Known::Open(*number),
-            (None, Some(denial)) if denial.until > now => Known::Denied(denial.reason.clone()),
-            _ => Known::No,
+impl RelayQuestions {
+    fn answer_for(&self, host_port: &HostPort, now: Instant) -> KnownAnswer {
+        match (self.numbers.get(host_port), self.denied.get(host_port)) {
+            _ if self.allowed.contains(host_port) => KnownAnswer::Allowed,
+            (Some(number), _) => KnownAnswer::Open(*number),
+            (None, Some(denial)) if denial.until > now => {
+                KnownAnswer::Denied(denial.reason.clone())
+            }
+            _ => KnownAnswer::Unknown,
         }
     }
 
-    fn open(&mut self, place: Place) -> u64 {
+    fn open(&mut self, host_port: HostPort) -> u64 {
         self.last += 1;
-        self.numbers.insert(place.clone(), self.last);
-        self.open.insert(self.last, Open { place, waiting: Vec::new() });
+        self.numbers.insert(host_port.clone(), self.last);
+        self.open.insert(self.last, OpenHostQuestion { host_port, waiting: Vec::new() });
         self.last
     }
 
-    fn close(&mut self, number: u64) -> Option<Open> {
+    fn close(&mut self, number: u64) -> Option<OpenHostQuestion> {
         let open = self.open.remove(&number)?;
-        self.numbers.remove(&open.place);
+        self.numbers.remove(&open.host_port);
         Some(open)
     }
 
-    fn remember(&mut self, place: Place, verdict: Answer, reason: &str, now: Instant) {
+    fn remember(&mut self, host_port: HostPort, verdict: Answer, reason: &str, now: Instant) {
         match verdict {
             Answer::Once => {}
-            Answer::Session if self.allowed.len() < REMEMBERED => drop(self.allowed.insert(place)),
-            // Then it is asked again.
+            Answer::Session if self.allowed.len() < MAX_REMEMBERED_ANSWERS => {
+                self.allowed.insert(host_port);
+            }
+            // Not stored: the next connection asks again.
             Answer::Session => {}
             Answer::Deny => {
-                if self.denied.len() >= REMEMBERED {
+                if self.denied.len() >= MAX_REMEMBERED_ANSWERS {
                     self.denied.retain(|_, denial| denial.until > now);
                 }
-                if self.denied.len() < REMEMBERED {
-                    self.denied
-                        .insert(place, Denial { reason: reason.to_owned(), until: now + DENIED });
+                if self.denied.len() < MAX_REMEMBERED_ANSWERS {
+                    self.denied.insert(
+                        host_port,
+                        RememberedDenial { reason: reason.to_owned(), until: now + DENIAL_TTL },
+                    );
                 }
             }
         }
@@ -100,42 +105,45 @@ impl Questions {
 }
 
 impl<'t> Relay<'t> {
-    pub(super) fn doubt(
+    pub(super) fn find_owner(
         &mut self,
         connection: &mut Connection<'t>,
-        doubt: Doubt,
+        pending: PendingReason,
         number: u64,
     ) -> Turn {
-        connection.doubt = Some(doubt);
+        connection.pending = Some(pending);
         match connection
-            .ends()
-            .map_or(Owner::Unknown, |(client, dialled)| self.owners.of(client, dialled))
+            .socket_addresses()
+            .map_or(SocketOwner::Unknown, |(client, dialled)| self.owners.of(client, dialled))
         {
-            Owner::Socket(socket) => {
-                self.told.ask(&Request::Who { id: number, socket });
-                connection.deadline = Some(self.now + WHO);
+            SocketOwner::Socket(socket) => {
+                self.decisions.ask(&RelayRequest::FindOwner { id: number, socket });
+                connection.deadline = Some(self.now + OWNER_LOOKUP_TIMEOUT);
                 Turn::Wait
             }
-            Owner::Nobody | Owner::Unknown => Turn::Decide,
+            SocketOwner::Nobody | SocketOwner::Unknown => Turn::Decide,
         }
     }
 
-    pub(super) fn replied(&mut self, reply: Reply) {
+    pub(super) fn handle_reply(&mut self, reply: SupervisorReply) {
         match reply {
-            Reply::Who { id, process } => self.identified(id, process),
-            Reply::Answer { id, verdict, by, reason, ms } => {
-                let reason = reason.as_deref().unwrap_or(SAID_NO);
-                self.answered(id, verdict, reason, &PersonAnswer { by, ms });
+            SupervisorReply::Owner { id, process } => self.owner_found(id, process),
+            SupervisorReply::Answer { id, verdict, by, reason, ms } => {
+                let reason = reason.as_deref().unwrap_or(DENIED_BY_PERSON);
+                self.question_answered(id, verdict, reason, &PersonAnswer { by, ms });
             }
         }
     }
 
-    fn identified(&mut self, number: u64, process: Option<Process>) {
-        let Some((mut connection, generation, index)) = self.take(number) else { return };
-        // It may have been too late, and the connection is further by now.
-        let is_awaited = matches!(connection.doubt, Some(Doubt::Refused(_) | Doubt::Unasked));
-        connection.subject.process = connection.subject.process.take().or(process);
-        self.settle(
+    fn owner_found(&mut self, number: u64, process: Option<SocketProcess>) {
+        let Some((mut connection, generation, index)) = self.take_connection(number) else {
+            return;
+        };
+        // The reply can be late, and the connection can have continued.
+        let is_awaited =
+            matches!(connection.pending, Some(PendingReason::Denied(_) | PendingReason::NotAsked));
+        connection.target.process = connection.target.process.take().or(process);
+        self.apply_turn(
             connection,
             if is_awaited { Turn::Decide } else { Turn::Wait },
             generation,
@@ -143,8 +151,8 @@ impl<'t> Relay<'t> {
         );
     }
 
-    /// What a connection in doubt waits for is there, or has taken too long; or its client has said
-    /// all it will say.
+    /// Called when what a pending connection waits for has arrived or timed out, or when its client
+    /// has closed.
     pub(super) fn decide(
         &mut self,
         connection: &mut Connection<'t>,
@@ -152,87 +160,100 @@ impl<'t> Relay<'t> {
         index: usize,
     ) -> Turn {
         connection.deadline = None;
-        match connection.doubt {
+        match connection.pending {
             None => Turn::Wait,
-            Some(Doubt::Refused(reason)) => {
-                connection.doubt = None;
+            Some(PendingReason::Denied(reason)) => {
+                connection.pending = None;
                 self.refuse(connection, reason, ConnectionResult::Denied)
             }
-            Some(Doubt::Unasked) => self.ask(connection, generation, index),
-            Some(Doubt::Asked(_)) if connection.has_heard_all() => {
+            Some(PendingReason::NotAsked) => self.ask(connection, generation, index),
+            Some(PendingReason::AwaitingAnswer(_)) if connection.client_closed() => {
                 match connection
-                    .ends()
-                    .map_or(Owner::Nobody, |(client, dialled)| self.owners.of(client, dialled))
-                {
-                    Owner::Nobody => Turn::Over,
-                    Owner::Socket(_) | Owner::Unknown => {
-                        connection.deadline = Some(self.now + ROLL_CALL);
+                    .socket_addresses()
+                    .map_or(SocketOwner::Nobody, |(client, dialled)| {
+                        self.owners.of(client, dialled)
+                    }) {
+                    SocketOwner::Nobody => Turn::Over,
+                    SocketOwner::Socket(_) | SocketOwner::Unknown => {
+                        connection.deadline = Some(self.now + CLIENT_CHECK_INTERVAL);
                         Turn::Wait
                     }
                 }
             }
-            Some(Doubt::Asked(_)) => Turn::Wait,
+            Some(PendingReason::AwaitingAnswer(_)) => Turn::Wait,
         }
     }
 
     fn ask(&mut self, connection: &mut Connection<'t>, generation: u16, index: usize) -> Turn {
-        connection.doubt = None;
-        let Some(name) = connection.subject.name.clone() else { return Turn::Over };
-        let place = (name, connection.subject.port);
-        let number = match self.questions.about(&place, self.now) {
-            Known::Allowed => {
-                connection.subject.asked =
+        connection.pending = None;
+        let Some(name) = connection.target.name.clone() else { return Turn::Over };
+        let host_port = (name, connection.target.port);
+        let number = match self.questions.answer_for(&host_port, self.now) {
+            KnownAnswer::Allowed => {
+                connection.target.answer =
                     Some(PersonAnswer { by: Some("session".to_owned()), ms: 0 });
-                return self.go_on(connection, generation, index);
+                return self.connect_allowed(connection, generation, index);
             }
-            Known::Denied(reason) => {
+            KnownAnswer::Denied(reason) => {
                 return self.refuse(connection, &reason, ConnectionResult::Denied);
             }
-            Known::Open(number) => number,
-            Known::No => {
-                let (host, port) = (place.0.to_string(), place.1);
-                let id = self.questions.open(place);
-                let process = connection.subject.process.clone();
-                self.told.ask(&Request::Ask { id, host, port, process });
+            KnownAnswer::Open(number) => number,
+            KnownAnswer::Unknown => {
+                let (host, port) = (host_port.0.to_string(), host_port.1);
+                let id = self.questions.open(host_port);
+                let process = connection.target.process.clone();
+                self.decisions.ask(&RelayRequest::Ask { id, host, port, process });
                 id
             }
         };
-        connection.doubt = Some(Doubt::Asked(number));
+        connection.pending = Some(PendingReason::AwaitingAnswer(number));
         if let Some(open) = self.questions.open.get_mut(&number) {
             open.waiting.push(event(CLIENT, generation, index));
         }
-        // It may have gone meanwhile.
-        if connection.has_heard_all() { Turn::Decide } else { Turn::Wait }
+        // The client may have closed meanwhile.
+        if connection.client_closed() { Turn::Decide } else { Turn::Wait }
     }
 
-    fn answered(&mut self, question: u64, verdict: Answer, reason: &str, asked: &PersonAnswer) {
-        // Nobody waits for it any more.
-        let Some(Open { place, waiting }) = self.questions.close(question) else { return };
-        self.questions.remember(place, verdict, reason, self.now);
+    fn question_answered(
+        &mut self,
+        question: u64,
+        verdict: Answer,
+        reason: &str,
+        answer: &PersonAnswer,
+    ) {
+        // No connection waits for it any more.
+        let Some(OpenHostQuestion { host_port, waiting }) = self.questions.close(question) else {
+            return;
+        };
+        self.questions.remember(host_port, verdict, reason, self.now);
         for number in waiting {
-            let Some((mut connection, generation, index)) = self.take(number) else { continue };
-            connection.doubt = None;
+            let Some((mut connection, generation, index)) = self.take_connection(number) else {
+                continue;
+            };
+            connection.pending = None;
             connection.deadline = None;
-            connection.subject.asked = Some(asked.clone());
+            connection.target.answer = Some(answer.clone());
             let turn = match verdict {
-                Answer::Once | Answer::Session => self.go_on(&mut connection, generation, index),
+                Answer::Once | Answer::Session => {
+                    self.connect_allowed(&mut connection, generation, index)
+                }
                 Answer::Deny => self.refuse(&mut connection, reason, ConnectionResult::Denied),
             };
-            self.settle(connection, turn, generation, index);
+            self.apply_turn(connection, turn, generation, index);
         }
     }
 
     /// A connection ended before its question was answered.
-    pub(super) fn give_up(&mut self, question: u64, number: u64) {
+    pub(super) fn abandon_question(&mut self, question: u64, number: u64) {
         let Some(open) = self.questions.open.get_mut(&question) else { return };
         open.waiting.retain(|waiting| *waiting != number);
         if open.waiting.is_empty() {
             self.questions.close(question);
-            self.told.ask(&Request::Withdrawn { id: question });
+            self.decisions.ask(&RelayRequest::Withdrawn { id: question });
         }
     }
 
-    fn take(&mut self, number: u64) -> Option<(Box<Connection<'t>>, u16, usize)> {
+    fn take_connection(&mut self, number: u64) -> Option<(Box<Connection<'t>>, u16, usize)> {
         let (index, generation) = (number as u32 as usize, (number >> 32) as u16);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         match slot.peer.take() {

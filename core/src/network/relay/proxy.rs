@@ -1,43 +1,46 @@
-//! Clients that asked for a proxy: what they want is judged as if they had dialled it.
+//! Proxy clients. Their target is judged like a direct connection.
 
 use std::os::fd::OwnedFd;
 
 use super::connection::{Connection, Turn};
-use super::decision_log::{Decision, Layer};
+use super::decision_log::{DecisionLayer, RelayDecision};
 use super::{CLIENT, Relay, event};
 use crate::network::parse::proxy_request::ProxyRequest;
 
 impl<'t> Relay<'t> {
-    pub(super) fn begin_greeting(&mut self, client: OwnedFd, generation: u16, index: usize) {
+    pub(super) fn begin_proxy_greeting(&mut self, client: OwnedFd, generation: u16, index: usize) {
         let number = event(CLIENT, generation, index);
         match Connection::greeting(client, self.now, &self.epoll, number) {
-            Ok(connection) => self.settle(Box::new(connection), Turn::Wait, generation, index),
-            Err(_) => self.vacate(index),
+            Ok(connection) => self.apply_turn(Box::new(connection), Turn::Wait, generation, index),
+            Err(_) => self.free_slot(index),
         }
     }
 
-    pub(super) fn asked(
+    pub(super) fn proxy_requested(
         &mut self,
         connection: &mut Connection<'t>,
-        asked: ProxyRequest,
+        request: ProxyRequest,
         generation: u16,
         index: usize,
     ) -> Turn {
-        let (subject, verdict) = self.subject_of(asked.host.clone(), asked.port);
-        connection.go_on(subject, asked);
-        self.judged(connection, verdict, generation, index)
+        let (target, decision) = self.target_of(request.host.clone(), request.port);
+        connection.accept_proxy_request(target, request);
+        self.apply_decision(connection, decision, generation, index)
     }
 
-    /// Of a client that only has to come again with its password nothing is told.
-    pub(super) fn misled(
+    /// Without a reason nothing is reported: the client only has to send its password.
+    pub(super) fn proxy_refused(
         &mut self,
         connection: &mut Connection<'t>,
-        words: Vec<u8>,
-        why: Option<&str>,
+        response: Vec<u8>,
+        reason: Option<&str>,
     ) -> Turn {
-        if why.is_some() {
-            self.told.say(&Decision { reason: why, ..Decision::about_nobody(Layer::Connect) });
+        if reason.is_some() {
+            self.decisions.report(&RelayDecision {
+                reason: reason,
+                ..RelayDecision::denial(DecisionLayer::Connect)
+            });
         }
-        connection.dismiss(words, &mut self.tools, self.now)
+        connection.refuse_greeting(response, &mut self.tools, self.now)
     }
 }

@@ -1,43 +1,44 @@
-//! What a client is answered that speaks HTTP and is refused. The others are cut off.
+//! The response to a refused HTTP client. Other clients get a reset.
 
 use std::fmt;
 
 use crate::network::rules::host_table;
 
-/// For a message, and for the text of a 403.
+/// The text of a denial.
 pub struct RefusalText<'a> {
     pub rule: Option<&'a dyn fmt::Display>,
     pub reason: &'a str,
     pub status: &'static str,
 }
 
-pub const DENIED: &str = "403 Forbidden";
-pub const UNREACHABLE: &str = "502 Bad Gateway";
+pub const DENIED_STATUS: &str = "403 Forbidden";
+pub const UNREACHABLE_STATUS: &str = "502 Bad Gateway";
 
-/// For whoever speaks HTTP.
-pub fn answer(host: Option<&dyn fmt::Display>, port: u16, verdict: &RefusalText<'_>) -> Vec<u8> {
+/// The response for an HTTP client.
+pub fn answer(host: Option<&dyn fmt::Display>, port: u16, text: &RefusalText<'_>) -> Vec<u8> {
     let host = host.map(ToString::to_string).unwrap_or_default();
-    let place =
+    let target =
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let RefusalText { rule, reason, status } = verdict;
-    let what = if *status == DENIED { "denied" } else { "not reached" };
+    let RefusalText { rule, reason, status } = text;
+    let what = if *status == DENIED_STATUS { "denied" } else { "not reached" };
     let more = match rule {
-        Some(rule) if *status == DENIED => format!("; {rule}"),
-        None if *status == DENIED && host_table::is_unruled(reason) => match port {
+        Some(rule) if *status == DENIED_STATUS => format!("; {rule}"),
+        None if *status == DENIED_STATUS && host_table::rule_could_allow(reason) => match port {
             80 | 443 => format!("; --allow-domain {host}"),
-            _ => format!("; --allow-domain {place}"),
+            _ => format!("; --allow-domain {target}"),
         },
         _ => String::new(),
     };
-    let text = format!("paddock: {what}: {place} ({reason}{more})\n");
-    response(status, "", &text)
+    let body = format!("paddock: {what}: {target} ({reason}{more})\n");
+    response(status, "", &body)
 }
 
-/// `fields`: whole lines.
-pub fn response(status: &str, fields: &str, text: &str) -> Vec<u8> {
+/// `fields`: complete header lines.
+pub fn response(status: &str, fields: &str, body: &str) -> Vec<u8> {
     format!(
-        "HTTP/1.1 {status}\r\n{fields}Content-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
-        text.len()
+        "HTTP/1.1 {status}\r\n{fields}Content-Type: text/plain; charset=utf-8\r\nContent-Length: \
+         {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
     )
     .into_bytes()
 }
@@ -47,8 +48,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_ipv6_address_stands_in_brackets_before_a_port() {
-        let verdict = RefusalText { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED };
+    fn an_ipv6_address_with_a_port_has_brackets() {
+        let text =
+            RefusalText { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED_STATUS };
         for (host, port, said) in [
             (
                 "2001:db8::1",
@@ -63,7 +65,7 @@ mod tests {
             ),
             ("a.example", 443, "a.example:443 (no rule allows it; --allow-domain a.example)"),
         ] {
-            let answer = String::from_utf8(answer(Some(&host), port, &verdict)).unwrap();
+            let answer = String::from_utf8(answer(Some(&host), port, &text)).unwrap();
             assert!(answer.ends_with(&format!("\r\n\r\npaddock: denied: {said}\n")), "{answer}");
         }
     }

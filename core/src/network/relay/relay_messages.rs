@@ -1,7 +1,7 @@
-//! What relay and supervisor ask each other, beside the decisions that are told
-//! ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). One
-//! message each, on the same line; a question has the number that its asker gave it. Decisions may
-//! share a message, one a line of it: JSON has none inside.
+//! Requests and replies between relay and supervisor, besides the decisions
+//! ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). They
+//! share one socket, one datagram per message. A request has an id of its sender. Several decisions
+//! can share a message, one per line: JSON text contains no newline.
 
 use std::fmt::Write as _;
 
@@ -9,92 +9,94 @@ use serde::Deserialize;
 
 use crate::approve::approver_process::Answer;
 use crate::plan::present;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 
-/// The longest message. A host has 253 letters and a path a thousand, and what is odd about them
-/// takes six for one.
-pub const LONGEST: usize = 16 * 1024;
+/// The longest message. A host has 253 characters and a path a thousand, and an escape takes six
+/// for one.
+pub const MAX_MESSAGE_BYTES: usize = 16 * 1024;
 
-/// The longest path of a program that is told; what does not fit is counted.
-const EXE_ROOM: usize = 512;
+/// The longest program path; the rest is counted.
+const MAX_EXE_CHARS: usize = 512;
 
-/// A process as the host sees it, and its program.
+/// A process by its pid on the host, and its program.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Process {
+pub struct SocketProcess {
     pub pid: u32,
     pub exe: String,
 }
 
-/// By the relay.
+/// A request of the relay.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Request {
-    /// Who has the socket with this number?
-    Who { id: u64, socket: u32 },
-    /// May this be connected to?
+pub enum RelayRequest {
+    /// Which process has the socket with this inode?
+    #[serde(rename = "who")]
+    FindOwner { id: u64, socket: u32 },
+    /// May this host be connected to?
     Ask {
         id: u64,
         host: String,
         port: u16,
         #[serde(deserialize_with = "present")]
-        process: Option<Process>,
+        process: Option<SocketProcess>,
     },
-    /// Nobody waits for the answer any more.
+    /// The answer is not needed any more.
     Withdrawn { id: u64 },
 }
 
-/// By the supervisor.
+/// A reply of the supervisor.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Reply {
-    Who {
+pub enum SupervisorReply {
+    #[serde(rename = "who")]
+    Owner {
         id: u64,
         #[serde(deserialize_with = "present")]
-        process: Option<Process>,
+        process: Option<SocketProcess>,
     },
     Answer {
         id: u64,
         verdict: Answer,
-        /// None: nobody has answered, and `reason` says why.
+        /// None: there was no answer, and `reason` says why.
         #[serde(deserialize_with = "present")]
         by: Option<String>,
         #[serde(deserialize_with = "present")]
         reason: Option<String>,
-        /// How long it took.
+        /// The time until the answer.
         ms: u64,
     },
 }
 
-impl Request {
+impl RelayRequest {
     pub fn message(&self) -> String {
         match self {
-            Request::Who { id, socket } => {
+            RelayRequest::FindOwner { id, socket } => {
                 format!("{{\"who\":{{\"id\":{id},\"socket\":{socket}}}}}")
             }
-            Request::Ask { id, host, port, process } => {
+            RelayRequest::Ask { id, host, port, process } => {
                 let mut out = format!("{{\"ask\":{{\"id\":{id},\"host\":");
-                writer::string(&mut out, host.as_bytes(), Invalid::Text);
+                writer::string(&mut out, host.as_bytes(), NonUtf8::Text);
                 let _ = write!(out, ",\"port\":{port},\"process\":");
-                Process::write(process.as_ref(), &mut out);
+                SocketProcess::write(process.as_ref(), &mut out);
                 out.push_str("}}");
                 out
             }
-            Request::Withdrawn { id } => format!("{{\"withdrawn\":{{\"id\":{id}}}}}"),
+            RelayRequest::Withdrawn { id } => format!("{{\"withdrawn\":{{\"id\":{id}}}}}"),
         }
     }
 }
 
-impl Reply {
+impl SupervisorReply {
     pub fn message(&self) -> String {
         match self {
-            Reply::Who { id, process } => {
+            SupervisorReply::Owner { id, process } => {
                 let mut out = format!("{{\"who\":{{\"id\":{id},\"process\":");
-                Process::write(process.as_ref(), &mut out);
+                SocketProcess::write(process.as_ref(), &mut out);
                 out.push_str("}}");
                 out
             }
-            Reply::Answer { id, verdict, by, reason, ms } => {
+            SupervisorReply::Answer { id, verdict, by, reason, ms } => {
                 let mut out = format!(
                     "{{\"answer\":{{\"id\":{id},\"verdict\":\"{}\",\"ms\":{ms},\"by\":",
                     verdict.name()
@@ -109,18 +111,18 @@ impl Reply {
     }
 }
 
-impl Process {
-    fn write(process: Option<&Process>, out: &mut String) {
-        let Some(Process { pid, exe }) = process else { return out.push_str("null") };
+impl SocketProcess {
+    fn write(process: Option<&SocketProcess>, out: &mut String) {
+        let Some(SocketProcess { pid, exe }) = process else { return out.push_str("null") };
         let _ = write!(out, "{{\"pid\":{pid},\"exe\":");
-        writer::string_within(out, exe.as_bytes(), Invalid::Text, EXE_ROOM);
+        writer::string_within(out, exe.as_bytes(), NonUtf8::Text, MAX_EXE_CHARS);
         out.push('}');
     }
 }
 
 fn text(out: &mut String, value: Option<&str>) {
     match value {
-        Some(value) => writer::string_within(out, value.as_bytes(), Invalid::Text, EXE_ROOM),
+        Some(value) => writer::string_within(out, value.as_bytes(), NonUtf8::Text, MAX_EXE_CHARS),
         None => out.push_str("null"),
     }
 }
@@ -131,40 +133,43 @@ mod tests {
     use crate::plan::wire::reader;
 
     #[test]
-    fn what_is_written_is_read() {
-        let process = || Some(Process { pid: 7, exe: "/usr/bin/c\u{1b}\"rl".to_owned() });
+    fn relay_messages_round_trip() {
+        let process = || Some(SocketProcess { pid: 7, exe: "/usr/bin/c\u{1b}\"rl".to_owned() });
         let ask =
-            |process| Request::Ask { id: 2, host: "a.example".to_owned(), port: 443, process };
+            |process| RelayRequest::Ask { id: 2, host: "a.example".to_owned(), port: 443, process };
         for request in [
-            Request::Who { id: u64::MAX, socket: 1 },
+            RelayRequest::FindOwner { id: u64::MAX, socket: 1 },
             ask(process()),
             ask(None),
-            Request::Withdrawn { id: 3 },
+            RelayRequest::Withdrawn { id: 3 },
         ] {
             assert_eq!(
-                reader::from_slice::<Request>(request.message().as_bytes()).unwrap(),
+                reader::from_slice::<RelayRequest>(request.message().as_bytes()).unwrap(),
                 request
             );
         }
         let answer = |by: Option<&str>, reason: Option<&str>, verdict| {
             let [by, reason] = [by, reason].map(|text| text.map(str::to_owned));
-            Reply::Answer { id: 4, verdict, by, reason, ms: 1200 }
+            SupervisorReply::Answer { id: 4, verdict, by, reason, ms: 1200 }
         };
         for reply in [
-            Reply::Who { id: 1, process: process() },
-            Reply::Who { id: 1, process: None },
+            SupervisorReply::Owner { id: 1, process: process() },
+            SupervisorReply::Owner { id: 1, process: None },
             answer(Some("terminal"), None, Answer::Session),
             answer(None, Some("nobody answered within 1 s"), Answer::Deny),
         ] {
-            assert_eq!(reader::from_slice::<Reply>(reply.message().as_bytes()).unwrap(), reply);
+            assert_eq!(
+                reader::from_slice::<SupervisorReply>(reply.message().as_bytes()).unwrap(),
+                reply
+            );
         }
         let wrong = "{\"ask\":{\"host\":\"a\",\"id\":1,\"port\":1}}";
-        assert!(reader::from_slice::<Request>(wrong.as_bytes()).is_err());
+        assert!(reader::from_slice::<RelayRequest>(wrong.as_bytes()).is_err());
     }
 
     #[test]
     fn a_long_path_fits() {
-        let process = Some(Process { pid: 7, exe: "\u{1b}".repeat(4096) });
-        assert!(Reply::Who { id: 1, process }.message().len() < 1024);
+        let process = Some(SocketProcess { pid: 7, exe: "\u{1b}".repeat(4096) });
+        assert!(SupervisorReply::Owner { id: 1, process }.message().len() < 1024);
     }
 }

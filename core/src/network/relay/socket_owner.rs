@@ -1,5 +1,5 @@
-//! Whose a connection is, as far as the kernel tells: the number of the socket at its other end,
-//! which is inside. sock_diag(7) finds that one by the two addresses, without looking at others.
+//! Finds the inode of the socket at the other end of a connection, which is inside. sock_diag(7)
+//! finds it by the two addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -8,46 +8,46 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, SendFlags};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
-const BY_FAMILY: u16 = 20;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 /// struct nlmsghdr.
-const HEADER: usize = 16;
-/// Where struct inet_diag_msg has what is asked for.
-const INODE: usize = HEADER + 68;
+const HEADER_BYTES: usize = 16;
+/// Offset of the inode in struct inet_diag_msg.
+const INODE_OFFSET: usize = HEADER_BYTES + 68;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    /// Whoever has the socket with this number.
+pub enum SocketOwner {
+    /// The inode of the socket.
     Socket(u32),
-    /// It was closed by all who had it.
+    /// No process has the socket any more.
     Nobody,
     Unknown,
 }
 
-/// A socket of the network inside, on which its sockets can be asked for.
-pub struct Owners(Option<OwnedFd>);
+/// A netlink socket of the command's network.
+pub struct OwnerLookup(Option<OwnedFd>);
 
-impl Owners {
-    pub fn new(socket: Option<OwnedFd>) -> Owners {
-        Owners(socket)
+impl OwnerLookup {
+    pub fn new(socket: Option<OwnedFd>) -> OwnerLookup {
+        OwnerLookup(socket)
     }
 
-    /// `client`: an end of a connection inside, `server`: what it is connected to.
-    pub fn of(&self, client: SocketAddr, server: SocketAddr) -> Owner {
-        self.ask(client, server).unwrap_or(Owner::Unknown)
+    /// `client`: the end inside; `server`: the address it is connected to.
+    pub fn of(&self, client: SocketAddr, server: SocketAddr) -> SocketOwner {
+        self.ask(client, server).unwrap_or(SocketOwner::Unknown)
     }
 
-    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<Owner> {
+    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<SocketOwner> {
         let socket = self.0.as_ref()?;
         let kernel = SocketAddrNetlink::new(0, 0);
         rustix::net::sendto(socket, &request(client, server), SendFlags::DONTWAIT, &kernel).ok()?;
-        // The kernel has answered when it has taken the request.
+        // The kernel answers before sendto returns.
         let mut answer = [0; 1024];
         let (length, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
         read(&answer[..length])
     }
 }
 
-/// struct inet_diag_req_v2, behind its header.
+/// struct inet_diag_req_v2, after its header.
 fn request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let family = if client.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let mut bytes = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
@@ -64,23 +64,23 @@ fn request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     }
     bytes.extend([0; 4]); // on any device
     bytes.extend([0xff; 8]); // whatever its cookie is
-    let mut message = ((HEADER + bytes.len()) as u32).to_ne_bytes().to_vec();
-    message.extend(BY_FAMILY.to_ne_bytes());
+    let mut message = ((HEADER_BYTES + bytes.len()) as u32).to_ne_bytes().to_vec();
+    message.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
     message.extend([0; 8]);
     message.extend(bytes);
     message
 }
 
-fn read(answer: &[u8]) -> Option<Owner> {
+fn read(answer: &[u8]) -> Option<SocketOwner> {
     let number = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    if kind == BY_FAMILY {
-        return number(INODE)
-            .map(|inode| if inode == 0 { Owner::Nobody } else { Owner::Socket(inode) });
+    if kind == SOCK_DIAG_BY_FAMILY {
+        return number(INODE_OFFSET).map(|inode| {
+            if inode == 0 { SocketOwner::Nobody } else { SocketOwner::Socket(inode) }
+        });
     }
-    // That there is none is said with the same number as that nobody can tell (ENOENT: the kernel
-    // lacks tcp_diag).
+    // ENOENT means either that there is no socket or that the kernel lacks tcp_diag.
     None
 }
 
@@ -91,17 +91,17 @@ mod tests {
     use std::net::{Shutdown, TcpListener, TcpStream};
     use std::os::unix::fs::MetadataExt as _;
 
-    fn owners() -> Owners {
+    fn owners() -> OwnerLookup {
         let flags = SocketFlags::CLOEXEC;
         let protocol = Some(netlink::SOCK_DIAG);
-        Owners::new(
+        OwnerLookup::new(
             rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol)
                 .ok(),
         )
     }
 
     #[test]
-    fn the_other_end_of_a_connection_is_found_by_its_addresses() {
+    fn a_socket_inode_is_found_by_its_addresses() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(address) else { continue };
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -114,18 +114,18 @@ mod tests {
             .unwrap()
             .ino();
             let owners = owners();
-            assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
-            // Who only has said all is still there.
+            assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Socket(number as u32));
+            // A client that closed only its sending side still exists.
             client.shutdown(Shutdown::Write).unwrap();
-            assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
+            assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Socket(number as u32));
             drop(client);
-            assert_eq!(owners.of(ends.0, ends.1), Owner::Nobody);
-            assert_eq!(Owners::new(None).of(ends.0, ends.1), Owner::Unknown);
+            assert_eq!(owners.of(ends.0, ends.1), SocketOwner::Nobody);
+            assert_eq!(OwnerLookup::new(None).of(ends.0, ends.1), SocketOwner::Unknown);
         }
     }
 
     #[test]
-    fn what_is_no_answer_tells_nothing() {
+    fn an_invalid_netlink_answer_is_ignored() {
         for noise in [&[][..], &[0; 16], &[0xff; 200]] {
             assert_eq!(read(noise), None);
         }

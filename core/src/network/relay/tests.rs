@@ -1,5 +1,5 @@
-//! The relay between two networks of its own: one in which every address is local, as the command's
-//! is, and one with servers, a name server and nothing else. Everything is real but the distance.
+//! The relay between two test networks: one in which every address is local, like the command's,
+//! and one with servers and a name server. Everything is real except the distance.
 
 mod asking;
 mod disguised;
@@ -17,7 +17,7 @@ use self::world::{PORT, client_hello, in_world, rules};
 const ALLOWED: &str = "good.example:8080";
 
 #[test]
-fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
+fn an_allowed_name_is_reached_in_both_directions() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         world.serve(|mut stream| {
@@ -26,7 +26,7 @@ fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
             all.reverse();
             stream.write_all(&all).unwrap();
         });
-        // More than fits into any buffer on the way, and long enough for pipes.
+        // More than fits into any buffer, and enough for pipes.
         let sent: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 251) as u8).collect();
         let mut client = world.dial("good.example");
         let mut writer = client.try_clone().unwrap();
@@ -41,51 +41,54 @@ fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
         received.reverse();
         assert!(received == sent, "{} bytes", received.len());
         drop(client);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["layer"], &told["action"]),
+            (&message["layer"], &message["action"]),
             (&"connect".into(), &"allow".into()),
-            "{told}"
+            "{message}"
         );
-        assert_eq!((&told["host"], &told["port"]), (&"good.example".into(), &PORT.into()));
+        assert_eq!((&message["host"], &message["port"]), (&"good.example".into(), &PORT.into()));
         assert_eq!(
-            (&told["address"], &told["rule"]),
+            (&message["address"], &message["rule"]),
             (&"93.184.216.34".into(), &"paddock.toml:1".into())
         );
-        assert_eq!((&told["sent"], &told["received"]), (&sent.len().into(), &sent.len().into()));
+        assert_eq!(
+            (&message["sent"], &message["received"]),
+            (&sent.len().into(), &sent.len().into())
+        );
     });
 }
 
 #[test]
-fn a_denied_name_does_not_exist_and_nobody_is_asked() {
+fn a_denied_name_does_not_exist_and_is_not_looked_up() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("evil.example", "93.184.216.35");
         world.name("good.example", "93.184.216.34");
         assert_eq!(world.ask("evil.example"), None);
         assert_eq!(world.ask("evil.example"), None);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["layer"], &told["action"], &told["host"]),
+            (&message["layer"], &message["action"], &message["host"]),
             (&"name".into(), &"deny".into(), &"evil.example".into())
         );
-        // The control: one that is allowed has an address at once, and is looked up when it is
-        // dialled.
+        // The control: an allowed name has an address at once, and is looked up when it is dialled.
         assert!(world.ask("good.example").is_some());
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "here");
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!(response, "here");
         assert!(
-            world.asked().iter().all(|name| name == "good.example") && !world.asked().is_empty()
+            world.looked_up_names().iter().all(|name| name == "good.example")
+                && !world.looked_up_names().is_empty()
         );
-        // And the denied one was told once.
-        assert_eq!(world.told()["action"], "allow");
+        // The denied name was reported only once.
+        assert_eq!(world.next_message()["action"], "allow");
     });
 }
 
 #[test]
-fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
+fn names_are_answered_over_ipv6_and_tcp() {
     in_world(&rules(&[ALLOWED]), |world| {
         let question = world::question("good.example", 28);
         let socket = world.inside(|| {
@@ -108,14 +111,14 @@ fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
         let mut stream = world.inside(|| TcpStream::connect("[2620:fe::9]:53").unwrap());
         for _ in 0..2 {
             let message = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
-            // Byte by byte, as a program might.
+            // Byte by byte.
             message.iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
             let mut length = [0; 2];
             stream.read_exact(&mut length).unwrap();
             let mut answer = vec![0; u16::from_be_bytes(length).into()];
             stream.read_exact(&mut answer).unwrap();
             assert!(
-                answer.windows(16).any(|part| part == address),
+                answer.windows(16).any(|hand_over_connection| hand_over_connection == address),
                 "{answer:?} {}",
                 Ipv6Addr::from(address)
             );
@@ -124,7 +127,7 @@ fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_at_once() {
+fn a_server_that_sends_first_is_passed_on_at_once() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         world.serve(|mut stream| {
@@ -153,14 +156,14 @@ fn tls_for_another_name_is_refused() {
             let mut client = world.dial("good.example");
             client.write_all(&hello).unwrap();
             assert!(client.read(&mut [0]).is_err());
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["host"]),
+                (&message["action"], &message["host"]),
                 (&"deny".into(), &"good.example".into()),
-                "{told}"
+                "{message}"
             );
         }
-        // The control, in two parts.
+        // The control: a good hello in two parts.
         let hello = client_hello(Some("good.example"));
         let mut client = world.dial("good.example");
         client.write_all(&hello[..20]).unwrap();
@@ -172,7 +175,7 @@ fn tls_for_another_name_is_refused() {
 }
 
 #[test]
-fn each_request_has_to_be_for_the_name_of_the_connection() {
+fn a_request_for_another_host_is_denied() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let first = "POST /a HTTP/1.1\r\nHost: Good.Example:8080\r\nContent-Length: 3\r\n\r\nabc";
@@ -180,7 +183,7 @@ fn each_request_has_to_be_for_the_name_of_the_connection() {
             let mut request = vec![0; first.len()];
             stream.read_exact(&mut request).unwrap();
             stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
-            // The next one never comes here.
+            // The second request never arrives.
             let mut rest = Vec::new();
             stream.read_to_end(&mut rest).unwrap();
             stream.write_all(&rest).unwrap();
@@ -195,14 +198,14 @@ fn each_request_has_to_be_for_the_name_of_the_connection() {
             "{answers}"
         );
         assert!(answers.contains("evil.example") && !answers.contains("GET"), "{answers}");
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["layer"], &told["host"]),
+            (&message["layer"], &message["host"]),
             (&"request".into(), &"evil.example".into()),
-            "{told}"
+            "{message}"
         );
 
-        // As the first one.
+        // The same request as the first one of a connection.
         let mut client = world.dial("good.example");
         client.write_all(second.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -215,23 +218,23 @@ fn each_request_has_to_be_for_the_name_of_the_connection() {
 fn an_address_is_reached_only_if_it_is_listed() {
     in_world(&rules(&["93.184.216.0/28:8080"]), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial_address("93.184.216.5").read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "here");
-        assert_eq!(world.told()["action"], "allow");
+        let mut response = String::new();
+        world.dial_address("93.184.216.5").read_to_string(&mut response).unwrap();
+        assert_eq!(response, "here");
+        assert_eq!(world.next_message()["action"], "allow");
 
-        // Its neighbour, metadata, an address that no name was given, the namespace's own.
+        // A neighbour, metadata, a synthetic address without a name, the namespace's own address.
         for address in
             ["93.184.216.34", "169.254.169.254", "198.18.77.77", "10.255.255.1", "127.0.0.1"]
         {
             let mut client = world.dial_address(address);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["address"]),
+                (&message["action"], &message["address"]),
                 (&"deny".into(), &address.into()),
-                "{told}"
+                "{message}"
             );
         }
         let mut client = world.dial_address("93.184.216.34");
@@ -246,43 +249,46 @@ fn an_address_is_reached_only_if_it_is_listed() {
 }
 
 #[test]
-fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
+fn a_name_with_a_local_address_is_denied_unless_listed() {
     let listed = ["good.example:8080", "inner.example:8080", "*.far.example:8080", "127.0.0.9"];
     in_world(&rules(&listed), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        // Loopback, private, metadata, and an address that the host has itself.
+        // Loopback, private, metadata, and a public address of this host.
         for address in ["127.0.0.1", "10.1.2.3", "169.254.169.254", "93.184.217.1"] {
             let name = format!("a{}.far.example", address.replace('.', "-"));
             world.name(&name, address);
             let mut client = world.dial(&name);
             client.write_all(b"\0").unwrap();
             assert!(client.read(&mut [0]).is_err(), "{address}");
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["address"]),
+                (&message["action"], &message["address"]),
                 (&"deny".into(), &address.into()),
-                "{told}"
+                "{message}"
             );
         }
-        // The controls: it is listed; it is nobody's; of several, the one that may be.
+        // The controls: a listed address, a public address, and the allowed one of several.
         for (name, address) in [("inner.example", "127.0.0.9"), ("good.example", "93.184.216.34")] {
             world.name(name, address);
-            let mut heard = String::new();
-            world.dial(name).read_to_string(&mut heard).unwrap();
-            assert_eq!(heard, "here");
-            assert_eq!(world.told()["address"], address);
+            let mut response = String::new();
+            world.dial(name).read_to_string(&mut response).unwrap();
+            assert_eq!(response, "here");
+            assert_eq!(world.next_message()["address"], address);
         }
         world.name("both.far.example", "127.0.0.1 93.184.216.34");
-        let mut heard = String::new();
-        world.dial("both.far.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["address"]), ("here", &"93.184.216.34".into()));
+        let mut response = String::new();
+        world.dial("both.far.example").read_to_string(&mut response).unwrap();
+        assert_eq!(
+            (response.as_str(), &world.next_message()["address"]),
+            ("here", &"93.184.216.34".into())
+        );
     });
 }
 
 #[test]
-fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
+fn a_missing_name_server_is_reported() {
     in_world(&rules(&[ALLOWED]), |world| {
-        world.silence();
+        world.stop_name_server();
         let mut client = world.dial("good.example");
         client.write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -291,11 +297,11 @@ fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
             answer.starts_with("HTTP/1.1 502 ") && answer.contains("no name server answered"),
             "{answer}"
         );
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["reason"]),
+            (&message["action"], &message["reason"]),
             (&"fail".into(), &"no name server answered".into()),
-            "{told}"
+            "{message}"
         );
 
         let mut client = world.dial("good.example");
@@ -305,32 +311,36 @@ fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
 }
 
 #[test]
-fn an_answer_that_does_not_fit_is_asked_for_again_by_tcp() {
+fn a_truncated_reply_is_requested_again_by_tcp() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "truncated 93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "here");
-        assert!(world.asked().contains(&"tcp good.example".to_owned()), "{:?}", world.asked());
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!(response, "here");
+        assert!(
+            world.looked_up_names().contains(&"tcp good.example".to_owned()),
+            "{:?}",
+            world.looked_up_names()
+        );
     });
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_refusal_with_its_reason() {
+fn a_missing_server_is_reported() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let mut client = world.dial("good.example");
         client.write_all(b"\0").unwrap();
         assert!(client.read(&mut [0]).is_err());
-        let told = world.told();
-        let reason = told["reason"].as_str().unwrap();
-        assert!(reason.contains("refused"), "{told}");
+        let message = world.next_message();
+        let reason = message["reason"].as_str().unwrap();
+        assert!(reason.contains("refused"), "{message}");
     });
 }
 
 #[test]
-fn a_reset_is_a_reset_on_the_other_side_too() {
+fn a_reset_is_passed_on() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let (send, reset) = std::sync::mpsc::channel();
@@ -340,7 +350,9 @@ fn a_reset_is_a_reset_on_the_other_side_too() {
             let mut word = [0];
             match stream.read(&mut word) {
                 Ok(1) => world::reset(stream),
-                heard => send.lock().unwrap().send(heard.map_err(|error| error.kind())).unwrap(),
+                response => {
+                    send.lock().unwrap().send(response.map_err(|error| error.kind())).unwrap()
+                }
             }
         });
         let mut client = world.dial("good.example");
@@ -378,9 +390,9 @@ fn a_thousand_connections_at_once_are_kept_apart() {
         }
         clients.clear();
         for _ in 0..1000 {
-            assert_eq!(world.told()["sent"], 12);
+            assert_eq!(world.next_message()["sent"], 12);
         }
-        // What was theirs is there for others.
+        // Their descriptors were closed.
         let before = world.relay_descriptors();
         assert!(before < 100, "{before}");
     });
@@ -401,7 +413,8 @@ fn a_client_that_does_not_read_stops_the_server() {
             send.lock().unwrap().send(wrote).unwrap();
         });
         let mut client = world.dial("good.example");
-        // Two sockets' buffers on either side and a pipe; not what it would like to send.
+        // The buffers of two sockets on each side and a pipe, not all that the server wants to
+        // send.
         let wrote = wrote.recv().unwrap();
         assert!(wrote < 64 << 20, "{wrote}");
         let mut received = Vec::new();
@@ -411,7 +424,7 @@ fn a_client_that_does_not_read_stops_the_server() {
 }
 
 #[test]
-fn a_local_port_leads_to_the_host_s_own() {
+fn a_local_port_reaches_the_host() {
     let mut plan = rules(&[]);
     plan.local_ports = vec![5432];
     in_world(&plan, |world| {
@@ -421,21 +434,21 @@ fn a_local_port_leads_to_the_host_s_own() {
                 stream.unwrap().write_all(b"database").unwrap();
             }
         });
-        let mut heard = String::new();
+        let mut response = String::new();
         world
             .inside(|| TcpStream::connect("127.0.0.1:5432").unwrap())
-            .read_to_string(&mut heard)
+            .read_to_string(&mut response)
             .unwrap();
-        assert_eq!(heard, "database");
-        let told = world.told();
+        assert_eq!(response, "database");
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["host"], &told["port"]),
+            (&message["action"], &message["host"], &message["port"]),
             (&"allow".into(), &serde_json::Value::Null, &5432.into())
         );
         assert_eq!(
-            (&told["rule"], &told["address"]),
+            (&message["rule"], &message["address"]),
             (&"local port 5432".into(), &"127.0.0.1".into()),
-            "{told}"
+            "{message}"
         );
     });
 }

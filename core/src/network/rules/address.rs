@@ -1,40 +1,40 @@
-//! What kind of place an address is, and blocks of addresses.
+//! Kinds of addresses, and blocks of addresses.
 //!
-//! An IPv6 address can be an IPv4 address in disguise: a translator or a tunnel on the way takes
-//! the disguise off. So all that is hidden in it is looked at too, and the worst counts.
+//! An IPv6 address can contain an IPv4 address that a translator or tunnel extracts. So every
+//! embedded address is checked too, and the most restricted kind counts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Only `Public` is dialled because a name leads there. All others have to be listed, and
+/// Only `Public` is dialled because a name resolves to it. All others must be listed, and
 /// `Metadata` is never dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum AddressKind {
     Public,
-    /// Reserved for something else than hosts of the internet.
+    /// Reserved for another purpose than internet hosts.
     Special,
     Multicast,
     Private,
     Loopback,
     Unspecified,
-    /// Where clouds hand out credentials, and all that is link-local.
+    /// Addresses where clouds hand out credentials, and all link-local addresses.
     Metadata,
 }
 
-pub fn kind(address: IpAddr) -> Kind {
-    forms(address).map(kind_of_form).max().unwrap_or(Kind::Special)
+pub fn kind(address: IpAddr) -> AddressKind {
+    forms(address).map(kind_of_form).max().unwrap_or(AddressKind::Special)
 }
 
-/// The address itself, and the IPv4 addresses in it.
+/// The address itself and its embedded IPv4 addresses.
 pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
-    let hidden = match address {
+    let embedded_v4 = match address {
         IpAddr::V4(_) => [None; 4],
-        IpAddr::V6(address) => hidden(address),
+        IpAddr::V6(address) => embedded_v4(address),
     };
-    std::iter::once(address).chain(hidden.into_iter().flatten().map(IpAddr::V4))
+    std::iter::once(address).chain(embedded_v4.into_iter().flatten().map(IpAddr::V4))
 }
 
-fn hidden(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
+fn embedded_v4(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
     let bits = address.to_bits();
     let v4 = |bits: u128| Some(Ipv4Addr::from_bits(bits as u32));
     match address.segments() {
@@ -43,8 +43,8 @@ fn hidden(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         [0, 0, 0, 0, 0, 0, _, _]
         | [0, 0, 0, 0, 0xffff, 0, _, _]
         | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => [v4(bits), None, None, None],
-        // NAT64 of a network of one's own (RFC 8215). Where the address stands depends on the
-        // length of the prefix (RFC 6052, 2.2): 96, 64, 56, 48. Bits 64 to 71 are never part of it.
+        // Local-use NAT64 (RFC 8215). The position of the address depends on the prefix length (RFC
+        // 6052, 2.2): 96, 64, 56, 48. Bits 64 to 71 are never part of it.
         [0x64, 0xff9b, 1, ..] => [
             v4(bits),
             v4(bits >> 24),
@@ -53,89 +53,90 @@ fn hidden(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
         ],
         // 6to4 (RFC 3056).
         [0x2002, ..] => [v4(bits >> 80), None, None, None],
-        // Teredo (RFC 4380): the server, and the client with all bits turned over.
+        // Teredo (RFC 4380): the server, and the client with all bits inverted.
         [0x2001, 0, ..] => [v4(bits >> 64), v4(!bits), None, None],
         _ => [None; 4],
     }
 }
 
-fn kind_of_form(address: IpAddr) -> Kind {
+fn kind_of_form(address: IpAddr) -> AddressKind {
     match address {
         IpAddr::V4(address) => kind_of_v4(address),
         IpAddr::V6(address) => kind_of_v6(address),
     }
 }
 
-/// After the IANA IPv4 special-purpose address registry. The few that it calls globally reachable
-/// in 192.0.0.0/24 serve no names.
-fn kind_of_v4(address: Ipv4Addr) -> Kind {
+/// From the IANA IPv4 special-purpose address registry. The few globally reachable addresses in
+/// 192.0.0.0/24 serve no names.
+fn kind_of_v4(address: Ipv4Addr) -> AddressKind {
     match address.octets() {
         // Link-local; Alibaba, Azure, Oracle.
         [169, 254, ..] | [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => {
-            Kind::Metadata
+            AddressKind::Metadata
         }
-        [0, 0, 0, 0] => Kind::Unspecified,
-        [127, ..] => Kind::Loopback,
-        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Kind::Private,
-        [224..=239, ..] => Kind::Multicast,
+        [0, 0, 0, 0] => AddressKind::Unspecified,
+        [127, ..] => AddressKind::Loopback,
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => {
+            AddressKind::Private
+        }
+        [224..=239, ..] => AddressKind::Multicast,
         [0 | 240..=255, ..]
         | [192, 0, 0 | 2, _]
         | [192, 88, 99, _]
         | [198, 18..=19, ..]
         | [198, 51, 100, _]
-        | [203, 0, 113, _] => Kind::Special,
-        _ => Kind::Public,
+        | [203, 0, 113, _] => AddressKind::Special,
+        _ => AddressKind::Public,
     }
 }
 
-/// After the IANA IPv6 special-purpose address registry: what is not given out to anybody is
-/// special too.
-fn kind_of_v6(address: Ipv6Addr) -> Kind {
+/// From the IANA IPv6 special-purpose address registry. Unallocated addresses are special too.
+fn kind_of_v6(address: Ipv6Addr) -> AddressKind {
     match address.segments() {
-        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each has other services beside the
-        // one for instances (Amazon hands out credentials of pods at fd00:ec2::23), so it is the
-        // provider's whole block.
+        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each provider has other services
+        // beside the metadata service (Amazon hands out pod credentials at fd00:ec2::23), so the
+        // whole block counts.
         [0xfe80..=0xfebf, ..]
         | [0xfd00, 0xec2, ..]
         | [0xfd20, 0xce, 0, 0, ..]
         | [0xfd00, 0xc1, 0, 0, ..]
         | [0xfd00, 0x42, 0, 0, ..]
-        | [0xfd00, 0xa9fe, 0xa9fe, ..] => Kind::Metadata,
-        [0, 0, 0, 0, 0, 0, 0, 0] => Kind::Unspecified,
-        [0, 0, 0, 0, 0, 0, 0, 1] => Kind::Loopback,
-        // Unique local, and site-local as it was before.
-        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => Kind::Private,
-        [0xff00..=0xffff, ..] => Kind::Multicast,
+        | [0xfd00, 0xa9fe, 0xa9fe, ..] => AddressKind::Metadata,
+        [0, 0, 0, 0, 0, 0, 0, 0] => AddressKind::Unspecified,
+        [0, 0, 0, 0, 0, 0, 0, 1] => AddressKind::Loopback,
+        // Unique local, and the former site-local addresses.
+        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => AddressKind::Private,
+        [0xff00..=0xffff, ..] => AddressKind::Multicast,
         // For protocols (Teredo, ORCHID, benchmarks …), for documentation.
-        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Kind::Special,
-        // They are what is hidden in them.
-        [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x2002, ..] => Kind::Public,
-        [0x2000..=0x3fff, ..] => Kind::Public,
-        _ => Kind::Special,
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => AddressKind::Special,
+        // Their embedded address decides.
+        [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x2002, ..] => AddressKind::Public,
+        [0x2000..=0x3fff, ..] => AddressKind::Public,
+        _ => AddressKind::Special,
     }
 }
 
-/// Addresses that have their first bits in common. An IPv4 address has the bits of its mapped form,
-/// and belongs to no shorter block than that.
+/// Addresses with a common prefix. An IPv4 address uses its mapped form, and belongs only to blocks
+/// of at least that prefix length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Block {
+pub struct AddressBlock {
     bits: u128,
     length: u8,
 }
 
-/// Of the prefix of mapped addresses, `::ffff:0:0/96`.
-const MAPPED: u8 = 96;
+/// Prefix length of mapped addresses, `::ffff:0:0/96`.
+const MAPPED_PREFIX_BITS: u8 = 96;
 
-impl Block {
-    /// An address, or one with `/` and the number of bits that count. The others have to be 0: who
-    /// writes 10.1.2.3/8 may mean either.
-    pub fn read(text: &[u8]) -> Option<Block> {
+impl AddressBlock {
+    /// Reads an address, or one with `/` and a prefix length. The remaining bits must be 0:
+    /// 10.1.2.3/8 is ambiguous.
+    pub fn read(text: &[u8]) -> Option<AddressBlock> {
         let (address, length) = match std::str::from_utf8(text).ok()?.split_once('/') {
             Some((address, length)) => (address, Some(length)),
             None => (std::str::from_utf8(text).ok()?, None),
         };
         let address: IpAddr = address.parse().ok()?;
-        let before = if address.is_ipv4() { MAPPED } else { 0 };
+        let before = if address.is_ipv4() { MAPPED_PREFIX_BITS } else { 0 };
         let length = match length {
             Some("0") => before,
             Some(digits) if digits.starts_with(['+', '0']) => return None,
@@ -143,25 +144,26 @@ impl Block {
             None => 128,
         };
         let bits = bits(address);
-        let block = Block { bits: bits & mask(length), length };
+        let block = AddressBlock { bits: bits & mask(length), length };
         (length <= 128 && block.bits == bits).then_some(block)
     }
 
-    /// The one of this length around an address, if there may be one.
-    pub fn around(address: IpAddr, length: u8) -> Option<Block> {
-        let shortest = if address.to_canonical().is_ipv4() { MAPPED } else { 0 };
+    /// The block of this prefix length that contains the address. None: the length is too short for
+    /// IPv4.
+    pub fn around(address: IpAddr, length: u8) -> Option<AddressBlock> {
+        let shortest = if address.to_canonical().is_ipv4() { MAPPED_PREFIX_BITS } else { 0 };
         (shortest..=128)
             .contains(&length)
-            .then(|| Block { bits: bits(address) & mask(length), length })
+            .then(|| AddressBlock { bits: bits(address) & mask(length), length })
     }
 
-    /// How many bits its addresses have in common.
+    /// The prefix length.
     pub fn length(&self) -> u8 {
         self.length
     }
 
     pub fn contains(&self, address: IpAddr) -> bool {
-        Block::around(address, self.length).as_ref() == Some(self)
+        AddressBlock::around(address, self.length).as_ref() == Some(self)
     }
 }
 
@@ -180,7 +182,7 @@ fn mask(length: u8) -> u128 {
 mod tests {
     use super::*;
 
-    fn kinds(expected: Kind, addresses: &[&str]) {
+    fn kinds(expected: AddressKind, addresses: &[&str]) {
         for address in addresses {
             assert_eq!(kind(address.parse().unwrap()), expected, "{address}");
         }
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn addresses_of_the_internet_are_public() {
         kinds(
-            Kind::Public,
+            AddressKind::Public,
             &[
                 "1.1.1.1",
                 "9.255.255.255",
@@ -200,7 +202,7 @@ mod tests {
             ],
         );
         kinds(
-            Kind::Public,
+            AddressKind::Public,
             &[
                 "128.0.0.0",
                 "169.253.255.255",
@@ -211,21 +213,21 @@ mod tests {
             ],
         );
         kinds(
-            Kind::Public,
+            AddressKind::Public,
             &["192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255"],
         );
         kinds(
-            Kind::Public,
+            AddressKind::Public,
             &["168.63.129.15", "2606:4700::1111", "2001:200::1", "2a00:1450::1", "3ffe::1"],
         );
     }
 
     #[test]
-    fn others_are_not() {
-        kinds(Kind::Unspecified, &["0.0.0.0", "::", "::ffff:0.0.0.0"]);
-        kinds(Kind::Loopback, &["127.0.0.1", "127.255.255.255", "::1", "::ffff:127.0.0.1"]);
+    fn other_addresses_are_not_public() {
+        kinds(AddressKind::Unspecified, &["0.0.0.0", "::", "::ffff:0.0.0.0"]);
+        kinds(AddressKind::Loopback, &["127.0.0.1", "127.255.255.255", "::1", "::ffff:127.0.0.1"]);
         kinds(
-            Kind::Private,
+            AddressKind::Private,
             &[
                 "10.0.0.0",
                 "10.255.255.255",
@@ -236,16 +238,19 @@ mod tests {
             ],
         );
         kinds(
-            Kind::Private,
+            AddressKind::Private,
             &["100.127.255.255", "fc00::", "fdff:ffff::1", "fec0::1", "::ffff:10.1.2.3", "fdfa::1"],
         );
-        kinds(Kind::Multicast, &["224.0.0.1", "239.255.255.255", "ff02::1", "::ffff:224.0.0.1"]);
         kinds(
-            Kind::Special,
+            AddressKind::Multicast,
+            &["224.0.0.1", "239.255.255.255", "ff02::1", "::ffff:224.0.0.1"],
+        );
+        kinds(
+            AddressKind::Special,
             &["0.1.2.3", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1"],
         );
         kinds(
-            Kind::Special,
+            AddressKind::Special,
             &[
                 "203.0.113.1",
                 "240.0.0.1",
@@ -256,7 +261,7 @@ mod tests {
             ],
         );
         kinds(
-            Kind::Special,
+            AddressKind::Special,
             &[
                 "100::1",
                 "5f00::1",
@@ -270,30 +275,30 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_seen_in_every_disguise() {
+    fn embedded_metadata_addresses_are_recognised() {
         kinds(
-            Kind::Metadata,
+            AddressKind::Metadata,
             &["169.254.169.254", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192"],
         );
         kinds(
-            Kind::Metadata,
+            AddressKind::Metadata,
             &["fe80::1", "febf::1", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"],
         );
         kinds(
-            Kind::Metadata,
+            AddressKind::Metadata,
             &["fd00:ec2::23", "fd00:ec2:ffff::1", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1"],
         );
         kinds(
-            Kind::Private,
+            AddressKind::Private,
             &["fd00:ec1::254", "fd00:ec3::254", "fd20:ce:1::1", "fd00:a9fe:a9ff::1", "fd00:5a::1"],
         );
         for v4 in ["169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"] {
             let bits = u128::from(v4.parse::<Ipv4Addr>().unwrap().to_bits());
-            let below = |prefix: &str, hidden: u128| {
+            let below = |prefix: &str, embedded_v4: u128| {
                 let prefix: Ipv6Addr = prefix.parse().unwrap();
                 assert_eq!(
-                    kind(Ipv6Addr::from_bits(prefix.to_bits() | hidden).into()),
-                    Kind::Metadata,
+                    kind(Ipv6Addr::from_bits(prefix.to_bits() | embedded_v4).into()),
+                    AddressKind::Metadata,
                     "{v4} {prefix}"
                 );
             };
@@ -312,14 +317,14 @@ mod tests {
     }
 
     #[test]
-    fn a_translated_address_is_what_is_in_it() {
-        kinds(Kind::Public, &["64:ff9b::8.8.8.8", "2002:808:808::1"]);
-        kinds(Kind::Private, &["64:ff9b::10.0.0.1", "2002:a00:1::1", "2002:c0a8:1::"]);
-        kinds(Kind::Loopback, &["64:ff9b::127.0.0.1", "2002:7f00:1::"]);
+    fn a_translated_address_has_the_kind_of_its_embedded_one() {
+        kinds(AddressKind::Public, &["64:ff9b::8.8.8.8", "2002:808:808::1"]);
+        kinds(AddressKind::Private, &["64:ff9b::10.0.0.1", "2002:a00:1::1", "2002:c0a8:1::"]);
+        kinds(AddressKind::Loopback, &["64:ff9b::127.0.0.1", "2002:7f00:1::"]);
     }
 
     #[test]
-    fn blocks_hold_what_begins_like_them() {
+    fn a_block_contains_addresses_with_its_prefix() {
         for (block, within, outside) in [
             ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
             ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
@@ -332,14 +337,14 @@ mod tests {
             ("::1", "::1", "::2"),
             ("::ffff:10.0.0.0/104", "10.0.0.1", "11.0.0.1"),
         ] {
-            let read = Block::read(block.as_bytes()).unwrap();
+            let read = AddressBlock::read(block.as_bytes()).unwrap();
             assert!(read.contains(within.parse().unwrap()), "{block} {within}");
             assert!(!read.contains(outside.parse().unwrap()), "{block} {outside}");
         }
     }
 
     #[test]
-    fn what_is_no_block_is_refused() {
+    fn invalid_blocks_are_refused() {
         for text in [
             "",
             "/",
@@ -368,7 +373,7 @@ mod tests {
             "*",
             "example.com",
         ] {
-            assert_eq!(Block::read(text.as_bytes()), None, "{text}");
+            assert_eq!(AddressBlock::read(text.as_bytes()), None, "{text}");
         }
     }
 }

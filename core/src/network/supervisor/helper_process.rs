@@ -1,4 +1,4 @@
-//! A program of ours beside the run, and the line on which it tells what it decided.
+//! A helper process outside of the sandbox, and the socket on which it reports decisions.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -12,69 +12,69 @@ use rustix::process::{Signal, WaitId, WaitIdOptions};
 
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names;
-use crate::network::relay::relay_messages::{LONGEST, Reply, Request};
+use crate::network::relay::relay_messages::{MAX_MESSAGE_BYTES, RelayRequest, SupervisorReply};
 use crate::plan::wire::reader;
 
-/// For what it still has to say when everything inside has ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Time for its last messages after the sandbox has ended.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct HelperProcess {
     process: OwnedFd,
-    pub line: OwnedFd,
-    /// Replies that it does not take now.
+    pub socket: OwnedFd,
+    /// Replies that do not fit into the socket now.
     unsent: VecDeque<String>,
 }
 
-pub enum Said {
-    /// At least one.
+pub enum HelperMessage {
+    /// At least one decision.
     Decisions(Vec<NetworkDecision>),
-    Asked(Request),
+    Request(RelayRequest),
     Nothing,
     End,
-    Nonsense,
+    Invalid,
 }
 
 impl HelperProcess {
-    pub fn new(process: OwnedFd, line: OwnedFd) -> HelperProcess {
-        HelperProcess { process, line, unsent: VecDeque::new() }
+    pub fn new(process: OwnedFd, socket: OwnedFd) -> HelperProcess {
+        HelperProcess { process, socket, unsent: VecDeque::new() }
     }
 
     pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    pub fn hear(&self) -> Said {
-        let mut buffer = [MaybeUninit::<u8>::uninit(); LONGEST];
+    pub fn receive(&self) -> HelperMessage {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); MAX_MESSAGE_BYTES];
         loop {
             match rustix::net::recv(
-                &self.line,
+                &self.socket,
                 &mut buffer[..],
                 RecvFlags::DONTWAIT | RecvFlags::TRUNC,
             ) {
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Said::Nothing,
-                Ok((_, 0)) | Err(_) => return Said::End,
-                // The whole length, also of one that does not fit.
-                Ok(((message, _), length)) if length <= LONGEST => {
+                Err(Errno::AGAIN) => return HelperMessage::Nothing,
+                Ok((_, 0)) | Err(_) => return HelperMessage::End,
+                // The full length, even if the message does not fit.
+                Ok(((message, _), length)) if length <= MAX_MESSAGE_BYTES => {
                     let count = 1 + message.iter().filter(|byte| **byte == b'\n').count();
-                    let mut told = Vec::with_capacity(count);
-                    for line in message.split(|byte| *byte == b'\n') {
-                        match reader::from_slice(line) {
-                            Ok(one) => told.push(one),
+                    let mut decisions = Vec::with_capacity(count);
+                    for socket in message.split(|byte| *byte == b'\n') {
+                        match reader::from_slice(socket) {
+                            Ok(one) => decisions.push(one),
                             Err(_) => {
                                 return reader::from_slice(message)
-                                    .map_or(Said::Nonsense, Said::Asked);
+                                    .map_or(HelperMessage::Invalid, HelperMessage::Request);
                             }
                         }
                     }
-                    return Said::Decisions(told);
+                    return HelperMessage::Decisions(decisions);
                 }
-                Ok(_) => return Said::Nonsense,
+                Ok(_) => return HelperMessage::Invalid,
             }
         }
     }
 
-    pub fn reply(&mut self, reply: &Reply) {
+    pub fn reply(&mut self, reply: &SupervisorReply) {
         self.unsent.push_back(reply.message());
         self.flush();
     }
@@ -82,31 +82,31 @@ impl HelperProcess {
     pub fn flush(&mut self) {
         while let Some(message) = self.unsent.front() {
             match rustix::net::send(
-                &self.line,
+                &self.socket,
                 message.as_bytes(),
                 SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
             ) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => return,
-                // If it failed it is gone, and that is heard.
+                // On another error the helper is gone; the next read reports that.
                 Ok(_) | Err(_) => drop(self.unsent.pop_front()),
             }
         }
     }
 
-    /// Tells it that it is over, and hears its last words.
-    pub fn finish(self, mut hear: impl FnMut(&NetworkDecision)) {
-        let deadline = Instant::now() + LAST_WORDS;
-        let _ = rustix::net::shutdown(&self.line, Shutdown::Write);
+    /// Tells the helper that the run has ended, and reads its last messages.
+    pub fn finish(self, mut receive: impl FnMut(&NetworkDecision)) {
+        let deadline = Instant::now() + FINISH_TIMEOUT;
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
         loop {
-            match self.hear() {
-                Said::Decisions(told) => told.iter().for_each(&mut hear),
-                // It is too late for that.
-                Said::Asked(_) => {}
-                Said::End | Said::Nonsense => return,
-                Said::Nothing => {
+            match self.receive() {
+                HelperMessage::Decisions(decisions) => decisions.iter().for_each(&mut receive),
+                // Too late for a request.
+                HelperMessage::Request(_) => {}
+                HelperMessage::End | HelperMessage::Invalid => return,
+                HelperMessage::Nothing => {
                     let left = deadline.saturating_duration_since(Instant::now());
-                    if left.is_zero() || !is_ready(self.line.as_fd(), left) {
+                    if left.is_zero() || !is_ready(self.socket.as_fd(), left) {
                         return;
                     }
                 }
@@ -114,10 +114,9 @@ impl HelperProcess {
         }
     }
 
-    /// Makes sure that it has ended, and says how.
+    /// Ends the helper and returns how it ended.
     pub fn end(&self) -> String {
-        // Who closed the line is about to go, and its end is as it is; who only did that goes as
-        // well.
+        // A helper that closed its socket is about to exit. If it is not, the signal ends it.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
         match rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED) {
             Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
@@ -125,7 +124,7 @@ impl HelperProcess {
                 (None, Some(signal)) => format!("it was killed by {}", errno_names::signal(signal)),
                 (None, None) => "it ended".to_owned(),
             },
-            // Whoever waits for every child was here before.
+            // Another wait for all children has reaped it.
             _ => "it ended".to_owned(),
         }
     }
@@ -138,11 +137,11 @@ impl Drop for HelperProcess {
     }
 }
 
-pub fn is_ready(fd: BorrowedFd<'_>, within: Duration) -> bool {
+pub fn is_ready(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
     let mut waiting = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    let within = Timespec::try_from(within).ok();
-    // Signals are held, and wake nobody here.
-    matches!(rustix::event::poll(&mut waiting, within.as_ref()), Ok(1..))
+    let timeout = Timespec::try_from(timeout).ok();
+    // Signals are blocked and do not interrupt this poll.
+    matches!(rustix::event::poll(&mut waiting, timeout.as_ref()), Ok(1..))
 }
 
 #[cfg(test)]
@@ -152,36 +151,43 @@ mod tests {
     use crate::kernel::socket_pair;
     use rustix::process::PidfdFlags;
 
-    const WHO: &str = "{\"who\":{\"id\":1,\"socket\":2}}";
+    const FIND_OWNER: &str = "{\"who\":{\"id\":1,\"socket\":2}}";
 
     #[test]
-    fn a_relay_that_talks_nonsense_or_too_much_is_not_believed() {
+    fn invalid_relay_messages_are_recognised() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let process =
             rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
         let relay = std::mem::ManuallyDrop::new(HelperProcess::new(process, ours));
         let say = |text: &[u8]| rustix::net::send(&theirs, text, SendFlags::NOSIGNAL).unwrap();
-        assert!(matches!(relay.hear(), Said::Nothing));
+        assert!(matches!(relay.receive(), HelperMessage::Nothing));
         say(MESSAGE.as_bytes());
-        assert!(matches!(relay.hear(), Said::Decisions(told) if told.len() == 1));
+        assert!(
+            matches!(relay.receive(), HelperMessage::Decisions(decisions) if decisions.len() == 1)
+        );
         say(format!("{MESSAGE}\n{MESSAGE}").as_bytes());
-        assert!(matches!(relay.hear(), Said::Decisions(told) if told.len() == 2));
+        assert!(
+            matches!(relay.receive(), HelperMessage::Decisions(decisions) if decisions.len() == 2)
+        );
         for nonsense in [
             format!("{MESSAGE}\n"),
             format!("{MESSAGE}\n{{}}"),
-            format!("{MESSAGE}\n{WHO}"),
-            format!("{WHO}\n{WHO}"),
+            format!("{MESSAGE}\n{FIND_OWNER}"),
+            format!("{FIND_OWNER}\n{FIND_OWNER}"),
         ] {
             say(nonsense.as_bytes());
-            assert!(matches!(relay.hear(), Said::Nonsense), "{nonsense}");
+            assert!(matches!(relay.receive(), HelperMessage::Invalid), "{nonsense}");
         }
         say(b"{}");
-        assert!(matches!(relay.hear(), Said::Nonsense));
-        say(&[b' '; LONGEST + 1]);
-        assert!(matches!(relay.hear(), Said::Nonsense));
-        say(WHO.as_bytes());
-        assert!(matches!(relay.hear(), Said::Asked(Request::Who { id: 1, socket: 2 })));
+        assert!(matches!(relay.receive(), HelperMessage::Invalid));
+        say(&[b' '; MAX_MESSAGE_BYTES + 1]);
+        assert!(matches!(relay.receive(), HelperMessage::Invalid));
+        say(FIND_OWNER.as_bytes());
+        assert!(matches!(
+            relay.receive(),
+            HelperMessage::Request(RelayRequest::FindOwner { id: 1, socket: 2 })
+        ));
         drop(theirs);
-        assert!(matches!(relay.hear(), Said::End));
+        assert!(matches!(relay.receive(), HelperMessage::End));
     }
 }

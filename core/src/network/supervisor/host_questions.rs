@@ -1,67 +1,69 @@
-//! Hosts that the relay asks about, and a person answers for: the supervisor's side.
+//! Questions about hosts, from the relay to a person: the supervisor's side.
 
 use std::time::{Duration, Instant};
 
-use crate::approve::approver_process::{Answer, Host, Question};
-use crate::approve::open_questions::{Given, OpenQuestions};
-use crate::network::relay::relay_messages::{Process, Reply};
+use crate::approve::approver_process::{Answer, HostQuestion, Question};
+use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
+use crate::network::relay::relay_messages::{SocketProcess, SupervisorReply};
 use crate::plan;
 use crate::plan::wire::bytes::Text;
 
-/// More questions than a person will answer.
-const MOST_ASKED: usize = 2048;
-/// So long a question has to leave the screen, before the program goes on and writes there.
-const TO_CLEAR: Duration = Duration::from_millis(500);
+/// More open questions than a person can answer.
+const MAX_OPEN_QUESTIONS: usize = 2048;
+/// Time for a question to leave the screen before the program continues and writes there.
+const CLEAR_TIMEOUT: Duration = Duration::from_millis(500);
 
-pub struct Asker {
+pub struct HostQuestions {
     timeout_s: u64,
     source: Option<Text>,
-    asked: Vec<HostQuestion>,
+    open: Vec<OpenHostQuestion>,
 }
 
-struct HostQuestion {
-    /// The relay's number for it, and the desk's.
+struct OpenHostQuestion {
+    /// The id of the relay, and the id of the approver's question.
     id: u64,
-    at_desk: u64,
+    question_id: u64,
     since: Instant,
     deadline: Instant,
-    /// The time is over.
+    /// True once the time is over.
     withdrawn: bool,
 }
 
-impl Asker {
-    pub fn of(network: &plan::Network) -> Asker {
-        Asker {
+impl HostQuestions {
+    pub fn of(network: &plan::Network) -> HostQuestions {
+        HostQuestions {
             timeout_s: network.ask_timeout_s.into(),
             source: network.default_source.clone(),
-            asked: Vec::new(),
+            open: Vec::new(),
         }
     }
 
-    /// The reply, if it is no question any more.
+    /// Asks the question. Returns a reply if it can not be asked.
     pub fn ask(
         &mut self,
         id: u64,
         host: &str,
         port: u16,
-        process: Option<&Process>,
-        desk: Option<&mut OpenQuestions>,
-    ) -> Option<Reply> {
+        process: Option<&SocketProcess>,
+        open_questions: Option<&mut OpenQuestions>,
+    ) -> Option<SupervisorReply> {
         let process = process.map(|process| (process.pid, &*process.exe));
         let source = self.source.as_ref().map_or(&b""[..], Text::as_bytes);
-        let host = Host { host, port, process, source, timeout_s: self.timeout_s };
-        let asked = match desk {
-            Some(desk) if self.asked.len() < MOST_ASKED => desk.ask(&Question::Host(host)),
+        let host = HostQuestion { host, port, process, source, timeout_s: self.timeout_s };
+        let open = match open_questions {
+            Some(open_questions) if self.open.len() < MAX_OPEN_QUESTIONS => {
+                open_questions.ask(&Question::Host(host))
+            }
             Some(_) => Err("too many questions wait for an answer".to_owned()),
             None => Err("the plan asks nobody".to_owned()),
         };
         let now = Instant::now();
-        match asked {
-            Ok(at_desk) => {
+        match open {
+            Ok(question_id) => {
                 let deadline = now + Duration::from_secs(self.timeout_s);
-                self.asked.push(HostQuestion {
+                self.open.push(OpenHostQuestion {
                     id,
-                    at_desk,
+                    question_id,
                     since: now,
                     deadline,
                     withdrawn: false,
@@ -72,32 +74,32 @@ impl Asker {
         }
     }
 
-    pub fn withdraw(&mut self, id: u64, desk: &mut OpenQuestions) {
-        if let Some(index) = self.asked.iter().position(|asked| asked.id == id) {
-            desk.withdraw(self.asked.swap_remove(index).at_desk);
+    pub fn withdraw(&mut self, id: u64, open_questions: &mut OpenQuestions) {
+        if let Some(index) = self.open.iter().position(|open| open.id == id) {
+            open_questions.withdraw(self.open.swap_remove(index).question_id);
         }
     }
 
-    /// Nobody is left to whom an answer could be told.
-    pub fn withdraw_all(&mut self, desk: &mut OpenQuestions) {
-        self.asked.drain(..).for_each(|asked| desk.withdraw(asked.at_desk));
+    /// Withdraws all questions: the relay is gone.
+    pub fn withdraw_all(&mut self, open_questions: &mut OpenQuestions) {
+        self.open.drain(..).for_each(|open| open_questions.withdraw(open.question_id));
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        self.asked.iter().map(|asked| asked.deadline).min()
+        self.open.iter().map(|open| open.deadline).min()
     }
 
-    /// What was answered, and what will not be.
-    pub fn turn(&mut self, desk: &mut OpenQuestions) -> Vec<Reply> {
+    /// Replies to answered questions, and to questions that will not be answered.
+    pub fn turn(&mut self, open_questions: &mut OpenQuestions) -> Vec<SupervisorReply> {
         let mut replies = Vec::new();
-        for Given { id, answer, by } in
-            desk.given(|id| self.asked.iter().any(|asked| asked.at_desk == id))
+        for QuestionAnswer { id, answer, by } in
+            open_questions.take_answers(|id| self.open.iter().any(|open| open.question_id == id))
         {
-            let Some(index) = self.asked.iter().position(|asked| asked.at_desk == id) else {
+            let Some(index) = self.open.iter().position(|open| open.question_id == id) else {
                 continue;
             };
-            let HostQuestion { id, since, .. } = self.asked.swap_remove(index);
-            replies.push(Reply::Answer {
+            let OpenHostQuestion { id, since, .. } = self.open.swap_remove(index);
+            replies.push(SupervisorReply::Answer {
                 id,
                 verdict: answer,
                 by: Some(by),
@@ -106,16 +108,15 @@ impl Asker {
             });
         }
         let now = Instant::now();
-        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn)
-        {
-            desk.withdraw(asked.at_desk);
-            (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
+        for open in self.open.iter_mut().filter(|open| open.deadline <= now && !open.withdrawn) {
+            open_questions.withdraw(open.question_id);
+            (open.withdrawn, open.deadline) = (true, now + CLEAR_TIMEOUT);
         }
-        let is_deserted = desk.is_deserted();
+        let is_approver_gone = open_questions.is_approver_gone();
         let late = format!("nobody answered within {} s", self.timeout_s);
-        let why = if is_deserted { "whoever was asked is gone" } else { &late };
-        for HostQuestion { id, since, .. } in
-            self.asked.extract_if(.., |asked| is_deserted || asked.deadline <= now)
+        let why = if is_approver_gone { "whoever was asked is gone" } else { &late };
+        for OpenHostQuestion { id, since, .. } in
+            self.open.extract_if(.., |open| is_approver_gone || open.deadline <= now)
         {
             replies.push(unanswered(id, since, why.to_owned()));
         }
@@ -123,8 +124,8 @@ impl Asker {
     }
 }
 
-fn unanswered(id: u64, since: Instant, reason: String) -> Reply {
-    Reply::Answer {
+fn unanswered(id: u64, since: Instant, reason: String) -> SupervisorReply {
+    SupervisorReply::Answer {
         id,
         verdict: Answer::Deny,
         by: None,

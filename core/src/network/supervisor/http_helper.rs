@@ -1,10 +1,10 @@
-//! The Python half that speaks HTTP (src/paddock/http): started before the command is, because
-//! secrets that can not be read are a reason not to start. Connections come to it from the relay
-//! ([`crate::network::relay::http_handover`]); its line to the supervisor says that it is ready, or
-//! why it is not, and then what it decided.
+//! The HTTP helper: a Python process (src/paddock/http). It starts before the command, because
+//! unreadable secrets must stop the start. The relay hands connections to it
+//! ([`crate::network::relay::http_handover`]). On its socket to the supervisor it first reports
+//! that it is ready, or why not, and then its decisions.
 //!
-//! It takes a while to start. Where all secrets are variables in which nothing is odd, nobody waits
-//! for it: connections that are handed over meanwhile wait on their line.
+//! It takes a while to start. If all secrets are variables without unusual characters, nothing
+//! waits for it: connections that are handed over meanwhile wait in its socket.
 
 use std::ffi::{CString, OsStr};
 use std::io::IoSliceMut;
@@ -27,35 +27,35 @@ use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
 use crate::plan::{self, CredentialKind, Plan, present};
 
-/// Of its first message.
-const LONGEST: usize = 16 * 1024;
-/// How long a secret may be (credentials.py).
-const SECRET: RangeInclusive<usize> = 8..=4096;
+/// The longest first message.
+const MAX_READY_BYTES: usize = 16 * 1024;
+/// The allowed length of a secret (credentials.py).
+const SECRET_BYTES: RangeInclusive<usize> = 8..=4096;
 
-/// A Python that has not said a word by then never will.
-pub const SILENT: Duration = Duration::from_secs(60);
+/// Time until the first message. After it, the helper counts as failed.
+pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What it gets of our environment in any case: how names of files are read, and whom it trusts.
-const PASSED: [&[u8]; 7] =
+/// Variables that it always gets: for reading file names, and for trusted certificates.
+const PASSED_VARIABLES: [&[u8]; 7] =
     [b"HOME", b"PATH", b"LANG", b"LC_ALL", b"LC_CTYPE", b"SSL_CERT_FILE", b"SSL_CERT_DIR"];
 
 #[derive(Debug, thiserror::Error)]
-pub enum HttpError {
+pub enum HttpHelperError {
     #[error("what speaks HTTP: {0} names no Python")]
     Interpreter(String),
     #[error("what speaks HTTP, {0}, can not be started: {1}")]
     Start(String, #[source] Errno),
     #[error("what speaks HTTP ended before it was ready: {0}")]
     Ended(String),
-    /// In its own words.
+    /// The helper's own message.
     #[error("{error}")]
     Refused { error: String, hint: String },
 }
 
-impl HttpError {
+impl HttpHelperError {
     pub fn hint(&self) -> &str {
         match self {
-            HttpError::Refused { hint, .. } => hint,
+            HttpHelperError::Refused { hint, .. } => hint,
             _ => "reinstall paddock, or run without routes and inspected hosts",
         }
     }
@@ -63,58 +63,58 @@ impl HttpError {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct First {
-    /// Why it does not serve; None: it does.
+struct ReadyMessage {
+    /// Why it does not serve. None: it does.
     #[serde(deserialize_with = "present")]
     error: Option<String>,
     #[serde(deserialize_with = "present")]
     hint: Option<String>,
 }
 
-pub struct Http {
-    pub partner: HelperProcess,
-    /// The relay's end of the line between the two.
+pub struct HttpHelper {
+    pub process: HelperProcess,
+    /// The relay's end of the socket to the helper.
     pub handover: OwnedFd,
-    /// The command starts only when it is ready.
-    awaited: bool,
+    /// True: the command starts only when the helper is ready.
+    waits_until_ready: bool,
 }
 
-impl Http {
-    /// None: the plan has nothing for it to do.
-    pub fn start(plan: &Plan, plan_fd: &OwnedFd) -> Result<Option<Http>, HttpError> {
+impl HttpHelper {
+    /// None: the plan has no route and no inspected host.
+    pub fn start(plan: &Plan, plan_fd: &OwnedFd) -> Result<Option<HttpHelper>, HttpHelperError> {
         match plan.network.as_ref().and_then(|network| network.http.as_ref()) {
             Some(http) => start(http, plan_fd).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Waits until it has read its secrets, if anything can be wrong with them. Returns what
-    /// programs inside are to trust, if they are to trust more than others.
-    pub fn ready(&self) -> Result<Option<OwnedFd>, HttpError> {
-        if !self.awaited {
+    /// Waits until the helper has read its secrets, if they can be wrong. Returns the certificates
+    /// that programs inside should trust, if any.
+    pub fn ready(&self) -> Result<Option<OwnedFd>, HttpHelperError> {
+        if !self.waits_until_ready {
             return Ok(None);
         }
-        first_word(&self.partner, RecvFlags::empty()).unwrap_or(Ok(None))
+        ready_message(&self.process, RecvFlags::empty()).unwrap_or(Ok(None))
     }
 
-    /// And whether its first word is still to come.
-    pub fn parts(self) -> (HelperProcess, OwnedFd, bool) {
-        (self.partner, self.handover, !self.awaited)
+    /// The process, its relay socket, and whether its first message is still to come.
+    pub fn into_parts(self) -> (HelperProcess, OwnedFd, bool) {
+        (self.process, self.handover, !self.waits_until_ready)
     }
 }
 
-/// None: it has not said one yet, and `flags` let nobody wait.
-pub fn first_word(
-    partner: &HelperProcess,
+/// Reads the first message. None: it has not arrived, and `flags` do not block.
+pub fn ready_message(
+    process: &HelperProcess,
     flags: RecvFlags,
-) -> Option<Result<Option<OwnedFd>, HttpError>> {
-    let mut bytes = [0; LONGEST];
+) -> Option<Result<Option<OwnedFd>, HttpHelperError>> {
+    let mut bytes = [0; MAX_READY_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {
         let buffers = &mut [IoSliceMut::new(&mut bytes)];
         match rustix::net::recvmsg(
-            &partner.line,
+            &process.socket,
             buffers,
             &mut control,
             flags | RecvFlags::CMSG_CLOEXEC,
@@ -125,11 +125,11 @@ pub fn first_word(
         }
     };
     let length = received.map_or(0, |received| received.bytes);
-    let Ok(first) = reader::from_slice::<First>(&bytes[..length]) else {
-        return Some(Err(HttpError::Ended(partner.end())));
+    let Ok(first) = reader::from_slice::<ReadyMessage>(&bytes[..length]) else {
+        return Some(Err(HttpHelperError::Ended(process.end())));
     };
     if let Some(error) = first.error {
-        return Some(Err(HttpError::Refused { error, hint: first.hint.unwrap_or_default() }));
+        return Some(Err(HttpHelperError::Refused { error, hint: first.hint.unwrap_or_default() }));
     }
     let mut descriptors = control.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
@@ -138,18 +138,18 @@ pub fn first_word(
     Some(Ok(descriptors.next().and_then(|mut descriptors| descriptors.next())))
 }
 
-/// Whether it has to be heard before anything runs: if it may refuse a secret or the certificates
-/// that it is told to trust, or if programs are to trust it.
-fn is_awaited(http: &plan::Http, environment: &[CString]) -> bool {
+/// True if the command must wait for the helper: it may refuse a secret or the certificates that it
+/// should trust, or programs should trust it.
+fn must_wait(http: &plan::HttpPlan, environment: &[CString]) -> bool {
     let is_plain = |route: &plan::Route| match &route.credential {
         None => true,
-        // A user and a password are two secrets in one.
+        // A user and a password are two secrets in one variable.
         Some(_) if route.inject_mode.as_ref().is_some_and(|mode| mode.as_bytes() == b"basic") => {
             false
         }
         Some(credential) => {
             credential.kind == CredentialKind::Env
-                && is_usable(credential.place.as_bytes(), environment)
+                && is_plain_secret(credential.place.as_bytes(), environment)
         }
     };
     let is_told_whom_to_trust = |entry: &CString| entry.as_bytes().starts_with(b"SSL_CERT_");
@@ -158,23 +158,23 @@ fn is_awaited(http: &plan::Http, environment: &[CString]) -> bool {
         || http.routes.iter().any(|route| route.inspect || !is_plain(route))
 }
 
-/// What credentials.py has no word against.
-fn is_usable(name: &[u8], environment: &[CString]) -> bool {
+/// True for a secret that credentials.py accepts.
+fn is_plain_secret(name: &[u8], environment: &[CString]) -> bool {
     let value = environment
         .iter()
         .find_map(|entry| entry.as_bytes().strip_prefix(name)?.strip_prefix(b"="));
     value.is_some_and(|value| {
-        SECRET.contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
+        SECRET_BYTES.contains(&value.len()) && value.iter().all(u8::is_ascii_graphic)
     })
 }
 
-fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
+fn start(http: &plan::HttpPlan, plan_fd: &OwnedFd) -> Result<HttpHelper, HttpHelperError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
     let script = own.with_file_name(python_helper::SCRIPT);
     let name = script.display().to_string();
     let interpreter = python_helper::interpreter_of(&script)
-        .ok_or_else(|| HttpError::Interpreter(name.clone()))?;
-    let failed = |errno| HttpError::Start(name.clone(), errno);
+        .ok_or_else(|| HttpHelperError::Interpreter(name.clone()))?;
+    let failed = |errno| HttpHelperError::Start(name.clone(), errno);
     let (ours, theirs) = socket_pair::pair().map_err(failed)?;
     let (relays, servers) = socket_pair::pair().map_err(failed)?;
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
@@ -182,7 +182,7 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
     let [line, relay, plan] = [&theirs, &servers, plan_fd].map(|fd| fd.as_raw_fd().to_string());
     let words = [interpreter.as_os_str()]
         .into_iter()
-        .chain(python_helper::ALONE.map(OsStr::new))
+        .chain(python_helper::ISOLATION_OPTIONS.map(OsStr::new))
         .chain([script.as_os_str()]);
     let words = words
         .chain(["http", "--line", &line, "--relay", &relay, "--plan-fd", &plan].map(OsStr::new));
@@ -191,24 +191,24 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
     let passes = |entry: &CString| passes(http, entry.as_bytes());
     let environment: Vec<CString> =
         sys::inherited_environment().into_iter().filter(passes).collect();
-    let awaited = is_awaited(http, &environment);
+    let waits_until_ready = must_wait(http, &environment);
     let environment = ExecStrings::new(environment);
     let supervisor = rustix::process::getpid();
-    let become_it = || {
+    let prepare_child = || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before the line above.
+        // The supervisor may have died before the line above.
         if rustix::process::getppid() != Some(supervisor) {
             return Err(Errno::SRCH);
         }
-        // What is typed for the command is not for it, and the command's directory is no place to
-        // stand in.
+        // Terminal input for the command must not reach the helper. The command can change its own
+        // working directory.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
         child_fds::keep_only(&null, &[&theirs, &servers, plan_fd])
     };
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        failure = Some(match become_it() {
+        failure = Some(match prepare_child() {
             Ok(()) => sys::execve(&argv.strings()[0], &argv, &environment),
             Err(errno) => errno,
         });
@@ -220,14 +220,18 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
         return Err(failed(errno));
     }
     let process = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(failed)?;
-    Ok(Http { partner: HelperProcess::new(process, ours), handover: relays, awaited })
+    Ok(HttpHelper {
+        process: HelperProcess::new(process, ours),
+        handover: relays,
+        waits_until_ready,
+    })
 }
 
-/// A keyring, or a command that prints a secret, finds its way by variables that we do not know.
-fn passes(http: &plan::Http, entry: &[u8]) -> bool {
+/// A keyring, or a command that prints a secret, can need any variable.
+fn passes(http: &plan::HttpPlan, entry: &[u8]) -> bool {
     let name = entry.split(|byte| *byte == b'=').next().unwrap_or_default();
     let mut credentials = http.routes.iter().filter_map(|route| route.credential.as_ref());
-    PASSED.contains(&name)
+    PASSED_VARIABLES.contains(&name)
         || credentials.any(|credential| match credential.kind {
             CredentialKind::Env => credential.place.as_bytes() == name,
             CredentialKind::File => false,

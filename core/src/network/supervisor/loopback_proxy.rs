@@ -1,10 +1,10 @@
-//! Where no namespace keeps the network in, the proxy takes connections on the host's loopback,
-//! which everybody on the machine can call. It serves nobody but the command: the supervisor makes
-//! the command's connections itself (network/supervised_connect.rs), so it knows where each of them
-//! comes from, takes it here, and hands it to the relay. Whoever else calls is hung up on.
+//! The proxy listener of the landlock tier, on the host's loopback, where every local user can
+//! connect. It serves only the command. The supervisor makes the command's connections itself
+//! (network/supervised_connect.rs), so it knows their source addresses, accepts them here, and
+//! hands them to the relay. Other connections are closed.
 //!
-//! The port stays ours until the run ends, whatever becomes of the relay: nobody else can stand
-//! there and be taken for the proxy.
+//! The port stays open until the run ends, even without a relay: no other program can take it and
+//! pose as the proxy.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,36 +16,36 @@ use rustix::net::{
 };
 use rustix::net::{SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sockopt};
 
-/// As many connections may wait for us to come round.
-const BACKLOG: i32 = 4096;
-/// So many are taken before others get their turn.
-const IN_A_ROW: usize = 64;
-/// Of a message without a client.
-const LONGEST: usize = 4096;
-/// What comes along with a client; nobody reads it.
-const CALLED: &[u8] = b"client";
+/// Connections that can wait for the supervisor.
+const LISTEN_BACKLOG: i32 = 4096;
+/// Connections that are accepted before other tasks get their turn.
+const MAX_ACCEPTS_PER_TURN: usize = 64;
+/// The longest message without a client.
+const MAX_MESSAGE_BYTES: usize = 4096;
+/// The text of a message with a client; it is not read.
+const CLIENT_MESSAGE: &[u8] = b"client";
 
-pub struct Door {
+pub struct LoopbackProxy {
     listener: OwnedFd,
     address: SocketAddr,
-    /// Where connections of the command come from that have not arrived yet.
+    /// Source addresses of the command's connections that have not arrived yet.
     expected: BTreeSet<SocketAddr>,
-    /// One that the relay could not take yet. Those behind it wait in the kernel.
+    /// A client that the relay could not take yet. Further clients wait in the kernel.
     waiting: Option<OwnedFd>,
 }
 
-impl Door {
-    pub fn open() -> Result<Door, Errno> {
+impl LoopbackProxy {
+    pub fn open() -> Result<LoopbackProxy, Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener =
             rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
-        // What is accepted inherits these.
+        // Accepted sockets inherit these options.
         sockopt::set_tcp_nodelay(&listener, true)?;
         sockopt::set_socket_keepalive(&listener, true)?;
         rustix::net::bind(&listener, &SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0))?;
-        rustix::net::listen(&listener, BACKLOG)?;
+        rustix::net::listen(&listener, LISTEN_BACKLOG)?;
         let address = rustix::net::getsockname(&listener).and_then(SocketAddr::try_from)?;
-        Ok(Door { listener, address, expected: BTreeSet::new(), waiting: None })
+        Ok(LoopbackProxy { listener, address, expected: BTreeSet::new(), waiting: None })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -56,19 +56,19 @@ impl Door {
         self.listener.as_fd()
     }
 
-    /// Connections that the command has been given, by where they come from.
+    /// Adds source addresses of the command's connections.
     pub fn expect(&mut self, callers: Vec<SocketAddr>) {
         self.expected.extend(callers);
     }
 
-    /// Has the relay to come round before anything else is taken?
+    /// True while a client waits for the relay.
     pub fn is_waiting(&self) -> bool {
         self.waiting.is_some()
     }
 
-    /// Takes those that wait, and hands them over one by one; Err: the relay takes none now.
+    /// Accepts waiting clients and hands them over one by one. Err: the relay takes none now.
     pub fn hand_over(&mut self, mut take: impl FnMut(OwnedFd) -> Result<(), OwnedFd>) {
-        for _ in 0..IN_A_ROW {
+        for _ in 0..MAX_ACCEPTS_PER_TURN {
             let Some(client) = self.waiting.take().or_else(|| self.next()) else { return };
             if let Err(client) = take(client) {
                 self.waiting = Some(client);
@@ -85,7 +85,7 @@ impl Door {
             ) {
                 Ok((client, Some(caller))) => match SocketAddr::try_from(caller) {
                     Ok(caller) if self.expected.remove(&caller) => return Some(client),
-                    // A stranger.
+                    // Not a connection of the command.
                     _ => {}
                 },
                 Ok((_, None)) | Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -95,19 +95,20 @@ impl Door {
     }
 }
 
-/// To the relay, by its line. What it can not take now comes back.
-pub fn send(line: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
+/// Sends a client to the relay. A client that does not fit now is returned.
+pub fn send(socket: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fds = [client.as_fd()];
     control.push(SendAncillaryMessage::ScmRights(&fds));
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let sent = rustix::net::sendmsg(line, &[std::io::IoSlice::new(CALLED)], &mut control, flags);
+    let sent =
+        rustix::net::sendmsg(socket, &[std::io::IoSlice::new(CLIENT_MESSAGE)], &mut control, flags);
     match sent {
         Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => {
             Err(client)
         }
-        // Or it is gone, and the client with it.
+        // On another error the relay is gone, and the client is closed.
         _ => Ok(()),
     }
 }
@@ -115,22 +116,22 @@ pub fn send(line: BorrowedFd<'_>, client: OwnedFd) -> Result<(), OwnedFd> {
 pub enum Received {
     Client(OwnedFd),
     /// A message without a client.
-    Words(Vec<u8>),
+    Message(Vec<u8>),
     Nothing,
     /// The run has ended.
     End,
 }
 
-/// In the relay: what the supervisor says.
-pub fn receive(line: BorrowedFd<'_>) -> Received {
-    let mut words = [0; LONGEST];
+/// Runs in the relay: reads a message of the supervisor.
+pub fn receive(socket: BorrowedFd<'_>) -> Received {
+    let mut message = [0; MAX_MESSAGE_BYTES];
     loop {
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let length = match rustix::net::recvmsg(
-            line,
-            &mut [std::io::IoSliceMut::new(&mut words)],
+            socket,
+            &mut [std::io::IoSliceMut::new(&mut message)],
             &mut control,
             flags,
         ) {
@@ -146,7 +147,7 @@ pub fn receive(line: BorrowedFd<'_>) -> Received {
         });
         return match client {
             Some(client) => Received::Client(client),
-            None => Received::Words(words[..length].to_vec()),
+            None => Received::Message(message[..length].to_vec()),
         };
     }
 }
@@ -159,14 +160,14 @@ mod tests {
     use std::net::TcpStream;
 
     #[test]
-    fn only_who_is_expected_comes_in() {
-        let mut door = Door::open().unwrap();
+    fn only_expected_clients_are_accepted() {
+        let mut proxy = LoopbackProxy::open().unwrap();
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut known = TcpStream::connect(door.address()).unwrap();
-        let mut stranger = TcpStream::connect(door.address()).unwrap();
-        door.expect(vec![known.local_addr().unwrap()]);
+        let mut known = TcpStream::connect(proxy.address()).unwrap();
+        let mut stranger = TcpStream::connect(proxy.address()).unwrap();
+        proxy.expect(vec![known.local_addr().unwrap()]);
         let mut taken = 0;
-        door.hand_over(|client| {
+        proxy.hand_over(|client| {
             taken += 1;
             send(ours.as_fd(), client)
         });
@@ -177,27 +178,27 @@ mod tests {
         let mut word = [0; 5];
         assert_eq!(rustix::io::read(&client, &mut word).unwrap(), 5);
         assert!(matches!(receive(theirs.as_fd()), Received::Nothing));
-        // Who has come from there once is no longer known.
-        assert!(door.expected.is_empty());
+        // A source address is valid for one connection only.
+        assert!(proxy.expected.is_empty());
         drop(ours);
         assert!(matches!(receive(theirs.as_fd()), Received::End));
     }
 
     #[test]
-    fn what_the_relay_can_not_take_is_kept_for_later() {
-        let mut door = Door::open().unwrap();
+    fn a_client_that_the_relay_can_not_take_waits() {
+        let mut proxy = LoopbackProxy::open().unwrap();
         let clients = [
-            TcpStream::connect(door.address()).unwrap(),
-            TcpStream::connect(door.address()).unwrap(),
+            TcpStream::connect(proxy.address()).unwrap(),
+            TcpStream::connect(proxy.address()).unwrap(),
         ];
-        door.expect(clients.iter().map(|client| client.local_addr().unwrap()).collect());
-        door.hand_over(Err);
-        assert!(door.is_waiting());
+        proxy.expect(clients.iter().map(|client| client.local_addr().unwrap()).collect());
+        proxy.hand_over(Err);
+        assert!(proxy.is_waiting());
         let mut taken = 0;
-        door.hand_over(|_| {
+        proxy.hand_over(|_| {
             taken += 1;
             Ok(())
         });
-        assert_eq!((taken, door.is_waiting()), (2, false));
+        assert_eq!((taken, proxy.is_waiting()), (2, false));
     }
 }

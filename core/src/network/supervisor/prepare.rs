@@ -1,5 +1,5 @@
-//! What the supervisor has of a network before anything runs: what the proxy asks for, the host's
-//! ports that are published, and what speaks HTTP.
+//! The network of a run before the command starts: the proxy password, the published ports and the
+//! HTTP helper.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -7,87 +7,115 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use super::host_questions::Asker;
-use super::http_helper::{Http, HttpError};
-use super::loopback_proxy::Door;
-use super::proxy_password::Token;
-use super::published_ports::{self, Within};
+use super::host_questions::HostQuestions;
+use super::http_helper::{HttpHelper, HttpHelperError};
+use super::loopback_proxy::LoopbackProxy;
+use super::proxy_password::ProxyToken;
+use super::published_ports::{self, CommandNetwork};
 use super::relay_process::RelayProcess;
-use super::socket_processes::Callers;
+use super::socket_processes::SocketProcesses;
 use crate::network::{NetworkError, namespace};
-use crate::plan::{Mode, Network, Tier};
+use crate::plan::{Network, NetworkMode, Tier};
 
 #[derive(Default)]
-pub struct Outside {
+pub struct NetworkSetup {
     /// None: there is no proxy.
-    token: Option<Token>,
+    token: Option<ProxyToken>,
     listeners: Vec<OwnedFd>,
-    /// Where the command calls the proxy, if no namespace keeps it in.
-    door: Option<Door>,
-    http: Option<Http>,
+    /// The proxy listener, if no namespace confines the command.
+    loopback_proxy: Option<LoopbackProxy>,
+    http: Option<HttpHelper>,
 }
 
-impl Outside {
-    /// `http`: what was started already, because it takes longest.
+impl NetworkSetup {
+    /// `http`: started earlier, because it takes longest.
     pub fn prepare(
         network: Option<&Network>,
         tier: Tier,
-        http: Option<Http>,
-    ) -> Result<Outside, NetworkError> {
-        let Some(network) = network else { return Ok(Outside::default()) };
-        let filtered = network.mode == Mode::Filtered;
-        let token = if filtered { Some(Token::new().map_err(NetworkError::Random)?) } else { None };
-        let pinned = filtered && tier == Tier::Landlock;
-        let door = if pinned { Some(Door::open().map_err(NetworkError::Door)?) } else { None };
-        Ok(Outside { token, listeners: published_ports::listen(&network.published)?, door, http })
+        http: Option<HttpHelper>,
+    ) -> Result<NetworkSetup, NetworkError> {
+        let Some(network) = network else { return Ok(NetworkSetup::default()) };
+        let filtered = network.mode == NetworkMode::Filtered;
+        let token =
+            if filtered { Some(ProxyToken::new().map_err(NetworkError::Random)?) } else { None };
+        let unconfined = filtered && tier == Tier::Landlock;
+        let loopback_proxy = if unconfined {
+            Some(LoopbackProxy::open().map_err(NetworkError::LoopbackProxy)?)
+        } else {
+            None
+        };
+        Ok(NetworkSetup {
+            token,
+            listeners: published_ports::listen(&network.published)?,
+            loopback_proxy,
+            http,
+        })
     }
 
-    /// Waits until everybody is ready. Returns the certificates that programs inside are to trust,
-    /// if they are to trust more than others.
-    pub fn ready(&self) -> Result<Option<OwnedFd>, HttpError> {
-        self.http.as_ref().map_or(Ok(None), Http::ready)
+    /// Waits until the HTTP helper is ready. Returns the certificates that programs inside should
+    /// trust, if any.
+    pub fn ready(&self) -> Result<Option<OwnedFd>, HttpHelperError> {
+        self.http.as_ref().map_or(Ok(None), HttpHelper::ready)
     }
 
-    pub fn door(&self) -> Option<SocketAddr> {
-        self.door.as_ref().map(Door::address)
+    pub fn loopback_proxy_address(&self) -> Option<SocketAddr> {
+        self.loopback_proxy.as_ref().map(LoopbackProxy::address)
     }
 
-    /// Where programs find the proxy, and what it asks for.
-    pub fn proxy(&self) -> Option<(SocketAddr, &Token)> {
-        self.token.as_ref().map(|token| (self.door().unwrap_or(namespace::PROXY), token))
+    /// The address and the password of the proxy.
+    pub fn proxy(&self) -> Option<(SocketAddr, &ProxyToken)> {
+        self.token
+            .as_ref()
+            .map(|token| (self.loopback_proxy_address().unwrap_or(namespace::PROXY), token))
     }
 
-    /// Of a command that no namespace keeps in.
-    pub fn outlet_at_door(
+    /// The relay of a command without a network namespace.
+    pub fn relay_at_loopback_proxy(
         self,
         plan: &OwnedFd,
-        top: Pid,
-        asker: Asker,
+        command: Pid,
+        questions: HostQuestions,
     ) -> Result<Option<RelayProcess<'_>>, Errno> {
-        let Some(door) = self.door else { return Ok(None) };
-        RelayProcess::at_door(door, self.token, plan, Callers::of(top), asker).map(Some)
+        let Some(loopback_proxy) = self.loopback_proxy else { return Ok(None) };
+        RelayProcess::at_loopback_proxy(
+            loopback_proxy,
+            self.token,
+            plan,
+            SocketProcesses::of(command),
+            questions,
+        )
+        .map(Some)
     }
 
-    /// `sockets` are those of [`crate::network::namespace::enter`]; `user` is the namespace that
-    /// its network belongs to.
-    pub fn outlet<'a>(
+    /// `sockets` come from [`crate::network::namespace::enter`]. `user` is the user namespace that
+    /// owns the network namespace.
+    pub fn relay_in_namespace<'a>(
         self,
         mut sockets: Vec<OwnedFd>,
         user: &OwnedFd,
         plan: &'a OwnedFd,
         init: Pid,
-        asker: Asker,
+        questions: HostQuestions,
     ) -> Result<Option<RelayProcess<'a>>, Errno> {
         if sockets.is_empty() {
             return Ok(None);
         }
-        let mut within = None;
+        let mut command_network = None;
         if !self.listeners.is_empty() {
             let network = sockets.pop().ok_or(Errno::PROTO)?;
-            within = Some(Within { user: rustix::io::fcntl_dupfd_cloexec(user, 3)?, network });
+            command_network =
+                Some(CommandNetwork { user: rustix::io::fcntl_dupfd_cloexec(user, 3)?, network });
             sockets.extend(self.listeners);
         }
-        RelayProcess::new(sockets, within, self.token, plan, Callers::of(init), asker, self.http)
-            .map(Some)
+        RelayProcess::new(
+            sockets,
+            command_network,
+            self.token,
+            plan,
+            SocketProcesses::of(init),
+            questions,
+            self.http,
+        )
+        .map(Some)
     }
 }

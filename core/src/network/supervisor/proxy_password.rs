@@ -1,6 +1,5 @@
-//! What lets a program use the proxy of its own run: 128 random bits, made anew for each. It stands
-//! in the command's environment and goes to the relay by its line, never into a plan, an argument
-//! or the journal.
+//! The password of the proxy: 128 random bits, new for each run. It is in the command's
+//! environment, and goes to the relay by its socket, never into a plan, an argument or the journal.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -9,65 +8,66 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use rustix::rand::GetRandomFlags;
 
-/// Who the programs say they are.
-pub const USER: &str = "paddock";
+/// The user name of the proxy.
+pub const PROXY_USER: &str = "paddock";
 
-const LENGTH: usize = 32;
+const TOKEN_BYTES: usize = 32;
 
-pub struct Token([u8; LENGTH]);
+pub struct ProxyToken([u8; TOKEN_BYTES]);
 
-impl Token {
-    pub fn new() -> Result<Token, Errno> {
-        let mut random = [0; LENGTH / 2];
+impl ProxyToken {
+    pub fn new() -> Result<ProxyToken, Errno> {
+        let mut random = [0; TOKEN_BYTES / 2];
         rustix::rand::getrandom(&mut random, GetRandomFlags::empty())?;
         let digit = |half: u8| char::from_digit(half.into(), 16).map_or(b'0', |digit| digit as u8);
         let digits = random.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-        Ok(Token::of(digits))
+        Ok(ProxyToken::of(digits))
     }
 
-    fn of(digits: impl Iterator<Item = u8>) -> Token {
-        let mut token = [0; LENGTH];
-        token.iter_mut().zip(digits).for_each(|(place, digit)| *place = digit);
-        Token(token)
+    fn of(digits: impl Iterator<Item = u8>) -> ProxyToken {
+        let mut token = [0; TOKEN_BYTES];
+        token.iter_mut().zip(digits).for_each(|(digit_index, digit)| *digit_index = digit);
+        ProxyToken(token)
     }
 
     #[cfg(test)]
-    pub fn known() -> Token {
-        Token::of(b"0123456789abcdef".repeat(2).into_iter())
+    pub fn known() -> ProxyToken {
+        ProxyToken::of(b"0123456789abcdef".repeat(2).into_iter())
     }
 
-    /// To the relay, before anything else is said on its line.
-    pub fn send(&self, line: &OwnedFd) -> Result<(), Errno> {
-        rustix::net::send(line, &self.0, SendFlags::NOSIGNAL).map(drop)
+    /// Sends the password to the relay, before any other message.
+    pub fn send(&self, socket: &OwnedFd) -> Result<(), Errno> {
+        rustix::net::send(socket, &self.0, SendFlags::NOSIGNAL).map(drop)
     }
 
-    pub fn receive(line: &OwnedFd) -> Result<Token, Errno> {
-        let mut token = [0; LENGTH];
-        match rustix::net::recv(line, &mut token, RecvFlags::TRUNC)? {
-            (_, LENGTH) => Ok(Token(token)),
+    pub fn receive(socket: &OwnedFd) -> Result<ProxyToken, Errno> {
+        let mut token = [0; TOKEN_BYTES];
+        match rustix::net::recv(socket, &mut token, RecvFlags::TRUNC)? {
+            (_, TOKEN_BYTES) => Ok(ProxyToken(token)),
             _ => Err(Errno::PROTO),
         }
     }
 
-    /// Does a client know it? Told in the same time for every wrong one.
-    pub fn is(&self, password: &[u8]) -> bool {
-        password.len() == LENGTH
+    /// Compares a password in constant time.
+    pub fn matches(&self, password: &[u8]) -> bool {
+        password.len() == TOKEN_BYTES
             && self.0.iter().zip(password).fold(0, |other, (one, two)| other | (one ^ two)) == 0
     }
 
-    /// Of a header `Proxy-Authorization`: the scheme, then user and password in base 64 (RFC 7617).
-    pub fn is_in(&self, header: &[u8]) -> bool {
+    /// Checks a `Proxy-Authorization` header: the scheme, then user and password in base 64 (RFC
+    /// 7617).
+    pub fn is_in_header(&self, header: &[u8]) -> bool {
         let Some((scheme, credentials)) = header.split_at_checked(6) else { return false };
-        let expected = base64(&[USER.as_bytes(), b":", &self.0].concat());
-        let same = |given: &[u8]| {
-            given.len() == expected.len()
-                && expected.iter().zip(given).fold(0, |other, (one, two)| other | (one ^ two)) == 0
+        let expected = base64(&[PROXY_USER.as_bytes(), b":", &self.0].concat());
+        let same = |bytes: &[u8]| {
+            bytes.len() == expected.len()
+                && expected.iter().zip(bytes).fold(0, |other, (one, two)| other | (one ^ two)) == 0
         };
         scheme.eq_ignore_ascii_case(b"basic ") && same(credentials.trim_ascii())
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for ProxyToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.0))
     }
@@ -80,9 +80,9 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
     for three in bytes.chunks(3) {
         let bits = three.iter().fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte))
             << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * place) & 63) as usize];
-            text.push(if place <= three.len() { letter } else { b'=' });
+        for digit_index in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * digit_index) & 63) as usize];
+            text.push(if digit_index <= three.len() { letter } else { b'=' });
         }
     }
     text
@@ -94,7 +94,7 @@ mod tests {
     use crate::kernel::socket_pair;
 
     #[test]
-    fn bytes_are_written_as_the_standard_says() {
+    fn base64_matches_the_rfc_examples() {
         let written = [
             ("", ""),
             ("f", "Zg=="),
@@ -110,33 +110,42 @@ mod tests {
     }
 
     #[test]
-    fn every_token_is_another_and_arrives_as_it_was_made() {
-        let (token, other) = (Token::new().unwrap(), Token::new().unwrap());
+    fn each_token_is_new_and_arrives_unchanged() {
+        let (token, other) = (ProxyToken::new().unwrap(), ProxyToken::new().unwrap());
         assert_ne!(token.to_string(), other.to_string());
         assert!(
             token.to_string().bytes().all(|digit| digit.is_ascii_hexdigit())
-                && token.to_string().len() == LENGTH
+                && token.to_string().len() == TOKEN_BYTES
         );
         let (ours, theirs) = socket_pair::pair().unwrap();
         token.send(&ours).unwrap();
-        assert_eq!(Token::receive(&theirs).unwrap().to_string(), token.to_string());
+        assert_eq!(ProxyToken::receive(&theirs).unwrap().to_string(), token.to_string());
         rustix::net::send(&ours, b"short", SendFlags::NOSIGNAL).unwrap();
-        assert!(Token::receive(&theirs).is_err());
+        assert!(ProxyToken::receive(&theirs).is_err());
         drop(ours);
-        assert!(Token::receive(&theirs).is_err());
+        assert!(ProxyToken::receive(&theirs).is_err());
     }
 
     #[test]
-    fn nobody_else_knows_it() {
-        let token = Token::of([b'a'; LENGTH].into_iter());
+    fn only_the_right_password_matches() {
+        let token = ProxyToken::of([b'a'; TOKEN_BYTES].into_iter());
         let header = |user: &str, password: &[u8]| {
             [b"Basic ", &base64(&[user.as_bytes(), b":", password].concat())[..]].concat()
         };
-        assert!(token.is(&[b'a'; LENGTH]) && token.is_in(&header("paddock", &[b'a'; LENGTH])));
-        for wrong in [&[b'b'; LENGTH][..], &[b'a'; LENGTH - 1], &[b'a'; LENGTH + 1], b""] {
-            assert!(!token.is(wrong) && !token.is_in(&header("paddock", wrong)));
+        assert!(
+            token.matches(&[b'a'; TOKEN_BYTES])
+                && token.is_in_header(&header("paddock", &[b'a'; TOKEN_BYTES]))
+        );
+        for wrong in
+            [&[b'b'; TOKEN_BYTES][..], &[b'a'; TOKEN_BYTES - 1], &[b'a'; TOKEN_BYTES + 1], b""]
+        {
+            assert!(!token.matches(wrong) && !token.is_in_header(&header("paddock", wrong)));
         }
-        assert!(!token.is_in(&header("root", &[b'a'; LENGTH])));
-        assert!(!token.is_in(b"") && !token.is_in(b"Basic ") && !token.is_in(b"Bearer aaaa"));
+        assert!(!token.is_in_header(&header("root", &[b'a'; TOKEN_BYTES])));
+        assert!(
+            !token.is_in_header(b"")
+                && !token.is_in_header(b"Basic ")
+                && !token.is_in_header(b"Bearer aaaa")
+        );
     }
 }

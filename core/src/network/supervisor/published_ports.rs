@@ -1,6 +1,5 @@
-//! Ports inside that the host shows at its own loopback, and at no other address. Whoever connects
-//! there is led to the same port, or another one, of the command's loopback: by a socket that was
-//! made in its network.
+//! Ports inside that are published on the host's loopback only. The relay connects clients to a
+//! port of the command's loopback, with a socket that was created in the command's network.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,9 +11,9 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::sys;
-use crate::plan::Published;
+use crate::plan::PublishedPort;
 
-const BACKLOG: i32 = 1024;
+const LISTEN_BACKLOG: i32 = 1024;
 
 #[derive(Debug, thiserror::Error)]
 #[error("port {port} of this machine's loopback can not be taken for port {inside} inside: {}", errno_text(*.errno))]
@@ -38,15 +37,14 @@ impl PublishError {
     }
 }
 
-/// Listeners at the host's ports. Nothing runs if one of them is taken, also by a program that has
-/// it on one of both addresses.
-pub fn listen(published: &[Published]) -> Result<Vec<OwnedFd>, PublishError> {
+/// Opens the listeners on the host. The run is refused if a port is taken on either address.
+pub fn listen(published: &[PublishedPort]) -> Result<Vec<OwnedFd>, PublishError> {
     let mut listeners = Vec::with_capacity(2 * published.len());
-    for Published { inside, host } in published.iter().copied() {
+    for PublishedPort { inside, host } in published.iter().copied() {
         for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
             match listener(SocketAddr::new(address, host)) {
                 Ok(listener) => listeners.push(listener),
-                // A machine without IPv6.
+                // This machine has no IPv6.
                 Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if address.is_ipv6() => {}
                 Err(errno) => return Err(PublishError { port: host, inside, errno }),
             }
@@ -59,21 +57,22 @@ fn listener(at: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    // Connections of the last run that are about to end do not count; another listener does.
+    // Ignores closing connections of an earlier run, but not another listener.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     rustix::net::bind(&socket, &at)?;
-    rustix::net::listen(&socket, BACKLOG)?;
+    rustix::net::listen(&socket, LISTEN_BACKLOG)?;
     Ok(socket)
 }
 
-/// The way into the command's network.
-pub struct Within {
+/// The command's network namespace and its user namespace.
+pub struct CommandNetwork {
     pub user: OwnedFd,
     pub network: OwnedFd,
 }
 
-impl Within {
-    /// Made in there by a process that does nothing else, and is ours from then on.
+impl CommandNetwork {
+    /// Creates a socket in the command's network. A short-lived process that shares descriptors
+    /// enters the namespace.
     pub fn socket(&self, family: AddressFamily) -> Result<OwnedFd, Errno> {
         let mut made = Err(Errno::CANCELED);
         let child = sys::spawn_into(libc::CLONE_FILES, || {
@@ -87,7 +86,7 @@ impl Within {
         made
     }
 
-    /// Its owner may, from the user namespace that it belongs to.
+    /// Entering the network namespace is allowed after entering the user namespace that owns it.
     fn enter(&self) -> Result<(), Errno> {
         rustix::thread::move_into_link_name_space(
             self.user.as_fd(),
@@ -106,17 +105,17 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn a_port_that_is_taken_at_either_address_is_said() {
+    fn a_port_taken_on_either_address_is_refused() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(taken) = TcpListener::bind(address) else { continue };
             let host = taken.local_addr().unwrap().port();
-            let refused = listen(&[Published { inside: 80, host }]).unwrap_err();
+            let refused = listen(&[PublishedPort { inside: 80, host }]).unwrap_err();
             assert_eq!(refused.errno, Errno::ADDRINUSE, "{refused}");
             assert!(
                 refused.to_string().contains(&host.to_string()) && refused.hint().contains("free")
             );
             drop(taken);
-            let listeners = listen(&[Published { inside: 80, host }]).unwrap();
+            let listeners = listen(&[PublishedPort { inside: 80, host }]).unwrap();
             for listener in &listeners {
                 let at = SocketAddr::try_from(rustix::net::getsockname(listener).unwrap()).unwrap();
                 assert!(at.ip().is_loopback() && at.port() == host, "{at}");

@@ -1,11 +1,10 @@
-//! The supervisor's side of the network: keeps the sockets until somebody calls, starts the relay
-//! then, and hears what it decided.
+//! The relay process, from the supervisor's side: keeps the sockets, starts the relay at the first
+//! connection, and reads its decisions.
 //!
-//! Where something is to be read as HTTP, another partner stands beside the relay
-//! ([`crate::network::supervisor::http_helper`]) and is heard in the same way.
+//! The HTTP helper ([`crate::network::supervisor::http_helper`]) is read in the same way.
 //!
-//! A relay that ends, or says what it may not, is not replaced: nobody has its sockets any more, so
-//! connections are refused from then on.
+//! A relay that ends or sends an invalid message is not replaced. No process has its sockets any
+//! more, so connections are refused from then on.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -21,351 +20,373 @@ use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 pub use super::helper_process::HelperProcess;
-use super::helper_process::{Said, is_ready};
-use super::host_questions::Asker;
-use super::http_helper::{self, Http, HttpError};
-use super::loopback_proxy::Door;
-use super::proxy_password::Token;
-use super::published_ports::Within;
-use super::socket_processes::Callers;
+use super::helper_process::{HelperMessage, is_ready};
+use super::host_questions::HostQuestions;
+use super::http_helper::{self, HttpHelper, HttpHelperError};
+use super::loopback_proxy::LoopbackProxy;
+use super::proxy_password::ProxyToken;
+use super::published_ports::CommandNetwork;
+use super::socket_processes::SocketProcesses;
 use crate::approve::open_questions::OpenQuestions;
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};
-use crate::network::relay::relay_messages::{Reply, Request};
+use crate::network::relay::relay_messages::{RelayRequest, SupervisorReply};
 
-/// Who has more to say gets another turn.
-const MOST_HEARD: usize = 64;
-/// So soon a relay that does not take a reply is tried again.
-const AGAIN: Duration = Duration::from_millis(10);
-/// Hosts and ports of which a person was told.
-const MOST_DENIED: usize = 1024;
+/// More messages are read in the next turn.
+const MAX_MESSAGES_PER_TURN: usize = 64;
+/// Pause before an unsent reply is tried again.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+/// Denied hosts and ports that were printed.
+const MAX_REPORTED_DENIALS: usize = 1024;
 
-pub enum Heard {
-    /// In the order in which it was decided.
+pub enum RelayEvent {
+    /// In the order of the decisions.
     Decisions(Vec<NetworkDecision>),
-    /// The relay is gone, and how.
-    Lost(String),
-    /// What speaks HTTP is.
-    Mute(String),
+    /// The relay ended, and how.
+    RelayLost(String),
+    /// The HTTP helper ended, and how.
+    HttpHelperLost(String),
 }
 
 pub struct RelayProcess<'a> {
     plan: &'a OwnedFd,
-    /// For its proxy; None: there is none.
-    token: Option<Token>,
-    state: State,
-    callers: Callers,
-    asker: Asker,
-    /// What speaks HTTP.
+    /// The password of the proxy. None: there is no proxy.
+    token: Option<ProxyToken>,
+    state: RelayState,
+    processes: SocketProcesses,
+    questions: HostQuestions,
+    /// The HTTP helper.
     http: Option<HelperProcess>,
-    /// Until when it has to say its first word, if it has not yet.
-    silent_until: Option<Instant>,
+    /// The deadline of the helper's first message, while that is outstanding.
+    http_ready_deadline: Option<Instant>,
     denied: BTreeSet<String>,
-    /// Where clients arrive that the supervisor hands over; they, and the relay's line, make the
-    /// descriptor ready.
-    door: Option<(Door, OwnedFd)>,
+    /// The proxy listener, and a descriptor that is ready when a client or a relay message arrives.
+    loopback_proxy: Option<(LoopbackProxy, OwnedFd)>,
 }
 
-enum State {
-    /// Nobody has called yet. Ready for reading when somebody does.
+enum RelayState {
+    /// No connection yet. `connected` becomes readable at the first one.
     Waiting {
         sockets: Vec<OwnedFd>,
-        within: Option<Within>,
-        /// Its line to what speaks HTTP.
+        command_network: Option<CommandNetwork>,
+        /// The relay's socket to the HTTP helper.
         handover: Option<OwnedFd>,
-        called: OwnedFd,
+        connected: OwnedFd,
     },
     Running(HelperProcess),
     Gone,
 }
 
 impl<'a> RelayProcess<'a> {
-    /// Most commands call nobody, so a relay is not started with them: connections wait in the
-    /// kernel until it is.
+    /// Most commands connect to nothing, so the relay starts at the first connection. Until then
+    /// connections wait in the kernel.
     pub fn new(
         sockets: Vec<OwnedFd>,
-        within: Option<Within>,
-        token: Option<Token>,
+        command_network: Option<CommandNetwork>,
+        token: Option<ProxyToken>,
         plan: &'a OwnedFd,
-        callers: Callers,
-        asker: Asker,
-        http: Option<Http>,
+        processes: SocketProcesses,
+        questions: HostQuestions,
+        http: Option<HttpHelper>,
     ) -> Result<RelayProcess<'a>, Errno> {
-        let called = epoll::create(CreateFlags::CLOEXEC)?;
+        let connected = epoll::create(CreateFlags::CLOEXEC)?;
         for socket in &sockets {
-            epoll::add(&called, socket, EventData::new_u64(0), EventFlags::IN)?;
+            epoll::add(&connected, socket, EventData::new_u64(0), EventFlags::IN)?;
         }
-        let (http, handover, silent) = match http.map(Http::parts) {
-            Some((partner, handover, silent)) => (Some(partner), Some(handover), silent),
+        let (http, handover, is_starting) = match http.map(HttpHelper::into_parts) {
+            Some((helper, handover, is_starting)) => (Some(helper), Some(handover), is_starting),
             None => (None, None, false),
         };
-        let silent_until = silent.then(|| Instant::now() + http_helper::SILENT);
-        let state = State::Waiting { sockets, within, handover, called };
+        let http_ready_deadline = is_starting.then(|| Instant::now() + http_helper::READY_TIMEOUT);
+        let state = RelayState::Waiting { sockets, command_network, handover, connected };
         Ok(RelayProcess {
             plan,
             token,
             state,
-            callers,
-            asker,
+            processes,
+            questions,
             http,
-            silent_until,
+            http_ready_deadline,
             denied: BTreeSet::new(),
-            door: None,
+            loopback_proxy: None,
         })
     }
 
-    /// Of a command that no namespace keeps in.
-    pub fn at_door(
-        door: Door,
-        token: Option<Token>,
+    /// The relay of a command without a network namespace.
+    pub fn at_loopback_proxy(
+        loopback_proxy: LoopbackProxy,
+        token: Option<ProxyToken>,
         plan: &'a OwnedFd,
-        callers: Callers,
-        asker: Asker,
+        processes: SocketProcesses,
+        questions: HostQuestions,
     ) -> Result<RelayProcess<'a>, Errno> {
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&ready, door.fd(), EventData::new_u64(0), EventFlags::IN)?;
+        epoll::add(&ready, loopback_proxy.fd(), EventData::new_u64(0), EventFlags::IN)?;
         Ok(RelayProcess {
-            door: Some((door, ready)),
-            ..RelayProcess::new(Vec::new(), None, token, plan, callers, asker, None)?
+            loopback_proxy: Some((loopback_proxy, ready)),
+            ..RelayProcess::new(Vec::new(), None, token, plan, processes, questions, None)?
         })
     }
 
-    pub fn tell_apart(&mut self, command: Pid) {
-        self.callers.tell_apart(command);
+    pub fn track_branches(&mut self, command: Pid) {
+        self.processes.track_branches(command);
     }
 
-    /// Which child of the command a caller descends from.
-    pub fn branch_of(&self, told: &NetworkDecision) -> Option<u32> {
-        told.pid.and_then(|pid| self.callers.branch_of(pid))
+    /// The child of the command that the connecting process descends from.
+    pub fn branch_of(&self, decision: &NetworkDecision) -> Option<u32> {
+        decision.pid.and_then(|pid| self.processes.branch_of(pid))
     }
 
-    pub fn is_at_door(&self) -> bool {
-        self.door.is_some()
+    pub fn uses_loopback_proxy(&self) -> bool {
+        self.loopback_proxy.is_some()
     }
 
-    /// Those whom the command's connections to the proxy come from.
-    pub fn expect(&mut self, callers: Vec<SocketAddr>) {
-        if let Some((door, _)) = &mut self.door {
-            door.expect(callers);
+    /// Adds source addresses of the command's connections to the proxy.
+    pub fn expect(&mut self, processes: Vec<SocketAddr>) {
+        if let Some((loopback_proxy, _)) = &mut self.loopback_proxy {
+            loopback_proxy.expect(processes);
         }
     }
 
-    /// Is there a client at the door that the relay could not take?
-    fn is_waiting(&self) -> bool {
-        self.door.as_ref().is_some_and(|(door, _)| door.is_waiting())
+    /// True while a client waits for the relay.
+    fn has_waiting_client(&self) -> bool {
+        self.loopback_proxy.as_ref().is_some_and(|(loopback_proxy, _)| loopback_proxy.is_waiting())
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        if let Some((door, ready)) = &self.door {
-            return (!door.is_waiting()).then(|| ready.as_fd());
+        if let Some((loopback_proxy, ready)) = &self.loopback_proxy {
+            return (!loopback_proxy.is_waiting()).then(|| ready.as_fd());
         }
         match &self.state {
-            State::Waiting { called, .. } => Some(called.as_fd()),
-            State::Running(relay) => Some(relay.line.as_fd()),
-            State::Gone => None,
+            RelayState::Waiting { connected, .. } => Some(connected.as_fd()),
+            RelayState::Running(relay) => Some(relay.socket.as_fd()),
+            RelayState::Gone => None,
         }
     }
 
-    /// Of what speaks HTTP.
-    pub fn other_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.http.as_ref().map(|http| http.line.as_fd())
+    /// The socket of the HTTP helper.
+    pub fn http_helper_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.http.as_ref().map(|http| http.socket.as_fd())
     }
 
     pub fn is_due(&self) -> bool {
-        self.is_called() || self.other_fd().is_some_and(|fd| is_ready(fd, Duration::ZERO))
+        self.is_ready() || self.http_helper_fd().is_some_and(|fd| is_ready(fd, Duration::ZERO))
     }
 
-    /// By the relay, or for it.
-    fn is_called(&self) -> bool {
-        self.is_waiting() || self.fd().is_some_and(|fd| is_ready(fd, Duration::ZERO))
+    /// True if the relay sent a message, or if a connection waits for it.
+    fn is_ready(&self) -> bool {
+        self.has_waiting_client() || self.fd().is_some_and(|fd| is_ready(fd, Duration::ZERO))
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let unsent = matches!(&self.state, State::Running(relay) if relay.has_unsent());
-        let again = (unsent || self.is_waiting()).then(|| Instant::now() + AGAIN);
-        self.asker.deadline().into_iter().chain(again).chain(self.silent_until).min()
+        let unsent = matches!(&self.state, RelayState::Running(relay) if relay.has_unsent());
+        let again = (unsent || self.has_waiting_client()).then(|| Instant::now() + RETRY_PAUSE);
+        self.questions.deadline().into_iter().chain(again).chain(self.http_ready_deadline).min()
     }
 
-    /// Never waits. `desk`: where hosts can be asked about.
-    pub fn turn(&mut self, desk: Option<&mut OpenQuestions>) -> Vec<Heard> {
-        let mut heard = Vec::new();
-        self.turn_to_relay(desk, &mut heard);
-        self.hear_http(&mut heard);
-        heard
+    /// Never blocks. `open_questions`: used for questions about hosts.
+    pub fn turn(&mut self, open_questions: Option<&mut OpenQuestions>) -> Vec<RelayEvent> {
+        let mut events = Vec::new();
+        self.serve_relay(open_questions, &mut events);
+        self.receive_http(&mut events);
+        events
     }
 
-    fn turn_to_relay(&mut self, mut desk: Option<&mut OpenQuestions>, heard: &mut Vec<Heard>) {
-        if let (State::Running(relay), Some(desk)) = (&mut self.state, desk.as_deref_mut()) {
-            for reply in self.asker.turn(desk) {
+    fn serve_relay(
+        &mut self,
+        mut open_questions: Option<&mut OpenQuestions>,
+        events: &mut Vec<RelayEvent>,
+    ) {
+        if let (RelayState::Running(relay), Some(open_questions)) =
+            (&mut self.state, open_questions.as_deref_mut())
+        {
+            for reply in self.questions.turn(open_questions) {
                 relay.reply(&reply);
             }
         }
-        if let State::Running(relay) = &mut self.state {
+        if let RelayState::Running(relay) = &mut self.state {
             relay.flush();
         }
-        if !self.is_called() {
+        if !self.is_ready() {
             return;
         }
-        let called = self.door.as_ref().is_none_or(|(door, _)| is_ready(door.fd(), Duration::ZERO));
-        if let (State::Waiting { sockets, within, handover, .. }, true) = (&self.state, called) {
-            // The sockets are the relay's alone from here on.
+        let connected = self
+            .loopback_proxy
+            .as_ref()
+            .is_none_or(|(loopback_proxy, _)| is_ready(loopback_proxy.fd(), Duration::ZERO));
+        if let (RelayState::Waiting { sockets, command_network, handover, .. }, true) =
+            (&self.state, connected)
+        {
+            // From here on only the relay uses the sockets.
             self.state = match start(
                 self.plan,
                 self.token.as_ref(),
-                within.as_ref(),
+                command_network.as_ref(),
                 handover.as_ref(),
                 sockets,
             ) {
-                Ok(relay) => State::Running(relay),
+                Ok(relay) => RelayState::Running(relay),
                 Err(errno) => {
-                    heard.push(Heard::Lost(format!(
+                    events.push(RelayEvent::RelayLost(format!(
                         "it can not be started: {}",
                         errno_names::errno_text(errno)
                     )));
-                    State::Gone
+                    RelayState::Gone
                 }
             };
         }
         self.hand_over();
-        let State::Running(relay) = &mut self.state else { return };
-        let until = Callers::deadline();
+        let RelayState::Running(relay) = &mut self.state else { return };
+        let until = SocketProcesses::deadline();
         let mut count = 0;
-        while count < MOST_HEARD {
+        while count < MAX_MESSAGES_PER_TURN {
             count += 1;
-            match relay.hear() {
-                Said::Decisions(told) => {
-                    count += told.len();
-                    hear_of(heard, told);
+            match relay.receive() {
+                HelperMessage::Decisions(decision) => {
+                    count += decision.len();
+                    add_decisions(events, decision);
                 }
-                Said::Asked(Request::Who { id, socket }) => {
-                    relay.reply(&Reply::Who { id, process: self.callers.find(socket, until) });
+                HelperMessage::Request(RelayRequest::FindOwner { id, socket }) => {
+                    relay.reply(&SupervisorReply::Owner {
+                        id,
+                        process: self.processes.find(socket, until),
+                    });
                 }
-                Said::Asked(Request::Ask { id, host, port, process }) => {
-                    let reply =
-                        self.asker.ask(id, &host, port, process.as_ref(), desk.as_deref_mut());
+                HelperMessage::Request(RelayRequest::Ask { id, host, port, process }) => {
+                    let reply = self.questions.ask(
+                        id,
+                        &host,
+                        port,
+                        process.as_ref(),
+                        open_questions.as_deref_mut(),
+                    );
                     reply.iter().for_each(|reply| relay.reply(reply));
                 }
-                Said::Asked(Request::Withdrawn { id }) => {
-                    if let Some(desk) = desk.as_deref_mut() {
-                        self.asker.withdraw(id, desk);
+                HelperMessage::Request(RelayRequest::Withdrawn { id }) => {
+                    if let Some(open_questions) = open_questions.as_deref_mut() {
+                        self.questions.withdraw(id, open_questions);
                     }
                 }
-                Said::Nothing => break,
-                Said::End => {
-                    heard.push(Heard::Lost(relay.end()));
-                    self.state = State::Gone;
+                HelperMessage::Nothing => break,
+                HelperMessage::End => {
+                    events.push(RelayEvent::RelayLost(relay.end()));
+                    self.state = RelayState::Gone;
                     break;
                 }
-                Said::Nonsense => {
-                    heard.push(Heard::Lost("it said what is no message".to_owned()));
-                    self.state = State::Gone;
+                HelperMessage::Invalid => {
+                    events.push(RelayEvent::RelayLost("it said what is no message".to_owned()));
+                    self.state = RelayState::Gone;
                     break;
                 }
             }
         }
-        if let (State::Gone, Some(desk)) = (&self.state, desk) {
-            self.asker.withdraw_all(desk);
+        if let (RelayState::Gone, Some(open_questions)) = (&self.state, open_questions) {
+            self.questions.withdraw_all(open_questions);
         }
     }
 
-    fn hear_http(&mut self, heard: &mut Vec<Heard>) {
+    fn receive_http(&mut self, events: &mut Vec<RelayEvent>) {
         let Some(http) = &self.http else { return };
-        if let Some(until) = self.silent_until {
-            let failed = match http_helper::first_word(http, RecvFlags::DONTWAIT) {
+        if let Some(until) = self.http_ready_deadline {
+            let failed = match http_helper::ready_message(http, RecvFlags::DONTWAIT) {
                 None if Instant::now() < until => return,
                 None => Some("it does not begin".to_owned()),
-                Some(Err(HttpError::Ended(how))) => Some(how),
+                Some(Err(HttpHelperError::Ended(how))) => Some(how),
                 Some(first) => first.err().map(|error| error.to_string()),
             };
-            self.silent_until = None;
+            self.http_ready_deadline = None;
             if let Some(failed) = failed {
-                heard.push(Heard::Mute(failed));
+                events.push(RelayEvent::HttpHelperLost(failed));
                 self.http = None;
                 return;
             }
         }
-        for _ in 0..MOST_HEARD {
-            let end = match http.hear() {
-                Said::Decisions(told) => {
-                    hear_of(heard, told);
+        for _ in 0..MAX_MESSAGES_PER_TURN {
+            let end = match http.receive() {
+                HelperMessage::Decisions(decision) => {
+                    add_decisions(events, decision);
                     continue;
                 }
-                Said::Nothing => return,
-                Said::End => http.end(),
-                // It has nothing to ask of us.
-                Said::Asked(_) | Said::Nonsense => "it said what is no message".to_owned(),
+                HelperMessage::Nothing => return,
+                HelperMessage::End => http.end(),
+                // The HTTP helper sends no requests.
+                HelperMessage::Request(_) | HelperMessage::Invalid => {
+                    "it said what is no message".to_owned()
+                }
             };
-            heard.push(Heard::Mute(end));
+            events.push(RelayEvent::HttpHelperLost(end));
             self.http = None;
             return;
         }
     }
 
-    /// Whoever waits at the door goes to the relay; if it is gone, nowhere.
+    /// Hands waiting clients to the relay, or closes them if it is gone.
     fn hand_over(&mut self) {
-        let Some((door, ready)) = &mut self.door else { return };
+        let Some((loopback_proxy, ready)) = &mut self.loopback_proxy else { return };
         match &self.state {
-            State::Running(relay) => {
-                let _ = epoll::add(&*ready, &relay.line, EventData::new_u64(1), EventFlags::IN);
-                door.hand_over(|client| {
-                    crate::network::supervisor::loopback_proxy::send(relay.line.as_fd(), client)
+            RelayState::Running(relay) => {
+                let _ = epoll::add(&*ready, &relay.socket, EventData::new_u64(1), EventFlags::IN);
+                loopback_proxy.hand_over(|client| {
+                    crate::network::supervisor::loopback_proxy::send(relay.socket.as_fd(), client)
                 });
             }
-            State::Gone => door.hand_over(|_| Ok(())),
-            State::Waiting { .. } => {}
+            RelayState::Gone => loopback_proxy.hand_over(|_| Ok(())),
+            RelayState::Waiting { .. } => {}
         }
     }
 
-    /// Everything inside has ended: what the two have still to say. Those who speak HTTP hear last
-    /// that it is over.
-    pub fn finish(&mut self, mut hear: impl FnMut(&NetworkDecision, Option<String>)) {
-        let relay = match std::mem::replace(&mut self.state, State::Gone) {
-            State::Running(relay) => Some(relay),
-            State::Waiting { .. } | State::Gone => None,
+    /// The sandbox has ended: reads the last messages of both processes. The HTTP helper is told
+    /// last.
+    pub fn finish(&mut self, mut receive: impl FnMut(&NetworkDecision, Option<String>)) {
+        let relay = match std::mem::replace(&mut self.state, RelayState::Gone) {
+            RelayState::Running(relay) => Some(relay),
+            RelayState::Waiting { .. } | RelayState::Gone => None,
         };
-        // Who has not begun has decided nothing, and is not waited for.
-        let unheard = self.silent_until.is_some_and(|_| {
+        // A helper that is not ready has decided nothing, and is not waited for.
+        let not_ready = self.http_ready_deadline.is_some_and(|_| {
             self.http
                 .as_ref()
-                .is_some_and(|http| http_helper::first_word(http, RecvFlags::DONTWAIT).is_none())
+                .is_some_and(|http| http_helper::ready_message(http, RecvFlags::DONTWAIT).is_none())
         });
-        let http = self.http.take().filter(|_| !unheard);
-        for partner in [relay, http].into_iter().flatten() {
-            partner.finish(|told| hear(told, self.denial(told)));
+        let http = self.http.take().filter(|_| !not_ready);
+        for helper in [relay, http].into_iter().flatten() {
+            helper.finish(|decision| receive(decision, self.denial(decision)));
         }
     }
 
-    /// A line for people, once for each host and port.
-    pub fn denial(&mut self, told: &NetworkDecision) -> Option<String> {
-        let place = told.place().filter(|_| told.is_denial())?;
-        let line = format!("denied: {place} ({})", told.why(&place));
-        let key = if told.request.is_some() { line.clone() } else { place };
-        (self.denied.len() < MOST_DENIED && self.denied.insert(key)).then_some(line)
+    /// A message about a denial, once for each host and port.
+    pub fn denial(&mut self, decision: &NetworkDecision) -> Option<String> {
+        let host_and_port = decision.host_and_port().filter(|_| decision.is_denial())?;
+        let line = format!("denied: {host_and_port} ({})", decision.denial_reason(&host_and_port));
+        let key = if decision.request.is_some() { line.clone() } else { host_and_port };
+        (self.denied.len() < MAX_REPORTED_DENIALS && self.denied.insert(key)).then_some(line)
     }
 }
 
-/// What is heard of together is written together.
-fn hear_of(heard: &mut Vec<Heard>, told: Vec<NetworkDecision>) {
-    match heard.last_mut() {
-        Some(Heard::Decisions(before)) => before.extend(told),
-        _ => heard.push(Heard::Decisions(told)),
+/// Decisions that arrive together are written together.
+fn add_decisions(events: &mut Vec<RelayEvent>, decision: Vec<NetworkDecision>) {
+    match events.last_mut() {
+        Some(RelayEvent::Decisions(before)) => before.extend(decision),
+        _ => events.push(RelayEvent::Decisions(decision)),
     }
 }
 
-/// Our own program as the relay: with the plan, the sockets and one end of a line, and with nothing
-/// else of ours.
+/// Starts this program as the relay. It gets the plan, the sockets and one end of a socket pair,
+/// and no other descriptor.
 fn start(
     plan: &OwnedFd,
-    token: Option<&Token>,
-    within: Option<&Within>,
+    token: Option<&ProxyToken>,
+    command_network: Option<&CommandNetwork>,
     handover: Option<&OwnedFd>,
     sockets: &[OwnedFd],
 ) -> Result<HelperProcess, Errno> {
     let (ours, theirs) = socket_pair::pair()?;
-    // It waits there for the relay: what stands among its arguments everybody could read.
+    // The password waits in the socket: every user could read it among the arguments.
     token.map_or(Ok(()), |token| token.send(&ours))?;
-    let spaces = within.map_or(Vec::new(), |within| vec![&within.user, &within.network]);
+    let spaces = command_network.map_or(Vec::new(), |command_network| {
+        vec![&command_network.user, &command_network.network]
+    });
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let number = |fd: &OwnedFd| fd.as_raw_fd().to_string();
     let mut words = ["paddock-core", "relay", "--plan-fd"].map(str::to_owned).to_vec();
@@ -381,20 +402,20 @@ fn start(
     let kept: Vec<&OwnedFd> =
         [plan, &theirs].into_iter().chain(spaces).chain(handover).chain(sockets).collect();
     let supervisor = rustix::process::getpid();
-    let become_relay = || {
+    let prepare_child = || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before the line above.
+        // The supervisor may have died before the line above.
         if rustix::process::getppid() != Some(supervisor) {
             return Err(Errno::SRCH);
         }
-        // What is typed for the command is not for it.
+        // Terminal input for the command must not reach the relay.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
         child_fds::keep_only(&null, &kept)
     };
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        failure = Some(match become_relay() {
+        failure = Some(match prepare_child() {
             Ok(()) => sys::execve(c"/proc/self/exe", &argv, &environment),
             Err(errno) => errno,
         });

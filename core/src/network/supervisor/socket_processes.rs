@@ -1,6 +1,6 @@
-//! Which process of the sandbox has a socket. The kernel keeps no way back from a socket to those
-//! who have it, so their descriptors are looked through: only for connections that are refused or
-//! asked about, and never for long.
+//! Finds the process that has a socket. The kernel does not map a socket to its processes, so their
+//! descriptors are searched: only for connections that are denied or asked about, and for a short
+//! time.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,32 +8,31 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use crate::kernel::ancestry;
-use crate::network::relay::relay_messages::Process;
+use crate::network::relay::relay_messages::SocketProcess;
 
-/// For all searches of one turn together. Whoever comes later stays unknown: others have to be
-/// served as well.
-const TURN: Duration = Duration::from_millis(5);
+/// Time for all searches of one turn. Later ones stay unknown: other tasks must be served.
+const SEARCH_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// More processes than this are not looked at.
-const MOST_PROCESSES: usize = 4096;
+/// Further processes are not searched.
+const MAX_PROCESSES: usize = 4096;
 
-pub struct Callers {
-    /// The init of the sandbox: all its processes descend from it.
+pub struct SocketProcesses {
+    /// Init of the sandbox: all its processes descend from it.
     init: Pid,
-    /// Who called last calls again.
+    /// The process that was found last; it often connects again.
     last: Option<u32>,
-    /// The run's command, and which child of it callers descend from.
+    /// The run's command, and the child of it that each process descends from.
     command: Option<u32>,
     branches: BTreeMap<u32, u32>,
 }
 
-impl Callers {
-    pub fn of(init: Pid) -> Callers {
-        Callers { init, last: None, command: None, branches: BTreeMap::new() }
+impl SocketProcesses {
+    pub fn of(init: Pid) -> SocketProcesses {
+        SocketProcesses { init, last: None, command: None, branches: BTreeMap::new() }
     }
 
-    /// From now on it is remembered which child of the command callers descend from.
-    pub fn tell_apart(&mut self, command: Pid) {
+    /// From now on the child of the command is stored for each process.
+    pub fn track_branches(&mut self, command: Pid) {
         self.command = Some(command.as_raw_nonzero().get() as u32);
     }
 
@@ -41,39 +40,39 @@ impl Callers {
         self.branches.get(&pid).copied()
     }
 
-    /// The end of a turn that begins now.
+    /// The deadline of a turn that starts now.
     pub fn deadline() -> Instant {
-        Instant::now() + TURN
+        Instant::now() + SEARCH_TIMEOUT
     }
 
-    /// None: nobody has it any more, or there is no time to look further.
-    pub fn find(&mut self, socket: u32, until: Instant) -> Option<Process> {
+    /// None: no process has it any more, or the time is over.
+    pub fn find(&mut self, socket: u32, until: Instant) -> Option<SocketProcess> {
         let link = format!("socket:[{socket}]");
-        let pid = match self.last.filter(|last| has(*last, &link, until) == Some(true)) {
+        let pid = match self.last.filter(|last| has_socket(*last, &link, until) == Some(true)) {
             Some(last) => last,
             None => self.search(&link, until)?,
         };
         self.last = Some(pid);
-        // Once more: the number may be another's by now, and that one's program is not told for it.
+        // Checked again: the pid can be reused, and the other program must not be reported.
         let exe = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-        if has(pid, &link, until) != Some(true) {
+        if has_socket(pid, &link, until) != Some(true) {
             return None;
         }
         if let Some(branch) = self.command.and_then(|command| ancestry::branch_of(pid, command)) {
-            if self.branches.len() >= MOST_PROCESSES {
+            if self.branches.len() >= MAX_PROCESSES {
                 self.branches.clear();
             }
             self.branches.insert(pid, branch);
         }
-        Some(Process { pid, exe: exe.to_string_lossy().into_owned() })
+        Some(SocketProcess { pid, exe: exe.to_string_lossy().into_owned() })
     }
 
     fn search(&self, link: &str, until: Instant) -> Option<u32> {
         let mut found = vec![self.init.as_raw_nonzero().get() as u32];
         let mut looked_at = 0;
-        while let Some(pid) = found.get(looked_at).copied().filter(|_| looked_at < MOST_PROCESSES) {
+        while let Some(pid) = found.get(looked_at).copied().filter(|_| looked_at < MAX_PROCESSES) {
             looked_at += 1;
-            if has(pid, link, until)? {
+            if has_socket(pid, link, until)? {
                 return Some(pid);
             }
             add_children(pid, &mut found);
@@ -83,7 +82,7 @@ impl Callers {
 }
 
 /// None: the time is over.
-fn has(pid: u32, link: &str, until: Instant) -> Option<bool> {
+fn has_socket(pid: u32, link: &str, until: Instant) -> Option<bool> {
     let Ok(descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return Some(false) };
     for (index, descriptor) in descriptors.flatten().enumerate() {
         if index % 64 == 0 && Instant::now() >= until {
@@ -115,9 +114,9 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
-    fn who_has_a_socket_is_found_among_the_descendants() {
+    fn the_owner_of_a_socket_is_found_among_the_descendants() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
-        // A tree of its own: what other tests start has descriptors of this process too.
+        // A separate tree: processes of other tests have descriptors of this process too.
         let init = crate::kernel::sys::fork(|| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let number = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd()))
@@ -137,18 +136,21 @@ mod tests {
             0
         });
         let init = init.unwrap();
-        let mut said = [0; 8];
-        assert_eq!(rustix::io::read(&reader, &mut said).unwrap(), 8);
+        let mut message = [0; 8];
+        assert_eq!(rustix::io::read(&reader, &mut message).unwrap(), 8);
         let [number, child] =
-            [0, 4].map(|at| u32::from_ne_bytes(said[at..at + 4].try_into().unwrap()));
+            [0, 4].map(|at| u32::from_ne_bytes(message[at..at + 4].try_into().unwrap()));
         let later = Instant::now() + Duration::from_secs(60);
-        let mut callers = Callers::of(init);
+        let mut processes = SocketProcesses::of(init);
         let exe = std::fs::read_link("/proc/self/exe").unwrap().to_string_lossy().into_owned();
         for _ in 0..2 {
-            assert_eq!(callers.find(number, later), Some(Process { pid: child, exe: exe.clone() }));
+            assert_eq!(
+                processes.find(number, later),
+                Some(SocketProcess { pid: child, exe: exe.clone() })
+            );
         }
-        assert_eq!(callers.find(1, later), None);
-        assert_eq!(callers.find(number, Instant::now()), None);
+        assert_eq!(processes.find(1, later), None);
+        assert_eq!(processes.find(number, Instant::now()), None);
         rustix::process::kill_process(init, Signal::KILL).unwrap();
         rustix::process::waitpid(Some(init), WaitOptions::empty()).unwrap();
     }

@@ -1,8 +1,8 @@
-//! Strings that came through JSON but are bytes on Linux: paths, arguments, environment.
+//! Strings that come through JSON but are bytes on Linux: paths, arguments, environment.
 //!
 //! Python writes a byte that is not UTF-8 as a lone surrogate (`surrogateescape`: byte 0x80–0xFF
-//! becomes U+DC80–U+DCFF). serde_json hands such a string over as WTF-8 when bytes are asked for;
-//! here they become the single bytes they stand for. Any other lone surrogate, and NUL, is refused.
+//! becomes U+DC80–U+DCFF). serde_json passes such a string on as WTF-8 if bytes are requested. This
+//! file turns it back into bytes. Any other lone surrogate, and NUL, is refused.
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -20,34 +20,34 @@ pub struct Text(Bytes);
 
 #[derive(Clone)]
 enum Bytes {
-    /// A part of the plan that is carried out.
-    Kept(&'static [u8]),
-    /// With one NUL at the end. A CString would write to its memory when it is dropped, and a plan
-    /// is dropped when a copy of this process shares that memory: each page would be there twice
-    /// from then on.
-    Own(Box<[u8]>),
+    /// A slice of the plan of this run.
+    InPlan(&'static [u8]),
+    /// With one NUL at the end. A CString writes to its memory when it is dropped. A plan is
+    /// dropped while a copy of this process shares that memory, so each page would then exist
+    /// twice.
+    Owned(Box<[u8]>),
 }
 
-/// The plan that is carried out. It stays in memory as it was read, and what is parsed from it
-/// points there: a copy of each string would be a tenth of a launch.
-static KEPT: OnceLock<Kept> = OnceLock::new();
+/// The plan of this run. It stays in memory as it was read, and parsed strings point into it.
+/// Copying each string would take a tenth of a launch.
+static PLAN_BYTES: OnceLock<PlanBytes> = OnceLock::new();
 
-struct Kept {
+struct PlanBytes {
     plan: &'static [u8],
-    /// None of its strings has an empty, `.` or `..` component: looked at together, its paths take
-    /// a third of the time.
-    plain: bool,
+    /// True if no string has an empty, `.` or `..` component. Checking all paths together takes a
+    /// third of the time.
+    has_plain_paths: bool,
 }
 
-/// Makes the strings of this plan, when it is parsed, parts of it.
-pub fn keep(plan: &'static [u8]) {
-    // Of one that is not written in printable ASCII not even one string is read
-    // (plan/wire/reader.rs): none of its parts has to be looked at for NUL and for surrogates.
-    let _ = KEPT.set(Kept { plan, plain: !holds_odd(plan) });
+/// Lets the parsed strings of this plan point into it.
+pub fn remember_plan(plan: &'static [u8]) {
+    // The reader refuses a plan with other characters than printable ASCII (plan/wire/reader.rs).
+    // So no part of it can contain NUL or a surrogate.
+    let _ = PLAN_BYTES.set(PlanBytes { plan, has_plain_paths: !has_odd_path(plan) });
 }
 
-fn kept(part: &[u8]) -> Option<&'static [u8]> {
-    let Kept { plan, .. } = KEPT.get()?;
+fn part_of_plan(part: &[u8]) -> Option<&'static [u8]> {
+    let PlanBytes { plan, .. } = PLAN_BYTES.get()?;
     let start = part.as_ptr().addr().checked_sub(plan.as_ptr().addr())?;
     plan.get(start..start.checked_add(part.len())?)
 }
@@ -55,15 +55,15 @@ fn kept(part: &[u8]) -> Option<&'static [u8]> {
 impl Text {
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Kept(bytes) => bytes,
-            Bytes::Own(bytes) => &bytes[..bytes.len() - 1],
+            Bytes::InPlan(bytes) => bytes,
+            Bytes::Owned(bytes) => &bytes[..bytes.len() - 1],
         }
     }
 
     pub fn as_c_str(&self) -> Cow<'_, CStr> {
         match &self.0 {
-            Bytes::Kept(bytes) => Cow::Owned(CString::new(*bytes).unwrap_or_default()),
-            Bytes::Own(bytes) => {
+            Bytes::InPlan(bytes) => Cow::Owned(CString::new(*bytes).unwrap_or_default()),
+            Bytes::Owned(bytes) => {
                 Cow::Borrowed(CStr::from_bytes_until_nul(bytes).unwrap_or_default())
             }
         }
@@ -74,7 +74,7 @@ impl Text {
             return Err(TextError::Nul);
         }
         bytes.push(0);
-        Ok(Text(Bytes::Own(bytes.into_boxed_slice())))
+        Ok(Text(Bytes::Owned(bytes.into_boxed_slice())))
     }
 }
 
@@ -124,7 +124,7 @@ pub enum TextError {
 
 /// WTF-8 with surrogate-escaped bytes → bytes.
 fn unescape(wtf8: &[u8]) -> Result<Vec<u8>, TextError> {
-    // With room for the NUL.
+    // Includes room for the NUL.
     let mut bytes = Vec::with_capacity(wtf8.len() + 1);
     if !wtf8.contains(&0xED) {
         bytes.extend_from_slice(wtf8);
@@ -162,8 +162,8 @@ impl<'de> Visitor<'de> for TextVisitor {
     }
 
     fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<Text, E> {
-        match kept(bytes) {
-            Some(bytes) => Ok(Text(Bytes::Kept(bytes))),
+        match part_of_plan(bytes) {
+            Some(bytes) => Ok(Text(Bytes::InPlan(bytes))),
             None => self.visit_bytes(bytes),
         }
     }
@@ -183,14 +183,14 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Two digits a byte, without the detours of a format.
+/// Two digits for each byte. Faster than `format!`.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// What comes before the first such byte, and what comes behind it, if there is one.
+/// Splits at the first such byte: the part before it, and the part after it if there is one.
 pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
     match find_byte::position(text, [byte]) {
         Some(at) => (&text[..at], Some(&text[at + 1..])),
@@ -198,18 +198,19 @@ pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A path that starts with `/` and has no empty, `.` or `..` component: what was compared is what
-/// is opened.
+/// A path that starts with `/` and has no empty, `.` or `..` component. So the compared path is the
+/// opened path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AbsPath(Text);
 
 impl AbsPath {
     pub fn new(text: Text) -> Result<AbsPath, TextError> {
-        let known = matches!(text.0, Bytes::Kept(_)) && KEPT.get().is_some_and(|kept| kept.plain);
+        let known = matches!(text.0, Bytes::InPlan(_))
+            && PLAN_BYTES.get().is_some_and(|part_of_plan| part_of_plan.has_plain_paths);
         match text.as_bytes() {
             [b'/', ..] if known => Ok(AbsPath(text)),
             b"/" => Ok(AbsPath(text)),
-            path @ [b'/', ..] if !may_be_odd(path) || has_plain_names(&path[1..]) => {
+            path @ [b'/', ..] if !may_need_check(path) || has_plain_names(&path[1..]) => {
                 Ok(AbsPath(text))
             }
             [b'/', ..] => Err(TextError::NotNormalised(text)),
@@ -225,10 +226,10 @@ impl AbsPath {
         self.0.as_c_str()
     }
 
-    /// At `other` or below it, by the letters alone.
+    /// True if this path equals `other` or lies below it, by text only.
     pub fn is_within(&self, other: &AbsPath) -> bool {
         let (path, other) = (self.as_bytes(), other.as_bytes());
-        // Where the other one ends tells most of them apart, which have their beginning in common.
+        // Most paths share a prefix, so the byte at this position decides first.
         match path.get(other.len()) {
             None | Some(b'/') => path.starts_with(other),
             Some(_) => other == b"/",
@@ -236,23 +237,23 @@ impl AbsPath {
     }
 }
 
-/// No for what has certainly no empty, `.` or `..` component.
-fn may_be_odd(path: &[u8]) -> bool {
-    holds_odd(path) || path.ends_with(b"/") || path.ends_with(b"/.")
+/// False: the path certainly has no empty, `.` or `..` component.
+fn may_need_check(path: &[u8]) -> bool {
+    has_odd_path(path) || path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
-/// The same for what lies in the middle, where a quote ends a path as well. Of all places at once,
-/// without looking for the first: many are looked at in one step so.
-fn holds_odd(text: &[u8]) -> bool {
+/// Like `may_need_check`, in the middle of a plan, where a quote ends a path as well. It checks all
+/// positions without stopping at the first hit, which lets the compiler vectorise the loop.
+fn has_odd_path(text: &[u8]) -> bool {
     let is = |byte: u8, other: u8| u8::from(byte == other);
     let ends = |byte: u8| is(byte, b'/') | is(byte, b'"');
     let odd = |first: u8, second: u8, third: u8| {
         is(first, b'/') & (ends(second) | is(second, b'.') & (is(third, b'.') | ends(third)))
     };
-    let places = text.len().saturating_sub(2);
+    let positions = text.len().saturating_sub(2);
     let [first, second, third] =
-        [0, 1, 2].map(|skipped| &text[text.len().min(skipped)..][..places]);
-    (0..places).fold(0, |found, at| found | odd(first[at], second[at], third[at])) != 0
+        [0, 1, 2].map(|skipped| &text[text.len().min(skipped)..][..positions]);
+    (0..positions).fold(0, |found, at| found | odd(first[at], second[at], third[at])) != 0
 }
 
 fn has_plain_names(path: &[u8]) -> bool {
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn escaped_bytes_come_back_as_the_bytes_they_were() {
+    fn surrogate_escapes_become_bytes() {
         let text: Text = serde_json::from_str(r#""/a\udc80\udcbf\udcc0\udcff\u00e9""#).unwrap();
         assert_eq!(text.as_bytes(), b"/a\x80\xbf\xc0\xff\xc3\xa9");
     }
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_absolute_and_normalised() {
+    fn relative_and_unnormalised_paths_are_refused() {
         for odd in [
             "a",
             "",
@@ -323,27 +324,35 @@ mod tests {
         ] {
             assert!(AbsPath::new(Text::from_bytes(odd.into()).unwrap()).is_err(), "{odd}");
         }
-        for plain in ["/", "/a", "/a/..b/.c", "/.a", "/..a", "/...", "/a./b..", "/.config/.x"] {
-            assert!(AbsPath::new(Text::from_bytes(plain.into()).unwrap()).is_ok(), "{plain}");
+        for has_plain_paths in
+            ["/", "/a", "/a/..b/.c", "/.a", "/..a", "/...", "/a./b..", "/.config/.x"]
+        {
+            assert!(
+                AbsPath::new(Text::from_bytes(has_plain_paths.into()).unwrap()).is_ok(),
+                "{has_plain_paths}"
+            );
         }
     }
 
     #[test]
-    fn paths_that_are_odd_are_seen_in_the_middle_of_a_plan() {
+    fn unnormalised_paths_are_found_inside_a_plan() {
         for odd in [
             "/", "/a/", "//a", "/a//b", "/a/../b", "/a/./b", "/..", "/.", "/a/.", "/a/..", "/./a",
             "/../a",
         ] {
-            assert!(holds_odd(format!(r#"{{"cwd":"{odd}","deny":[]}}"#).as_bytes()), "{odd}");
-            assert!(holds_odd(format!(r#"["/a","{odd}"]"#).as_bytes()), "{odd}");
+            assert!(has_odd_path(format!(r#"{{"cwd":"{odd}","deny":[]}}"#).as_bytes()), "{odd}");
+            assert!(has_odd_path(format!(r#"["/a","{odd}"]"#).as_bytes()), "{odd}");
         }
-        for plain in ["/a", "/a/b", "/.a", "/a./b..", "/.config/.x", "a", ""] {
-            assert!(!holds_odd(format!(r#"{{"cwd":"{plain}","deny":[]}}"#).as_bytes()), "{plain}");
+        for has_plain_paths in ["/a", "/a/b", "/.a", "/a./b..", "/.config/.x", "a", ""] {
+            assert!(
+                !has_odd_path(format!(r#"{{"cwd":"{has_plain_paths}","deny":[]}}"#).as_bytes()),
+                "{has_plain_paths}"
+            );
         }
     }
 
     #[test]
-    fn a_text_is_split_once() {
+    fn split_stops_at_the_first_byte() {
         assert_eq!(split(b"", b'/'), (&b""[..], None));
         assert_eq!(split(b"/", b'/'), (&b""[..], Some(&b""[..])));
         assert_eq!(split(b"a/b/c", b'/'), (&b"a"[..], Some(&b"b/c"[..])));
@@ -354,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn within_is_by_whole_components() {
+    fn is_within_compares_whole_components() {
         assert!(path("/a/b").is_within(&path("/a")));
         assert!(path("/a").is_within(&path("/a")));
         assert!(path("/a").is_within(&path("/")));

@@ -1,7 +1,7 @@
-//! Looks for bytes, eight at a time: a plan's strings are short, and what is written for long ones
-//! takes long to get going.
+//! Finds bytes, eight at a time. Strings in a plan are short, and search code for long strings has
+//! a high start-up cost.
 
-/// The first place that has one of the bytes.
+/// The first position of any of the bytes.
 pub fn position<const N: usize>(text: &[u8], bytes: [u8; N]) -> Option<usize> {
     const LOWEST: u64 = u64::from_le_bytes([0x01; 8]);
     const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
@@ -9,8 +9,8 @@ pub fn position<const N: usize>(text: &[u8], bytes: [u8; N]) -> Option<usize> {
     let (words, rest) = text.as_chunks::<8>();
     for (index, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
-        // The lowest byte that becomes zero keeps its highest bit; those above it may as well, and
-        // do not matter.
+        // The lowest byte that becomes zero keeps its highest bit. Higher bytes can keep theirs
+        // too, which does not matter.
         let zeros =
             patterns.map(|pattern| (word ^ pattern).wrapping_sub(LOWEST) & !(word ^ pattern));
         let found = zeros.iter().fold(0, |all, zeros| all | zeros) & HIGHEST;
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_byte_is_found_wherever_it_is() {
+    fn one_byte_is_found_at_every_position() {
         for length in 0..20 {
             assert_eq!(position(&vec![b'/' ^ 1; length], [b'/']), None);
             for at in 0..length {
@@ -38,12 +38,12 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_two_is_found_wherever_it_is() {
+    fn the_first_of_two_bytes_is_found_at_every_position() {
         for length in 0..40 {
             assert_eq!(position(&vec![b'x'; length], *b"\"\\"), None);
             for at in 0..length {
-                // A byte beside the one looked for, and one beyond ASCII, are the ones to be taken
-                // for it.
+                // Fillers that a wrong search could mistake for the byte: neighbours of it, and
+                // bytes beyond ASCII.
                 for filler in [b'x', b'"' + 1, b'\\' ^ 1, 0xA2, 0, 0xFF] {
                     let mut text = vec![filler; length];
                     text[at] = b'\\';

@@ -1,9 +1,9 @@
-//! Reads the one spelling that plans and messages have: JSON without blanks, in printable ASCII
+//! Reads the one spelling of plans and messages: JSON without blanks, in printable ASCII
 //! (src/paddock/plan/model.py).
 //!
-//! Whoever reads any JSON looks at each byte for blanks, for escapes and for what is not UTF-8,
-//! which was a third of a launch. What has blanks, other letters or other numbers was not written
-//! by us, and is refused. (The order of keys is not looked at.)
+//! A general JSON reader checks each byte for blanks, escapes and invalid UTF-8, which took a third
+//! of a launch. Text with blanks, other characters or other numbers is not ours, and is refused.
+//! The order of keys is not checked.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,11 +16,11 @@ use serde::forward_to_deserialize_any;
 
 use super::find_byte;
 
-/// Is looked at in one go.
-const PART: usize = 256;
+/// Bytes that are checked in one loop.
+const CHUNK_BYTES: usize = 256;
 
-/// Deeper than anything that is read here.
-const DEEPEST: u32 = 32;
+/// Deeper than any valid message.
+const MAX_DEPTH: u32 = 32;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{what} at byte {at}")]
@@ -39,16 +39,17 @@ impl de::Error for CanonicalError {
 type Result<T> = std::result::Result<T, CanonicalError>;
 
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
-    // All of some, without looking for the first: that is done for many bytes at once.
+    // Checks whole chunks without stopping at the first hit, which lets the compiler vectorise the
+    // loop.
     let (mut odd, mut escape) = (0, text.len());
-    for (index, part) in text.chunks(PART).enumerate() {
+    for (index, part) in text.chunks(CHUNK_BYTES).enumerate() {
         odd |=
             part.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' '));
         if part.iter().fold(0, |any, byte| any | u8::from(*byte == b'\\')) != 0 {
-            escape = escape.min(index * PART);
+            escape = escape.min(index * CHUNK_BYTES);
         }
     }
-    let mut reader = Reader { text, at: 0, depth: 0, escape };
+    let mut reader = JsonReader { text, at: 0, depth: 0, escape };
     if odd != 0 {
         return Err(reader.fail("a letter that is not written so"));
     }
@@ -56,22 +57,22 @@ pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
     if reader.at == text.len() { Ok(value) } else { Err(reader.fail("something after the end")) }
 }
 
-struct Reader<'de> {
+struct JsonReader<'de> {
     text: &'de [u8],
     at: usize,
     depth: u32,
-    /// Where the part begins that has the first one: most plans have none, and strings before it
-    /// end with the first quote.
+    /// Start of the chunk with the first escape. Most plans have none, and a string before it ends
+    /// at the first quote.
     escape: usize,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> JsonReader<'de> {
     #[cold]
     fn fail(&self, what: &str) -> CanonicalError {
         CanonicalError { what: what.into(), at: self.at }
     }
 
-    /// Says where, in what others said.
+    /// Adds the position to an error of a visitor.
     #[cold]
     fn located(&self, error: CanonicalError) -> CanonicalError {
         if error.at == 0 { CanonicalError { at: self.at, ..error } } else { error }
@@ -91,26 +92,26 @@ impl<'de> Reader<'de> {
         Ok(())
     }
 
-    fn word(&mut self, word: &'static [u8]) -> Result<()> {
-        if !self.text[self.at..].starts_with(word) {
+    fn literal(&mut self, literal: &'static [u8]) -> Result<()> {
+        if !self.text[self.at..].starts_with(literal) {
             return Err(self.fail("no value"));
         }
-        self.at += word.len();
+        self.at += literal.len();
         Ok(())
     }
 
     fn deeper<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.depth == DEEPEST {
+        if self.depth == MAX_DEPTH {
             return Err(self.fail("too many values inside each other"));
         }
         self.depth += 1;
-        // Handed on as it is: a plan is long, and was moved seven times.
+        // Returned without unwrapping: a plan is large, and was moved seven times.
         let value = read(self);
         self.depth -= 1;
         value
     }
 
-    /// Without its quotes; a lone surrogate as WTF-8.
+    /// The string without its quotes. A lone surrogate becomes WTF-8.
     fn string(&mut self) -> Result<Cow<'de, [u8]>> {
         self.take(b'"')?;
         let text = self.text;
@@ -190,7 +191,7 @@ impl<'de> Reader<'de> {
         Ok(code)
     }
 
-    /// Whole ones only: there are no others in a plan.
+    /// Integers only: a plan has no other numbers.
     fn number<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value> {
         let rest = &self.text[self.at..];
         let (negative, digits) = match rest {
@@ -216,7 +217,7 @@ impl<'de> Reader<'de> {
     }
 }
 
-impl<'de> Deserializer<'de> for &mut Reader<'de> {
+impl<'de> Deserializer<'de> for &mut JsonReader<'de> {
     type Error = CanonicalError;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
@@ -225,15 +226,15 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             Some(b'[') => self.deserialize_seq(visitor),
             Some(b'{') => self.deserialize_map(visitor),
             Some(b'n') => {
-                self.word(b"null")?;
+                self.literal(b"null")?;
                 visitor.visit_unit()
             }
             Some(b't') => {
-                self.word(b"true")?;
+                self.literal(b"true")?;
                 visitor.visit_bool(true)
             }
             Some(b'f') => {
-                self.word(b"false")?;
+                self.literal(b"false")?;
                 visitor.visit_bool(false)
             }
             _ => self.number(visitor),
@@ -242,7 +243,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         if self.peek() == Some(b'n') {
-            self.word(b"null")?;
+            self.literal(b"null")?;
             return visitor.visit_none();
         }
         visitor.visit_some(self)
@@ -288,7 +289,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             return self.wrong_kind(visitor);
         }
         self.at += 1;
-        let value = self.deeper(|reader| visitor.visit_seq(Members { reader, first: true }))?;
+        let value = self.deeper(|reader| visitor.visit_seq(JsonMembers { reader, first: true }))?;
         self.take(b']')?;
         Ok(value)
     }
@@ -298,7 +299,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             return self.wrong_kind(visitor);
         }
         self.at += 1;
-        let value = self.deeper(|reader| visitor.visit_map(Members { reader, first: true }));
+        let value = self.deeper(|reader| visitor.visit_map(JsonMembers { reader, first: true }));
         if value.is_ok() {
             self.take(b'}')?;
         }
@@ -326,7 +327,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         visitor.visit_newtype_struct(self)
     }
 
-    /// A name, or an object with one as its only key.
+    /// An enum value: a name, or an object with one name as its only key.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -334,11 +335,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         visitor: V,
     ) -> Result<V::Value> {
         match self.peek() {
-            Some(b'"') => visitor.visit_enum(Variant { reader: self, alone: true }),
+            Some(b'"') => visitor.visit_enum(JsonVariant { reader: self, alone: true }),
             Some(b'{') => {
                 self.at += 1;
                 let value =
-                    self.deeper(|reader| visitor.visit_enum(Variant { reader, alone: false }))?;
+                    self.deeper(|reader| visitor.visit_enum(JsonVariant { reader, alone: false }))?;
                 self.take(b'}')?;
                 Ok(value)
             }
@@ -350,7 +351,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char unit unit_struct tuple_struct
     }
 
-    /// What nobody asked for may be no text.
+    /// An ignored string may be invalid UTF-8.
     fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value> {
         if self.peek() == Some(b'"') {
             self.deserialize_bytes(visitor)
@@ -360,8 +361,8 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
     }
 }
 
-impl<'de> Reader<'de> {
-    /// What is there is told to whoever asked for something else, who says so.
+impl<'de> JsonReader<'de> {
+    /// Tells the visitor which type is there, to produce its error.
     #[cold]
     fn wrong_kind<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value> {
         let found = match self.peek() {
@@ -377,13 +378,13 @@ impl<'de> Reader<'de> {
     }
 }
 
-/// Of a list or an object. What follows the last is left for whoever opened it.
-struct Members<'a, 'de> {
-    reader: &'a mut Reader<'de>,
+/// The members of a list or an object. The caller reads the closing bracket.
+struct JsonMembers<'a, 'de> {
+    reader: &'a mut JsonReader<'de>,
     first: bool,
 }
 
-impl Members<'_, '_> {
+impl JsonMembers<'_, '_> {
     #[inline]
     fn has_next(&mut self, end: u8) -> Result<bool> {
         if self.reader.peek() == Some(end) {
@@ -396,7 +397,7 @@ impl Members<'_, '_> {
     }
 }
 
-impl<'de> SeqAccess<'de> for Members<'_, 'de> {
+impl<'de> SeqAccess<'de> for JsonMembers<'_, 'de> {
     type Error = CanonicalError;
 
     fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
@@ -407,7 +408,7 @@ impl<'de> SeqAccess<'de> for Members<'_, 'de> {
     }
 }
 
-impl<'de> MapAccess<'de> for Members<'_, 'de> {
+impl<'de> MapAccess<'de> for JsonMembers<'_, 'de> {
     type Error = CanonicalError;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>> {
@@ -424,12 +425,12 @@ impl<'de> MapAccess<'de> for Members<'_, 'de> {
     }
 }
 
-struct Variant<'a, 'de> {
-    reader: &'a mut Reader<'de>,
+struct JsonVariant<'a, 'de> {
+    reader: &'a mut JsonReader<'de>,
     alone: bool,
 }
 
-impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
+impl<'de> EnumAccess<'de> for JsonVariant<'_, 'de> {
     type Error = CanonicalError;
     type Variant = Self;
 
@@ -442,7 +443,7 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'_, 'de> {
+impl<'de> VariantAccess<'de> for JsonVariant<'_, 'de> {
     type Error = CanonicalError;
 
     fn unit_variant(self) -> Result<()> {
@@ -478,7 +479,7 @@ mod tests {
 
     #[derive(Debug, PartialEq, Deserialize)]
     #[serde(deny_unknown_fields, rename_all = "lowercase")]
-    enum Kind {
+    enum TestKind {
         Alone,
         With(Inner),
     }
@@ -490,14 +491,20 @@ mod tests {
         number: Option<i64>,
         pair: Option<(u64, u64)>,
         names: Vec<String>,
-        kinds: Vec<Kind>,
+        kinds: Vec<TestKind>,
         map: BTreeMap<String, u32>,
     }
 
-    const WHOLE: &str = r#"{"flag":true,"kinds":["alone",{"with":{"flag":false,"kinds":[],"map":{},"names":[],"number":null,"pair":null}}],"map":{"":0,"a b":4294967295},"names":["","x","\u00e9\n\"\\","\ud83d\ude00"],"number":-9223372036854775808,"pair":[0,18446744073709551615]}"#;
+    const WHOLE: &str = concat!(
+        r#"{"flag":true,"kinds":["alone","#,
+        r#"{"with":{"flag":false,"kinds":[],"map":{},"names":[],"number":null,"pair":null}}],"#,
+        r#""map":{"":0,"a b":4294967295},"#,
+        r#""names":["","x","\u00e9\n\"\\","\ud83d\ude00"],"#,
+        r#""number":-9223372036854775808,"pair":[0,18446744073709551615]}"#,
+    );
 
     #[test]
-    fn what_is_spelled_so_is_read_as_by_others() {
+    fn canonical_text_means_the_same_as_to_serde_json() {
         let read: Inner = from_slice(WHOLE.as_bytes()).unwrap();
         assert_eq!(read, serde_json::from_str(WHOLE).unwrap());
         for text in [
@@ -519,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn any_other_spelling_is_refused() {
+    fn other_spellings_are_refused() {
         for text in [
             "",
             " null",
@@ -569,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asked_says_what_is_wrong_and_where() {
+    fn errors_name_the_cause_and_the_position() {
         let refused = |text: &str| from_slice::<Inner>(text.as_bytes()).unwrap_err().to_string();
         assert_eq!(refused("[]"), "invalid type: sequence, expected struct Inner at byte 0");
         assert!(
@@ -597,7 +604,7 @@ mod tests {
         assert!(refused(&WHOLE.replace("\"alone\"", "\"nobody\"")).starts_with("unknown variant"));
     }
 
-    /// Whatever is read is read as others read it, and nothing makes it panic.
+    /// Accepted text means the same as to serde_json, and no text causes a panic.
     #[test]
     fn damaged_text_is_refused_or_means_the_same() {
         let mut state = 0x9E37_79B9_7F4A_7C15_u64;

@@ -1,33 +1,32 @@
-//! Writing JSON in plain ASCII: whatever a name holds, a line stays one line and a terminal stays
-//! calm.
+//! Writes JSON in plain ASCII: a value stays on one line, and no terminal control character is
+//! written.
 
 use std::fmt::Write as _;
 
-/// What becomes of a byte that is not UTF-8.
+/// How a byte that is not UTF-8 is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Invalid {
+pub enum NonUtf8 {
     /// The four characters `\xNN`, for people.
     Text,
-    /// A lone surrogate as Python's `surrogateescape` reads it, for programs that need the name
-    /// back.
+    /// A lone surrogate in Python's `surrogateescape` form, for programs that need the bytes back.
     Surrogate,
 }
 
-/// Room for the mark that replaces what was cut: `…+N more`, escaped.
-const MARK_ROOM: usize = 34;
+/// Length of the mark that replaces the cut part: `…+N more`, escaped.
+const MAX_MARK_CHARS: usize = 34;
 
 /// Appends `bytes` as a JSON string.
-pub fn string(out: &mut String, bytes: &[u8], invalid: Invalid) {
+pub fn string(out: &mut String, bytes: &[u8], invalid: NonUtf8) {
     string_within(out, bytes, invalid, usize::MAX);
 }
 
-/// Appends `bytes` as a JSON string of at most `room` characters between its quotes; what does not
-/// fit is counted.
-pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usize) {
+/// Appends `bytes` as a JSON string of at most `max_chars` characters between its quotes. The mark
+/// counts the bytes that do not fit.
+pub fn string_within(out: &mut String, bytes: &[u8], invalid: NonUtf8, max_chars: usize) {
     out.push('"');
-    // Most are like this, and stand there as they are.
+    // Most strings need no escape.
     let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
-    if bytes.len() <= room
+    if bytes.len() <= max_chars
         && bytes.iter().all(is_plain)
         && let Ok(plain) = std::str::from_utf8(bytes)
     {
@@ -36,13 +35,13 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usi
         return;
     }
     let start = out.len();
-    let cut_at = room.saturating_sub(MARK_ROOM);
-    // The last point up to which everything fits and the mark still would.
+    let cut_at = max_chars.saturating_sub(MAX_MARK_CHARS);
+    // The last position at which the mark still fits.
     let (mut fits, mut taken) = (start, 0);
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
             escape(out, character);
-            if out.len() - start > room {
+            if out.len() - start > max_chars {
                 return cut(out, fits, bytes.len() - taken);
             }
             if out.len() - start <= cut_at {
@@ -52,10 +51,10 @@ pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usi
         }
         for byte in chunk.invalid() {
             let _ = match invalid {
-                Invalid::Text => write!(out, "\\\\x{byte:02x}"),
-                Invalid::Surrogate => write!(out, "\\udc{byte:02x}"),
+                NonUtf8::Text => write!(out, "\\\\x{byte:02x}"),
+                NonUtf8::Surrogate => write!(out, "\\udc{byte:02x}"),
             };
-            if out.len() - start > room {
+            if out.len() - start > max_chars {
                 return cut(out, fits, bytes.len() - taken);
             }
             if out.len() - start <= cut_at {
@@ -87,7 +86,7 @@ fn escape(out: &mut String, character: char) {
 }
 
 /// Appends a list of strings.
-pub fn strings<'a>(out: &mut String, items: impl IntoIterator<Item = &'a [u8]>, invalid: Invalid) {
+pub fn strings<'a>(out: &mut String, items: impl IntoIterator<Item = &'a [u8]>, invalid: NonUtf8) {
     list(out, items, |out, item| string(out, item, invalid));
 }
 
@@ -110,9 +109,9 @@ pub fn list<T>(
 mod tests {
     use super::*;
 
-    fn text(bytes: &[u8], room: usize) -> String {
+    fn text(bytes: &[u8], max_chars: usize) -> String {
         let mut out = String::new();
-        string_within(&mut out, bytes, Invalid::Text, room);
+        string_within(&mut out, bytes, NonUtf8::Text, max_chars);
         out
     }
 
@@ -122,12 +121,12 @@ mod tests {
         assert_eq!(text("é😀".as_bytes(), 99), r#""\u00e9\ud83d\ude00""#);
         assert_eq!(text(b"a\xffb\xe2\x80", 99), r#""a\\xffb\\xe2\\x80""#);
         let mut out = String::new();
-        string(&mut out, b"\xff\xe2", Invalid::Surrogate);
+        string(&mut out, b"\xff\xe2", NonUtf8::Surrogate);
         assert_eq!(out, r#""\udcff\udce2""#);
     }
 
     #[test]
-    fn a_long_string_is_cut_and_counts_what_is_missing() {
+    fn a_long_string_is_cut_and_the_rest_is_counted() {
         assert_eq!(text(&[b'a'; 50], 50), format!("\"{}\"", "a".repeat(50)));
         let cut = text(&[b'a'; 51], 50);
         assert_eq!(cut, format!("\"{}\\u2026+35 more\"", "a".repeat(16)));
@@ -136,8 +135,8 @@ mod tests {
 
     #[test]
     fn no_escape_is_cut_in_half() {
-        for room in 0..120 {
-            let cut = text("\u{1}é😀\n".repeat(30).as_bytes(), room.max(MARK_ROOM));
+        for max_chars in 0..120 {
+            let cut = text("\u{1}é😀\n".repeat(30).as_bytes(), max_chars.max(MAX_MARK_CHARS));
             let back: String = serde_json::from_str(&cut).unwrap();
             assert!(cut.is_ascii() && back.contains("more"), "{cut}");
         }

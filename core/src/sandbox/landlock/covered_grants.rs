@@ -13,13 +13,13 @@ use super::{FileGrants, GrantError, GrantLocation, is_dir};
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::home_listing::HomeEntry;
 use crate::files::previously_writable::absolute;
-use crate::kernel::resolved_path::{self, Identity, Link};
+use crate::kernel::resolved_path::{self, FollowedLink, Identity};
 use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
 impl<'p> FileGrants<'p> {
     /// Masks for closed paths inside grants, and locks for unwritable paths inside writable grants.
-    pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, GrantError> {
+    pub fn covers(&self, requested: &'p plan::FilesPlan) -> Result<Vec<Cover>, GrantError> {
         let mut covers = Vec::new();
         let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
         let unwritable = requested.unwritable.iter().map(|path| (path, CoverKind::Lock));
@@ -95,12 +95,12 @@ impl<'p> FileGrants<'p> {
 
     /// Locks a link that leads to a closed or own path. Otherwise the command could change it, and
     /// it would lead a later run elsewhere.
-    fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
+    fn lock_links(&self, links: &[FollowedLink], covers: &mut Vec<Cover>) -> Result<(), Errno> {
         for link in links {
             let path = absolute(link.at.clone())?;
             let writable =
                 |placed: &GrantLocation<'_>| placed.grant.writes() && path.is_within(&placed.real);
-            if let Some(identity) = link.place.object
+            if let Some(identity) = link.resolved.object
                 && self.placed.iter().any(writable)
                 && covers.iter().all(|cover| cover.path != path)
             {
@@ -112,7 +112,7 @@ impl<'p> FileGrants<'p> {
 
     /// Closed files, and files directly in closed directories, that have several hard links:
     /// another name may be in a grant.
-    pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
+    pub fn closed_with_other_names(&self, requested: &plan::FilesPlan) -> Vec<Identity> {
         let mut found = Vec::new();
         let mut note = |stat: &Stat| {
             if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {

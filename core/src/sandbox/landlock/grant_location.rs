@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::io::Errno;
 
-use crate::kernel::resolved_path::{Identity, Link};
+use crate::kernel::resolved_path::{FollowedLink, Identity};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant};
 
@@ -26,14 +26,14 @@ pub struct GrantSymlink {
     pub target: CString,
 }
 
-impl From<&Link> for GrantSymlink {
-    fn from(link: &Link) -> GrantSymlink {
+impl From<&FollowedLink> for GrantSymlink {
+    fn from(link: &FollowedLink) -> GrantSymlink {
         GrantSymlink { at: link.at.as_os_str().as_bytes().to_vec(), target: link.target.clone() }
     }
 }
 
 /// Encodes the locations for the channel. Both sides have the plan, so a grant is its number there.
-pub fn encode(requested: &plan::Files, placed: &[GrantLocation<'_>]) -> Vec<u8> {
+pub fn encode(requested: &plan::FilesPlan, placed: &[GrantLocation<'_>]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(128 * placed.len());
     let text = |bytes: &mut Vec<u8>, text: &[u8]| {
         bytes.extend((text.len() as u32).to_le_bytes());
@@ -61,7 +61,7 @@ pub fn encode(requested: &plan::Files, placed: &[GrantLocation<'_>]) -> Vec<u8> 
 
 /// Errno::PROTO: the bytes are no valid encoding.
 pub fn decode<'p>(
-    requested: &'p plan::Files,
+    requested: &'p plan::FilesPlan,
     bytes: &[u8],
 ) -> Result<Vec<GrantLocation<'p>>, Errno> {
     let mut rest = ByteReader(bytes);
@@ -75,7 +75,7 @@ pub fn decode<'p>(
 struct ByteReader<'b>(&'b [u8]);
 
 impl<'b> ByteReader<'b> {
-    fn placed<'p>(&mut self, requested: &'p plan::Files) -> Option<GrantLocation<'p>> {
+    fn placed<'p>(&mut self, requested: &'p plan::FilesPlan) -> Option<GrantLocation<'p>> {
         let grant = requested.grants.get(self.number()? as usize)?;
         let [directory, socket] = self.array()?;
         let identity =

@@ -19,9 +19,9 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::files::home_listing::{HomeEntry, HomeListing};
-use crate::files::previously_writable::{PreviouslyWritable, absolute};
+use crate::files::previously_writable::{WritableHistory, absolute};
 use crate::journal::Journal;
-use crate::kernel::resolved_path::{self, Identity, Link, Place};
+use crate::kernel::resolved_path::{self, FollowedLink, Identity, ResolvedPath};
 use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
@@ -67,7 +67,7 @@ struct OpenedGrant {
     stat: Stat,
     /// The resolved path, if a symlink is on the way. None: the path itself.
     led_to: Option<AbsPath>,
-    links: Vec<Link>,
+    links: Vec<FollowedLink>,
 }
 
 impl OpenedGrant {
@@ -93,7 +93,7 @@ fn is_dir(stat: &Stat) -> bool {
 /// An excepted path with its resolved paths.
 struct ExceptedPath<'p> {
     path: &'p AbsPath,
-    places: Vec<Place>,
+    places: Vec<ResolvedPath>,
 }
 
 impl<'p> FileGrants<'p> {
@@ -119,7 +119,7 @@ impl<'p> FileGrants<'p> {
 
     fn lay(
         plan: &'p Plan,
-        requested: &'p plan::Files,
+        requested: &'p plan::FilesPlan,
         ruleset: Option<BorrowedFd<'p>>,
         journal: Option<&Journal>,
         here: Option<Identity>,
@@ -147,12 +147,12 @@ impl<'p> FileGrants<'p> {
             files.actual_paths = files.rules;
             return Ok(files);
         }
-        let reach = PreviouslyWritable::of(plan, requested);
+        let reach = WritableHistory::of(plan, requested);
         check_own_paths(requested, &files.linked, &reach)?;
         for grant in &requested.grants {
             if grant.optional && files.home.of(&grant.path) == HomeEntry::Missing {
                 files.skipped.push(grant);
-            } else if plan.tier != Tier::Full || !plan::is_made_anew(&grant.path) {
+            } else if plan.tier != Tier::Full || !plan::is_private_path(&grant.path) {
                 files.grant(plan, requested, grant, &reach, here)?;
             } // The rules of places that the full tier makes anew have to wait until these exist.
         }
@@ -177,9 +177,9 @@ impl<'p> FileGrants<'p> {
     fn grant(
         &mut self,
         plan: &Plan,
-        requested: &'p plan::Files,
+        requested: &'p plan::FilesPlan,
         grant: &'p Grant,
-        reach: &PreviouslyWritable<'_>,
+        reach: &WritableHistory<'_>,
         here: Option<Identity>,
     ) -> Result<(), GrantError> {
         let rights = plan.rights(&grant.access);
@@ -245,12 +245,12 @@ impl<'p> FileGrants<'p> {
         excepts: &[ExceptedPath<'p>],
     ) -> Result<(), GrantError> {
         let own = if opened.is_dir() {
-            Place::of_dir(&opened.fd)
+            ResolvedPath::of_dir(&opened.fd)
         } else {
-            resolved_path::place_of_file(&opened.fd)
+            resolved_path::resolved_file(&opened.fd)
         };
         let own = own.map_err(|source| open_error(grant, source))?;
-        let inside = |place: &Place| {
+        let inside = |place: &ResolvedPath| {
             place.object.is_some_and(|object| own.above.contains(&object))
                 || place.object == own.object
         };
@@ -264,8 +264,9 @@ impl<'p> FileGrants<'p> {
             self.removed.push(RemovedGrant { grant, except: except.path.clone() });
             return Ok(());
         }
-        let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
-        let places: Vec<&Place> =
+        let below =
+            |place: &&ResolvedPath| own.object.is_some_and(|object| place.above.contains(&object));
+        let places: Vec<&ResolvedPath> =
             excepts.iter().flat_map(|except| &except.places).filter(below).collect();
         // In the full tier mounts cover these.
         if places.is_empty() || plan.tier == Tier::Full {
@@ -289,7 +290,7 @@ impl<'p> FileGrants<'p> {
         grant: &'p Grant,
         dir: impl AsFd,
         rights: Rights,
-        places: &[&Place],
+        places: &[&ResolvedPath],
         kept_out: &[AbsPath],
     ) -> Result<(), GrantError> {
         let list_error = |source| GrantError::List {
@@ -312,7 +313,7 @@ impl<'p> FileGrants<'p> {
     ) -> Result<(), GrantError> {
         self.check_file_system(plan, grant, fd, stat.st_dev)?;
         if let Some(ruleset) = self.ruleset {
-            let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
+            let actual_rights = if is_dir(stat) { rights } else { rights::for_file(rights) };
             if actual_rights.is_empty() {
                 return Ok(());
             }
@@ -366,7 +367,7 @@ impl<'p> FileGrants<'p> {
     fn check_journal(
         &self,
         plan: &Plan,
-        requested: &plan::Files,
+        requested: &plan::FilesPlan,
         journal: &AbsPath,
         opened: Option<&Journal>,
     ) -> Result<(), GrantError> {
@@ -376,13 +377,14 @@ impl<'p> FileGrants<'p> {
             from: grant.source(),
         };
         let locate = |source| GrantError::Locate { path: journal.clone(), source };
-        let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
+        let mut places = ResolvedPath::all_of(journal.as_bytes()).map_err(locate)?;
         let opened =
-            opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
+            opened.map(|opened| ResolvedPath::of_dir(opened.dir())).transpose().map_err(locate)?;
         // In the full tier a closed path is masked, also inside a grant, if it still has the same
         // object.
-        let named =
-            |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
+        let named = |opened: &ResolvedPath| {
+            places.last().is_some_and(|place| place.object == opened.object)
+        };
         if plan.tier == Tier::Full
             && requested.closed.contains(journal)
             && opened.as_ref().is_none_or(named)
@@ -405,7 +407,7 @@ impl<'p> FileGrants<'p> {
 /// Directories above one are listed in turn.
 pub fn around<E>(
     dir: BorrowedFd<'_>,
-    places: &[&Place],
+    places: &[&ResolvedPath],
     list_error: &impl Fn(Errno) -> E,
     add: &mut impl FnMut(&OwnedFd, &Stat) -> Result<(), E>,
 ) -> Result<(), E> {
@@ -495,7 +497,7 @@ fn open(grant: &Grant) -> Result<OpenedGrant, Errno> {
 /// plan was compiled.
 fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
     let moved = |_| GrantError::Moved { path: plan.cwd.clone() };
-    let here = resolved_path::of_current_directory().map_err(moved)?;
+    let here = resolved_path::current_directory_identity().map_err(moved)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let named = rustix::fs::openat2(
         CWD,
@@ -517,7 +519,7 @@ fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
 fn check_grant_path(
     grant: &Grant,
     opened: &OpenedGrant,
-    reach: &PreviouslyWritable<'_>,
+    reach: &WritableHistory<'_>,
 ) -> Result<Option<GrantError>, GrantError> {
     let Some(real) = &opened.led_to else { return Ok(None) };
     let (path, from) = (grant.path.clone(), grant.source());
@@ -535,12 +537,12 @@ fn check_grant_path(
 /// A link that the command could change must not lead to Paddock's own paths: the next run would
 /// find others. A link that is itself such a path is kept out of every grant, or locked.
 fn check_own_paths(
-    requested: &plan::Files,
+    requested: &plan::FilesPlan,
     linked: &[&AbsPath],
-    reach: &PreviouslyWritable<'_>,
+    reach: &WritableHistory<'_>,
 ) -> Result<(), GrantError> {
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
-    let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
+    let is_own = |link: &FollowedLink| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = resolved_path::follow(path.as_bytes())
             .map_err(|source| GrantError::Locate { path: path.clone(), source })?;
@@ -558,7 +560,7 @@ pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
     let journal = &journal.dir;
     let locate = |source| GrantError::Locate { path: journal.clone(), source };
     let way = resolved_path::follow(journal.as_bytes()).map_err(locate)?;
-    match PreviouslyWritable::of(plan, requested).planted(&way.links)? {
+    match WritableHistory::of(plan, requested).planted(&way.links)? {
         Some(dir) => Err(GrantError::JournalWay { journal: journal.clone(), dir }),
         None => Ok(()),
     }
@@ -568,7 +570,7 @@ pub fn check_journal_path(plan: &Plan) -> Result<(), GrantError> {
 /// the file has other names, every closed path. The plan has names. A link may lead a grant to a
 /// path that is closed under another name, or a closed name to a granted path.
 fn excepts<'p>(
-    requested: &'p plan::Files,
+    requested: &'p plan::FilesPlan,
     grant: &'p Grant,
     opened: &OpenedGrant,
     linked: &[&'p AbsPath],
@@ -588,7 +590,7 @@ fn excepts<'p>(
     paths.dedup();
     paths
         .into_iter()
-        .map(|path| match Place::all_of(path.as_bytes()) {
+        .map(|path| match ResolvedPath::all_of(path.as_bytes()) {
             Ok(places) => Ok(ExceptedPath { path, places }),
             Err(source) => Err(GrantError::Locate { path: path.clone(), source }),
         })
@@ -596,7 +598,7 @@ fn excepts<'p>(
 }
 
 /// The closed paths that go through a symlink, or might. Only these can have another location.
-fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
+fn through_links<'p>(requested: &'p plan::FilesPlan, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != HomeEntry::Unknown {
             return false;

@@ -39,7 +39,7 @@ fn the_open_journal_counts_after_its_name_has_changed() {
         .join(format!("paddock-files-{}", std::process::id()));
     let (granted, journal) = (root.join("granted"), root.join("journal"));
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&granted).unwrap();
-    let requested = plan::Journal { dir: text(&journal), file: None, stderr: false };
+    let requested = plan::JournalPlan { dir: text(&journal), file: None, stderr: false };
     let opened =
         Journal::open(&requested, rustix::process::getuid().as_raw(), String::new()).unwrap();
     let plan = plan(&granted, &journal);

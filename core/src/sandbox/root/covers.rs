@@ -77,12 +77,12 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>, cover: &Cover)
 /// Does the path end below an object of the sandbox itself: a mask, or the private /tmp?
 fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let device = |name: &CStr| {
-        mount::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev)
+        mount::open_below_root(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev)
     };
     let own = [device(cover_mount::MASK_DIR), device(c"tmp")];
     let path = path.as_bytes();
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
-    let above = ends.map(|end| mount::open_however_deep(root, &path[..end])).find_map(Result::ok);
+    let above = ends.map(|end| mount::open_deep_path(root, &path[..end])).find_map(Result::ok);
     above
         .and_then(|dir| rustix::fs::fstat(dir).ok())
         .is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
@@ -90,6 +90,6 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
 
 /// Is the object at the path a mask?
 fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let found = mount::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
+    let found = mount::open_deep_path(root, path.as_bytes()).and_then(rustix::fs::fstat);
     found.is_ok_and(|stat| cover_mount::is_mask(root, Identity::from(&stat)))
 }

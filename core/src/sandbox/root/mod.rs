@@ -24,7 +24,7 @@ use super::landlock::{GrantLocation, grant_location};
 use super::overlay::OverlayLayers;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
-use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
+use crate::kernel::mount::{self, NO_EXEC, NO_SUID_NO_DEV, READ_ONLY};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
@@ -76,7 +76,7 @@ fn failed(act: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> Ro
 pub struct RootBlueprint<'a> {
     pub plan: &'a Plan,
     pub namespaces: &'a Namespaces,
-    pub requested: &'a plan::Files,
+    pub requested: &'a plan::FilesPlan,
     /// Set if the workspace is a copy.
     pub session: Option<&'a Session>,
     /// The caller's terminal, by name.
@@ -91,7 +91,7 @@ pub struct RootBlueprint<'a> {
 impl<'a> RootBlueprint<'a> {
     /// Grants of paths that the sandbox makes itself: they are no paths of the host.
     fn made(&self) -> impl Iterator<Item = &'a Grant> {
-        self.requested.grants.iter().filter(|grant| plan::is_made_anew(&grant.path))
+        self.requested.grants.iter().filter(|grant| plan::is_private_path(&grant.path))
     }
 
     /// May every directory be listed? The directories above grants hold nothing else. But a rule on
@@ -185,7 +185,7 @@ impl MountAccess {
     fn attributes(self) -> MountAttrFlags {
         let locked = if self.writing { MountAttrFlags::empty() } else { READ_ONLY };
         let inert = if self.executing { MountAttrFlags::empty() } else { NO_EXEC };
-        PLAIN | locked | inert
+        NO_SUID_NO_DEV | locked | inert
     }
 }
 
@@ -220,7 +220,7 @@ impl BaseRoot {
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
         if let (Some(_), Some(ruleset)) = (blueprint.ca_bundle, ruleset) {
-            let ca_bundle = mount::open_inside(at, CA_BUNDLE)
+            let ca_bundle = mount::open_below_root(at, CA_BUNDLE)
                 .map_err(failed("can not open", CA_BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
             sys::landlock_add_rule(ruleset, read.bits(), ca_bundle.as_fd())
@@ -319,14 +319,14 @@ pub fn build(
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
             .map_err(failed("can not link", b"/var/tmp"))?;
-        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0)
+        sys::mount_setattr(root, false, (NO_SUID_NO_DEV | READ_ONLY).bits().into(), 0)
             .map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
     if let (Some(session), Some(whiteouts)) = (blueprint.session, &whiteouts) {
         let path = session.workspace().as_bytes();
         let view =
-            mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
+            mount::open_below_root(root, &relative(path)?).map_err(failed("can not open", path))?;
         init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), whiteouts.as_fd()])
             .map_err(failed("can not show", path))?;
     }
@@ -457,9 +457,9 @@ fn put_copied(
             .map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
-    let own = mount::open_inside(root, &relative(path)?);
-    let opened =
-        own.and_then(|own| mount::attach(mount::clone_again(&own, tree.opens.attributes())?, own));
+    let own = mount::open_below_root(root, &relative(path)?);
+    let opened = own
+        .and_then(|own| mount::attach(mount::clone_own_mount(&own, tree.opens.attributes())?, own));
     match opened {
         Err(Errno::NOENT) => Ok(()), // removed in the copy
         opened => opened.map_err(failed("can not open up", path)),
@@ -472,7 +472,7 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &MountClone<'_>, mount: &OwnedFd) ->
     if tree.placed.directory {
         return attach_at(root, path, mount);
     }
-    match mount::open_inside(root, &name) {
+    match mount::open_below_root(root, &name) {
         Ok(there) => mount::attach(mount, there).map_err(failed("can not mount", path)),
         Err(_) => put_on_new_file(root, path, &name, mount),
     }
@@ -508,7 +508,7 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> RootResult<()
     if !name.to_bytes().contains(&b'/') {
         return mount::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
     }
-    let onto = mount::open_inside(root, &name).map_err(failed("can not open", path))?;
+    let onto = mount::open_below_root(root, &name).map_err(failed("can not open", path))?;
     mount::attach(tree, onto).map_err(failed("can not mount", path))
 }
 
@@ -589,7 +589,7 @@ fn add_rule(
 ) -> Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
     // A link (/dev/ptmx, /dev/fd) has no rights of its own. Its target is granted or not.
-    add_rule_at(mount::open_inside(root, &name)?, plan, grant, ruleset)
+    add_rule_at(mount::open_below_root(root, &name)?, plan, grant, ruleset)
 }
 
 pub fn add_rule_at(
@@ -603,7 +603,7 @@ pub fn add_rule_at(
     let rights = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
         rustix::fs::FileType::Directory => rights,
         rustix::fs::FileType::Symlink => return Ok(()),
-        _ => rights::on_a_file(rights),
+        _ => rights::for_file(rights),
     };
     if rights.is_empty() {
         Ok(())

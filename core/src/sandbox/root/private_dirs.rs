@@ -16,7 +16,7 @@ use super::{
     RootBlueprint, RootError, RootResult, attach_at, attach_to, failed, make_dir, put_on_new_file,
     relative,
 };
-use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::kernel::mount::{self, NO_EXEC, NO_SUID_NO_DEV, NO_SUID_NO_EXEC, READ_ONLY};
 use crate::kernel::{proc_text, sys};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::cover_mount;
@@ -94,7 +94,7 @@ pub(super) fn is_own_device(path: &AbsPath) -> bool {
 fn clone_device(host: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // Only the name is read-only: the device can still be written.
-    mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
+    mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, NO_SUID_NO_EXEC | READ_ONLY)
 }
 
 /// With the size limit of the plan, or that of the kernel.
@@ -102,7 +102,7 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> RootResult<OwnedFd> {
     let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut options = vec![(c"mode", c"0755")];
     options.extend(size.as_deref().map(|size| (c"size", size)));
-    mount::new_fs(c"tmpfs", &options, PLAIN)
+    mount::new_fs(c"tmpfs", &options, NO_SUID_NO_DEV)
         .map_err(failed("can not make a file system in memory for", b"/"))
 }
 
@@ -110,7 +110,11 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> RootResult<OwnedFd> {
 pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &RootBlueprint<'_>) -> RootResult<OwnedFd> {
     let mut grants = blueprint.made().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
     let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
-    let tmp = make_shared_dir(root, b"/tmp", if inert { PLAIN | NO_EXEC } else { PLAIN })?;
+    let tmp = make_shared_dir(
+        root,
+        b"/tmp",
+        if inert { NO_SUID_NO_DEV | NO_EXEC } else { NO_SUID_NO_DEV },
+    )?;
     attach_to(root, b"/tmp", &tmp)?;
     Ok(tmp)
 }
@@ -164,12 +168,12 @@ fn write_names(root: BorrowedFd<'_>) -> RootResult<()> {
 /// Mounts them over the host's files, also over a link.
 pub(super) fn put_names(root: BorrowedFd<'_>) -> RootResult<()> {
     for (name, at) in RESOLVER_FILES {
-        let target = match mount::open_inside(root, at) {
+        let target = match mount::open_below_root(root, at) {
             Err(Errno::NOENT) => continue, // programs ask 127.0.0.1, also the relay
             target => target.map_err(failed("can not open", at.to_bytes()))?,
         };
-        let own = mount::open_inside(root, name)
-            .and_then(|own| mount::clone_tree(own, PLAIN | READ_ONLY | NO_EXEC));
+        let own = mount::open_below_root(root, name)
+            .and_then(|own| mount::clone_tree(own, NO_SUID_NO_DEV | READ_ONLY | NO_EXEC));
         own.and_then(|own| mount::attach(own, target))
             .map_err(failed("can not cover", at.to_bytes()))?;
     }
@@ -184,8 +188,8 @@ pub fn make_dev(
     ca_bundle: Option<&OwnedFd>,
     interception: Option<&Interception<'_>>,
 ) -> RootResult<OwnedFd> {
-    let shm = make_shared_dir(root, b"/dev/shm", PLAIN)?;
-    attach_to(root, b"/dev", &set_apart(root, b"/dev", PLAIN | NO_EXEC)?)?;
+    let shm = make_shared_dir(root, b"/dev/shm", NO_SUID_NO_DEV)?;
+    attach_to(root, b"/dev", &set_apart(root, b"/dev", NO_SUID_NO_DEV | NO_EXEC)?)?;
     let made = |name: &CStr| {
         let path = name.to_bytes().to_vec();
         move |errno| RootError { act: "can not make", path, errno }
@@ -196,8 +200,9 @@ pub fn make_dev(
     for (target, name) in DEVICE_LINKS {
         rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
     }
-    let pts = mount::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE)
-        .map_err(made(c"/dev/pts"))?;
+    let pts =
+        mount::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], NO_SUID_NO_EXEC)
+            .map_err(made(c"/dev/pts"))?;
     attach_at(root, b"/dev/pts", &pts)?;
     attach_to(root, b"/dev/shm", &shm)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -210,8 +215,8 @@ pub fn make_dev(
     }
     ca_bundle.map_or(Ok(()), |ca_bundle| write_ca_bundle(root, ca_bundle))?;
     interception.map_or(Ok(()), |interception| interception.make_place(root))?;
-    let dev = mount::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
-    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
+    let dev = mount::open_below_root(root, c"dev").map_err(failed("can not open", b"/dev"))?;
+    sys::mount_setattr(dev.as_fd(), false, (NO_SUID_NO_DEV | NO_EXEC | READ_ONLY).bits().into(), 0)
         .map_err(failed("can not lock", b"/dev"))?;
     Ok(shm)
 }
@@ -233,7 +238,7 @@ fn make_shared_dir(
 /// Makes a directory of the new root a mount of its own, so that it can be writable or read-only
 /// apart from the root.
 fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> RootResult<OwnedFd> {
-    let opened = mount::open_inside(root, &relative(path)?);
+    let opened = mount::open_below_root(root, &relative(path)?);
     opened
         .and_then(|dir| mount::clone_tree(dir, attributes))
         .map_err(failed("can not set apart", path))
@@ -241,7 +246,8 @@ fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> R
 
 pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> RootResult<OwnedFd> {
     let made = |act| failed(act, b"/proc");
-    let proc = mount::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
+    let proc =
+        mount::new_fs(c"proc", &[], NO_SUID_NO_DEV | NO_EXEC).map_err(made("can not mount"))?;
     attach_at(root, b"/proc", &proc)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened =
@@ -258,12 +264,12 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Ro
     }
     let masks = MaskSources::open(root).map_err(made("can not open the masks of"))?;
     for name in PROC_MASKS {
-        let Ok(target) = mount::open_inside(root, name) else { continue }; // not in this kernel
+        let Ok(target) = mount::open_below_root(root, name) else { continue }; // not in this kernel
         masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
     }
     for name in PROC_LOCKS {
-        let Ok(target) = mount::open_inside(root, name) else { continue };
-        let locked = mount::clone_tree(&target, PLAIN | NO_EXEC | READ_ONLY);
+        let Ok(target) = mount::open_below_root(root, name) else { continue };
+        let locked = mount::clone_tree(&target, NO_SUID_NO_DEV | NO_EXEC | READ_ONLY);
         let locked = locked.and_then(|locked| mount::attach(locked, target));
         locked.map_err(failed("can not lock", name.to_bytes()))?;
     }
@@ -278,8 +284,8 @@ pub struct MaskSources {
 
 impl MaskSources {
     pub fn open(root: BorrowedFd<'_>) -> Result<MaskSources, Errno> {
-        let file = mount::open_inside(root, cover_mount::MASK_FILE)?;
-        Ok(MaskSources { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
+        let file = mount::open_below_root(root, cover_mount::MASK_FILE)?;
+        Ok(MaskSources { file, directory: mount::open_below_root(root, cover_mount::MASK_DIR)? })
     }
 
     pub fn put_on(&self, target: OwnedFd) -> Result<(), Errno> {
@@ -288,7 +294,7 @@ impl MaskSources {
             rustix::fs::FileType::Directory => &self.directory,
             _ => &self.file,
         };
-        mount::attach(mount::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
+        mount::attach(mount::clone_tree(source, NO_SUID_NO_DEV | READ_ONLY | NO_EXEC)?, target)
     }
 }
 

@@ -15,12 +15,12 @@ use rustix::io::Errno;
 use super::{
     RootBlueprint, RootResult, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative,
 };
-use crate::kernel::mount::{self, PLAIN, READ_ONLY};
+use crate::kernel::mount::{self, NO_SUID_NO_DEV, READ_ONLY};
 use crate::kernel::random::random_name;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
 use crate::plan::rights::Rights;
-use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::wire::writer::{self, NonUtf8};
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
 use crate::sandbox::landlock::GrantLocation;
 
@@ -65,7 +65,7 @@ impl<'a> Interception<'a> {
             }
         });
         same.map_err(failure())?;
-        let own = mount::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
+        let own = mount::clone_tree(opened, NO_SUID_NO_DEV | READ_ONLY).map_err(failure())?;
         let name = random_name().map_err(failure())?;
         Ok(Some(Interception {
             requested,
@@ -95,20 +95,21 @@ impl<'a> Interception<'a> {
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
         let own =
-            mount::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
+            mount::open_below_root(root, &relative(&own)?).map_err(failed("can not open", own))?;
         let shells = find(root)?;
         for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
             let failure = || failed("can not be intercepted:", &shell.path);
             let kept = [&self.dir[..], &shell.path].concat();
-            let real = mount::clone_tree(&shell.file, PLAIN | READ_ONLY).map_err(failure())?;
+            let real =
+                mount::clone_tree(&shell.file, NO_SUID_NO_DEV | READ_ONLY).map_err(failure())?;
             put_on_new_file(root, &kept, &relative(&kept)?, &real)?;
-            let over = mount::clone_tree(&own, PLAIN | READ_ONLY).map_err(failure())?;
+            let over = mount::clone_tree(&own, NO_SUID_NO_DEV | READ_ONLY).map_err(failure())?;
             mount::attach(over, &shell.file).map_err(failure())?;
         }
         self.write(root)?;
-        let dir = mount::open_inside(root, &relative(&self.dir)?)
+        let dir = mount::open_below_root(root, &relative(&self.dir)?)
             .map_err(failed("can not open", &self.dir))?;
-        sys::mount_setattr(dir.as_fd(), false, (PLAIN | READ_ONLY).bits().into(), 0)
+        sys::mount_setattr(dir.as_fd(), false, (NO_SUID_NO_DEV | READ_ONLY).bits().into(), 0)
             .map_err(failed("can not lock", &self.dir))?;
         let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
         ruleset.map_or(Ok(()), |ruleset| {
@@ -122,7 +123,7 @@ impl<'a> Interception<'a> {
         let failure = || failed("can not write", &path);
         let mut text =
             format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
-        writer::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
+        writer::string(&mut text, self.requested.plan.as_bytes(), NonUtf8::Surrogate);
         text.push_str(",\"shells\":null,\"token\":\"");
         for _ in 0..4 {
             text.push_str(&random_name().map_err(failure())?);
@@ -163,7 +164,7 @@ fn find(root: BorrowedFd<'_>) -> RootResult<Vec<FoundShell>> {
 
 fn regular(root: BorrowedFd<'_>, path: &CStr) -> RootResult<Option<OwnedFd>> {
     let failure = || failed("can not be intercepted:", path.to_bytes());
-    match mount::follow_inside(root, path) {
+    match mount::follow_below_root(root, path) {
         Ok(file) => {
             let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).map_err(failure())?;
             Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))

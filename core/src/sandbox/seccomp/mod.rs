@@ -12,7 +12,7 @@ mod sockets;
 use self::bpf::{ArgumentRule, BpfError, CallAnswer, CallRange, ValueTest};
 use self::sockets::SocketRules;
 use crate::kernel::sys::Instruction;
-use crate::plan::syscalls::{self, Arch, Finder, Syscall};
+use crate::plan::syscalls::{self, Arch, Syscall, SyscallFinder};
 use crate::plan::{self, SocketAccess};
 
 const TIOCSTI: u32 = 0x5412;
@@ -110,19 +110,19 @@ impl Filter {
         reach: SocketAccess,
     ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
-            plan::Default::Allow => CallAnswer::Allow,
-            plan::Default::Deny => CallAnswer::Errno(libc::ENOSYS),
+            plan::SeccompDefault::Allow => CallAnswer::Allow,
+            plan::SeccompDefault::Deny => CallAnswer::Errno(libc::ENOSYS),
         };
         let mut families: Vec<u32> =
             requested.sockets.iter().map(|family| family.number()).collect();
-        if reach.network == Some(plan::Mode::None) {
+        if reach.network == Some(plan::NetworkMode::None) {
             families.retain(|family| !sockets::INTERNET.contains(family));
         }
-        families.extend(reach.unix_by_path.then_some(plan::Family::Unix.number()));
+        families.extend(reach.unix_by_path.then_some(plan::SocketFamily::Unix.number()));
         families.dedup();
         let sockets = SocketRules::of(
             &families,
-            requested.sockets.contains(&plan::Family::NetlinkAll),
+            requested.sockets.contains(&plan::SocketFamily::NetlinkAll),
             reach,
         );
         let calls = calls(requested, arch);
@@ -133,11 +133,12 @@ impl Filter {
         let mut refused = Vec::with_capacity(calls.len());
         let mut blocked = 0;
         for (number, syscall) in calls {
-            let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
+            let on_block_list =
+                listed[syscall.row] == (requested.default == plan::SeccompDefault::Allow);
             let action = match syscall.name {
                 "kill" if !on_block_list && shared_group => CallAnswer::Arguments(NO_PROCESS_GROUP),
                 "clone" if !on_block_list && gated => CallAnswer::Arguments(GATED_CLONE),
-                "seccomp" if !on_block_list && (gated || reach.is_held()) => {
+                "seccomp" if !on_block_list && (gated || reach.is_enforced()) => {
                     CallAnswer::Arguments(GATED_SECCOMP)
                 }
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
@@ -163,8 +164,8 @@ impl Filter {
 /// In the order of their numbers: every call whose answer may differ from the default. That is a
 /// fifth of some hundred calls, and each launch compiles a filter.
 fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> {
-    let mut wanted = vec![requested.default == plan::Default::Deny; syscalls::TABLE.len()];
-    let mut finder = Finder::new();
+    let mut wanted = vec![requested.default == plan::SeccompDefault::Deny; syscalls::TABLE.len()];
+    let mut finder = SyscallFinder::new();
     let special = SPECIAL_CALLS.iter().filter_map(|name| finder.find(name.as_bytes()));
     requested
         .syscalls

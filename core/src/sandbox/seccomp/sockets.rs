@@ -5,7 +5,7 @@
 //! without connect(2), and no option that redirects a connection.
 
 use super::bpf::{ArgumentRule, CallAnswer, ValueTest};
-use crate::plan::{Mode, SocketAccess};
+use crate::plan::{NetworkMode, SocketAccess};
 
 const UNIX: u32 = libc::AF_UNIX as u32;
 const NETLINK: u32 = libc::AF_NETLINK as u32;
@@ -134,7 +134,7 @@ impl<'a> SocketRules<'a> {
             any: !families.is_empty(),
             named,
             pairs: if unix { &[UNIX_PAIRS] } else { &[UNIX_PAIRS, CONNECTED_PAIRS] },
-            fenced: reach.network == Some(Mode::Filtered),
+            fenced: reach.network == Some(NetworkMode::Filtered),
         }
     }
 

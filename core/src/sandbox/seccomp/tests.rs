@@ -5,7 +5,7 @@ use super::bpf::{
     JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR,
     RET_ALLOW, RET_ERRNO, RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
 };
-use crate::plan::Family;
+use crate::plan::SocketFamily;
 use crate::sandbox::seccomp::*;
 
 const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
@@ -58,15 +58,16 @@ fn interpret(program: &[Instruction], call: &TestCall) -> u32 {
     panic!("the program does not return");
 }
 
-fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::Seccomp {
+fn requested(default: plan::SeccompDefault, names: &[&str], namespaces: bool) -> plan::Seccomp {
     let syscalls = names.iter().map(|name| syscalls::find(name).unwrap()).collect();
-    let sockets = [Family::Unix, Family::Inet, Family::Inet6, Family::Netlink].into();
+    let sockets =
+        [SocketFamily::Unix, SocketFamily::Inet, SocketFamily::Inet6, SocketFamily::Netlink].into();
     plan::Seccomp { default, syscalls, sockets, namespaces }
 }
 
 fn blocking(names: &[&str], arch: Arch) -> Filter {
     Filter::compile(
-        &requested(plan::Default::Allow, names, false),
+        &requested(plan::SeccompDefault::Allow, names, false),
         arch,
         false,
         false,
@@ -115,7 +116,7 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
 #[test]
 fn exec_rules_refuse_shared_directories_and_new_listeners() {
     for arch in ARCHES {
-        let open = requested(plan::Default::Allow, &[], false);
+        let open = requested(plan::SeccompDefault::Allow, &[], false);
         let (plain, gated) = [false, true]
             .map(|gated| {
                 Filter::compile(&open, arch, false, gated, SocketAccess::default()).unwrap()
@@ -230,13 +231,21 @@ fn only_the_named_socket_families_pass() {
     for arch in ARCHES {
         for (families, numbers) in [
             (&[][..], &[][..]),
-            (&[Family::Inet], &[2]),
-            (&[Family::Inet, Family::Inet6, Family::Netlink], &[2, 10, 16]),
-            (&[Family::Unix, Family::Inet, Family::Inet6, Family::Netlink], &[1, 2, 10, 16]),
+            (&[SocketFamily::Inet], &[2]),
+            (&[SocketFamily::Inet, SocketFamily::Inet6, SocketFamily::Netlink], &[2, 10, 16]),
+            (
+                &[
+                    SocketFamily::Unix,
+                    SocketFamily::Inet,
+                    SocketFamily::Inet6,
+                    SocketFamily::Netlink,
+                ],
+                &[1, 2, 10, 16],
+            ),
         ] {
             let sockets = families.iter().copied().collect();
             let requested =
-                plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+                plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
             let filter =
                 Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
             for family in 0..64_u64 {
@@ -259,8 +268,8 @@ fn a_datagram_pair_needs_the_unix_family() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     for arch in ARCHES {
         let without = plan::Seccomp {
-            sockets: [Family::Inet].into(),
-            ..requested(plan::Default::Allow, &[], false)
+            sockets: [SocketFamily::Inet].into(),
+            ..requested(plan::SeccompDefault::Allow, &[], false)
         };
         let closed =
             Filter::compile(&without, arch, false, false, SocketAccess::default()).unwrap();
@@ -285,19 +294,19 @@ fn only_unix_sockets_come_in_pairs() {
     for arch in ARCHES {
         for families in [
             &[][..],
-            &[Family::Inet, Family::Inet6, Family::Netlink],
-            &[Family::Unix, Family::Inet],
+            &[SocketFamily::Inet, SocketFamily::Inet6, SocketFamily::Netlink],
+            &[SocketFamily::Unix, SocketFamily::Inet],
         ] {
             let sockets = families.iter().copied().collect();
             let requested =
-                plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+                plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
             let filter =
                 Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
             for (family, kind) in
                 (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind)))
             {
                 let expected = match (family, kind) {
-                    (1, 2 | 3) if !families.contains(&Family::Unix) => EPERM,
+                    (1, 2 | 3) if !families.contains(&SocketFamily::Unix) => EPERM,
                     (1, _) => RET_ALLOW,
                     _ => EAFNOSUPPORT,
                 };
@@ -344,7 +353,7 @@ fn namespaces_need_permission_of_the_plan() {
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x400]), RET_ALLOW); // CLONE_FILES
 
         let open = Filter::compile(
-            &requested(plan::Default::Allow, &[], true),
+            &requested(plan::SeccompDefault::Allow, &[], true),
             arch,
             false,
             false,
@@ -363,7 +372,7 @@ fn an_allow_list_refuses_every_other_call() {
         ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
     for arch in ARCHES {
         let filter = Filter::compile(
-            &requested(plan::Default::Deny, &listed, false),
+            &requested(plan::SeccompDefault::Deny, &listed, false),
             arch,
             false,
             false,
@@ -404,7 +413,7 @@ fn the_longest_lists_still_assemble() {
         let alternating: Vec<&str> =
             arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
         for names in [&all, &every_second, &alternating] {
-            for default in [plan::Default::Allow, plan::Default::Deny] {
+            for default in [plan::SeccompDefault::Allow, plan::SeccompDefault::Deny] {
                 let filter = Filter::compile(
                     &requested(default, names, true),
                     arch,
@@ -418,7 +427,7 @@ fn the_longest_lists_still_assemble() {
                     arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring"))
                 {
                     let refused =
-                        names.contains(&syscall.name) == (default == plan::Default::Allow);
+                        names.contains(&syscall.name) == (default == plan::SeccompDefault::Allow);
                     let answer = answer_with(&filter, arch, number, &[1]);
                     let expected = match (refused, syscall.name) {
                         (true, "clone3") => ENOSYS,
@@ -458,7 +467,8 @@ fn sixty_names_make_a_short_program() {
 #[test]
 fn every_call_with_another_answer_is_listed_as_special() {
     for arch in ARCHES {
-        let filtered = SocketAccess { network: Some(plan::Mode::Filtered), unix_by_path: true };
+        let filtered =
+            SocketAccess { network: Some(plan::NetworkMode::Filtered), unix_by_path: true };
         for (namespaces, families, reach) in [
             (false, &[][..], SocketAccess::default()),
             (false, &[1, 2], SocketAccess::default()),
@@ -507,9 +517,9 @@ fn only_terminal_changes_go_to_the_listener() {
 }
 
 /// The filter of a plan whose sockets the supervisor connects.
-fn reaching(arch: Arch, network: Option<plan::Mode>, unix_by_path: bool) -> Filter {
-    let sockets = [Family::Inet, Family::Inet6, Family::Netlink].into();
-    let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+fn reaching(arch: Arch, network: Option<plan::NetworkMode>, unix_by_path: bool) -> Filter {
+    let sockets = [SocketFamily::Inet, SocketFamily::Inet6, SocketFamily::Netlink].into();
+    let requested = plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
     Filter::compile(&requested, arch, false, false, SocketAccess { network, unix_by_path }).unwrap()
 }
 
@@ -519,8 +529,8 @@ fn supervised_connect_leaves_only_tcp() {
     const EACCES: u32 = RET_ERRNO | libc::EACCES as u32;
     const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
     for arch in ARCHES {
-        let none = reaching(arch, Some(plan::Mode::None), false);
-        let filtered = reaching(arch, Some(plan::Mode::Filtered), false);
+        let none = reaching(arch, Some(plan::NetworkMode::None), false);
+        let filtered = reaching(arch, Some(plan::NetworkMode::Filtered), false);
         for family in [2, 10] {
             assert_eq!(answer_to(&none, arch, "socket", &[family, 1, 0]), EAFNOSUPPORT);
             for kind in [1, 1 | FLAGS, 1 | FLAGS & 0x800] {
@@ -556,8 +566,9 @@ fn netlink_allows_only_routes_by_default() {
     const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
     for arch in ARCHES {
         let usual = reaching(arch, None, false);
-        let sockets = [Family::Netlink, Family::NetlinkAll].into();
-        let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+        let sockets = [SocketFamily::Netlink, SocketFamily::NetlinkAll].into();
+        let requested =
+            plan::Seccomp { sockets, ..requested(plan::SeccompDefault::Allow, &[], false) };
         let of = |network| {
             Filter::compile(
                 &requested,
@@ -568,7 +579,7 @@ fn netlink_allows_only_routes_by_default() {
             )
             .unwrap()
         };
-        let (all, pinned) = (of(None), of(Some(plan::Mode::Filtered)));
+        let (all, pinned) = (of(None), of(Some(plan::NetworkMode::Filtered)));
         assert_eq!(answer_to(&usual, arch, "socket", &[16, 3, 0]), RET_ALLOW);
         for protocol in 1..32 {
             assert_eq!(
@@ -597,7 +608,7 @@ fn no_send_connects_and_no_option_redirects() {
     const ENOPROTOOPT: u32 = RET_ERRNO | libc::ENOPROTOOPT as u32;
     for arch in ARCHES {
         let (open, held) =
-            (reaching(arch, None, true), reaching(arch, Some(plan::Mode::Filtered), false));
+            (reaching(arch, None, true), reaching(arch, Some(plan::NetworkMode::Filtered), false));
         for (name, flags) in [("sendto", 3), ("sendmmsg", 3), ("sendmsg", 2)] {
             let mut arguments = [0; 6];
             assert_eq!(answer_to(&held, arch, name, &arguments), RET_ALLOW);

@@ -24,13 +24,13 @@ fn say(theirs: &OwnedFd, bytes: &[u8]) {
     rustix::net::send(theirs, bytes, SendFlags::NOSIGNAL).unwrap();
 }
 
-fn call(name: &str, arguments: [u64; 6]) -> Call {
+fn call(name: &str, arguments: [u64; 6]) -> InterceptedCall {
     let number = syscalls::find(name).and_then(|call| call.number(Arch::NATIVE)).unwrap() as i32;
     let thread = rustix::process::getpid().as_raw_nonzero().get() as u32;
-    Call::made_by(thread, number, arguments)
+    InterceptedCall::for_test(thread, number, arguments)
 }
 
-fn seen(observer: &mut Observer, call: &Call) -> Vec<(FileAct, bool, Vec<u8>)> {
+fn seen(observer: &mut Observer, call: &InterceptedCall) -> Vec<(FileAct, bool, Vec<u8>)> {
     let Ok(index) =
         observer.shapes.binary_search_by_key(&(call.number as u32), |(number, _)| *number)
     else {
@@ -61,7 +61,7 @@ fn received_messages_match_the_examples() {
     }
     observer.turn();
     assert_eq!(observer.judged, 2);
-    let lines: Vec<String> = observer.refused().iter().map(Refused::line).collect();
+    let lines: Vec<String> = observer.refused().iter().map(RefusedFileAccess::line).collect();
     assert_eq!(
         lines,
         [

@@ -1,10 +1,10 @@
 use crate::network::parse::http_request::*;
-use crate::network::random_bytes::Noise;
+use crate::network::random_bytes::RandomBytes;
 
-/// What happens to a connection: each step in a few letters. Bytes come `at_once`.
+/// The steps of a connection, each in a few letters. Bytes arrive in pieces of `at_once`.
 fn transcript(bytes: &[u8], at_once: usize) -> String {
-    let mut requests = Requests::default();
-    let (mut told, mut pending, mut passing) = (Vec::new(), Vec::new(), 0_u64);
+    let mut requests = HttpRequests::default();
+    let (mut steps, mut pending, mut passing) = (Vec::new(), Vec::new(), 0_u64);
     for part in bytes.chunks(at_once) {
         pending.extend(part);
         loop {
@@ -15,37 +15,37 @@ fn transcript(bytes: &[u8], at_once: usize) -> String {
                 break;
             }
             match requests.next(&pending) {
-                Ok(Step::More) => break,
-                Ok(Step::Head(head)) => {
+                Ok(RequestStep::More) => break,
+                Ok(RequestStep::Head(head)) => {
                     let host = head.host.map_or("-".to_owned(), |host| host.to_string());
-                    told.push(head.port.map_or(host.clone(), |port| format!("{host}:{port}")));
+                    steps.push(head.port.map_or(host.clone(), |port| format!("{host}:{port}")));
                     passing = head.length as u64;
                 }
-                Ok(Step::Pass(length)) => {
-                    told.push(format!("+{length}"));
+                Ok(RequestStep::Pass(length)) => {
+                    steps.push(format!("+{length}"));
                     passing = length;
                 }
-                Ok(Step::Open) => {
-                    told.push("open".to_owned());
-                    return told.join(" ");
+                Ok(RequestStep::Open) => {
+                    steps.push("open".to_owned());
+                    return steps.join(" ");
                 }
                 Err(error) => {
-                    told.push(format!("{error:?}"));
-                    return told.join(" ");
+                    steps.push(format!("{error:?}"));
+                    return steps.join(" ");
                 }
             }
         }
     }
     if requests.awaits_answer() {
-        told.push("?".to_owned());
+        steps.push("?".to_owned());
     }
     if !pending.is_empty() || passing > 0 {
-        told.push("…".to_owned());
+        steps.push("…".to_owned());
     }
-    told.join(" ")
+    steps.join(" ")
 }
 
-fn said(request: &str) -> String {
+fn transcript_of(request: &str) -> String {
     let whole = transcript(request.as_bytes(), usize::MAX);
     for at_once in [1, 2, 7] {
         assert_eq!(transcript(request.as_bytes(), at_once), whole, "{request}");
@@ -53,33 +53,36 @@ fn said(request: &str) -> String {
     whole
 }
 
-/// One request with these headers and a Host.
+/// A request with a Host and these headers.
 fn with(headers: &str) -> String {
-    said(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n{headers}\r\n"))
+    transcript_of(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n{headers}\r\n"))
 }
 
 #[test]
 fn each_request_names_its_host() {
-    assert_eq!(said("GET / HTTP/1.1\r\nHost: A.Example\r\n\r\n"), "a.example");
+    assert_eq!(transcript_of("GET / HTTP/1.1\r\nHost: A.Example\r\n\r\n"), "a.example");
     assert_eq!(
-        said("GET /?q=\u{fc} HTTP/1.1\r\nhOST:\ta.example:8080 \r\nAccept: */*\r\n\r\n"),
+        transcript_of("GET /?q=\u{fc} HTTP/1.1\r\nhOST:\ta.example:8080 \r\nAccept: */*\r\n\r\n"),
         "a.example:8080"
     );
-    assert_eq!(said("GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n"), "10.0.0.1");
-    assert_eq!(said("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n"), "::1:80");
-    assert_eq!(said("GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n"), "::1");
-    assert_eq!(said("OPTIONS * HTTP/1.1\r\nHost: a.example\r\n\r\n"), "a.example");
-    assert_eq!(said("GET / HTTP/1.0\r\n\r\n"), "-");
-    assert_eq!(said("GET / HTTP/1.0\r\nHost: a.example\r\n\r\n"), "a.example");
+    assert_eq!(transcript_of("GET / HTTP/1.1\r\nHost: 10.0.0.1\r\n\r\n"), "10.0.0.1");
+    assert_eq!(transcript_of("GET / HTTP/1.1\r\nHost: [::1]:80\r\n\r\n"), "::1:80");
+    assert_eq!(transcript_of("GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n"), "::1");
+    assert_eq!(transcript_of("OPTIONS * HTTP/1.1\r\nHost: a.example\r\n\r\n"), "a.example");
+    assert_eq!(transcript_of("GET / HTTP/1.0\r\n\r\n"), "-");
+    assert_eq!(transcript_of("GET / HTTP/1.0\r\nHost: a.example\r\n\r\n"), "a.example");
     let two =
         "GET / HTTP/1.1\r\nHost: a.example\r\n\r\nHEAD /b HTTP/1.1\r\nHost: b.example\r\n\r\n";
-    assert_eq!(said(two), "a.example b.example");
-    assert_eq!(said("\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "+2 +2 a.example");
-    assert_eq!(said("GET / HTTP/1.1\r\nHost: a.example\r\n"), "…");
+    assert_eq!(transcript_of(two), "a.example b.example");
+    assert_eq!(
+        transcript_of("\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n"),
+        "+2 +2 a.example"
+    );
+    assert_eq!(transcript_of("GET / HTTP/1.1\r\nHost: a.example\r\n"), "…");
 }
 
 #[test]
-fn bodies_are_passed_on_and_not_read() {
+fn bodies_are_passed_on_unread() {
     let next = "GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
     let fixed = |body: &str| {
         format!(
@@ -87,15 +90,15 @@ fn bodies_are_passed_on_and_not_read() {
             body.len()
         )
     };
-    assert_eq!(said(&fixed("")), "a.example b.example");
-    assert_eq!(said(&fixed("hello")), "a.example +5 b.example");
-    assert_eq!(said(&fixed(next)), format!("a.example +{} b.example", next.len()));
+    assert_eq!(transcript_of(&fixed("")), "a.example b.example");
+    assert_eq!(transcript_of(&fixed("hello")), "a.example +5 b.example");
+    assert_eq!(transcript_of(&fixed(next)), format!("a.example +{} b.example", next.len()));
     assert_eq!(
-        said("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000000\r\n\r\nx"),
+        transcript_of("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000000\r\n\r\nx"),
         "a +9000000000 …"
     );
     let chunked = |body: &str| {
-        said(&format!(
+        transcript_of(&format!(
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n{body}{next}"
         ))
     };
@@ -110,9 +113,11 @@ fn bodies_are_passed_on_and_not_read() {
 }
 
 #[test]
-fn chunks_are_read_in_one_way_only() {
+fn ambiguous_chunks_are_refused() {
     let chunked = |body: &str| {
-        said(&format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"))
+        transcript_of(&format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}"
+        ))
     };
     for size in [
         "",
@@ -146,13 +151,16 @@ fn chunks_are_read_in_one_way_only() {
     for trailer in ["Host: b.example", "content-length: 5", "Transfer-Encoding: chunked"] {
         assert_eq!(chunked(&format!("0\r\nA: b\r\n{trailer}\r\n\r\n")), "a +3 Malformed");
     }
-    assert_eq!(chunked(&format!("5;{}", "a".repeat(SIZE_LIMIT))), "a Malformed");
-    assert_eq!(chunked(&format!("0\r\n{}", "A: b\r\n".repeat(TRAILER_LIMIT / 6 + 1))), "a +3 Long");
+    assert_eq!(chunked(&format!("5;{}", "a".repeat(MAX_CHUNK_LINE_BYTES))), "a Malformed");
+    assert_eq!(
+        chunked(&format!("0\r\n{}", "A: b\r\n".repeat(MAX_TRAILER_BYTES / 6 + 1))),
+        "a +3 Long"
+    );
     assert_eq!(chunked("fffffffffffffff\r\n"), format!("a +{} …", 0xfff_ffff_ffff_ffff_u64 + 17));
 }
 
 #[test]
-fn a_length_that_can_be_read_in_two_ways_is_refused() {
+fn an_ambiguous_length_is_refused() {
     for headers in [
         "Content-Length: 5\r\nContent-Length: 5\r\n",
         "Content-Length: 5\r\nContent-Length: 6\r\n",
@@ -182,11 +190,14 @@ fn a_length_that_can_be_read_in_two_ways_is_refused() {
     ] {
         assert_eq!(with(headers), "Length", "{headers:?}");
     }
-    assert_eq!(said("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"), "Length");
+    assert_eq!(
+        transcript_of("POST / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        "Length"
+    );
 }
 
 #[test]
-fn heads_are_read_in_one_way_only() {
+fn ambiguous_heads_are_refused() {
     for headers in [
         "A : b\r\n",
         "A\t: b\r\n",
@@ -230,7 +241,11 @@ fn heads_are_read_in_one_way_only() {
         "GET \\ HTTP/1.1",
         "(GET) / HTTP/1.1",
     ] {
-        assert_eq!(said(&format!("{line}\r\nHost: a.example\r\n\r\n")), "Malformed", "{line:?}");
+        assert_eq!(
+            transcript_of(&format!("{line}\r\nHost: a.example\r\n\r\n")),
+            "Malformed",
+            "{line:?}"
+        );
     }
     for version in [
         "HTTP/1.2",
@@ -244,7 +259,7 @@ fn heads_are_read_in_one_way_only() {
         "HTTP/2",
     ] {
         assert_eq!(
-            said(&format!("GET / {version}\r\nHost: a.example\r\n\r\n")),
+            transcript_of(&format!("GET / {version}\r\nHost: a.example\r\n\r\n")),
             "Version",
             "{version}"
         );
@@ -255,12 +270,12 @@ fn heads_are_read_in_one_way_only() {
         "\r\rGET / HTTP/1.1\r\n\r\n",
         "GET / HTTP/1.1\r\n\n",
     ] {
-        assert_eq!(said(request), "Malformed", "{request:?}");
+        assert_eq!(transcript_of(request), "Malformed", "{request:?}");
     }
 }
 
 #[test]
-fn there_is_one_host() {
+fn a_request_has_exactly_one_host() {
     for host in [
         "",
         "Host:\r\n",
@@ -289,14 +304,15 @@ fn there_is_one_host() {
         "Host: :80\r\n",
         "Host: b\u{fc}cher.example\r\n",
     ] {
-        assert_eq!(said(&format!("GET / HTTP/1.1\r\n{host}\r\n")), "Host", "{host:?}");
+        assert_eq!(transcript_of(&format!("GET / HTTP/1.1\r\n{host}\r\n")), "Host", "{host:?}");
     }
 }
 
 #[test]
-fn the_host_of_the_target_is_the_same() {
-    let get =
-        |target: &str, host: &str| said(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+fn target_and_host_header_must_agree() {
+    let get = |target: &str, host: &str| {
+        transcript_of(&format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+    };
     assert_eq!(get("http://a.example/b", "A.example"), "a.example");
     assert_eq!(get("HTTP://A.example", "a.example"), "a.example");
     assert_eq!(get("http://a.example:80?b", "a.example"), "a.example");
@@ -315,12 +331,12 @@ fn the_host_of_the_target_is_the_same() {
     ] {
         assert_eq!(get(target, "a.example"), "Host", "{target}");
     }
-    assert_eq!(said("GET http://a.example/ HTTP/1.0\r\n\r\n"), "a.example");
-    assert_eq!(said("GET http://a.example/ HTTP/1.1\r\n\r\n"), "a.example");
+    assert_eq!(transcript_of("GET http://a.example/ HTTP/1.0\r\n\r\n"), "a.example");
+    assert_eq!(transcript_of("GET http://a.example/ HTTP/1.1\r\n\r\n"), "a.example");
 }
 
 #[test]
-fn other_protocols_wait_for_an_answer_or_are_refused() {
+fn upgrades_wait_for_an_answer_or_are_refused() {
     assert_eq!(with("Upgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"), "a.example ?");
     assert_eq!(
         with("Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 0\r\n"),
@@ -329,24 +345,27 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
     let upgrade =
         "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     assert_eq!(
-        said(&format!("{upgrade}GET / HTTP/1.1\r\nHost: b.example\r\n\r\n")),
+        transcript_of(&format!("{upgrade}GET / HTTP/1.1\r\nHost: b.example\r\n\r\n")),
         "a.example ? …"
     );
     assert_eq!(
-        said(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n{upgrade}")),
+        transcript_of(&format!("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n{upgrade}")),
         "a.example Late"
     );
-    // Nobody takes these for a change of protocols.
+    // No server reads these as a protocol change.
     assert_eq!(with("Upgrade: websocket\r\n"), "a.example");
     assert_eq!(with("Connection: upgrade\r\n"), "a.example");
     assert_eq!(with("Upgrade: websocket\r\nConnection: x-upgrade\r\n"), "a.example");
     assert_eq!(
-        said("GET / HTTP/1.0\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"),
+        transcript_of(
+            "GET / HTTP/1.0\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
+        ),
         "a"
     );
-    // What is behind a body is still read.
-    let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n{}\n";
-    assert_eq!(said(&format!("{late}x")), "a.example +3 …");
+    // The request after a body is still read.
+    let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\
+        Content-Length: 3\r\n\r\n{}\n";
+    assert_eq!(transcript_of(&format!("{late}x")), "a.example +3 …");
     for headers in [
         "Upgrade: h2c\r\nConnection: upgrade\r\n",
         "Upgrade: websocket, H2C\r\n",
@@ -355,24 +374,29 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
     ] {
         assert_eq!(with(headers), "Http2", "{headers}");
     }
-    assert_eq!(said("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "Http2");
-    assert_eq!(said("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n"), "Connect");
-    assert_eq!(said("connect / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "Connect");
+    assert_eq!(transcript_of("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), "Http2");
+    assert_eq!(
+        transcript_of("CONNECT a.example:443 HTTP/1.1\r\nHost: a.example\r\n\r\n"),
+        "Connect"
+    );
+    assert_eq!(transcript_of("connect / HTTP/1.1\r\nHost: a.example\r\n\r\n"), "Connect");
 }
 
 #[test]
-fn only_who_agreed_to_another_protocol_is_said_anything() {
+fn bytes_pass_only_after_an_accepted_upgrade() {
     let upgrade =
         b"GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n";
     let other = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n";
     for agreed in [true, false] {
-        let mut requests = Requests::default();
-        assert!(matches!(requests.next(upgrade), Ok(Step::Head(_))) && requests.awaits_answer());
-        assert_eq!(requests.next(other), Ok(Step::More));
+        let mut requests = HttpRequests::default();
+        assert!(
+            matches!(requests.next(upgrade), Ok(RequestStep::Head(_))) && requests.awaits_answer()
+        );
+        assert_eq!(requests.next(other), Ok(RequestStep::More));
         requests.answered(agreed);
         match requests.next(other) {
-            Ok(Step::Open) => assert!(agreed),
-            Ok(Step::Head(head)) => {
+            Ok(RequestStep::Open) => assert!(agreed),
+            Ok(RequestStep::Head(head)) => {
                 assert_eq!((agreed, head.host.unwrap().to_string()), (false, "b.example".into()))
             }
             other => panic!("{other:?}"),
@@ -381,25 +405,25 @@ fn only_who_agreed_to_another_protocol_is_said_anything() {
 }
 
 #[test]
-fn heads_have_an_end() {
+fn a_head_has_a_maximum_length() {
     let start = "GET / HTTP/1.1\r\nHost: a.example\r\nA: ";
     let long = |length: usize| format!("{start}{}\r\n\r\n", "a".repeat(length - start.len() - 4));
     let at_once = |request: &str| transcript(request.as_bytes(), 4096);
-    assert_eq!(at_once(&long(HEAD_LIMIT)), "a.example");
-    assert_eq!(at_once(&long(HEAD_LIMIT + 1)), "Long");
-    assert_eq!(transcript(long(HEAD_LIMIT + 1).as_bytes(), usize::MAX), "Long");
+    assert_eq!(at_once(&long(MAX_HEAD_BYTES)), "a.example");
+    assert_eq!(at_once(&long(MAX_HEAD_BYTES + 1)), "Long");
+    assert_eq!(transcript(long(MAX_HEAD_BYTES + 1).as_bytes(), usize::MAX), "Long");
     assert_eq!(
-        Requests::default().next(&long(HEAD_LIMIT + 1).as_bytes()[..HEAD_LIMIT - 1]),
-        Ok(Step::More)
+        HttpRequests::default().next(&long(MAX_HEAD_BYTES + 1).as_bytes()[..MAX_HEAD_BYTES - 1]),
+        Ok(RequestStep::More)
     );
     assert_eq!(
-        Requests::default().next(&long(HEAD_LIMIT + 1).as_bytes()[..HEAD_LIMIT]),
+        HttpRequests::default().next(&long(MAX_HEAD_BYTES + 1).as_bytes()[..MAX_HEAD_BYTES]),
         Err(RequestError::Long)
     );
 }
 
 #[test]
-fn first_bytes_say_what_may_be_a_request() {
+fn first_bytes_are_classified() {
     for bytes in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"GET / HTTP/1.1\n",
@@ -433,7 +457,7 @@ fn first_bytes_say_what_may_be_a_request() {
         b"G\nT /c x\r\n",
         b"GET /\0\r\n",
     ] {
-        assert_eq!(first(bytes), First::Request, "{}", bytes.escape_ascii());
+        assert_eq!(classify_first_bytes(bytes), FirstBytes::Request, "{}", bytes.escape_ascii());
     }
     for bytes in [
         &b"SSH-2.0-OpenSSH_9.6\r\n"[..],
@@ -445,7 +469,7 @@ fn first_bytes_say_what_may_be_a_request() {
         b"USER a 0 * :http\r\n",
         b":a\r\n",
     ] {
-        assert_eq!(first(bytes), First::Other, "{}", bytes.escape_ascii());
+        assert_eq!(classify_first_bytes(bytes), FirstBytes::Other, "{}", bytes.escape_ascii());
     }
     for bytes in [
         &b"\0\0\0\x08\x04\xd2\x16\x2f"[..],
@@ -458,7 +482,7 @@ fn first_bytes_say_what_may_be_a_request() {
         b"\0GET / HTTP/1.1\r",
         b"G@T / HTTP/1.1",
     ] {
-        assert_eq!(first(bytes), First::Unended, "{}", bytes.escape_ascii());
+        assert_eq!(classify_first_bytes(bytes), FirstBytes::Unended, "{}", bytes.escape_ascii());
     }
     for bytes in [
         &b""[..],
@@ -471,43 +495,50 @@ fn first_bytes_say_what_may_be_a_request() {
         b"SSH-2.0",
         b"GET /\0",
     ] {
-        assert_eq!(first(bytes), First::More, "{}", bytes.escape_ascii());
+        assert_eq!(classify_first_bytes(bytes), FirstBytes::More, "{}", bytes.escape_ascii());
     }
-    let long = [&b"GET /"[..], &[b'a'; HEAD_LIMIT]].concat();
-    assert_eq!(first(&long[..HEAD_LIMIT - 1]), First::More);
-    assert_eq!(first(&long[..HEAD_LIMIT]), First::Request);
+    let long = [&b"GET /"[..], &[b'a'; MAX_HEAD_BYTES]].concat();
+    assert_eq!(classify_first_bytes(&long[..MAX_HEAD_BYTES - 1]), FirstBytes::More);
+    assert_eq!(classify_first_bytes(&long[..MAX_HEAD_BYTES]), FirstBytes::Request);
 }
 
 #[test]
-fn noise_breaks_nothing() {
-    let mut noise = Noise::new(3);
+fn random_bytes_cause_no_panic() {
+    let mut noise = RandomBytes::new(3);
     let good: &[&[u8]] = &[
-        b"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n\r\nGET / HTTP/1.1\r\nHost: a.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: a.example\r\nAccept: */*\r\n\r\nGET / HTTP/1.1\r\nHost: \
+         a.example\r\n\r\n",
         b"PUT http://a.example/ HTTP/1.1\r\nHost: a.example:80\r\nContent-Length: 5\r\n\r\nhello",
-        b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n5;a\r\nhello\r\n0\r\nA: b\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n5;a\r\nhello\r\n\
+         0\r\nA: b\r\n\r\n",
     ];
     for round in 0..2_000 {
-        let bytes = noise.changed(good[round % good.len()]);
-        // The steps do not depend on how the bytes arrive.
+        let bytes = noise.mutated(good[round % good.len()]);
+        // The steps do not depend on the sizes of the pieces.
         assert_eq!(
             transcript(&bytes, 3),
             transcript(&bytes, usize::MAX),
             "{}",
             bytes.escape_ascii()
         );
-        let _ = first(&bytes);
-        // What is taken for requests here is seen as one at the start.
-        let whole = Requests::default().next(&bytes);
-        if matches!(whole, Ok(Step::Head(_))) {
-            assert_eq!(first(&bytes), First::Request, "{}", bytes.escape_ascii());
+        let _ = classify_first_bytes(&bytes);
+        // The start check sees a request wherever the parser does.
+        let whole = HttpRequests::default().next(&bytes);
+        if matches!(whole, Ok(RequestStep::Head(_))) {
+            assert_eq!(
+                classify_first_bytes(&bytes),
+                FirstBytes::Request,
+                "{}",
+                bytes.escape_ascii()
+            );
         }
     }
 }
 
 #[test]
-fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
-    let asked = |method: &str, body: &str| {
-        said(&format!(
+fn an_unexpected_body_must_not_start_with_a_request() {
+    let steps_of = |method: &str, body: &str| {
+        transcript_of(&format!(
             "{method} / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         ))
@@ -523,7 +554,7 @@ fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
             "X * HTTP/1.0",
             "GET / x HTTP/1.1\r\nHost: b.example\r\n",
         ] {
-            assert_eq!(asked(method, body), "a.example Body", "{method} {body:?}");
+            assert_eq!(steps_of(method, body), "a.example Body", "{method} {body:?}");
         }
         for body in [
             "{\"query\": {\"match\": \"GET /a HTTP/1.1\"}}\n",
@@ -535,16 +566,16 @@ fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
             "two words",
         ] {
             assert_eq!(
-                asked(method, body),
+                steps_of(method, body),
                 format!("a.example +{}", body.len()),
                 "{method} {body:?}"
             );
         }
     }
     for method in ["POST", "PUT", "PATCH", "PROPFIND"] {
-        assert_eq!(asked(method, hidden), format!("a.example +{}", hidden.len()), "{method}");
+        assert_eq!(steps_of(method, hidden), format!("a.example +{}", hidden.len()), "{method}");
     }
-    let long = "GET ".repeat(HEAD_LIMIT);
+    let long = "GET ".repeat(MAX_HEAD_BYTES);
     assert_eq!(
         transcript(
             format!("GET / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 999999\r\n\r\n{long}")
@@ -556,13 +587,14 @@ fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
 }
 
 #[test]
-fn the_first_line_of_chunks_that_servers_do_not_expect_is_a_number() {
-    let asked = |method: &str, line: &str| {
-        said(&format!(
-            "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nab\r\n0\r\n\r\n"
+fn an_unexpected_chunked_body_starts_with_a_plain_size() {
+    let steps_of = |method: &str, line: &str| {
+        transcript_of(&format!(
+            "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\n\
+             ab\r\n0\r\n\r\n"
         ))
     };
-    assert_eq!(asked("GET", "2;x GET / HTTP/1.1"), "a.example Body");
-    assert_eq!(asked("GET", "2"), "a.example +5 +2 +3 +2");
-    assert_eq!(asked("POST", "2;x GET / HTTP/1.1"), "a.example +22 +2 +3 +2");
+    assert_eq!(steps_of("GET", "2;x GET / HTTP/1.1"), "a.example Body");
+    assert_eq!(steps_of("GET", "2"), "a.example +5 +2 +3 +2");
+    assert_eq!(steps_of("POST", "2;x GET / HTTP/1.1"), "a.example +22 +2 +3 +2");
 }

@@ -1,8 +1,8 @@
 use crate::network::parse::proxy_request::*;
-use crate::network::random_bytes::Noise;
+use crate::network::random_bytes::RandomBytes;
 
-fn token() -> Token {
-    Token::known()
+fn token() -> ProxyToken {
+    ProxyToken::known()
 }
 
 fn authorised() -> String {
@@ -10,42 +10,42 @@ fn authorised() -> String {
         .to_owned()
 }
 
-/// All at once, and a byte at a time: what comes out is the same. Words that were said are returned
-/// too.
-fn greet(bytes: &[u8]) -> (Vec<u8>, Step) {
-    let greet = |pieces: &mut dyn Iterator<Item = &[u8]>| {
-        let (mut greeting, mut held, mut said) = (Greeting::default(), Vec::new(), Vec::new());
+/// Sends the bytes at once and one by one; both give the same result. Also returns the replies.
+fn read_greeting(bytes: &[u8]) -> (Vec<u8>, GreetingStep) {
+    let read_greeting = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut greeting, mut pending, mut sent) =
+            (ProxyGreeting::default(), Vec::new(), Vec::new());
         for piece in pieces {
-            held.extend_from_slice(piece);
+            pending.extend_from_slice(piece);
             loop {
-                match greeting.next(&held, &token()) {
-                    Step::More => break,
-                    Step::Say(taken, words) => {
-                        held.drain(..taken);
-                        said.extend_from_slice(words);
+                match greeting.next(&pending, &token()) {
+                    GreetingStep::More => break,
+                    GreetingStep::Reply(taken, words) => {
+                        pending.drain(..taken);
+                        sent.extend_from_slice(words);
                     }
-                    step => return (said, step),
+                    step => return (sent, step),
                 }
             }
         }
-        (said, Step::More)
+        (sent, GreetingStep::More)
     };
-    let whole = greet(&mut [bytes].into_iter());
-    let pieces = greet(&mut bytes.chunks(1));
+    let whole = read_greeting(&mut [bytes].into_iter());
+    let pieces = read_greeting(&mut bytes.chunks(1));
     assert_eq!(whole, pieces, "{}", bytes.escape_ascii());
     whole
 }
 
-fn asked(bytes: &[u8]) -> ProxyRequest {
-    match greet(bytes) {
-        (_, Step::Asked(asked)) => asked,
+fn requested(bytes: &[u8]) -> ProxyRequest {
+    match read_greeting(bytes) {
+        (_, GreetingStep::Request(requested)) => requested,
         other => panic!("{}: {other:?}", bytes.escape_ascii()),
     }
 }
 
 fn status(bytes: &[u8]) -> String {
-    match greet(bytes) {
-        (_, Step::Refused(words, _)) => {
+    match read_greeting(bytes) {
+        (_, GreetingStep::Refused(words, _)) => {
             String::from_utf8_lossy(&words).chars().skip(9).take(3).collect()
         }
         other => panic!("{}: {other:?}", bytes.escape_ascii()),
@@ -65,17 +65,17 @@ fn a_connect_names_host_and_port() {
         ("[::ffff:127.0.0.1]:80", "127.0.0.1", 80),
     ] {
         let head = request(&format!("CONNECT {target} HTTP/1.1"), "Host: whatever\r\n");
-        let found = asked(&[&head[..], b"\x16\x03"].concat());
+        let found = requested(&[&head[..], b"\x16\x03"].concat());
         assert_eq!(
-            (found.host.to_string().as_str(), found.port, found.form),
-            (host, port, Form::Connect)
+            (found.host.to_string().as_str(), found.port, found.protocol),
+            (host, port, ProxyProtocol::Connect)
         );
         assert_eq!((found.taken, &found.head[..]), (head.len(), &b""[..]));
     }
 }
 
 #[test]
-fn odd_targets_are_refused() {
+fn unusual_targets_are_refused() {
     for target in [
         "good.example",
         ":443",
@@ -119,25 +119,27 @@ fn odd_targets_are_refused() {
 }
 
 #[test]
-fn a_request_is_passed_on_as_the_host_itself_would_have_been_asked() {
-    let fields = "Host: good.example:8080\r\nProxy-Connection: keep-alive\r\nConnection: X-Hop, Host, keep-alive\r\nX-Hop: 1\r\n\
+fn a_proxy_request_is_passed_on_in_origin_form() {
+    let fields = "Host: good.example:8080\r\nProxy-Connection: keep-alive\r\nConnection: X-Hop, \
+        Host, keep-alive\r\nX-Hop: 1\r\n\
                   Upgrade: h3\r\nTE: trailers\r\nContent-Length: 3\r\nX-Stays:  a b \r\n";
     let head = request("POST http://good.example:8080?q=http://other/ HTTP/1.1", fields);
-    let found = asked(&[&head[..], b"abc"].concat());
+    let found = requested(&[&head[..], b"abc"].concat());
     assert_eq!(
         (found.host.to_string(), found.port, found.taken),
         ("good.example".to_owned(), 8080, head.len())
     );
-    let expected = "POST /?q=http://other/ HTTP/1.1\r\nHost: good.example:8080\r\nContent-Length: 3\r\nX-Stays: a b\r\n\
+    let expected = "POST /?q=http://other/ HTTP/1.1\r\nHost: good.example:8080\r\nContent-Length: \
+        3\r\nX-Stays: a b\r\n\
                     Connection: close\r\n\r\n";
     assert_eq!(String::from_utf8(found.head).unwrap(), expected);
-    let older = asked(&request("GET http://192.0.2.1/x HTTP/1.0", ""));
+    let older = requested(&request("GET http://192.0.2.1/x HTTP/1.0", ""));
     assert_eq!((older.host.to_string().as_str(), older.port), ("192.0.2.1", 80));
     assert_eq!(older.head, b"GET /x HTTP/1.0\r\nHost: 192.0.2.1\r\nConnection: close\r\n\r\n");
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused() {
+fn ambiguous_proxy_requests_are_refused() {
     for fields in [
         "Host: other.example\r\n",
         "Host: good.example:81\r\n",
@@ -159,9 +161,11 @@ fn what_can_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn who_has_no_password_is_told_and_who_has_a_wrong_one_too() {
+fn missing_and_wrong_passwords_are_refused() {
     let bare = b"CONNECT good.example:443 HTTP/1.1\r\nHost: good.example\r\n\r\n";
-    let (_, Step::Refused(words, None)) = greet(bare) else { panic!("not the silent kind") };
+    let (_, GreetingStep::Refused(words, None)) = read_greeting(bare) else {
+        panic!("not the silent kind")
+    };
     let text = String::from_utf8(words).unwrap();
     assert!(
         text.starts_with("HTTP/1.1 407 ") && text.contains("Proxy-Authenticate: Basic realm="),
@@ -178,57 +182,61 @@ fn who_has_no_password_is_told_and_who_has_a_wrong_one_too() {
             ["CONNECT good.example:443 HTTP/1.1", "GET http://good.example/ HTTP/1.1", "nonsense"]
         {
             let bytes = format!("{line}\r\n{header}\r\n");
-            let (_, Step::Refused(words, Some(WRONG_TOKEN))) = greet(bytes.as_bytes()) else {
+            let (_, GreetingStep::Refused(words, Some(WRONG_TOKEN))) =
+                read_greeting(bytes.as_bytes())
+            else {
                 panic!("{bytes}")
             };
             assert!(words.starts_with(b"HTTP/1.1 407 "));
         }
     }
-    // Somebody else's header does not count.
+    // Another header with credentials does not count.
     let other = format!("CONNECT a:1 HTTP/1.1\r\n{}\r\n", authorised().replace("Proxy-", ""));
-    assert!(matches!(greet(other.as_bytes()), (_, Step::Refused(_, None))));
+    assert!(matches!(read_greeting(other.as_bytes()), (_, GreetingStep::Refused(_, None))));
 }
 
-fn socks(wish: &[u8]) -> Vec<u8> {
+fn socks(socks_request: &[u8]) -> Vec<u8> {
     let password = b"0123456789abcdef0123456789abcdef";
-    [&[5, 2, 0, 2, 1, 7][..], b"paddock", &[32], password, wish].concat()
+    [&[5, 2, 0, 2, 1, 7][..], b"paddock", &[32], password, socks_request].concat()
 }
 
 #[test]
-fn a_client_of_socks_asks_by_name_and_by_address() {
-    for (wish, host, port) in [
+fn socks_requests_name_a_host_or_an_address() {
+    for (socks_request, host, port) in [
         (&b"\x05\x01\x00\x03\x0cgood.example\x01\xbb"[..], "good.example", 443),
         (b"\x05\x01\x00\x03\x09192.0.2.1\x00\x50", "192.0.2.1", 80),
         (b"\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x16", "192.0.2.1", 22),
         (b"\x05\x01\x00\x04\x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\x01\xbb", "2001:db8::1", 443),
         (b"\x05\x01\x00\x04\0\0\0\0\0\0\0\0\0\0\xff\xff\x7f\0\0\x01\x01\xbb", "127.0.0.1", 443),
     ] {
-        let (said, Step::Asked(found)) = greet(&[&socks(wish)[..], b"rest"].concat()) else {
+        let (sent, GreetingStep::Request(found)) =
+            read_greeting(&[&socks(socks_request)[..], b"rest"].concat())
+        else {
             panic!("{host}")
         };
-        assert_eq!(said, [5, 2, 1, 0]);
+        assert_eq!(sent, [5, 2, 1, 0]);
         assert_eq!(
-            (found.host.to_string().as_str(), found.port, found.form),
-            (host, port, Form::Socks)
+            (found.host.to_string().as_str(), found.port, found.protocol),
+            (host, port, ProxyProtocol::Socks)
         );
-        assert_eq!((found.taken, &found.head[..]), (wish.len(), &b""[..]));
+        assert_eq!((found.taken, &found.head[..]), (socks_request.len(), &b""[..]));
     }
 }
 
 #[test]
-fn a_client_of_socks_is_refused_in_its_own_words() {
+fn a_socks_denial_is_a_socks_reply() {
     for (bytes, words) in [
         (&b"\x05\x01\x00"[..], &[5, 0xff][..]),
         (b"\x05\x00", &[5, 0xff]),
         (b"\x05\x01\x02\x01\x07paddock\x03bad", &[1, 1]),
         (b"\x05\x01\x02\x01\x00\x00", &[1, 1]),
     ] {
-        let (_, Step::Refused(found, Some(_))) = greet(bytes) else {
+        let (_, GreetingStep::Refused(found, Some(_))) = read_greeting(bytes) else {
             panic!("{}", bytes.escape_ascii())
         };
         assert_eq!(found, words, "{}", bytes.escape_ascii());
     }
-    for (wish, code) in [
+    for (socks_request, code) in [
         (&b"\x05\x02\x00\x01\0\0\0\0\0\0"[..], NO_COMMAND),
         (b"\x05\x03\x00\x01\0\0\0\0\0\0", NO_COMMAND),
         (b"\x05\x01\x00\x02\0\0\0\0\0\0", NO_ADDRESS),
@@ -239,26 +247,34 @@ fn a_client_of_socks_is_refused_in_its_own_words() {
         (b"\x05\x01\x00\x03\x0a2130706433\x01\xbb", NOT_ALLOWED),
         (b"\x05\x01\x00\x03\x0cgood.example\x00\x00", NOT_ALLOWED),
     ] {
-        let (_, Step::Refused(found, Some(_))) = greet(&socks(wish)) else {
-            panic!("{}", wish.escape_ascii())
+        let (_, GreetingStep::Refused(found, Some(_))) = read_greeting(&socks(socks_request))
+        else {
+            panic!("{}", socks_request.escape_ascii())
         };
-        assert_eq!(found, reply(code), "{}", wish.escape_ascii());
+        assert_eq!(found, reply(code), "{}", socks_request.escape_ascii());
     }
-    assert_eq!(Form::Socks.refusal(Vec::new(), refusal_response::DENIED), reply(NOT_ALLOWED));
-    assert_eq!(Form::Socks.refusal(Vec::new(), refusal_response::UNREACHABLE), reply(UNREACHABLE));
+    assert_eq!(
+        ProxyProtocol::Socks.denial_reply(Vec::new(), refusal_response::DENIED_STATUS),
+        reply(NOT_ALLOWED)
+    );
+    assert_eq!(
+        ProxyProtocol::Socks.denial_reply(Vec::new(), refusal_response::UNREACHABLE_STATUS),
+        reply(UNREACHABLE)
+    );
 }
 
 #[test]
-fn a_greeting_that_does_not_end_is_refused() {
-    let endless = [b"GET http://good.example/ HTTP/1.1\r\nX: ", &[b'x'; HEAD_LIMIT][..]].concat();
-    let mut greeting = Greeting::default();
-    assert!(matches!(greeting.next(&endless, &token()), Step::Refused(..)));
-    assert_eq!(greet(b"\x05\xff").1, Step::More);
+fn an_endless_greeting_is_refused() {
+    let endless =
+        [b"GET http://good.example/ HTTP/1.1\r\nX: ", &[b'x'; MAX_HEAD_BYTES][..]].concat();
+    let mut greeting = ProxyGreeting::default();
+    assert!(matches!(greeting.next(&endless, &token()), GreetingStep::Refused(..)));
+    assert_eq!(read_greeting(b"\x05\xff").1, GreetingStep::More);
 }
 
 #[test]
-fn noise_is_never_taken_for_a_host_that_was_not_named() {
-    let mut noise = Noise::new(17);
+fn random_bytes_never_name_another_host() {
+    let mut noise = RandomBytes::new(17);
     let meant = [
         request("CONNECT good.example:443 HTTP/1.1", ""),
         request("GET http://good.example/x HTTP/1.1", "Host: good.example\r\n"),
@@ -267,13 +283,13 @@ fn noise_is_never_taken_for_a_host_that_was_not_named() {
     for round in 0..2_000 {
         let bytes = match round % 4 {
             3 => noise.bytes(300),
-            kind => noise.changed(&meant[kind]),
+            kind => noise.mutated(&meant[kind]),
         };
-        if let (_, Step::Asked(found)) = greet(&bytes) {
+        if let (_, GreetingStep::Request(found)) = read_greeting(&bytes) {
             assert!(found.taken <= bytes.len() && found.port != 0);
-            // What goes on is one request without our own headers.
+            // The output is one request without hop-by-hop headers.
             let head = String::from_utf8_lossy(&found.head).to_ascii_lowercase();
-            assert!(found.form == Form::Request || head.is_empty());
+            assert!(found.protocol == ProxyProtocol::Request || head.is_empty());
             assert!(!head.contains("proxy-authorization:"), "{head}");
         }
     }

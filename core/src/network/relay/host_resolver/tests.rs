@@ -1,26 +1,27 @@
 use crate::network::relay::host_resolver::*;
 
-fn name(text: &str) -> Name {
-    Name::read(text.as_bytes()).unwrap()
+fn name(text: &str) -> HostName {
+    HostName::read(text.as_bytes()).unwrap()
 }
 
 #[test]
-fn the_name_servers_are_those_of_resolv_conf() {
-    let text =
-        b"# nameserver 1.1.1.1\nnameserver 9.9.9.9\nnameserver fe80::1%2\nnameserver nonsense\nsearch a.example\n\
+fn name_servers_are_read_from_resolv_conf() {
+    let text = b"# nameserver 1.1.1.1\nnameserver 9.9.9.9\nnameserver fe80::1%2\nnameserver \
+         nonsense\nsearch a.example\n\
         options ndots:5 timeout:2 attempts:9\nnameserver 8.8.8.8\nnameserver 8.8.4.4\n";
-    let servers = Servers::read(text);
+    let servers = NameServers::read(text);
     assert_eq!(servers.timeout, Duration::from_secs(2));
-    assert_eq!((servers.attempts, servers.tries()), (MOST_ATTEMPTS, 3 * MOST_ATTEMPTS));
-    let asked: Vec<String> = (0..4).map(|attempt| servers.at(attempt, 53).to_string()).collect();
-    assert_eq!(asked, ["9.9.9.9:53", "[fe80::1%2]:53", "8.8.8.8:53", "9.9.9.9:53"]);
-    assert_eq!(Servers::read(b"").at(0, 53).to_string(), "127.0.0.1:53");
+    assert_eq!((servers.attempts, servers.tries()), (MAX_ATTEMPTS, 3 * MAX_ATTEMPTS));
+    let sent: Vec<String> = (0..4).map(|attempt| servers.at(attempt, 53).to_string()).collect();
+    assert_eq!(sent, ["9.9.9.9:53", "[fe80::1%2]:53", "8.8.8.8:53", "9.9.9.9:53"]);
+    assert_eq!(NameServers::read(b"").at(0, 53).to_string(), "127.0.0.1:53");
 }
 
 #[test]
-fn the_hosts_file_is_read_with_all_its_names() {
+fn all_names_of_the_hosts_file_are_read() {
     let hosts = read_hosts(
-        b"# 1.2.3.4 no\n127.0.0.1\tlocalhost  Me.Example # here\n::1 localhost\nrubbish x\n10.0.0.1 bad/name b\n",
+        b"# 1.2.3.4 no\n127.0.0.1\tlocalhost  Me.Example # here\n::1 localhost\nrubbish \
+         x\n10.0.0.1 bad/name b\n",
     );
     assert_eq!(
         hosts[&name("localhost")],
@@ -34,7 +35,7 @@ fn the_hosts_file_is_read_with_all_its_names() {
 #[test]
 fn a_file_that_changes_is_read_again() {
     let path = std::env::temp_dir().join(format!("paddock-hosts-{}", std::process::id()));
-    let mut hosts = Watched::new(path.clone(), read_hosts);
+    let mut hosts = WatchedFile::new(path.clone(), read_hosts);
     let start = Instant::now();
     let at = |ms| start + Duration::from_millis(ms);
     assert!(hosts.current(start).is_empty());

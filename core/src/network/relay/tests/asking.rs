@@ -1,4 +1,4 @@
-//! Hosts that are asked about: the supervisor is the test.
+//! Questions about hosts; the test plays the supervisor.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -11,8 +11,8 @@ use crate::plan::{Action, Network};
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: new.example\r\n\r\n";
 
-/// Asks about everything that no rule is about.
-fn asking(allowed: &[&str]) -> Network {
+/// A network that asks about every host without a rule.
+fn ask_network(allowed: &[&str]) -> Network {
     Network { default: Action::Ask, ..rules(allowed) }
 }
 
@@ -21,7 +21,7 @@ fn serve(world: &World) {
     world.serve(|mut stream| stream.write_all(b"here").unwrap());
 }
 
-fn heard(client: &mut TcpStream) -> String {
+fn response(client: &mut TcpStream) -> String {
     let mut text = String::new();
     client.read_to_string(&mut text).unwrap();
     text
@@ -32,82 +32,82 @@ fn is_refused(client: &mut TcpStream) -> bool {
 }
 
 #[test]
-fn a_host_is_asked_about_when_it_is_dialled_and_not_looked_up_before() {
-    in_world(&asking(&[]), |world| {
+fn a_host_is_asked_about_when_dialled_and_before_lookup() {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
-        // For the name alone nobody is asked.
+        // A DNS question causes no question.
         assert!(world.ask("new.example").is_some());
         let mut client = world.dial("new.example");
         client.write_all(b"hello").unwrap();
-        let question = world.told();
+        let question = world.next_message();
         let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
         let expected = json!({ "id": 1, "host": "new.example", "port": PORT, "process": process });
         assert_eq!(question, json!({ "ask": expected }));
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.reply(&question, "once");
-        assert_eq!(heard(&mut client), "here");
+        assert_eq!(response(&mut client), "here");
         drop(client);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&message["action"], &message["by"], &message["asked_ms"]),
             (&"allow".into(), &"terminal".into(), &7.into())
         );
         assert_eq!(
-            (&told["pid"], &told["exe"]),
+            (&message["pid"], &message["exe"]),
             (&std::process::id().into(), &"/usr/bin/test".into()),
-            "{told}"
+            "{message}"
         );
-        // Once is once.
+        // `once` covers no later connection.
         let _client = world.dial("new.example");
-        assert_eq!(world.told()["ask"]["host"], "new.example");
+        assert_eq!(world.next_message()["ask"]["host"], "new.example");
     });
 }
 
 #[test]
-fn others_go_on_while_it_is_asked() {
-    in_world(&asking(&["good.example:8080"]), |world| {
+fn other_connections_continue_during_a_question() {
+    in_world(&ask_network(&["good.example:8080"]), |world| {
         serve(world);
         world.name("good.example", "93.184.216.34");
         let _waiting = world.dial("new.example");
-        assert_eq!(world.told()["ask"]["host"], "new.example");
-        assert_eq!(heard(&mut world.dial("good.example")), "here");
-        assert_eq!(world.told()["host"], "good.example");
+        assert_eq!(world.next_message()["ask"]["host"], "new.example");
+        assert_eq!(response(&mut world.dial("good.example")), "here");
+        assert_eq!(world.next_message()["host"], "good.example");
     });
 }
 
 #[test]
-fn hundreds_of_connections_to_one_place_are_one_question() {
-    in_world(&asking(&[]), |world| {
+fn connections_to_one_host_and_port_share_a_question() {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         let mut clients: Vec<TcpStream> = (0..300).map(|_| world.dial("new.example")).collect();
-        let question = world.told();
+        let question = world.next_message();
         assert_eq!(question["ask"]["id"], 1);
         world.reply(&question, "session");
         for client in &mut clients {
-            assert_eq!(heard(client), "here");
+            assert_eq!(response(client), "here");
         }
         clients.clear();
-        // What comes later is covered, and at another port of it or by another name nothing is.
-        assert_eq!(heard(&mut world.dial("new.example")), "here");
-        let told: Vec<Value> = (0..301).map(|_| world.told()).collect();
-        assert!(told.iter().all(|told| told["action"] == "allow"));
-        let by = |by: &str| told.iter().filter(|told| told["by"] == by).count();
+        // `session` covers later connections, but no other host.
+        assert_eq!(response(&mut world.dial("new.example")), "here");
+        let message: Vec<Value> = (0..301).map(|_| world.next_message()).collect();
+        assert!(message.iter().all(|message| message["action"] == "allow"));
+        let by = |by: &str| message.iter().filter(|message| message["by"] == by).count();
         assert!(by("session") >= 1 && by("terminal") + by("session") == 301);
         let _client = world.dial("other.example");
-        assert_eq!(world.told()["ask"]["host"], "other.example");
+        assert_eq!(world.next_message()["ask"]["host"], "other.example");
     });
 }
 
 #[test]
-fn hundreds_of_questions_stall_nothing() {
-    in_world(&asking(&["good.example:8080"]), |world| {
+fn many_questions_do_not_block_the_relay() {
+    in_world(&ask_network(&["good.example:8080"]), |world| {
         serve(world);
         world.name("good.example", "93.184.216.34");
         let names: Vec<String> = (0..500).map(|number| format!("n{number}.example")).collect();
         let mut clients: Vec<TcpStream> = names.iter().map(|name| world.dial(name)).collect();
-        let questions: Vec<Value> = (0..500).map(|_| world.told()).collect();
-        assert_eq!(heard(&mut world.dial("good.example")), "here");
-        assert_eq!(world.told()["host"], "good.example");
+        let questions: Vec<Value> = (0..500).map(|_| world.next_message()).collect();
+        assert_eq!(response(&mut world.dial("good.example")), "here");
+        assert_eq!(world.next_message()["host"], "good.example");
         for question in &questions {
             world.reply(question, "deny");
         }
@@ -116,78 +116,78 @@ fn hundreds_of_questions_stall_nothing() {
 }
 
 #[test]
-fn who_is_denied_is_refused_with_a_reason_and_not_asked_again_at_once() {
-    in_world(&asking(&[]), |world| {
+fn a_denied_host_is_refused_without_a_second_question() {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         let mut client = world.dial("new.example");
         client.write_all(REQUEST).unwrap();
-        let question = world.told();
+        let question = world.next_message();
         world.reply(&question, "deny");
-        let answer = heard(&mut client);
+        let answer = response(&mut client);
         assert!(
             answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"),
             "{answer}"
         );
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&message["action"], &message["by"], &message["asked_ms"]),
             (&"deny".into(), &"terminal".into(), &7.into())
         );
         let mut again = world.dial("new.example");
         assert!(is_refused(&mut again));
-        assert_eq!(world.told()["action"], "deny");
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert_eq!(world.next_message()["action"], "deny");
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
     });
 }
 
 #[test]
-fn a_question_is_withdrawn_when_nobody_waits_for_the_answer() {
-    in_world(&asking(&[]), |world| {
+fn a_question_is_withdrawn_when_its_clients_are_gone() {
+    in_world(&ask_network(&[]), |world| {
         serve(world);
         let (one, mut other) = (world.dial("new.example"), world.dial("new.example"));
-        let question = world.told();
+        let question = world.next_message();
         world.wait_for_callers(2);
-        // By a reset, and by a close; one that has only said all still waits.
+        // One client resets, the other closes its sending side and still waits.
         reset(one);
         other.shutdown(Shutdown::Write).unwrap();
         std::thread::sleep(Duration::from_millis(50));
-        assert!(world.says_nothing());
+        assert!(world.is_silent());
         other.set_nonblocking(true).unwrap();
         assert_eq!(other.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(other);
-        assert_eq!(world.told(), json!({ "withdrawn": { "id": question["ask"]["id"] } }));
-        // An answer that comes too late is nobody's.
+        assert_eq!(world.next_message(), json!({ "withdrawn": { "id": question["ask"]["id"] } }));
+        // A late answer is ignored.
         world.reply(&question, "session");
         let _client = world.dial("new.example");
-        assert_eq!(world.told()["ask"]["id"], 2);
+        assert_eq!(world.next_message()["ask"]["id"], 2);
     });
 }
 
 #[test]
-fn rules_are_not_asked_about() {
+fn hosts_with_rules_cause_no_question() {
     let denied = json!([{ "source": "paddock.toml", "hosts": [["evil.example", null, 1]] }]);
     let approved = json!([{ "source": "approved.toml", "hosts": [["new.example", PORT, 2]] }]);
     let [denied, approved] = [denied, approved].map(|hosts| serde_json::from_value(hosts).unwrap());
-    in_world(&Network { denied, approved, ..asking(&[]) }, |world| {
+    in_world(&Network { denied, approved, ..ask_network(&[]) }, |world| {
         serve(world);
         assert_eq!(world.ask("evil.example"), None);
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
         assert_eq!(world.ask("metadata.google.internal"), None);
-        assert_eq!(world.told()["action"], "deny");
-        // What was approved for good answers the question.
-        assert_eq!(heard(&mut world.dial("new.example")), "here");
-        let told = world.told();
+        assert_eq!(world.next_message()["action"], "deny");
+        // A permanent approval answers the question.
+        assert_eq!(response(&mut world.dial("new.example")), "here");
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["rule"]),
+            (&message["action"], &message["rule"]),
             (&"allow".into(), &"approved.toml:2".into()),
-            "{told}"
+            "{message}"
         );
-        // And a name that leads into the host is refused, whoever allows it.
+        // A name with a local address is denied even if a person allows it.
         world.name("inner.example", "127.0.0.1");
         let mut client = world.dial("inner.example");
-        let question = world.told();
+        let question = world.next_message();
         world.reply(&question, "once");
         assert!(is_refused(&mut client));
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
     });
 }

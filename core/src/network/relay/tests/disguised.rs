@@ -1,4 +1,4 @@
-//! Requests for another host in what is not seen to be one.
+//! Requests for another host that are hidden in other protocols.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -11,15 +11,19 @@ const UPGRADE: &str =
 const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
 
 #[test]
-fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
+fn bytes_after_an_upgrade_wait_for_the_answer() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
-        // The path says what is answered, in two parts; then it says what it heard.
+        // The path chooses the status, which is sent in two parts. Then the server sends back what
+        // it read.
         world.serve(|mut stream| {
             let mut request = [0; UPGRADE.len() + 3];
             stream.read_exact(&mut request).unwrap();
             let status = String::from_utf8(request[5..8].to_vec()).unwrap();
-            let answer = format!("HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 {status} OK\r\nContent-Length: 0\r\n\r\n");
+            let answer = format!(
+                "HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 {status} OK\r\n\
+                Content-Length: 0\r\n\r\n"
+            );
             let (one, other) = answer.split_at(40);
             stream.write_all(one.as_bytes()).unwrap();
             stream.write_all(other.as_bytes()).unwrap();
@@ -31,7 +35,7 @@ fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
             for at_once in [true, false] {
                 let upgrade = UPGRADE.replacen("GET /", &format!("GET /{status}"), 1);
                 let mut client = world.dial("good.example");
-                let mut heard = String::new();
+                let mut response = String::new();
                 if at_once {
                     client.write_all([&upgrade, EVIL].concat().as_bytes()).unwrap();
                 } else {
@@ -41,35 +45,35 @@ fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
                     client.write_all(EVIL.as_bytes()).unwrap();
                 }
                 client.shutdown(Shutdown::Write).unwrap();
-                client.read_to_string(&mut heard).unwrap();
-                assert!(heard.contains(&format!("HTTP/1.1 {status} OK")), "{heard}");
-                // The control: who agreed gets what is meant for it.
+                client.read_to_string(&mut response).unwrap();
+                assert!(response.contains(&format!("HTTP/1.1 {status} OK")), "{response}");
+                // The control: a server that switched protocols gets the bytes.
                 assert_eq!(
-                    (heard.ends_with(EVIL), heard.contains("HTTP/1.1 403 ")),
+                    (response.ends_with(EVIL), response.contains("HTTP/1.1 403 ")),
                     (switches, !switches),
-                    "{heard}"
+                    "{response}"
                 );
                 if !switches {
-                    assert_eq!(world.told()["host"], "evil.example");
+                    assert_eq!(world.next_message()["host"], "evil.example");
                 }
-                assert_eq!(world.told()["action"], "allow");
+                assert_eq!(world.next_message()["action"], "allow");
             }
         }
-        // Before it has answered nothing can be told from what it says.
+        // A second request can not upgrade: the answer could not be recognised.
         let mut client = world.dial("good.example");
         client
             .write_all(
                 ["GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", UPGRADE].concat().as_bytes(),
             )
             .unwrap();
-        let mut heard = String::new();
-        let _ = client.read_to_string(&mut heard);
-        assert!(heard.contains("only the first request"), "{heard}");
+        let mut response = String::new();
+        let _ = client.read_to_string(&mut response);
+        assert!(response.contains("only the first request"), "{response}");
     });
 }
 
 #[test]
-fn what_somebody_reads_as_a_request_is_not_passed_on() {
+fn a_line_that_a_server_reads_as_a_request_is_denied() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -90,20 +94,23 @@ fn what_somebody_reads_as_a_request_is_not_passed_on() {
             let request = format!("{line}\r\nHost: evil.example\r\n\r\n");
             for at_once in [request.len(), 1] {
                 let mut client = world.dial("good.example");
-                let sent =
-                    request.as_bytes().chunks(at_once).try_for_each(|part| client.write_all(part));
-                let mut heard = Vec::new();
-                let ended =
-                    client.shutdown(Shutdown::Write).and_then(|()| client.read_to_end(&mut heard));
+                let sent = request
+                    .as_bytes()
+                    .chunks(at_once)
+                    .try_for_each(|hand_over_connection| client.write_all(hand_over_connection));
+                let mut response = Vec::new();
+                let ended = client
+                    .shutdown(Shutdown::Write)
+                    .and_then(|()| client.read_to_end(&mut response));
                 let refused =
-                    sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
-                assert!(refused, "{line:?} {}", heard.escape_ascii());
-                // What went before it is told as well.
-                while world.told()["action"] != "deny" {}
+                    sent.is_err() || ended.is_err() || response.starts_with(b"HTTP/1.1 403 ");
+                assert!(refused, "{line:?} {}", response.escape_ascii());
+                // Earlier bytes are reported too.
+                while world.next_message()["action"] != "deny" {}
                 drop(client);
             }
         }
-        // The control: other protocols, which wait for nobody; and nothing of the above has come.
+        // The control: other protocols pass, and none of the lines above arrived.
         for words in [
             "\0\0\0\x08\u{4}",
             "<?xml version='1.0'?>\n<a/>",
@@ -114,10 +121,10 @@ fn what_somebody_reads_as_a_request_is_not_passed_on() {
             client.write_all(words.as_bytes()).unwrap();
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut [0]).unwrap(), 0);
-            let heard = std::iter::repeat_with(&received).find(|heard| {
-                heard.starts_with(&words.as_bytes()[..1]) && heard.len() == words.len()
+            let response = std::iter::repeat_with(&received).find(|response| {
+                response.starts_with(&words.as_bytes()[..1]) && response.len() == words.len()
             });
-            assert_eq!(heard.unwrap(), words.as_bytes());
+            assert_eq!(response.unwrap(), words.as_bytes());
         }
     });
 }

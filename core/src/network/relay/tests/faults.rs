@@ -1,4 +1,4 @@
-//! Servers, clients and name servers that are slow, broken or lying.
+//! Slow, broken and lying servers, clients and name servers.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -14,7 +14,7 @@ fn request(extra: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_can_not_be_reached_is_no_denial() {
+fn an_unreachable_host_is_a_failure_not_a_denial() {
     in_world(&rules(&[ALLOWED, "nowhere.example:8080", "empty.example:8080"]), |world| {
         world.name("good.example", "93.184.216.34");
         world.name("empty.example", "");
@@ -29,14 +29,18 @@ fn what_can_not_be_reached_is_no_denial() {
             client.read_to_string(&mut answer).unwrap();
             assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains(reason), "{answer}");
             assert!(!answer.contains("--allow-domain"), "{answer}");
-            let told = world.told();
-            assert_eq!((&told["action"], &told["host"]), (&"fail".into(), &name.into()), "{told}");
+            let message = world.next_message();
+            assert_eq!(
+                (&message["action"], &message["host"]),
+                (&"fail".into(), &name.into()),
+                "{message}"
+            );
         }
     });
 }
 
 #[test]
-fn a_client_that_sends_byte_by_byte_is_judged_like_any_other() {
+fn single_bytes_are_judged_like_whole_messages() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -46,18 +50,18 @@ fn a_client_that_sends_byte_by_byte_is_judged_like_any_other() {
             client.shutdown(Shutdown::Write).unwrap();
             assert_eq!(client.read(&mut [0]).unwrap(), 0);
             assert_eq!(received(), message);
-            assert_eq!(world.told()["action"], "allow");
+            assert_eq!(world.next_message()["action"], "allow");
         }
         let evil = client_hello(Some("evil.example"));
         let mut client = world.dial("good.example");
         let sent = evil.iter().try_for_each(|byte| client.write_all(&[*byte]));
         assert!(sent.is_err() || client.read(&mut [0]).is_err());
-        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.next_message()["action"], "deny");
     });
 }
 
 #[test]
-fn a_head_without_end_is_refused_and_one_that_just_fits_passes() {
+fn only_a_head_below_the_limit_passes() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -67,23 +71,23 @@ fn a_head_without_end_is_refused_and_one_that_just_fits_passes() {
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         assert_eq!(received(), long(60_000));
-        assert_eq!(world.told()["action"], "allow");
+        assert_eq!(world.next_message()["action"], "allow");
 
         let mut client = world.dial("good.example");
         let _ = client.write_all(&long(1_000_000));
         let mut answer = String::new();
         let _ = client.read_to_string(&mut answer);
-        let told = world.told();
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["layer"]),
+            (&message["action"], &message["layer"]),
             (&"deny".into(), &"request".into()),
-            "{told}"
+            "{message}"
         );
     });
 }
 
 #[test]
-fn requests_that_end_inside_of_the_next_wait_for_their_answers() {
+fn a_started_second_request_has_no_deadline() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let whole = request("").len();
@@ -98,7 +102,7 @@ fn requests_that_end_inside_of_the_next_wait_for_their_answers() {
         client.write_all(&[&request("")[..], &next[..20]].concat()).unwrap();
         let mut answer = [0; 2];
         client.read_exact(&mut answer).unwrap();
-        // Nobody is in a hurry from here on: what was begun is no first head.
+        // The deadline applies to the first head only.
         client.write_all(&rest).unwrap();
         client.read_exact(&mut answer).unwrap();
         assert_eq!(&answer, b"ok");
@@ -106,7 +110,7 @@ fn requests_that_end_inside_of_the_next_wait_for_their_answers() {
 }
 
 #[test]
-fn each_direction_ends_by_itself() {
+fn each_direction_ends_separately() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         world.serve(|mut stream| {
@@ -117,18 +121,18 @@ fn each_direction_ends_by_itself() {
             assert_eq!(rest, b"and this is what I have");
         });
         let mut client = world.dial("good.example");
-        let mut heard = String::new();
-        client.read_to_string(&mut heard).unwrap();
-        assert_eq!(heard, "all I have");
+        let mut response = String::new();
+        client.read_to_string(&mut response).unwrap();
+        assert_eq!(response, "all I have");
         client.write_all(b"and this is what I have").unwrap();
         drop(client);
-        let told = world.told();
-        assert_eq!((&told["sent"], &told["received"]), (&23.into(), &10.into()), "{told}");
+        let message = world.next_message();
+        assert_eq!((&message["sent"], &message["received"]), (&23.into(), &10.into()), "{message}");
     });
 }
 
 #[test]
-fn a_name_server_that_lies_is_not_believed() {
+fn false_dns_replies_are_ignored() {
     in_world(&rules(&["*.example:8080"]), |world| {
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         for lie in ["id", "name", "short", "noise"] {
@@ -141,47 +145,53 @@ fn a_name_server_that_lies_is_not_believed() {
                 ErrorKind::ConnectionReset,
                 "{lie}"
             );
-            let told = world.told();
+            let message = world.next_message();
             assert_eq!(
-                (&told["action"], &told["address"]),
+                (&message["action"], &message["address"]),
                 (&"fail".into(), &serde_json::Value::Null),
-                "{told}"
+                "{message}"
             );
         }
-        // What is true counts, also behind a lie.
+        // A true reply after a false one counts.
         world.name("first.example", "liar:first 93.184.216.34");
-        let mut heard = String::new();
-        world.dial("first.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["address"]), ("here", &"93.184.216.34".into()));
+        let mut response = String::new();
+        world.dial("first.example").read_to_string(&mut response).unwrap();
+        assert_eq!(
+            (response.as_str(), &world.next_message()["address"]),
+            ("here", &"93.184.216.34".into())
+        );
     });
 }
 
 #[test]
-fn a_name_server_that_is_slow_holds_up_nobody_else() {
+fn a_slow_name_server_delays_no_other_connection() {
     in_world(&rules(&[ALLOWED, "slow.example:8080"]), |world| {
         world.name("good.example", "93.184.216.34");
         world.name("slow.example", "silent 93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
         let mut slow = world.dial("slow.example");
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["host"]), ("here", &"good.example".into()));
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!(
+            (response.as_str(), &world.next_message()["host"]),
+            ("here", &"good.example".into())
+        );
         slow.write_all(b"\0").unwrap();
         assert!(slow.read(&mut [0]).is_err());
-        assert_eq!(world.told()["reason"], "no name server answered");
+        assert_eq!(world.next_message()["reason"], "no name server answered");
     });
 }
 
 #[test]
-fn a_server_that_is_slow_holds_up_nobody_else() {
+fn a_slow_server_delays_no_other_connection() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let (release, released) = channel();
         let released = Mutex::new(released);
         world.serve(move |mut stream| {
-            let mut said = [0; 5];
-            stream.read_exact(&mut said).unwrap();
-            if said == *b"slow\n" {
+            let mut line = [0; 5];
+            stream.read_exact(&mut line).unwrap();
+            if line == *b"slow\n" {
                 released.lock().unwrap().recv().unwrap();
             }
             b"answer".iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
@@ -189,45 +199,51 @@ fn a_server_that_is_slow_holds_up_nobody_else() {
         let mut slow = world.dial("good.example");
         slow.write_all(b"slow\n").unwrap();
         let answer = |mut client: TcpStream| {
-            let mut heard = String::new();
-            client.read_to_string(&mut heard).unwrap();
-            heard
+            let mut response = String::new();
+            client.read_to_string(&mut response).unwrap();
+            response
         };
         for _ in 0..20 {
             let mut fast = world.dial("good.example");
             fast.write_all(b"fast\n").unwrap();
-            assert_eq!((answer(fast).as_str(), &world.told()["received"]), ("answer", &6.into()));
+            assert_eq!(
+                (answer(fast).as_str(), &world.next_message()["received"]),
+                ("answer", &6.into())
+            );
         }
         release.send(()).unwrap();
-        assert_eq!((answer(slow).as_str(), &world.told()["received"]), ("answer", &6.into()));
+        assert_eq!(
+            (answer(slow).as_str(), &world.next_message()["received"]),
+            ("answer", &6.into())
+        );
     });
 }
 
 #[test]
-fn a_list_of_servers_that_is_replaced_is_read_again() {
+fn a_replaced_resolv_conf_is_read_again() {
     in_world(&rules(&[ALLOWED, "next.example:8080"]), |world| {
         for name in ["good.example", "next.example"] {
             world.name(name, "93.184.216.34");
         }
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        let mut heard = String::new();
-        world.dial("good.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["action"]), ("here", &"allow".into()));
-        // Nobody is there; by another file of that name.
+        let mut response = String::new();
+        world.dial("good.example").read_to_string(&mut response).unwrap();
+        assert_eq!((response.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
+        // A server without a listener, in a new file of the same name.
         world.replace_servers("nameserver 127.0.0.77\noptions timeout:1 attempts:1\n");
         let mut client = world.dial("next.example");
         client.write_all(b"\0").unwrap();
         assert!(client.read(&mut [0]).is_err());
-        assert_eq!(world.told()["action"], "fail");
+        assert_eq!(world.next_message()["action"], "fail");
         world.replace_servers("nameserver 127.0.0.1\n");
-        let mut heard = String::new();
-        world.dial("next.example").read_to_string(&mut heard).unwrap();
-        assert_eq!((heard.as_str(), &world.told()["action"]), ("here", &"allow".into()));
+        let mut response = String::new();
+        world.dial("next.example").read_to_string(&mut response).unwrap();
+        assert_eq!((response.as_str(), &world.next_message()["action"]), ("here", &"allow".into()));
     });
 }
 
 #[test]
-fn what_is_refused_or_never_answered_leaves_nothing_behind() {
+fn ended_connections_leave_no_descriptor() {
     in_world(&rules(&["quiet.example:8080"]), |world| {
         world.name("quiet.example", "93.184.216.34");
         world.serve(|mut stream| drop(stream.read(&mut [0])));
@@ -237,7 +253,7 @@ fn what_is_refused_or_never_answered_leaves_nothing_behind() {
                 (0..200).map(|_| world.dial_address("93.184.216.99")).collect();
             for client in &mut refused {
                 assert!(client.write_all(b"\0").is_err() || client.read(&mut [0]).is_err());
-                assert_eq!(world.told()["port"], PORT);
+                assert_eq!(world.next_message()["port"], PORT);
             }
             let flowing: Vec<TcpStream> = (0..200).map(|_| world.dial("quiet.example")).collect();
             drop(flowing);

@@ -1,4 +1,4 @@
-//! What is handed over: whoever speaks HTTP is the test.
+//! Connections that are handed over; the test plays the HTTP helper.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -18,26 +18,29 @@ fn plan(default: Action, http: Value) -> Network {
 fn with_a_route() -> Network {
     let upstream = json!({ "scheme": "http", "host": "new.example", "port": PORT, "base": "" });
     let route = json!({
-        "name": "api", "upstream": upstream, "credential": null, "inject_mode": null, "inject_name": null, "endpoints": [],
-        "inspect": false, "body_methods": [], "upstream_addresses": [], "shared_addresses": false, "source": "paddock.toml:3",
+        "name": "api", "upstream": upstream, "credential": null, "inject_mode": null,
+        "inject_name": null, "endpoints": [],
+        "inspect": false, "body_methods": [], "upstream_addresses": [], "shared_addresses": false,
+        "source": "paddock.toml:3",
     });
     plan(Action::Deny, json!({ "routes": [route], "inspect": [] }))
 }
 
 fn all(client: &mut TcpStream) -> String {
-    let mut heard = Vec::new();
-    client.read_to_end(&mut heard).unwrap();
-    heard.escape_ascii().to_string()
+    let mut response = Vec::new();
+    client.read_to_end(&mut response).unwrap();
+    response.escape_ascii().to_string()
 }
 
 #[test]
-fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
+fn every_kind_of_client_is_handed_over_with_its_bytes() {
     in_world(&with_a_route(), |world| {
         let request =
             format!("POST /a HTTP/1.1\r\nHost: {ROUTE}:8080\r\nContent-Length: 3\r\n\r\nabc");
         let connect = format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n{request}");
         let whole = format!(
-            "POST http://{ROUTE}:8080/a HTTP/1.1\r\nHost: {ROUTE}:8080\r\n{AUTHORISED}Content-Length: 3\r\n\r\nabc"
+            "POST http://{ROUTE}:8080/a HTTP/1.1\r\nHost: {ROUTE}:8080\r\n\
+             {AUTHORISED}Content-Length: 3\r\n\r\nabc"
         );
         let anew = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
         let wish =
@@ -52,22 +55,22 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
         ] {
             let mut client = if by_proxy { proxy(world) } else { world.dial(ROUTE) };
             client.write_all(sent).unwrap();
-            let (message, mut said, connection) = world.handed();
+            let (message, mut sent_bytes, connection) = world.next_handover();
             assert_eq!(message, json!({ "host": ROUTE, "kind": "route", "port": PORT }));
             let mut connection = connection.unwrap();
-            let begun = said.len();
-            said.resize(expected.len(), 0);
-            connection.read_exact(&mut said[begun..]).unwrap();
+            let begun = sent_bytes.len();
+            sent_bytes.resize(expected.len(), 0);
+            connection.read_exact(&mut sent_bytes[begun..]).unwrap();
             assert_eq!(
-                said.escape_ascii().to_string(),
+                sent_bytes.escape_ascii().to_string(),
                 expected.as_bytes().escape_ascii().to_string()
             );
             connection.write_all(b"here").unwrap();
             drop(connection);
             assert_eq!(all(&mut client), [welcome, b"here"].concat().escape_ascii().to_string());
         }
-        // It is told by whoever speaks HTTP.
-        assert!(world.says_nothing());
+        // The HTTP helper reports these connections.
+        assert!(world.is_silent());
         let mut around = proxy(world);
         around
             .write_all(format!("CONNECT new.example:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
@@ -77,42 +80,42 @@ fn by_whichever_way_a_client_comes_it_is_handed_over_with_what_it_said() {
 }
 
 #[test]
-fn an_inspected_host_is_handed_over_and_called_when_a_person_has_allowed_it() {
+fn an_inspected_host_is_dialled_after_a_person_allowed_it() {
     let inspected =
         json!({ "routes": [], "inspect": [{ "host": "new.example", "source": "paddock.toml:2" }] });
     in_world(&plan(Action::Ask, inspected), |world| {
         world.name("new.example", "93.184.216.34");
         world.serve(|mut stream| stream.write_all(b"here").unwrap());
-        world.call(1, "new.example");
-        let (message, _, connection) = world.handed();
+        world.ask_to_dial(1, "new.example");
+        let (message, _, connection) = world.next_handover();
         assert_eq!(
             (&message["id"], &message["denied"], connection.is_none()),
             (&1.into(), &true.into(), true)
         );
         let _client = world.dial("new.example");
-        let question = world.told();
+        let question = world.next_message();
         assert_eq!(question["ask"]["host"], "new.example");
-        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        assert!(world.looked_up_names().is_empty(), "{:?}", world.looked_up_names());
         world.reply(&question, "once");
-        let (message, said, connection) = world.handed();
+        let (message, sent_bytes, connection) = world.next_handover();
         assert_eq!(message, json!({ "host": "new.example", "kind": "inspect", "port": PORT }));
-        assert!(said.is_empty() && connection.is_some());
-        let told = world.told();
+        assert!(sent_bytes.is_empty() && connection.is_some());
+        let message = world.next_message();
         assert_eq!(
-            (&told["action"], &told["by"], &told["asked_ms"]),
+            (&message["action"], &message["by"], &message["asked_ms"]),
             (&"allow".into(), &"terminal".into(), &7.into())
         );
-        world.call(2, "new.example");
-        let (message, _, server) = world.handed();
+        world.ask_to_dial(2, "new.example");
+        let (message, _, server) = world.next_handover();
         assert_eq!(message, json!({ "address": "93.184.216.34", "id": 2 }));
         assert_eq!(all(&mut server.unwrap()), "here");
     });
 }
 
 #[test]
-fn when_nobody_speaks_http_any_more_that_is_said() {
+fn a_missing_http_helper_is_reported() {
     in_world(&with_a_route(), |world| {
-        world.fall_silent();
+        world.end_http_helper();
         let mut client = world.dial(ROUTE);
         client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let mut tunnel = proxy(world);
@@ -120,13 +123,13 @@ fn when_nobody_speaks_http_any_more_that_is_said() {
             .write_all(format!("CONNECT {ROUTE}:8080 HTTP/1.1\r\n{AUTHORISED}\r\n").as_bytes())
             .unwrap();
         for client in [&mut client, &mut tunnel] {
-            let heard = all(client);
+            let response = all(client);
             assert!(
-                heard.starts_with("HTTP/1.1 502 ")
-                    && heard.contains("what speaks HTTP for it is gone"),
-                "{heard}"
+                response.starts_with("HTTP/1.1 502 ")
+                    && response.contains("what speaks HTTP for it is gone"),
+                "{response}"
             );
-            assert_eq!(world.told()["action"], "fail");
+            assert_eq!(world.next_message()["action"], "fail");
         }
     });
 }

@@ -15,15 +15,15 @@ pub fn proxy(world: &World) -> TcpStream {
     world.dial_address("127.255.255.254")
 }
 
-/// What there is until the end, or until it breaks off.
+/// All bytes until the end or an error.
 fn all(client: &mut TcpStream) -> Vec<u8> {
-    let mut heard = Vec::new();
-    let _ = client.read_to_end(&mut heard);
-    heard
+    let mut response = Vec::new();
+    let _ = client.read_to_end(&mut response);
+    response
 }
 
 #[test]
-fn what_was_said_too_early_waits_and_is_judged() {
+fn bytes_sent_with_a_proxy_greeting_are_judged() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
@@ -37,25 +37,25 @@ fn what_was_said_too_early_waits_and_is_judged() {
                 if passes {
                     client.shutdown(Shutdown::Write).unwrap();
                 }
-                let heard = all(&mut client);
-                let told = world.told();
-                assert_eq!(told["host"], "good.example", "{told}");
+                let response = all(&mut client);
+                let message = world.next_message();
+                assert_eq!(message["host"], "good.example", "{message}");
                 if passes {
                     let welcome = if greeting == wish {
                         &b"\x05\x02\x01\x00\x05\0\0\x01\0\0\0\0\0\0"[..]
                     } else {
                         ESTABLISHED.as_bytes()
                     };
-                    assert_eq!(heard, welcome, "{}", heard.escape_ascii());
+                    assert_eq!(response, welcome, "{}", response.escape_ascii());
                     assert_eq!(received(), hello);
                     assert_eq!(
-                        (&told["action"], &told["sent"]),
+                        (&message["action"], &message["sent"]),
                         (&"allow".into(), &hello.len().into()),
-                        "{told}"
+                        "{message}"
                     );
                 } else {
                     assert_eq!(
-                        (&told["action"], &told["reason"]),
+                        (&message["action"], &message["reason"]),
                         (&"deny".into(), &"its TLS is for evil.example".into())
                     );
                 }
@@ -64,14 +64,15 @@ fn what_was_said_too_early_waits_and_is_judged() {
     });
 }
 
-/// A server that wants to hear more on the connection than it may.
+/// A server that tries to read more than one request.
 #[test]
-fn a_request_that_follows_another_is_not_passed_on() {
+fn a_second_proxy_request_is_not_passed_on() {
     in_world(&rules(&[ALLOWED]), |world| {
         world.name("good.example", "93.184.216.34");
         let received = world.record();
         let first = format!(
-            "POST http://good.example:8080/a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\n{AUTHORISED}\r\nabc"
+            "POST http://good.example:8080/a HTTP/1.1\r\nContent-Length: 3\r\nHost: \
+             good.example:8080\r\n{AUTHORISED}\r\nabc"
         );
         for second in
             [&first[..], "GET http://evil.example/ HTTP/1.1\r\n\r\n", "what is this?\r\n\r\n"]
@@ -79,15 +80,16 @@ fn a_request_that_follows_another_is_not_passed_on() {
             let mut client = proxy(world);
             client.write_all([&first, second].concat().as_bytes()).unwrap();
             assert!(all(&mut client).is_empty());
-            let expected = "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\nConnection: close\r\n\r\nabc";
+            let expected = "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\n\
+                Connection: close\r\n\r\nabc";
             assert_eq!(String::from_utf8(received()).unwrap(), expected);
-            assert_eq!(world.told()["action"], "allow");
+            assert_eq!(world.next_message()["action"], "allow");
         }
     });
 }
 
 #[test]
-fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_name() {
+fn a_proxy_denial_uses_the_client_protocol_and_no_lookup() {
     in_world(&rules(&[ALLOWED, "gone.example:8080"]), |world| {
         let names = [("evil.example", "403", 2), ("gone.example", "502", 4)];
         for (name, status, code) in names {
@@ -97,26 +99,30 @@ fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_
             ] {
                 let mut client = proxy(world);
                 client.write_all(format!("{line}\r\n{AUTHORISED}\r\n").as_bytes()).unwrap();
-                let heard = String::from_utf8(all(&mut client)).unwrap();
+                let response = String::from_utf8(all(&mut client)).unwrap();
                 assert!(
-                    heard.starts_with(&format!("HTTP/1.1 {status} ")) && heard.contains(name),
-                    "{heard}"
+                    response.starts_with(&format!("HTTP/1.1 {status} ")) && response.contains(name),
+                    "{response}"
                 );
-                assert_eq!(world.told()["host"], name);
+                assert_eq!(world.next_message()["host"], name);
             }
             let mut client = proxy(world);
             let wish = [SOCKS, b"\x05\x01\x00\x03\x0c", name.as_bytes(), b"\x1f\x90"].concat();
             client.write_all(&wish).unwrap();
-            let heard = all(&mut client);
-            assert_eq!(heard[4..6], [5, code], "{}", heard.escape_ascii());
-            assert_eq!(world.told()["host"], name);
+            let response = all(&mut client);
+            assert_eq!(response[4..6], [5, code], "{}", response.escape_ascii());
+            assert_eq!(world.next_message()["host"], name);
         }
-        assert!(world.asked().iter().all(|name| name == "gone.example"), "{:?}", world.asked());
+        assert!(
+            world.looked_up_names().iter().all(|name| name == "gone.example"),
+            "{:?}",
+            world.looked_up_names()
+        );
     });
 }
 
 #[test]
-fn a_client_that_says_nothing_of_use_leaves_nothing_behind() {
+fn useless_proxy_clients_leave_no_descriptor() {
     in_world(&rules(&[ALLOWED]), |world| {
         let before = world.relay_descriptors();
         let useless = [
@@ -133,7 +139,7 @@ fn a_client_that_says_nothing_of_use_leaves_nothing_behind() {
             client.shutdown(Shutdown::Write).unwrap();
             all(&mut client);
         }
-        // The last of them may not have been let go of yet.
+        // The relay may not have closed the last ones yet.
         let after = world.relay_descriptors();
         assert!(after < before + 20, "{before} have become {after}");
     });

@@ -1,4 +1,4 @@
-//! Two networks: `inside`, whose every address leads to the relay, and one outside it with a name
+//! Two networks: `inside`, where every address leads to the relay, and an outer one with a name
 //! server and servers.
 
 use std::collections::HashMap;
@@ -23,28 +23,28 @@ use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 
 use crate::kernel::sys;
-use crate::network::relay::host_resolver::Sources;
-use crate::network::relay::relay_messages::LONGEST;
-use crate::network::relay::{Sockets, run_with};
-use crate::network::supervisor::proxy_password::Token;
+use crate::network::relay::host_resolver::NameSources;
+use crate::network::relay::relay_messages::MAX_MESSAGE_BYTES;
+use crate::network::relay::{RelaySockets, run_with};
+use crate::network::supervisor::proxy_password::ProxyToken;
 use crate::plan::Network;
 
-/// Of every server, and the one that is listened at inside.
+/// The port of every server, and of the listener inside.
 pub const PORT: u16 = 8080;
 
-/// Of the name server.
-const NAMES: u16 = 5300;
+/// The port of the name server.
+const DNS_PORT: u16 = 5300;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The network of the relay. It has one address of its own.
+/// The relay's network, with one own address.
 const OUTSIDE: &str = "
     ip link set lo up
     ip link set far up
     ip address add 93.184.217.1/32 dev far
     ip route add 93.184.216.0/24 dev far";
 
-/// Where servers are that are not on the relay's host.
+/// The network of servers on other hosts.
 const FAR: &str = "
     ip link set lo up
     ip link add near type veth peer name far netns $OUTSIDE
@@ -59,7 +59,7 @@ const INSIDE: &str = "
     ip route add local 0.0.0.0/0 dev lo src 10.255.255.1
     ip -6 route add local ::/0 dev lo src fd00:5a::1";
 
-/// `host` or `host:port`, one in each line.
+/// `host` or `host:port`, one per line.
 pub fn rules(allowed: &[&str]) -> Network {
     let rule = |(index, rule): (usize, &&str)| {
         let (host, port) = rule
@@ -69,7 +69,8 @@ pub fn rules(allowed: &[&str]) -> Network {
     };
     let hosts: Vec<Value> = allowed.iter().enumerate().map(rule).collect();
     let plan = serde_json::json!({
-        "mode": "filtered", "default": "deny", "default_source": null, "ask_timeout_s": 1, "denied": [], "approved": [],
+        "mode": "filtered", "default": "deny", "default_source": null, "ask_timeout_s": 1,
+        "denied": [], "approved": [],
         "local_ports": [], "published": [], "http": null,
         "allowed": [{"source": "paddock.toml", "hosts": hosts}],
     });
@@ -81,41 +82,40 @@ pub struct World {
     outside: OwnedFd,
     far: OwnedFd,
     line: Arc<OwnedFd>,
-    heard: Receiver<Value>,
-    names: Arc<Mutex<Names>>,
+    messages: Receiver<Value>,
+    names: Arc<Mutex<NameServer>>,
     relay: u32,
     servers: PathBuf,
-    /// The other end of what is handed over.
-    handed: Mutex<Option<OwnedFd>>,
-    /// So many callers the relay was told who they are.
-    identified: Arc<AtomicUsize>,
+    /// The HTTP helper's end of the handover socket.
+    http_helper: Mutex<Option<OwnedFd>>,
+    /// The number of owner replies that were sent.
+    owner_found: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
-struct Names {
+struct NameServer {
     known: HashMap<String, String>,
-    asked: Vec<String>,
-    is_silent: bool,
+    looked_up_names: Vec<String>,
+    does_not_answer: bool,
 }
 
-/// Runs `body` in a process of its own, beside a relay with these rules. The relay ends when the
-/// body does.
+/// Runs `body` in its own process, beside a relay with these rules. The relay ends with the body.
 pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
-    const ALONE: &str = "PADDOCK_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        // Namespaces are a process's: the test runs once more, as the only one of its own.
+    const SINGLE_TEST_VARIABLE: &str = "PADDOCK_TEST_ALONE";
+    if std::env::var_os(SINGLE_TEST_VARIABLE).is_none() {
+        // Namespaces belong to a process: the test runs again as the only test of a new process.
         let name = std::thread::current().name().unwrap().to_owned();
         let mut alone = Command::new("unshare");
         alone
             .args(["--user", "--map-root-user", "--net"])
             .arg(std::env::current_exe().unwrap())
-            .env(ALONE, "");
+            .env(SINGLE_TEST_VARIABLE, "");
         let ended =
             alone.args(["--exact", &name, "--nocapture", "--test-threads=1"]).output().unwrap();
-        let said = [ended.stdout, ended.stderr]
+        let test_output = [ended.stdout, ended.stderr]
             .map(|text| String::from_utf8_lossy(&text).into_owned())
             .concat();
-        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        assert!(ended.status.success() && test_output.contains("1 passed"), "{test_output}");
         return;
     }
     let namespace = || OwnedFd::from(std::fs::File::open("/proc/thread-self/ns/net").unwrap());
@@ -142,31 +142,32 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let (handover, handed) = crate::kernel::socket_pair::pair().unwrap();
+    let (handover, http_helper) = crate::kernel::socket_pair::pair().unwrap();
     sockets.handover = Some(handover);
-    let names = Arc::new(Mutex::new(Names::default()));
+    let names = Arc::new(Mutex::new(NameServer::default()));
     let written = servers.clone();
-    // The closure is dropped here, and with it our copy of the other end.
+    // Dropping the closure closes this copy of the other end.
     let child = sys::fork(move || {
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            let (line, (hear, heard)) = (Arc::new(theirs), channel());
-            sockopt::set_socket_timeout(&handed, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
-            let handed = Mutex::new(Some(handed));
-            let identified = Arc::default();
+            let (line, (hear, messages)) = (Arc::new(theirs), channel());
+            sockopt::set_socket_timeout(&http_helper, sockopt::Timeout::Recv, Some(TIMEOUT))
+                .unwrap();
+            let http_helper = Mutex::new(Some(http_helper));
+            let owner_found = Arc::default();
             let world = World {
                 inside,
                 outside,
                 far,
                 line,
-                heard,
+                messages,
                 names,
                 relay,
                 servers: written,
-                handed,
-                identified,
+                http_helper,
+                owner_found,
             };
             world.answer_names();
-            world.listen(hear);
+            world.read_relay(hear);
             body(&world);
         }));
         if ended.is_err() { 101 } else { 0 }
@@ -174,9 +175,9 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     let relayed = run_with(
         plan,
         sockets,
-        Some(Token::known()),
+        Some(ProxyToken::known()),
         ours,
-        Sources { hosts, servers, port: NAMES },
+        NameSources { hosts, servers, port: DNS_PORT },
     );
     let (_, status) =
         rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
@@ -184,7 +185,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
     assert_eq!((relayed, status.exit_status()), (0, Some(0)), "what went wrong stands above");
 }
 
-fn say(line: &OwnedFd, message: &Value) {
+fn send(line: &OwnedFd, message: &Value) {
     rustix::net::send(line, message.to_string().as_bytes(), SendFlags::NOSIGNAL).unwrap();
 }
 
@@ -198,7 +199,7 @@ fn enter(namespace: &OwnedFd) {
         .unwrap();
 }
 
-fn sockets(local_ports: &[u16]) -> Sockets {
+fn sockets(local_ports: &[u16]) -> RelaySockets {
     let tcp4 = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
     let tcp6 = TcpListener::bind("[::]:53").unwrap();
     let udp4 = UdpSocket::bind("0.0.0.0:53").unwrap();
@@ -221,11 +222,11 @@ fn sockets(local_ports: &[u16]) -> Sockets {
         protocol,
     );
     let (dialled, names) = (vec![tcp4.into(), tcp6.into()], vec![udp4, udp6]);
-    Sockets { dialled, names, local, diagnosis: diagnosis.ok(), ..Sockets::default() }
+    RelaySockets { dialled, names, local, diagnosis: diagnosis.ok(), ..RelaySockets::default() }
 }
 
 impl World {
-    /// Does something in the network of the command.
+    /// Runs a function in the command's network.
     pub fn inside<T>(&self, act: impl FnOnce() -> T) -> T {
         enter(&self.inside);
         let done = act();
@@ -237,16 +238,16 @@ impl World {
         self.names.lock().unwrap().known.insert(name.into(), addresses.into());
     }
 
-    /// The name server does not answer any more.
-    pub fn silence(&self) {
-        self.names.lock().unwrap().is_silent = true;
+    /// From here on the name server does not answer.
+    pub fn stop_name_server(&self) {
+        self.names.lock().unwrap().does_not_answer = true;
     }
 
-    pub fn asked(&self) -> Vec<String> {
-        self.names.lock().unwrap().asked.clone()
+    pub fn looked_up_names(&self) -> Vec<String> {
+        self.names.lock().unwrap().looked_up_names.clone()
     }
 
-    /// Asks for an IPv4 address, as a program inside would.
+    /// Asks for an IPv4 address like a program inside.
     pub fn ask(&self, name: &str) -> Option<Ipv4Addr> {
         let socket = self.inside(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         socket.set_read_timeout(Some(TIMEOUT)).unwrap();
@@ -259,7 +260,9 @@ impl World {
             0 => {
                 let at = answer
                     .windows(6)
-                    .rposition(|part| part[..2] == [0, 4] && part[2] == 198)
+                    .rposition(|hand_over_connection| {
+                        hand_over_connection[..2] == [0, 4] && hand_over_connection[2] == 198
+                    })
                     .unwrap();
                 Some(Ipv4Addr::new(answer[at + 2], answer[at + 3], answer[at + 4], answer[at + 5]))
             }
@@ -279,43 +282,46 @@ impl World {
         stream
     }
 
-    /// What the relay says next, or asks about a host.
-    pub fn told(&self) -> Value {
-        self.heard.recv_timeout(TIMEOUT).unwrap()
+    /// The next decision or question of the relay.
+    pub fn next_message(&self) -> Value {
+        self.messages.recv_timeout(TIMEOUT).unwrap()
     }
 
-    pub fn says_nothing(&self) -> bool {
-        self.heard.try_recv().is_err()
+    pub fn is_silent(&self) -> bool {
+        self.messages.try_recv().is_err()
     }
 
-    /// Until the relay has heard who so many callers are.
+    /// Waits until the relay has got this many owner replies.
     pub fn wait_for_callers(&self, expected: usize) {
         let deadline = Instant::now() + TIMEOUT;
-        while self.identified.load(Ordering::SeqCst) < expected {
+        while self.owner_found.load(Ordering::SeqCst) < expected {
             assert!(Instant::now() < deadline);
             std::thread::sleep(Duration::from_millis(5));
         }
-        // What it was told before comes first.
+        // The relay handles earlier messages first.
         self.ask("new.example");
     }
 
-    /// The supervisor's answer to a question.
+    /// Sends the supervisor's answer to a question.
     pub fn reply(&self, question: &Value, verdict: &str) {
         let by = "terminal";
-        let reply = json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by, "reason": null, "ms": 7 } });
-        say(&self.line, &reply);
+        let reply = json!({ "answer": { "id": question["ask"]["id"], "verdict": verdict, "by": by,
+        "reason": null, "ms": 7 } });
+        send(&self.line, &reply);
     }
 
-    /// What whoever speaks HTTP hears next: a message, what stands behind it, and a connection.
-    pub fn handed(&self) -> (Value, Vec<u8>, Option<TcpStream>) {
+    /// The next message to the HTTP helper: JSON, the bytes after it, and a connection.
+    pub fn next_handover(&self) -> (Value, Vec<u8>, Option<TcpStream>) {
         let (mut bytes, mut space) =
             (vec![0; 128 << 10], [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))]);
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let (handed, buffers) = (self.handed.lock().unwrap(), &mut [IoSliceMut::new(&mut bytes)]);
+        let (http_helper, buffers) =
+            (self.http_helper.lock().unwrap(), &mut [IoSliceMut::new(&mut bytes)]);
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let length = rustix::net::recvmsg(handed.as_ref().unwrap(), buffers, &mut control, flags)
-            .unwrap()
-            .bytes;
+        let length =
+            rustix::net::recvmsg(http_helper.as_ref().unwrap(), buffers, &mut control, flags)
+                .unwrap()
+                .bytes;
         let connection = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
             _ => None,
@@ -331,24 +337,24 @@ impl World {
         (message, parts.next().unwrap_or_default().to_vec(), connection)
     }
 
-    /// As whoever speaks HTTP asks for a connection.
-    pub fn call(&self, id: u64, host: &str) {
-        let handed = self.handed.lock().unwrap();
-        say(handed.as_ref().unwrap(), &json!({ "dial": host, "id": id, "port": PORT }));
+    /// Requests a connection like the HTTP helper.
+    pub fn ask_to_dial(&self, id: u64, host: &str) {
+        let http_helper = self.http_helper.lock().unwrap();
+        send(http_helper.as_ref().unwrap(), &json!({ "dial": host, "id": id, "port": PORT }));
     }
 
-    /// Nobody speaks HTTP any more.
-    pub fn fall_silent(&self) {
-        *self.handed.lock().unwrap() = None;
+    /// Closes the HTTP helper's socket.
+    pub fn end_http_helper(&self) {
+        *self.http_helper.lock().unwrap() = None;
     }
 
-    /// Where who calls is known at once: it is us.
-    fn listen(&self, hear: Sender<Value>) {
+    /// Answers owner requests at once with this process.
+    fn read_relay(&self, hear: Sender<Value>) {
         let line = Arc::clone(&self.line);
         let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
-        let identified = Arc::clone(&self.identified);
+        let owner_found = Arc::clone(&self.owner_found);
         std::thread::spawn(move || {
-            let mut buffer = [0; LONGEST];
+            let mut buffer = [0; MAX_MESSAGE_BYTES];
             while let Ok((length @ 1.., _)) =
                 rustix::net::recv(&*line, &mut buffer, RecvFlags::empty())
             {
@@ -356,8 +362,8 @@ impl World {
                     let message: Value = serde_json::from_slice(one).unwrap();
                     match message.get("who") {
                         Some(who) => {
-                            say(&line, &json!({ "who": { "id": who["id"], "process": process } }));
-                            identified.fetch_add(1, Ordering::SeqCst);
+                            send(&line, &json!({ "who": { "id": who["id"], "process": process } }));
+                            owner_found.fetch_add(1, Ordering::SeqCst);
                         }
                         None => hear.send(message).unwrap(),
                     }
@@ -366,7 +372,7 @@ impl World {
         });
     }
 
-    /// At every address outside, far and near, each connection with a thread of its own.
+    /// Serves at every outer address; each connection has its own thread.
     pub fn serve(&self, handler: impl Fn(TcpStream) + Send + Sync + 'static) {
         let handler = Arc::new(handler);
         for network in [&self.far, &self.outside] {
@@ -387,10 +393,10 @@ impl World {
         }
     }
 
-    /// A server that says nothing and keeps what it hears: what is returned gives what the last
-    /// connection with any bytes brought.
+    /// A server that only reads. The returned function gives the bytes of the last connection that
+    /// sent some.
     pub fn record(&self) -> impl Fn() -> Vec<u8> {
-        let (send, heard) = channel();
+        let (send, messages) = channel();
         let send = Mutex::new(send);
         self.serve(move |mut stream| {
             let mut all = Vec::new();
@@ -399,14 +405,14 @@ impl World {
                 send.lock().unwrap().send(all).unwrap();
             }
         });
-        move || heard.recv_timeout(TIMEOUT).unwrap()
+        move || messages.recv_timeout(TIMEOUT).unwrap()
     }
 
     pub fn relay_descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.relay)).unwrap().count()
     }
 
-    /// Until there are no more than so many, and some pipes that are kept for whoever comes.
+    /// Waits until at most this many descriptors are open, plus the pipes that are kept.
     pub fn wait_for_descriptors(&self, expected: usize) {
         let deadline = Instant::now() + TIMEOUT;
         while self.relay_descriptors() > expected + 16 {
@@ -415,7 +421,7 @@ impl World {
         }
     }
 
-    /// As programs do: another file of that name.
+    /// Replaces the file by a new one, like other programs.
     pub fn replace_servers(&self, text: &str) {
         let fresh = self.servers.with_extension("fresh");
         std::fs::write(&fresh, text).unwrap();
@@ -423,8 +429,8 @@ impl World {
     }
 
     fn answer_names(&self) {
-        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, NAMES)).unwrap();
-        let streams = TcpListener::bind((Ipv4Addr::LOCALHOST, NAMES)).unwrap();
+        let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, DNS_PORT)).unwrap();
+        let streams = TcpListener::bind((Ipv4Addr::LOCALHOST, DNS_PORT)).unwrap();
         let names = Arc::clone(&self.names);
         std::thread::spawn(move || {
             let mut question = [0; 512];
@@ -453,11 +459,11 @@ impl World {
     }
 }
 
-impl Names {
-    /// The answer, and those of a liar.
+impl NameServer {
+    /// The answer, and false ones for a lying server.
     fn answers(&mut self, question: &[u8]) -> Vec<Vec<u8>> {
         let Some(answer) = self.answer(question, false) else { return Vec::new() };
-        let (name, _) = asked(question);
+        let (name, _) = looked_up_names(question);
         let lie =
             self.known.get(&name).and_then(|known| known.split(' ').next()?.strip_prefix("liar:"));
         let other = [&[answer[0] ^ 1][..], &answer[1..]].concat();
@@ -476,9 +482,9 @@ impl Names {
     }
 
     fn answer(&mut self, question: &[u8], by_stream: bool) -> Option<Vec<u8>> {
-        let (name, end) = asked(question);
-        self.asked.push(if by_stream { format!("tcp {name}") } else { name.clone() });
-        if self.is_silent {
+        let (name, end) = looked_up_names(question);
+        self.looked_up_names.push(if by_stream { format!("tcp {name}") } else { name.clone() });
+        if self.does_not_answer {
             return None;
         }
         let is_v4 = question[end + 1] == 1;
@@ -509,8 +515,8 @@ impl Names {
     }
 }
 
-/// The name in a question, and where its kind stands.
-fn asked(question: &[u8]) -> (String, usize) {
+/// The name in a question, and the offset of its type.
+fn looked_up_names(question: &[u8]) -> (String, usize) {
     let (mut at, mut labels) = (12, Vec::new());
     while question[at] != 0 {
         let length = usize::from(question[at]);
@@ -530,7 +536,7 @@ pub fn question(name: &str, kind: u8) -> Vec<u8> {
     message
 }
 
-/// The first message of TLS 1.2 or later.
+/// A ClientHello of TLS 1.2 or later.
 pub fn client_hello(name: Option<&str>) -> Vec<u8> {
     let sized = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
     let entry = |name: &str| sized([&[0][..], &sized(name.into())].concat());
@@ -541,7 +547,7 @@ pub fn client_hello(name: Option<&str>) -> Vec<u8> {
     [&[22, 3, 1][..], &sized(message)].concat()
 }
 
-/// Closes it with a reset.
+/// Closes a stream with a reset.
 pub fn reset(stream: TcpStream) {
     sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
 }

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use crate::network::rules::host_table::*;
 
-fn table(default: &str, denied: Value, allowed: Value) -> Result<Table, TableError> {
+fn table(default: &str, denied: Value, allowed: Value) -> Result<HostTable, TableError> {
     let group = |hosts: Value, source: &str| json!([{ "source": source, "hosts": hosts }]);
     let network = json!({
         "mode": "filtered",
@@ -16,40 +16,40 @@ fn table(default: &str, denied: Value, allowed: Value) -> Result<Table, TableErr
         "approved": [],
         "http": null,
     });
-    Table::compile(&serde_json::from_str(&network.to_string()).unwrap())
+    HostTable::compile(&serde_json::from_str(&network.to_string()).unwrap())
 }
 
 /// Action, place of the rule, reason.
-fn told(verdict: HostDecision<'_>) -> (&'static str, Option<String>, Option<&'static str>) {
-    (verdict.action.name(), verdict.rule.map(|rule| rule.to_string()), verdict.reason)
+fn summary(decision: HostDecision<'_>) -> (&'static str, Option<String>, Option<&'static str>) {
+    (decision.action.name(), decision.rule.map(|rule| rule.to_string()), decision.reason)
 }
 
 fn of_name(
-    table: &Table,
+    table: &HostTable,
     name: &str,
     port: Option<u16>,
 ) -> (&'static str, Option<String>, Option<&'static str>) {
-    told(table.judge_name(&Name::read(name.as_bytes()).unwrap(), port))
+    summary(table.judge_name(&HostName::read(name.as_bytes()).unwrap(), port))
 }
 
 fn of_address(
-    table: &Table,
+    table: &HostTable,
     address: &str,
     port: u16,
 ) -> (&'static str, Option<String>, Option<&'static str>) {
-    told(table.judge_address(address.parse().unwrap(), port))
+    summary(table.judge_address(address.parse().unwrap(), port))
 }
 
-fn rule(place: &str) -> Option<String> {
-    Some(place.to_owned())
+fn rule(location: &str) -> Option<String> {
+    Some(location.to_owned())
 }
 
-fn dials(table: &Table, address: &str, port: u16) -> bool {
+fn dials(table: &HostTable, address: &str, port: u16) -> bool {
     table.may_dial(address.parse().unwrap(), port, false).is_ok()
 }
 
 #[test]
-fn names_match_whole_and_patterns_match_below() {
+fn names_match_exactly_and_patterns_match_subdomains() {
     let allowed =
         json!([["example.com", null, 1], ["*.example.org", null, 2], ["a.example.org", 22, 3]]);
     let table = table("deny", json!([]), allowed).unwrap();
@@ -75,7 +75,7 @@ fn names_match_whole_and_patterns_match_below() {
 }
 
 #[test]
-fn denied_comes_first() {
+fn denied_hosts_come_first() {
     let allowed = json!([
         ["*.example.com", null, 1],
         ["one.example.com", 22, 2],
@@ -113,7 +113,7 @@ fn denied_comes_first() {
 }
 
 #[test]
-fn the_default_is_about_names_only() {
+fn the_default_applies_to_names_only() {
     let denied = json!([["bad.example", null, 1], ["half.example", 25, 2]]);
     let open = table("allow", denied.clone(), json!([])).unwrap();
     assert_eq!(of_name(&open, "any.example", Some(22)), ("allow", None, None));
@@ -123,14 +123,14 @@ fn the_default_is_about_names_only() {
     assert_eq!(of_name(&open, "half.example", Some(25)), ("deny", rule("no.toml:2"), Some(DENIED)));
     assert_eq!(of_address(&open, "8.8.8.8", 443), ("deny", None, Some(NOT_LISTED)));
     let asks = table("ask", denied, json!([["ok.example", 22, 1]])).unwrap();
-    assert_eq!(of_name(&asks, "any.example", None), ("ask", None, Some(ASKED)));
-    assert_eq!(of_name(&asks, "ok.example", Some(443)), ("ask", None, Some(ASKED)));
+    assert_eq!(of_name(&asks, "any.example", None), ("ask", None, Some(DEFAULT_ASKS)));
+    assert_eq!(of_name(&asks, "ok.example", Some(443)), ("ask", None, Some(DEFAULT_ASKS)));
     assert_eq!(of_name(&asks, "ok.example", Some(22)), ("allow", rule("yes.toml:1"), None));
     assert_eq!(of_address(&asks, "8.8.8.8", 443), ("deny", None, Some(NOT_LISTED)));
 }
 
 #[test]
-fn a_star_is_every_name_and_no_address() {
+fn a_star_matches_names_but_no_address() {
     let open = table("deny", json!([]), json!([["*", null, 1], ["*", 22, 2]])).unwrap();
     assert_eq!(of_name(&open, "any.example", Some(443)), ("allow", rule("yes.toml:1"), None));
     assert_eq!(of_name(&open, "any.example", Some(22)), ("allow", rule("yes.toml:2"), None));
@@ -142,7 +142,7 @@ fn a_star_is_every_name_and_no_address() {
 }
 
 #[test]
-fn credentials_of_clouds_are_never_reached() {
+fn metadata_services_are_never_reached() {
     let allowed = json!([
         ["*", null, 1],
         ["metadata", null, 2],
@@ -160,8 +160,12 @@ fn credentials_of_clouds_are_never_reached() {
         "instance-data.ec2.internal",
         "metadata.azure.internal",
     ] {
-        assert_eq!(of_name(&table, name, Some(80)), ("deny", None, Some(NEVER)), "{name}");
-        assert_eq!(of_name(&table, name, None), ("deny", None, Some(NEVER)), "{name}");
+        assert_eq!(
+            of_name(&table, name, Some(80)),
+            ("deny", None, Some(METADATA_DENIED)),
+            "{name}"
+        );
+        assert_eq!(of_name(&table, name, None), ("deny", None, Some(METADATA_DENIED)), "{name}");
     }
     assert_eq!(of_name(&table, "other.internal", Some(80)).0, "allow");
     for address in [
@@ -172,7 +176,11 @@ fn credentials_of_clouds_are_never_reached() {
         "fe80::1",
         "2002:a9fe:a9fe::",
     ] {
-        assert_eq!(of_address(&table, address, 80), ("deny", None, Some(NEVER)), "{address}");
+        assert_eq!(
+            of_address(&table, address, 80),
+            ("deny", None, Some(METADATA_DENIED)),
+            "{address}"
+        );
         assert!(!dials(&table, address, 80), "{address}");
     }
     assert_eq!(of_address(&table, "8.8.8.8", 80).0, "allow");
@@ -180,7 +188,7 @@ fn credentials_of_clouds_are_never_reached() {
 }
 
 #[test]
-fn addresses_are_reached_by_blocks() {
+fn blocks_allow_addresses() {
     let allowed = json!([
         ["10.0.0.0/8", null, 1],
         ["10.1.0.0/16", 22, 2],
@@ -208,7 +216,7 @@ fn addresses_are_reached_by_blocks() {
 }
 
 #[test]
-fn names_lead_to_public_addresses_and_to_those_that_are_listed() {
+fn names_resolve_to_public_or_listed_addresses() {
     let allowed = json!([["10.0.0.0/8", null, 1], ["127.0.0.1", 5432, 2], ["*", null, 3]]);
     let table =
         table("allow", json!([["1.2.3.0/24", null, 1], ["9.9.9.9", 25, 1]]), allowed).unwrap();
@@ -244,7 +252,7 @@ fn names_lead_to_public_addresses_and_to_those_that_are_listed() {
 }
 
 #[test]
-fn what_is_no_host_is_named() {
+fn an_invalid_host_is_reported_with_its_source() {
     for host in [
         "",
         "foo bar",
@@ -278,7 +286,7 @@ fn what_is_no_host_is_named() {
 }
 
 #[test]
-fn many_rules_are_found_as_few_are() {
+fn a_hundred_thousand_rules_are_found() {
     let names = (0..5_000).map(|n| json!([format!("h{n}.example"), null, n]));
     let below = (0..2_500).map(|n| json!([format!("*.s{n}.example"), null, n]));
     let blocks = (0..2_500).map(|n| json!([format!("11.{}.{}.0/24", n / 250, n % 250), null, n]));
@@ -293,7 +301,7 @@ fn many_rules_are_found_as_few_are() {
     assert_eq!(table.allowed.lengths, [120]);
 }
 
-fn with_http(default: &str, http: Value, allowed: Value) -> Table {
+fn with_http(default: &str, http: Value, allowed: Value) -> HostTable {
     let network = json!({
         "mode": "filtered",
         "default": default,
@@ -306,7 +314,7 @@ fn with_http(default: &str, http: Value, allowed: Value) -> Table {
         "published": [],
         "http": http,
     });
-    Table::compile(&serde_json::from_str(&network.to_string()).unwrap()).unwrap()
+    HostTable::compile(&serde_json::from_str(&network.to_string()).unwrap()).unwrap()
 }
 
 fn route(name: &str, host: &str, port: u16, endpoints: Value, inspect: bool) -> Value {
@@ -326,7 +334,7 @@ fn route(name: &str, host: &str, port: u16, endpoints: Value, inspect: bool) -> 
 }
 
 #[test]
-fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
+fn a_route_has_a_name_and_its_upstream_is_denied() {
     let http = json!({
         "routes": [
             route("open", "open.example", 443, Value::Null, false),
@@ -340,36 +348,36 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
     let allowed =
         json!([["told.example", null, 1], ["shut.example", null, 2], ["192.0.2.0/24", null, 3]]);
     let table = with_http("deny", http, allowed);
-    let verdict = |name: &str, port| of_name(&table, name, port);
+    let decision = |name: &str, port| of_name(&table, name, port);
     for port in [None, Some(80), Some(8080)] {
-        assert_eq!(verdict("open.paddock.internal", port), ("allow", rule("open.toml:3"), None));
+        assert_eq!(decision("open.paddock.internal", port), ("allow", rule("open.toml:3"), None));
         assert_eq!(
-            verdict("none.paddock.internal", port),
+            decision("none.paddock.internal", port),
             ("deny", None, Some("no route has this name"))
         );
-        assert_eq!(verdict("a.open.paddock.internal", port).0, "deny");
-        assert_eq!(verdict("paddock.internal", port).0, "deny");
-        assert_eq!(verdict("denied.paddock.internal", port).1, rule("no.toml:1"));
+        assert_eq!(decision("a.open.paddock.internal", port).0, "deny");
+        assert_eq!(decision("paddock.internal", port).0, "deny");
+        assert_eq!(decision("denied.paddock.internal", port).1, rule("no.toml:1"));
         // Not even by a rule that allows it.
         let guarded = Some("a route with endpoint rules leads there, and no other way does");
-        assert_eq!(verdict("shut.example", port), ("deny", rule("shut.toml:3"), guarded));
-        assert_eq!(verdict("open.example", port).0, "deny");
+        assert_eq!(decision("shut.example", port), ("deny", rule("shut.toml:3"), guarded));
+        assert_eq!(decision("open.example", port).0, "deny");
     }
     assert_eq!(of_address(&table, "192.0.2.1", 80).1, rule("near.toml:3"));
     assert_eq!(of_address(&table, "192.0.2.2", 80).0, "allow");
-    assert_eq!(verdict("seen.example", None), ("allow", rule("seen.toml:3"), None));
-    assert_eq!(verdict("seen.example", Some(443)), ("allow", rule("seen.toml:3"), None));
-    assert_eq!(verdict("seen.example", Some(80)).0, "deny");
+    assert_eq!(decision("seen.example", None), ("allow", rule("seen.toml:3"), None));
+    assert_eq!(decision("seen.example", Some(443)), ("allow", rule("seen.toml:3"), None));
+    assert_eq!(decision("seen.example", Some(80)).0, "deny");
 
-    let handed = |name: &str| table.hands_over(&Name::read(name.as_bytes()).unwrap());
-    assert_eq!(handed("open.paddock.internal"), Some(Handed::Route));
+    let handed = |name: &str| table.handover_kind(&HostName::read(name.as_bytes()).unwrap());
+    assert_eq!(handed("open.paddock.internal"), Some(HandoverKind::Route));
     assert_eq!(
         (handed("seen.example"), handed("told.example")),
-        (Some(Handed::Inspect), Some(Handed::Inspect))
+        (Some(HandoverKind::Inspect), Some(HandoverKind::Inspect))
     );
     assert_eq!((handed("open.example"), handed("other.example")), (None, None));
 
-    let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
+    let host = |text: &str| http_hosts::read_host(text.as_bytes()).unwrap();
     for (text, port, may) in [
         ("open.example", 443, true),
         ("shut.example", 443, true),
@@ -380,8 +388,12 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
         ("other.example", 443, false),
         ("192.0.2.2", 8080, false),
     ] {
-        let agreed = |name: &Name| panic!("{name}: nobody is asked");
-        assert_eq!(table.judge_upstream(&host(text), port, agreed).is_ok(), may, "{text}:{port}");
+        let allowed_by_person = |name: &HostName| panic!("{name}: nobody is asked");
+        assert_eq!(
+            table.judge_upstream(&host(text), port, allowed_by_person).is_ok(),
+            may,
+            "{text}:{port}"
+        );
     }
     let dials = |text: &str, address: &str| {
         table.may_dial_upstream(&host(text), address.parse().unwrap(), 443, false).is_ok()
@@ -395,21 +407,21 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
 }
 
 #[test]
-fn an_inspected_host_that_is_asked_about_is_called_when_it_was_allowed() {
+fn an_asked_inspected_host_may_be_dialled_once_allowed() {
     let http =
         json!({ "routes": [], "inspect": [{ "host": "told.example", "source": "p.toml:4" }] });
     let table = with_http("ask", http, json!([]));
     assert_eq!(of_name(&table, "told.example", Some(443)).0, "ask");
-    let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
-    for (text, agreed, may) in [
+    let host = |text: &str| http_hosts::read_host(text.as_bytes()).unwrap();
+    for (text, allowed_by_person, may) in [
         ("told.example", true, true),
         ("told.example", false, false),
         ("other.example", true, false),
     ] {
         assert_eq!(
-            table.judge_upstream(&host(text), 443, |_| agreed).is_ok(),
+            table.judge_upstream(&host(text), 443, |_| allowed_by_person).is_ok(),
             may,
-            "{text} {agreed}"
+            "{text} {allowed_by_person}"
         );
     }
 }
