@@ -1,11 +1,12 @@
-//! Secrets, out of what is journaled: the rules of src/paddock/text/secrets.tsv, as redact.py
-//! beside it applies them to commands. Both have to give what schema/examples/redaction.json says.
-//! A word may be a script: what looks like a secret goes only as far as a shell would read it as a
-//! part of one word, so that nothing that is executed is hidden.
+//! Redaction: secrets are taken out of text before it is written or shown.
 //!
-//! A supervisor writes a line for every exec, so a text that holds nothing of interest costs one
-//! look at each byte. Only what holds the beginning of something is tried with an expression, and
-//! only that expression is ever compiled.
+//! `secrets.tsv` holds the rules. The core redacts what it journals itself; Python asks `paddock-core
+//! redact` for prompts, tool calls and reports. A secret that looks like nothing special stays.
+//! In a command, a secret goes only as far as a shell reads it as a part of one word. So the reader
+//! sees everything that is executed.
+//!
+//! A supervisor writes a line for every exec, so a text without secrets costs one look at each
+//! byte. Only a rule whose trigger is in the text is tried, and only its expression is compiled.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -16,11 +17,11 @@ mod shell_syntax;
 
 use shell_syntax::Syntax;
 
-const TABLE: &str = include_str!("../../../../src/paddock/text/secrets.tsv");
+const TABLE: &str = include_str!("secrets.tsv");
 const MARK: &[u8] = b"[redacted]";
 /// Characters; shorter ones are names as often as secrets.
 const OPAQUE: usize = 32;
-/// Two languages add up in two orders.
+/// Tolerance for rounding when entropies are compared.
 const NEARLY: f64 = 1e-9;
 
 struct Table {
@@ -28,6 +29,7 @@ struct Table {
     harmless: Vec<&'static [u8]>,
     parts: Vec<(&'static str, String)>,
     reference: OnceLock<Option<Regex>>,
+    secret_name: OnceLock<Option<Regex>>,
     rules: Vec<Rule>,
     /// Beginnings of something, and whose.
     triggers: Vec<(&'static [u8], usize)>,
@@ -49,6 +51,26 @@ enum How {
     Any,
 }
 
+/// How the quotes and operators in a text are read.
+#[derive(Clone, Copy)]
+pub enum Reading {
+    /// No shell runs it: a secret goes as a whole.
+    Text,
+    /// A shell may run it.
+    Command,
+    /// A line of something that a shell may run: the matching quotes may be on other lines.
+    Part,
+}
+
+/// The value of a field. It goes as a whole if the field's name is one of a secret.
+pub fn field<'v>(name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
+    let table = table();
+    if table.names_a_secret(name) && table.counts(value) {
+        return Cow::Borrowed(MARK);
+    }
+    redact(value, Reading::Text)
+}
+
 /// The words of a command: a flag and its value may be two of them.
 pub fn words<'a>(
     words: impl ExactSizeIterator<Item = &'a [u8]>,
@@ -62,7 +84,12 @@ pub fn words<'a>(
     })
 }
 
+/// A text that a shell may run.
 pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
+    redact(text, Reading::Command)
+}
+
+pub fn redact(text: &[u8], reading: Reading) -> Cow<'_, [u8]> {
     let table = table();
     let mut shown = Cow::Borrowed(text);
     let mut worth = table.worth_trying(text);
@@ -71,7 +98,7 @@ pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
         worth &= worth - 1;
         let Some(rule) = table.rules.get(index) else { continue };
         if rule.has_besides(text) {
-            match rule.apply(table, &shown) {
+            match rule.apply(table, &shown, reading) {
                 Some(Cow::Owned(changed)) => shown = Cow::Owned(changed),
                 Some(Cow::Borrowed(_)) => {}
                 // an expression that does not compile: nothing is shown
@@ -97,6 +124,7 @@ impl Table {
             harmless: Vec::new(),
             parts: Vec::new(),
             reference: OnceLock::new(),
+            secret_name: OnceLock::new(),
             rules: Vec::with_capacity(96),
             triggers: Vec::with_capacity(192),
             pairs: vec![0; (1 << 16) / 64].into_boxed_slice(),
@@ -178,6 +206,13 @@ impl Table {
         RegexBuilder::new(&whole).unicode(false).build().ok()
     }
 
+    fn names_a_secret(&self, name: &[u8]) -> bool {
+        let whole = r"(?i)^[\w.-]*{names}\z";
+        let expression = self.secret_name.get_or_init(|| self.compile(whole));
+        // A field is hidden if the expression does not compile.
+        expression.as_ref().is_none_or(|expression| expression.is_match(name))
+    }
+
     /// It is a value, not a word of a language, a reference to one, or the name of a type.
     fn counts(&self, value: &[u8]) -> bool {
         let quote = |byte: &u8| matches!(byte, b'"' | b'\'');
@@ -213,11 +248,11 @@ impl Rule {
             })
     }
 
-    fn apply<'t>(&self, table: &Table, text: &'t [u8]) -> Option<Cow<'t, [u8]>> {
+    fn apply<'t>(&self, table: &Table, text: &'t [u8], reading: Reading) -> Option<Cow<'t, [u8]>> {
         let expression = self.expression.get_or_init(|| table.compile(self.pattern)).as_ref()?;
         let mut syntax = None;
         Some(expression.replace_all(text, |found: &Captures<'_>| {
-            self.replaced(table, syntax.get_or_insert_with(|| Syntax::of(text)), found)
+            self.replaced(table, syntax.get_or_insert_with(|| Syntax::of(text, reading)), found)
         }))
     }
 
@@ -377,10 +412,11 @@ mod tests {
             assert!(table.compile(rule.pattern).is_some(), "{}", rule.pattern);
         }
         assert!(table.compile("^{reference}").is_some());
+        assert!(table.names_a_secret(b"API_KEY") && !table.names_a_secret(b"LANG"));
     }
 
     #[test]
-    fn both_languages_take_out_the_same() {
+    fn the_examples_come_out_as_the_schema_says() {
         let texts = golden("texts");
         let (mut gone, mut plain) = (0, 0);
         for (given, expected) in &texts {

@@ -1,20 +1,25 @@
-//! Where the syntax of a shell stands in a text, so that no secret that is taken out takes a
-//! command along.
+//! The places in a text where the syntax of a shell stands. Redaction never removes them.
 //!
-//! One look from left to right, by the quotes. From the first place on where that does not tell any
-//! more what is quoted (substitutions, here-documents, arithmetic, patterns), quotes count for
-//! nothing: every byte that could be syntax is. src/paddock/text/shell_syntax.py is the same.
+//! The text is read once from left to right, by its quotes. Substitutions, here-documents,
+//! arithmetic and patterns end that: from there on quotes count for nothing, and every byte that
+//! could be syntax counts as syntax.
 
 use std::ops::Range;
+
+use super::Reading;
 
 pub struct Syntax {
     found: Vec<usize>,
 }
 
 impl Syntax {
-    pub fn of(text: &[u8]) -> Syntax {
+    pub fn of(text: &[u8], reading: Reading) -> Syntax {
         let mut syntax = Syntax { found: Vec::new() };
-        let doubt = syntax.plain(text);
+        let doubt = match reading {
+            Reading::Text => text.len(),
+            Reading::Command => syntax.plain(text),
+            Reading::Part => 0,
+        };
         syntax.loose(text, doubt..text.len());
         syntax
     }
