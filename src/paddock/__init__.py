@@ -20,6 +20,7 @@ from paddock.version import __version__
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
     from paddock.approve.approvals import Desk
+    from paddock.core.redact import Redactor
     from paddock.executors.container import ContainerExecutor
     from paddock.executors.denials import Denial
     from paddock.executors.distro import (
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from paddock.session.run_sync import run_sync
     from paddock.session.sandbox import Sandbox
     from paddock.session.tools import open_journal, open_tools
-    from paddock.text.redact import Redactor
     from paddock.tools.commands import CommandResult
     from paddock.tools.dispatch import Tools
     from paddock.tools.files import Limits
@@ -179,7 +179,7 @@ _LAZY = {
     "Process": "paddock.executors.interface",
     "Question": "paddock.approve",
     "Recorder": "paddock.journal.writer",
-    "Redactor": "paddock.text.redact",
+    "Redactor": "paddock.core.redact",
     "Result": "paddock.executors.run",
     "SafetyConfig": "paddock.policy.formats.safety",
     "Sandbox": "paddock.session.sandbox",

@@ -446,7 +446,7 @@ def test_the_common_directory_of_a_linked_worktree_comes_along(
             return await run(executor, line)
 
     ran = asyncio.run(scene())
-    assert ran.stdout.startswith("ref: refs/heads/"), ran
+    assert ran.stdout.startswith("ref: refs/heads/"), (ran.outcome, ran.stdout, ran.stderr)
     assert (common / "objects" / "new").exists(), "the control: commits can be made"
     assert not (common / "hooks" / "post-checkout").exists()
     assert [path.read_text() for path in kept] == texts

@@ -12,6 +12,7 @@ mod judge_host;
 mod plan_fd;
 mod probe;
 mod record;
+mod redact;
 mod run;
 mod standard_fds;
 mod unreached;
@@ -129,6 +130,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"judge-host") => {
             arguments.end()?;
             print(&judge_host::report(&question()?)?)
+        }
+        Some(b"redact") => {
+            arguments.end()?;
+            redact::serve()
         }
         Some(b"regexes") => {
             arguments.end()?;

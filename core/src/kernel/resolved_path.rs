@@ -259,43 +259,55 @@ mod tests {
 
     use super::*;
 
+    const EXAMPLES: &str = include_str!("../../../schema/examples/paths.json");
+
+    /// Python's `follow` (src/paddock/text/path_walk.py) is held to the same examples.
     #[test]
     fn a_walk_records_every_symlink_and_the_end() {
         let root = std::env::temp_dir()
             .canonicalize()
             .unwrap()
             .join(format!("paddock-place-{}", std::process::id()));
-        std::fs::create_dir_all(root.join("a/b")).unwrap();
-        std::fs::write(root.join("file"), "").unwrap();
-        symlink("a", root.join("one")).unwrap();
-        symlink(root.join("one/b"), root.join("two")).unwrap();
-        symlink("two", root.join("a/up")).unwrap();
-        let identity = |name: &str| Identity::from(&rustix::fs::lstat(root.join(name)).unwrap());
-        for (path, real, links, object) in [
-            ("a/b", "a/b", vec![], Some("a/b")),
-            ("one/b", "a/b", vec!["one"], Some("a/b")),
-            ("two", "a/b", vec!["two", "one"], Some("a/b")),
-            ("two/../up/x", "a/two/x", vec!["two", "one", "a/up"], None),
-            ("missing/x", "missing/x", vec![], None),
-            ("file/x", "file/x", vec![], Some("file")),
-        ] {
+        let examples: serde_json::Value = serde_json::from_str(EXAMPLES).unwrap();
+        let tree = &examples["tree"];
+        let list = |value: &serde_json::Value| -> Vec<String> {
+            value.as_array().unwrap().iter().map(|name| name.as_str().unwrap().into()).collect()
+        };
+        for name in list(&tree["directories"]) {
+            std::fs::create_dir_all(root.join(name)).unwrap();
+        }
+        for name in list(&tree["files"]) {
+            std::fs::write(root.join(name), "").unwrap();
+        }
+        for (name, target) in tree["links"].as_object().unwrap() {
+            let target = target.as_str().unwrap().replace("{root}", root.to_str().unwrap());
+            symlink(target, root.join(name)).unwrap();
+        }
+        let identity = |path: &Path| Identity::from(&rustix::fs::lstat(path).unwrap());
+        for example in examples["paths"].as_array().unwrap() {
+            let path = example["path"].as_str().unwrap();
             let followed = follow(root.join(path).as_os_str().as_bytes()).unwrap();
-            assert_eq!(followed.real, root.join(real), "{path}");
+            let real = root.join(example["real"].as_str().unwrap());
+            assert_eq!(followed.real, real, "{path}");
             let at: Vec<&Path> =
                 followed.links.iter().map(|link| link.at.strip_prefix(&root).unwrap()).collect();
+            let links = list(&example["links"]);
             assert_eq!(at, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
-            assert_eq!(followed.resolved.object, object.map(identity), "{path}");
-            assert!(followed.resolved.is_within(identity("")), "{path}");
+            if example["exists"] == true {
+                assert_eq!(followed.resolved.object, Some(identity(&real)), "{path}");
+            } else {
+                // Below a file nothing can be: the file stands for all of it.
+                let file = (path == "file/x").then(|| identity(&root.join("file")));
+                assert_eq!(followed.place.object, file, "{path}");
+            }
+            assert!(followed.resolved.is_within(identity(&root)), "{path}");
             for link in &followed.links {
-                assert_eq!(
-                    link.resolved.above[0],
-                    identity(link.at.parent().unwrap().to_str().unwrap()),
-                    "{path}"
-                );
+                assert_eq!(link.resolved.above[0], identity(link.at.parent().unwrap()), "{path}");
             }
         }
-        symlink("loop", root.join("loop")).unwrap();
-        assert!(matches!(follow(root.join("loop").as_os_str().as_bytes()), Err(Errno::LOOP)));
+        for path in list(&examples["loops"]) {
+            assert!(matches!(follow(root.join(path).as_os_str().as_bytes()), Err(Errno::LOOP)));
+        }
         std::fs::remove_dir_all(&root).unwrap();
     }
 }

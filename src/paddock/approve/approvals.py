@@ -19,11 +19,11 @@ from dataclasses import replace
 from paddock.approve.inbox import Approver, Inbox
 from paddock.approve.messages import Message, Withdrawn
 from paddock.approve.model import ToolQuestion, Verdict
+from paddock.core.redact import Redactor
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import ToolApproval, load_approved
 from paddock.shell.redacted_command import shown_command
-from paddock.text.redact import Redactor
 
 NOBODY = "nobody"  # could be asked
 TIMEOUT = "timeout"

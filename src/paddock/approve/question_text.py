@@ -98,7 +98,7 @@ def words(question: Asked, *, whole: bool = False) -> Shown:
 
 
 def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
-    from paddock.text.redact import Redactor
+    from paddock.core.redact import Redactor
 
     return tuple(Redactor().all_of(list(argv)))
 

@@ -62,7 +62,7 @@ def host_for(question: HostQuestion, origin: Origin) -> Destination:
 
 
 def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
-    from paddock.text.redact import Redactor
+    from paddock.core.redact import Redactor
 
     shown = place(origin)
     approval = ToolApproval(tool=question.tool, cwd=question.cwd, subject=question.subject)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from paddock.core.redact import Redactor
 from paddock.journal.chain import ChainReport
 from paddock.journal.query import action_of, rule_of, time_of
 from paddock.journal.reader import Event
 from paddock.shell.redacted_command import shown_command
 from paddock.text.printable import printable
-from paddock.text.redact import Redactor
 
 MAX_TABLE_ROWS = 1000  # of a table
 MAX_CELL_CHARS = 400  # characters of a cell

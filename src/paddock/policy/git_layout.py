@@ -60,10 +60,10 @@ def layout() -> Layout:
     )
 
 
-def key_of(section: str, key: str) -> Key | None:
-    """None: git may know such a key, the table does not."""
+def key_of(section: str, key: str) -> Key:
+    """A key that the table does not have may name a program."""
     keys = layout().keys
-    return keys.get(f"{section}.{key}") or keys.get(f"{section}.*")
+    return keys.get(f"{section}.{key}") or keys.get(f"{section}.*") or Key.PROGRAM
 
 
 def make_one(has: Callable[[str], bool]) -> bool:

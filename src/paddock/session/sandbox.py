@@ -14,6 +14,7 @@ from types import TracebackType
 
 from paddock.approve import Approver, Asked, Callback, Verdict
 from paddock.approve.approvals import Desk
+from paddock.core.redact import Redactor
 from paddock.errors import UsageError
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
@@ -28,7 +29,6 @@ from paddock.policy.model import Tier
 from paddock.session import shutdown
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
-from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, Commands
 from paddock.tools.dispatch import Handler, Tools
 

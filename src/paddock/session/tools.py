@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from paddock.approve.approvals import Desk
 from paddock.approve.inbox import Approver
+from paddock.core.redact import Redactor
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_rules import PRIVATE, Judge, Operation
@@ -20,7 +21,6 @@ from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier, ToolSettings
 from paddock.text.path_walk import Identity
-from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler, Tools
 from paddock.tools.files import Limits

@@ -8,7 +8,7 @@ the same.
 
 from __future__ import annotations
 
-from paddock.text.redact import Redactor
+from paddock.core.redact import Redactor
 
 
 def shown_command(text: str, redactor: Redactor, *, cwd: str) -> str:

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 from paddock.approve.approvals import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
+from paddock.core.redact import Redactor
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.interface import CommandExecutor, Measured, dialect_in
 from paddock.explain.file_rules import Operation, existing
 from paddock.policy.model import Action, Effect
 from paddock.shell.redacted_command import shown_command
-from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
 from paddock.tools.place import PlaceDenial, real_path, require_open, told

@@ -18,7 +18,7 @@ from paddock.approve.approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Desk
 from paddock.approve.forwarded import Server, forward
 from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.approve.remember_answer import keep, tool_for
-from paddock.text.redact import MARK, Redactor
+from paddock.core.redact import MARK, Redactor
 from tests.unit.approve.questions import connected, tool
 from tests.unit.policy.world import World
 

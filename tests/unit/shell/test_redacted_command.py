@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paddock import Redactor
+from paddock.core.redact import MARK
 from paddock.shell.denied_commands import read
 from paddock.shell.redacted_command import shown_command
-from paddock.text.redact import MARK
 
 PIECES = (
     "evil", "./evil", "rm -rf x", "hunter2", "password=", "token: ", "token:", "--token ",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,47 +13,43 @@ from paddock.errors import PolicyError
 from paddock.text.path_walk import Identity, Tree, follow
 
 
+EXAMPLES = json.loads(
+    (Path(__file__).parents[3] / "schema" / "examples" / "paths.json").read_text()
+)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "a" / "b").mkdir(parents=True)
-    (tmp_path / "file").write_text("")
-    (tmp_path / "one").symlink_to("a")
-    (tmp_path / "two").symlink_to(tmp_path / "one" / "b")
-    (tmp_path / "a" / "up").symlink_to("two")
-    (tmp_path / "root").symlink_to("/")
-    return tmp_path.resolve()
+    tree, top = EXAMPLES["tree"], tmp_path.resolve()
+    for name in tree["directories"]:
+        (top / name).mkdir(parents=True)
+    for name in tree["files"]:
+        (top / name).write_text("")
+    for name, target in tree["links"].items():
+        (top / name).symlink_to(target.replace("{root}", str(top)))
+    return top
 
 
-@pytest.mark.parametrize(
-    ("written", "real", "links", "found"),
-    [
-        ("a/b", "a/b", [], "a/b"),
-        ("one/b", "a/b", ["one"], "a/b"),
-        ("two", "a/b", ["two", "one"], "a/b"),
-        ("two/../up/x", "a/two/x", ["two", "one", "a/up"], None),
-        ("a/./b//", "a/b", [], "a/b"),
-        ("a/..", "", [], ""),
-        ("missing/x", "missing/x", [], None),
-        ("file/x", "file/x", [], None),
-        ("file", "file", [], "file"),
-    ],
-)
-def test_every_link_is_told_and_where_the_path_ends(
-    root: Path, written: str, real: str, links: list[str], found: str | None
+@pytest.mark.parametrize("example", EXAMPLES["paths"], ids=lambda example: example["path"])
+def test_the_walk_tells_every_link_and_the_end_as_the_core_does(
+    root: Path, example: dict[str, Any]
 ) -> None:
-    way = follow(f"{root}/{written}")
-    assert way.end.path == str(root / real)
-    assert [link.path for link in way.links] == [str(root / name) for name in links]
-    assert way.straight == (not links)
-    assert way.end.object == (Identity.of(os.lstat(root / found)) if found is not None else None)
-    assert way.end.directory == (found is not None and (root / found).is_dir())
-    for link in way.links:
+    """core/src/kernel/resolved_path.rs reads the same examples."""
+    walk = follow(f"{root}/{example['path']}")
+    real, links, exists = root / example["real"], example["links"], example["exists"]
+    assert walk.end.path == str(real)
+    assert [link.path for link in walk.links] == [str(root / name) for name in links]
+    assert walk.straight == (not links)
+    assert walk.end.object == (Identity.of(os.lstat(real)) if exists else None)
+    assert walk.end.directory == (exists and real.is_dir())
+    for link in walk.links:
         assert link.object == Identity.of(os.lstat(link.path))
         assert link.above[0] == Identity.of(os.stat(os.path.dirname(link.path)))
-    assert way.end.above[-1] == Identity.of(os.stat("/")) or way.end.path == "/"
+    assert walk.end.above[-1] == Identity.of(os.stat("/"))
 
 
 def test_the_kernel_agrees(root: Path) -> None:
+    (root / "root").symlink_to("/")
     for written in ("a/b", "one/b", "two", "one/../file", "root", "root/../tmp", "two/..", "."):
         way = follow(f"{root}/{written}")
         assert way.end.path == os.path.realpath(root / written), written
@@ -65,10 +63,10 @@ def test_the_written_name_is_absolute_and_follows_nothing(
     assert follow("./one/../one/b").written == f"{root}/one/b"
 
 
-def test_a_loop_is_an_error(root: Path) -> None:
-    (root / "loop").symlink_to("loop")
+@pytest.mark.parametrize("path", EXAMPLES["loops"])
+def test_a_loop_is_an_error(root: Path, path: str) -> None:
     with pytest.raises(PolicyError, match="too many symbolic links"):
-        follow(str(root / "loop"))
+        follow(f"{root}/{path}")
 
 
 @pytest.mark.parametrize(("ours", "searchable"), [(True, False), (False, True), (False, False)])

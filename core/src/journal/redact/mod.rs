@@ -1,11 +1,12 @@
-//! Removes secrets from journaled text: the rules of src/paddock/text/secrets.tsv, which redact.py
-//! applies to commands in the same way. Both must produce the results in
-//! schema/examples/redaction.json. A word can be a script. A secret ends where a shell would end
-//! the word, so that no executed text is hidden.
+//! Redaction: secrets are taken out of text before it is written or shown.
 //!
-//! A supervisor writes a line for every exec, so a text without secrets must be cheap: one look at
-//! each byte. Only a text with the start of a pattern is matched with its expression, and only that
-//! expression is compiled.
+//! `secrets.tsv` holds the rules. The core redacts what it journals itself; Python asks `paddock-core
+//! redact` for prompts, tool calls and reports. A secret that looks like nothing special stays.
+//! In a command, a secret goes only as far as a shell reads it as a part of one word. So the reader
+//! sees everything that is executed.
+//!
+//! A supervisor writes a line for every exec, so a text without secrets costs one look at each
+//! byte. Only a rule whose trigger is in the text is tried, and only its expression is compiled.
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -16,11 +17,11 @@ mod shell_syntax;
 
 use shell_syntax::ShellSyntax;
 
-const TABLE: &str = include_str!("../../../../src/paddock/text/secrets.tsv");
+const TABLE: &str = include_str!("secrets.tsv");
 const REDACTED: &[u8] = b"[redacted]";
-/// Shorter words are as often names as secrets.
+/// Characters; shorter ones are names as often as secrets.
 const MIN_OPAQUE_CHARS: usize = 32;
-/// Rust and Python sum floats in different orders.
+/// Tolerance for rounding when entropies are compared.
 const ENTROPY_TOLERANCE: f64 = 1e-9;
 
 struct SecretTable {
@@ -28,6 +29,7 @@ struct SecretTable {
     harmless: Vec<&'static [u8]>,
     parts: Vec<(&'static str, String)>,
     reference: OnceLock<Option<Regex>>,
+    secret_name: OnceLock<Option<Regex>>,
     rules: Vec<SecretRule>,
     /// Starts of patterns, and the index of the rule of each.
     triggers: Vec<(&'static [u8], usize)>,
@@ -49,7 +51,27 @@ enum RuleKind {
     Any,
 }
 
-/// Redacts the words of a command. A flag and its value can be two words.
+/// How the quotes and operators in a text are read.
+#[derive(Clone, Copy)]
+pub enum Reading {
+    /// No shell runs it: a secret goes as a whole.
+    Text,
+    /// A shell may run it.
+    Command,
+    /// A line of something that a shell may run: the matching quotes may be on other lines.
+    Part,
+}
+
+/// The value of a field. It goes as a whole if the field's name is one of a secret.
+pub fn field<'v>(name: &[u8], value: &'v [u8]) -> Cow<'v, [u8]> {
+    let table = table();
+    if table.names_a_secret(name) && table.is_secret_value(value) {
+        return Cow::Borrowed(REDACTED);
+    }
+    redact(value, Reading::Text)
+}
+
+/// The words of a command: a flag and its value may be two of them.
 pub fn words<'a>(
     words: impl ExactSizeIterator<Item = &'a [u8]>,
 ) -> impl ExactSizeIterator<Item = Cow<'a, [u8]>> {
@@ -62,7 +84,12 @@ pub fn words<'a>(
     })
 }
 
+/// A text that a shell may run.
 pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
+    redact(text, Reading::Command)
+}
+
+pub fn redact(text: &[u8], reading: Reading) -> Cow<'_, [u8]> {
     let table = table();
     let mut shown = Cow::Borrowed(text);
     let mut candidates = table.matching_rules(text);
@@ -71,7 +98,7 @@ pub fn text(text: &[u8]) -> Cow<'_, [u8]> {
         candidates &= candidates - 1;
         let Some(rule) = table.rules.get(index) else { continue };
         if rule.has_required_byte(text) {
-            match rule.apply(table, &shown) {
+            match rule.apply(table, &shown, reading) {
                 Some(Cow::Owned(changed)) => shown = Cow::Owned(changed),
                 Some(Cow::Borrowed(_)) => {}
                 // An expression does not compile: show nothing.
@@ -97,6 +124,7 @@ impl SecretTable {
             harmless: Vec::new(),
             parts: Vec::new(),
             reference: OnceLock::new(),
+            secret_name: OnceLock::new(),
             rules: Vec::with_capacity(96),
             triggers: Vec::with_capacity(192),
             pairs: vec![0; (1 << 16) / 64].into_boxed_slice(),
@@ -183,6 +211,13 @@ impl SecretTable {
         RegexBuilder::new(&whole).unicode(false).build().ok()
     }
 
+    fn names_a_secret(&self, name: &[u8]) -> bool {
+        let whole = r"(?i)^[\w.-]*{names}\z";
+        let expression = self.secret_name.get_or_init(|| self.compile(whole));
+        // A field is hidden if the expression does not compile.
+        expression.as_ref().is_none_or(|expression| expression.is_match(name))
+    }
+
     /// True for a value; false for a harmless word, a reference or the name of a type.
     fn is_secret_value(&self, value: &[u8]) -> bool {
         let quote = |byte: &u8| matches!(byte, b'"' | b'\'');
@@ -218,11 +253,20 @@ impl SecretRule {
             })
     }
 
-    fn apply<'t>(&self, table: &SecretTable, text: &'t [u8]) -> Option<Cow<'t, [u8]>> {
+    fn apply<'t>(
+        &self,
+        table: &SecretTable,
+        text: &'t [u8],
+        reading: Reading,
+    ) -> Option<Cow<'t, [u8]>> {
         let expression = self.expression.get_or_init(|| table.compile(self.pattern)).as_ref()?;
         let mut syntax = None;
         Some(expression.replace_all(text, |found: &Captures<'_>| {
-            self.replacement(table, syntax.get_or_insert_with(|| ShellSyntax::of(text)), found)
+            self.replacement(
+                table,
+                syntax.get_or_insert_with(|| ShellSyntax::of(text, reading)),
+                found,
+            )
         }))
     }
 
@@ -388,10 +432,11 @@ mod tests {
             assert!(table.compile(rule.pattern).is_some(), "{}", rule.pattern);
         }
         assert!(table.compile("^{reference}").is_some());
+        assert!(table.names_a_secret(b"API_KEY") && !table.names_a_secret(b"LANG"));
     }
 
     #[test]
-    fn rust_and_python_redact_the_same() {
+    fn the_examples_come_out_as_the_schema_says() {
         let texts = golden("texts");
         let (mut gone, mut plain) = (0, 0);
         for (input, expected) in &texts {

@@ -1,20 +1,25 @@
-//! Finds shell syntax in a text, so that redacting a secret never hides a command.
+//! The places in a text where the syntax of a shell stands. Redaction never removes them.
 //!
-//! One pass from left to right follows the quotes. At some points the quoting becomes ambiguous
-//! (substitutions, here-documents, arithmetic, patterns). From there on quotes are ignored, and
-//! every byte that could be syntax counts as syntax. src/paddock/text/shell_syntax.py does the
-//! same.
+//! The text is read once from left to right, by its quotes. Substitutions, here-documents,
+//! arithmetic and patterns end that: from there on quotes count for nothing, and every byte that
+//! could be syntax counts as syntax.
 
 use std::ops::Range;
+
+use super::Reading;
 
 pub struct ShellSyntax {
     positions: Vec<usize>,
 }
 
 impl ShellSyntax {
-    pub fn of(text: &[u8]) -> ShellSyntax {
+    pub fn of(text: &[u8], reading: Reading) -> ShellSyntax {
         let mut syntax = ShellSyntax { positions: Vec::new() };
-        let ambiguous_from = syntax.add_quoted_part(text);
+        let ambiguous_from = match reading {
+            Reading::Text => text.len(),
+            Reading::Command => syntax.add_quoted_part(text),
+            Reading::Part => 0,
+        };
         syntax.add_unquoted(text, ambiguous_from..text.len());
         syntax
     }

@@ -87,7 +87,7 @@ def trusted_by(
                 yield from (
                     Trust(path=path, said=said) for path in _files_of(entry, top, home, looked)
                 )
-            case Key.WORKTREE | Key.NONE | None:
+            case Key.WORKTREE | Key.NONE:
                 pass
 
 

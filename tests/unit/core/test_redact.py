@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock import Redactor
-from paddock.text.redact import MARK, redact
-from tests.unit.text.secret_samples import PLAIN, SECRETS
+from paddock.core.redact import MARK, _core, redact
+from paddock.errors import CoreError
+from tests.unit.core.secret_samples import PLAIN, SECRETS
 
 GOLDEN = Path(__file__).parents[3] / "schema" / "examples" / "redaction.json"
 
@@ -182,8 +187,7 @@ def test_a_long_line_takes_no_long_time() -> None:
         redact("a" * length + "0z9" + "B" * length + "1y")
 
 
-def test_the_core_is_held_to_the_same() -> None:
-    """What both languages have to give: core/src/journal/redact/mod.rs reads the file as well."""
+def test_the_examples_of_the_schema() -> None:
     golden = json.loads(GOLDEN.read_text())
     known = {text for text, _ in golden["texts"]}
     assert known >= {*PLAIN, *(text for text, _ in SECRETS)}
@@ -191,6 +195,48 @@ def test_the_core_is_held_to_the_same() -> None:
         assert Redactor().command(text) == expected
     for words, expected in golden["words"]:
         assert Redactor().all_of(words) == expected
+
+
+def test_a_core_that_ended_is_started_again() -> None:
+    assert redact("token=abc") == f"token={MARK}"
+    first = _core._pid
+    os.kill(first, signal.SIGKILL)
+    assert redact("token=abc") == f"token={MARK}"
+    assert _core._pid != first
+
+
+def test_a_forked_child_asks_a_core_of_its_own() -> None:
+    redact("token=abc")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os.write(writing, redact("token=abc").encode() + b" %d" % _core._pid)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as answer:
+        text, pid = answer.read().decode().split()
+    os.waitpid(child, 0)
+    assert text == f"token={MARK}"
+    assert int(pid) != _core._pid
+    assert redact("token=abc") == f"token={MARK}"
+
+
+def test_threads_get_their_own_answers() -> None:
+    def ask(number: int) -> bool:
+        return all(redact(f"{number} token=abc") == f"{number} token={MARK}" for _ in range(200))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(ask, range(8)))
+
+
+def test_no_answer_is_an_error_and_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    _core.close()
+    monkeypatch.setattr("paddock.core.redact.program", lambda: "/bin/true")
+    with pytest.raises(CoreError, match="ended while it redacted"):
+        redact("token=abc")
+    monkeypatch.undo()
+    assert redact("token=abc") == f"token={MARK}"
 
 
 def test_text_that_is_not_utf8_is_no_error_in_a_list_or_as_a_name() -> None:
