@@ -457,7 +457,7 @@ impl Gate {
             _ => None,
         };
         let decision = self.decision(verdict);
-        desk.ask(&approver_process::Question::Exec(approver_process::ExecQuestion {
+        desk.ask(&approver_process::Question::Exec(approver_process::ExecPrompt {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),
