@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use support::*;
 
 /// home/{keys/id, notes, project/{code, .env}, .config/{app/x, gh/token}}
-fn home() -> (Tree, PathBuf) {
-    let tree = Tree::new();
+fn home() -> (TestDir, PathBuf) {
+    let tree = TestDir::new();
     for dir in ["home/keys", "home/project", "home/.config/app", "home/.config/gh", "elsewhere"] {
         tree.dir(dir);
     }

@@ -18,7 +18,7 @@ use support::*;
 
 #[test]
 fn only_granted_files_can_be_written() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/old");
     let script = format!(
@@ -46,7 +46,7 @@ fn only_granted_files_can_be_written() {
 
 #[test]
 fn a_read_grant_allows_reading_and_running() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let dir = tree.dir("tools");
     fs::write(dir.join("tool"), "#!/bin/sh\necho ran\n").unwrap();
     fs::set_permissions(dir.join("tool"), PermissionsExt::from_mode(0o755)).unwrap();
@@ -67,7 +67,7 @@ fn a_read_grant_allows_reading_and_running() {
 
 #[test]
 fn blocked_system_calls_fail_and_the_program_continues() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut blocked = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let control = sh(&blocked, "mkdir d1; echo alive");
     assert_eq!((stdout(&control).as_str(), tree.path("d1").exists()), ("alive\n", true));
@@ -79,7 +79,7 @@ fn blocked_system_calls_fail_and_the_program_continues() {
 
 #[test]
 fn calls_that_the_set_up_uses_can_be_blocked() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut blocked = plan(&tree.0, &[]);
     blocked["seccomp"]["syscalls"] =
         json!(["chdir", "close_range", "landlock_restrict_self", "prctl", "seccomp"]);
@@ -90,7 +90,7 @@ fn calls_that_the_set_up_uses_can_be_blocked() {
 
 #[test]
 fn an_allow_list_blocks_other_calls() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut listed = plan(&tree.0, &[grant(&tree.0, "allow")]);
     let names = [
         "access",
@@ -140,7 +140,7 @@ fn an_allow_list_blocks_other_calls() {
 
 #[test]
 fn the_kernel_reports_seccomp_and_no_new_privs() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let status = "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t '";
     assert_eq!(stdout(&sh(&plan(&tree.0, &[]), status)), "NoNewPrivs:1\nSeccomp:2\n");
     let mut off = plan(&tree.0, &[]);
@@ -154,7 +154,7 @@ fn the_kernel_reports_seccomp_and_no_new_privs() {
 
 #[test]
 fn only_listed_variables_are_passed() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut planned = plan(&tree.0, &[]);
     planned["environment"] = json!({"pass": ["PATH", "A_*"], "deny": ["*_TOKEN"],
     "keep": ["KEEP_TOKEN"], "set": {"CI": "1"}});
@@ -180,7 +180,7 @@ fn only_listed_variables_are_passed() {
 
 #[test]
 fn no_other_descriptor_reaches_the_command() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut supervised = plan(&tree.0, &[]);
     supervised["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     for planned in [plan(&tree.0, &[]), supervised] {
@@ -196,9 +196,9 @@ fn no_other_descriptor_reaches_the_command() {
 
 #[test]
 fn exit_codes_are_the_commands_or_126_or_127() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
-    let audit = Tree::new();
+    let audit = TestDir::new();
     let mut journaled = planned.clone();
     journaled["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
     let closed = tree.dir("closed");
@@ -230,7 +230,7 @@ fn exit_codes_are_the_commands_or_126_or_127() {
 
 #[test]
 fn a_script_without_a_first_line_runs_in_the_shell() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let script = tree.file("script");
     fs::write(&script, "echo \"$0 $1\"\n").unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
@@ -241,7 +241,7 @@ fn a_script_without_a_first_line_runs_in_the_shell() {
 
 #[test]
 fn names_that_are_not_utf8_work() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let name = OsStr::from_bytes(b"d\xff\xc3");
     let dir = tree.0.join(name);
     fs::create_dir(&dir).unwrap();
@@ -268,7 +268,7 @@ fn names_that_are_not_utf8_work() {
 
 #[test]
 fn a_megabyte_of_arguments_reaches_the_command() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut planned = plan(&tree.0, &[]);
     planned["journal"] = json!({"dir": tree.path("audit"), "file": null, "stderr": false});
     let long = "x".repeat(100_000);
@@ -283,7 +283,7 @@ fn a_megabyte_of_arguments_reaches_the_command() {
 
 #[test]
 fn unsealed_and_invalid_plans_are_refused() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = plan(&tree.0, &[]).to_string();
     let marker = tree.path("ran");
     let words = ["--".to_owned(), "/bin/touch".to_owned(), marker.display().to_string()];
@@ -318,7 +318,7 @@ fn unsealed_and_invalid_plans_are_refused() {
 
 #[test]
 fn a_directory_on_a_standard_descriptor_is_refused() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut core = Core::new("run", &plan(&tree.0, &[]), &["--", "true"]);
     core.command.stdin(Stdio::from(fs::File::open("/").unwrap()));
     assert_refused(&core.output(), "stdin is a directory");
@@ -326,9 +326,9 @@ fn a_directory_on_a_standard_descriptor_is_refused() {
 
 #[test]
 fn closed_standard_descriptors_become_dev_null() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
-    let audit = Tree::new();
+    let audit = TestDir::new();
     planned["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": false});
     let sealed = seal(planned.to_string().as_bytes(), all_seals());
     let fd = std::os::fd::AsRawFd::as_raw_fd(&sealed);
@@ -344,13 +344,13 @@ fn closed_standard_descriptors_become_dev_null() {
 
 #[test]
 fn a_failed_set_up_step_is_a_refusal() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut planned = plan(&tree.0, &[grant(&tree.0, "allow")]);
     planned["workdir"] = json!(tree.path("gone"));
     let marker = tree.path("ran");
     let script = format!("touch {}", marker.display());
     assert_refused(&sh(&planned, &script), "working directory");
-    let audit = Tree::new();
+    let audit = TestDir::new();
     planned["journal"] = json!({"dir": audit.path("journal"), "file": null, "stderr": true});
     let output = sh(&planned, &script);
     assert_eq!(output.status.code(), Some(125));
@@ -360,7 +360,7 @@ fn a_failed_set_up_step_is_a_refusal() {
 
 #[test]
 fn a_replaced_working_directory_is_refused() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
     let planned = plan(&sub, &[grant(&sub, "allow")]);
     let core = Core::new("run", &planned, &["--", "/bin/sh", "-c", "echo ran"]);
@@ -378,7 +378,7 @@ fn a_replaced_working_directory_is_refused() {
 
 #[test]
 fn a_grant_does_not_follow_a_link_in_a_writable_directory() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (work, outside) = (tree.dir("work"), tree.dir("outside"));
     tree.link("work/build", &outside);
     let through = |access: &str| {
@@ -396,7 +396,7 @@ fn a_grant_does_not_follow_a_link_in_a_writable_directory() {
 
 #[test]
 fn missing_grants_are_refused_unless_optional() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let missing = tree.path("missing");
     let output = sh(&plan(&tree.0, &[grant_except(&missing, "read", &[])]), "echo ran");
     assert_refused(&output, &format!("{} does not exist (test:2)", missing.display()));
@@ -413,7 +413,7 @@ fn missing_grants_are_refused_unless_optional() {
 
 #[test]
 fn notices_are_printed_with_control_characters_escaped() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut planned = plan(&tree.0, &[]);
     planned["notices"] = json!([
         {"level": "warning", "text": "look \u{1b}[31m here\nand"},

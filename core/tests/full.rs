@@ -17,7 +17,7 @@ use support::*;
 
 #[test]
 fn only_granted_paths_exist() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
     tree.file("outside/secret");
     tree.file("inside/mine");
@@ -43,7 +43,7 @@ fn only_granted_paths_exist() {
 
 #[test]
 fn a_read_grant_allows_no_change() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (work, tools) = (tree.dir("work"), tree.dir("tools"));
     let tool = tree.file("tools/tool");
     let before = fs::metadata(&tool).unwrap();
@@ -76,7 +76,7 @@ fn a_read_grant_allows_no_change() {
 
 #[test]
 fn tmp_dev_and_proc_are_private() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let outside = std::env::temp_dir().join(format!("paddock-outside-{}", std::process::id()));
     fs::write(&outside, "x").unwrap();
     let script = "ls -A /tmp | grep -v test; echo x > /tmp/mine && ls /tmp | grep -v test; ls \
@@ -95,7 +95,7 @@ fn tmp_dev_and_proc_are_private() {
 
 #[test]
 fn mounts_separate_paths_of_one_file_system() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let script = "stat -c %a /tmp /dev /dev/shm; stat -c %d / /tmp /dev /dev/shm | uniq | wc -l; \
                   for dir in /tmp /dev/shm; do cp /bin/true $dir/run && $dir/run && echo runs; ls \
                   -A $dir/..| grep -c tmp; done; \
@@ -122,7 +122,7 @@ fn mounts_separate_paths_of_one_file_system() {
 
 #[test]
 fn closed_paths_are_masked_and_unwritable_paths_locked() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let work = tree.dir("work");
     tree.dir("work/secrets");
     tree.file("work/secrets/key");
@@ -157,7 +157,7 @@ fn closed_paths_are_masked_and_unwritable_paths_locked() {
 
 #[test]
 fn a_grant_of_everything_keeps_private_tmp_and_closed_paths() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let work = tree.dir("work");
     tree.file("work/secret");
     // Granted by its own name too: the host's /tmp, where it lies, is hidden.
@@ -176,7 +176,7 @@ fn a_grant_of_everything_keeps_private_tmp_and_closed_paths() {
 
 #[test]
 fn there_are_no_capabilities_and_no_user_namespaces() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     // Without seccomp, so that the namespace itself must refuse.
     plan["seccomp"] = json!(null);
@@ -218,7 +218,7 @@ fn gone_within(marker: &str, limit: Duration) -> bool {
 
 #[test]
 fn all_processes_end_with_the_command() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     let seconds = format!("41{}", std::process::id());
     let script = format!(
@@ -232,7 +232,7 @@ fn all_processes_end_with_the_command() {
 
 #[test]
 fn all_processes_end_with_the_supervisor() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     let seconds = format!("42{}", std::process::id());
     let script = format!("setsid sh -c 'trap \"\" TERM; sleep {seconds}' & sleep {seconds}");
@@ -250,7 +250,7 @@ fn all_processes_end_with_the_supervisor() {
 
 #[test]
 fn exit_codes_and_signals_are_passed_on() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
     assert_eq!(sh(&plan, "exit 9").status.code(), Some(9));
     assert_eq!(sh(&plan, "kill -TERM $$").status.code(), Some(128 + 15));
@@ -263,7 +263,7 @@ fn exit_codes_and_signals_are_passed_on() {
 
 #[test]
 fn symlinks_to_a_grant_exist_inside() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let real = tree.dir("real");
     tree.file("real/file");
     let link = tree.link("link", &real);
@@ -274,7 +274,7 @@ fn symlinks_to_a_grant_exist_inside() {
 
 #[test]
 fn a_copy_takes_the_changes_and_the_host_stays_unchanged() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let work = tree.dir("work");
     tree.file("work/old");
     tree.file("work/.env");
@@ -318,7 +318,7 @@ fn a_copy_takes_the_changes_and_the_host_stays_unchanged() {
 
 #[test]
 fn a_grant_inside_a_copy_is_a_part_of_the_copy() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let work = tree.dir("work");
     let inner = tree.dir("work/inner");
     let mut plan = full_plan(&work, &[grant(&work, "allow-noexec"), grant(&inner, "allow")]);
@@ -334,7 +334,7 @@ fn a_grant_inside_a_copy_is_a_part_of_the_copy() {
 
 #[test]
 fn a_copy_without_changes_leaves_nothing() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let work = tree.dir("work");
     let sessions = tree.dir("state");
     let mut plan = full_plan(&work, &[grant(&work, "allow")]);
@@ -347,7 +347,7 @@ fn a_copy_without_changes_leaves_nothing() {
 /// Grants are checked while init is created. A wrong grant ends init, and nothing of it stays.
 #[test]
 fn an_impossible_grant_is_refused_before_the_start() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (work, sessions) = (tree.dir("work"), tree.dir("state"));
     let missing = tree.path("missing");
     let mut plan = full_plan(&work, &[grant(&work, "allow"), grant_except(&missing, "read", &[])]);
@@ -367,7 +367,7 @@ fn an_impossible_grant_is_refused_before_the_start() {
 
 #[test]
 fn a_missing_working_directory_is_not_created() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let work = tree.dir("work");
     let mut plan = full_plan(&work, &[grant(&work, "allow")]);
     plan["workdir"] = json!(work.join("gone"));

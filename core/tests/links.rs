@@ -15,8 +15,8 @@ use support::*;
 
 /// work (the working directory), reached (an earlier run could write it), vault/secret, own/ (of
 /// the user)
-fn test_tree() -> Tree {
-    let tree = Tree::new();
+fn test_tree() -> TestDir {
+    let tree = TestDir::new();
     for dir in ["work", "reached", "vault", "own"] {
         tree.dir(dir);
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use support::*;
 
 /// A plan with a journal and a private temporary directory.
-fn supervised(tree: &Tree) -> Value {
+fn supervised(tree: &TestDir) -> Value {
     let work = tree.dir("work");
     let temp = tree.dir("temp");
     let mut planned = plan(&work, &[grant(&work, "allow")]);
@@ -27,7 +27,7 @@ fn supervised(tree: &Tree) -> Value {
     planned
 }
 
-fn events(tree: &Tree) -> Vec<Value> {
+fn events(tree: &TestDir) -> Vec<Value> {
     let files = fs::read_dir(tree.path("audit")).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
         files.filter(|path| path.extension().is_some_and(|end| end == "jsonl")).collect();
@@ -83,7 +83,7 @@ fn state_of(pid: u32) -> String {
 
 #[test]
 fn the_journal_has_start_and_end_events() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let output = sh(&supervised(&tree), "echo ran; exit 3");
     assert_eq!((stdout(&output).as_str(), output.status.code()), ("ran\n", Some(3)));
     let events = events(&tree);
@@ -98,7 +98,7 @@ fn the_journal_has_start_and_end_events() {
 
 #[test]
 fn a_refused_execution_and_a_killing_filter_are_events() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = supervised(&tree);
     assert_eq!(
         Core::new("run", &planned, &["--", "/etc/passwd"]).output().status.code(),
@@ -123,7 +123,7 @@ fn a_refused_execution_and_a_killing_filter_are_events() {
 
 #[test]
 fn an_unenforced_rule_is_an_event() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let mut planned = supervised(&tree);
     planned["notices"] = json!([{"level": "unenforced", "text": "no deny by name"},
     {"level": "warning", "text": "w"}]);
@@ -136,7 +136,7 @@ fn an_unenforced_rule_is_an_event() {
 
 #[test]
 fn parallel_sessions_share_one_chain() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = supervised(&tree);
     let mut running: Vec<Core> =
         (0..20).map(|_| Core::new("run", &planned, &["--", "/bin/true"])).collect();
@@ -154,7 +154,7 @@ fn parallel_sessions_share_one_chain() {
 
 #[test]
 fn signals_reach_the_command() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = supervised(&tree);
     for (signal, name) in
         [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::USR1, "USR1"), (Signal::INT, "INT")]
@@ -172,7 +172,7 @@ fn signals_reach_the_command() {
 
 #[test]
 fn stop_and_continue_are_mirrored() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (child, inner) = start(&supervised(&tree), "echo $$; kill -STOP $$; exit 5");
     let supervisor = pid(&child);
     let (_, status) =
@@ -187,7 +187,7 @@ fn stop_and_continue_are_mirrored() {
 
 #[test]
 fn all_descendants_end_with_the_command() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let script = "setsid sh -c 'setsid sleep 600 & echo $! > one; sleep 600' & \
                   (sleep 600 & echo $! > two) & while [ ! -s one ] || [ ! -s two ]; do :; done; \
                   exit 0";
@@ -200,7 +200,7 @@ fn all_descendants_end_with_the_command() {
 
 #[test]
 fn the_command_does_not_outlive_its_supervisor() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let (mut child, inner) = start(&supervised(&tree), "echo $$; exec sleep 600");
     assert!(is_alive(&inner));
     rustix::process::kill_process(pid(&child), Signal::KILL).unwrap();
@@ -210,7 +210,7 @@ fn the_command_does_not_outlive_its_supervisor() {
 
 #[test]
 fn the_private_temporary_directory_is_private_and_goes_away() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let script = "echo $TMPDIR; stat -c %a $TMPDIR; mktemp >/dev/null && echo made; ls $TMPDIR/.. \
         || echo no-neighbours";
     let output = sh(&supervised(&tree), script);
@@ -224,7 +224,7 @@ fn the_private_temporary_directory_is_private_and_goes_away() {
 
 #[test]
 fn all_temporary_files_are_removed() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let kept = tree.file("kept");
     let script = format!(
         "cd $TMPDIR; ln -s {} link; ln -s {} dir; mkdir -p a/b locked; echo x > a/b/c; echo x > \
@@ -242,7 +242,7 @@ fn all_temporary_files_are_removed() {
 #[test]
 fn an_unsafe_journal_stops_the_run() {
     use std::os::unix::fs::PermissionsExt;
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = supervised(&tree);
     let audit = tree.dir("audit");
     fs::set_permissions(&audit, PermissionsExt::from_mode(0o755)).unwrap();
@@ -254,7 +254,7 @@ fn an_unsafe_journal_stops_the_run() {
 
 #[test]
 fn without_journal_and_temp_nothing_stays_resident() {
-    let tree = Tree::new();
+    let tree = TestDir::new();
     let planned = plan(&tree.0, &[]);
     let mut core = Core::new("run", &planned, &["--", "/bin/sh", "-c", "echo $$"]);
     let child = core.command.stdout(Stdio::piped()).spawn().unwrap();

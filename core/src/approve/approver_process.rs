@@ -50,12 +50,12 @@ const PASSED_VARIABLES: [&[u8]; 5] =
     [b"TERM=", b"LANG=", b"LC_ALL=", b"LC_CTYPE=", b"LC_MESSAGES="];
 
 pub enum Question<'a> {
-    Exec(ExecQuestion<'a>),
-    Host(HostQuestion<'a>),
+    Exec(ExecPrompt<'a>),
+    Host(HostPrompt<'a>),
 }
 
 /// The question whether a program may start.
-pub struct ExecQuestion<'a> {
+pub struct ExecPrompt<'a> {
     pub exe: &'a [u8],
     /// Every file that it executes, by its resolved path.
     pub chain: &'a [&'a [u8]],
@@ -71,7 +71,7 @@ pub struct ExecQuestion<'a> {
 }
 
 /// The question whether a host may be connected to.
-pub struct HostQuestion<'a> {
+pub struct HostPrompt<'a> {
     pub host: &'a str,
     pub port: u16,
     /// The process that connects, if known: pid and program.
@@ -232,7 +232,7 @@ impl Question<'_> {
     }
 }
 
-impl ExecQuestion<'_> {
+impl ExecPrompt<'_> {
     fn message(&self, id: u64) -> String {
         let mut out = format!("{{\"ask\":{id},\"exe\":");
         text(&mut out, self.exe);
@@ -264,7 +264,7 @@ impl ExecQuestion<'_> {
     }
 }
 
-impl HostQuestion<'_> {
+impl HostPrompt<'_> {
     fn message(&self, id: u64) -> String {
         let mut out = format!("{{\"ask\":{id},\"host\":");
         text(&mut out, self.host.as_bytes());

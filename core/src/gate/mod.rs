@@ -465,7 +465,7 @@ impl ExecGate {
             _ => None,
         };
         let decision = self.decision(verdict);
-        questions.ask(&approver_process::Question::Exec(approver_process::ExecQuestion {
+        questions.ask(&approver_process::Question::Exec(approver_process::ExecPrompt {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),

@@ -121,8 +121,8 @@ impl<'p> ProcessUsage<'p> {
                 ticks = ticks.saturating_add(stat.own_ticks).saturating_add(stat.reaped_ticks);
             }
             Ok(match columns.enough_tasks {
-                Some(enough) if count.tasks > enough => Visit::Stop,
-                _ => Visit::Continue,
+                Some(enough) if count.tasks > enough => VisitResult::Stop,
+                _ => VisitResult::Continue,
             })
         })?;
         if let ProcessTree::DescendantsOf(root) = self.tree
@@ -152,7 +152,7 @@ impl<'p> ProcessUsage<'p> {
                 own = own.saturating_add(bytes.all.saturating_sub(bytes.shared));
                 shared = shared.saturating_add(bytes.shared);
             }
-            Ok(Visit::Continue)
+            Ok(VisitResult::Continue)
         })?;
         Ok(own.saturating_add(shared.max(self.file_bytes()?)))
     }
@@ -174,7 +174,7 @@ impl<'p> ProcessUsage<'p> {
             if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), signal) {
                 let _ = rustix::process::kill_process(pid, signal);
             }
-            Ok(Visit::Continue)
+            Ok(VisitResult::Continue)
         })?;
         Ok(found)
     }
@@ -200,7 +200,7 @@ impl<'p> ProcessUsage<'p> {
                     let _ = rustix::process::prlimit(Some(pid), Resource::Nproc, ZERO_LIMIT);
                     let _ = rustix::process::kill_process(pid, Signal::STOP);
                 }
-                Ok(Visit::Continue)
+                Ok(VisitResult::Continue)
             })?;
             if found == before {
                 break;
@@ -212,7 +212,7 @@ impl<'p> ProcessUsage<'p> {
 
     fn each(
         &mut self,
-        mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Visit, Errno>,
+        mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<VisitResult, Errno>,
     ) -> Result<(), Errno> {
         let proc = self.proc;
         match self.tree {
@@ -228,7 +228,7 @@ impl<'p> ProcessUsage<'p> {
                     if pid == own || self.excluded.contains(&pid) {
                         continue;
                     }
-                    if visit(proc, pid)? == Visit::Stop {
+                    if visit(proc, pid)? == VisitResult::Stop {
                         break;
                     }
                     children(proc, pid, &mut self.found)?;
@@ -241,7 +241,7 @@ impl<'p> ProcessUsage<'p> {
 
 /// What a visitor returns.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Visit {
+enum VisitResult {
     Continue,
     Stop,
 }
@@ -252,7 +252,7 @@ fn children(proc: BorrowedFd<'_>, pid: i32, found: &mut Vec<i32>) -> Result<(), 
     match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
         Ok(stat) if has_one_thread(&stat) => children_of_thread(proc, pid, pid, found),
         Ok(_) => numbered_entries(proc, task.as_c_str()?, |thread| {
-            children_of_thread(proc, pid, thread, found).map(|()| Visit::Continue)
+            children_of_thread(proc, pid, thread, found).map(|()| VisitResult::Continue)
         }),
         Err(error) => ignore_gone(error),
     }
@@ -309,7 +309,7 @@ fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
     numbered_entries(proc, task.as_c_str()?, |thread| {
         // /proc does not list threads, but opens them by id.
         thread_with_memory = (thread, pages_of(proc, thread)?);
-        Ok(if thread_with_memory.1 == 0 { Visit::Continue } else { Visit::Stop })
+        Ok(if thread_with_memory.1 == 0 { VisitResult::Continue } else { VisitResult::Stop })
     })?;
     Ok(thread_with_memory)
 }
@@ -348,7 +348,7 @@ fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<ProportionalMem
 fn numbered_entries(
     proc: BorrowedFd<'_>,
     path: &CStr,
-    mut visit: impl FnMut(i32) -> Result<Visit, Errno>,
+    mut visit: impl FnMut(i32) -> Result<VisitResult, Errno>,
 ) -> Result<(), Errno> {
     let listed = match rustix::fs::openat(proc, path, DIR_FLAGS, Mode::empty()) {
         Ok(listed) => listed,
@@ -364,7 +364,7 @@ fn numbered_entries(
         let number = proc_text::number(entry.file_name().to_bytes())
             .and_then(|number| i32::try_from(number).ok());
         if let Some(number) = number
-            && visit(number)? == Visit::Stop
+            && visit(number)? == VisitResult::Stop
         {
             break;
         }

@@ -26,10 +26,10 @@ pub fn uid() -> u32 {
 }
 
 /// A directory of the ordinary user, removed after the test.
-pub struct Tree(pub PathBuf);
+pub struct TestDir(pub PathBuf);
 
-impl Tree {
-    pub fn new() -> Tree {
+impl TestDir {
+    pub fn new() -> TestDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "paddock-test-{}-{}",
@@ -39,7 +39,7 @@ impl Tree {
         let path = std::env::temp_dir().canonicalize().unwrap().join(name);
         fs::create_dir(&path).unwrap();
         own(&path);
-        Tree(path)
+        TestDir(path)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -73,7 +73,7 @@ impl Tree {
     }
 }
 
-impl Drop for Tree {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -22,8 +22,8 @@ fn question() -> Question<'static> {
     Question::Exec(exec())
 }
 
-fn exec() -> ExecQuestion<'static> {
-    ExecQuestion {
+fn exec() -> ExecPrompt<'static> {
+    ExecPrompt {
         exe: b"/usr/bin/git",
         chain: &[b"/usr/bin/git"],
         argv: &[b"git", b"push"],
@@ -38,7 +38,7 @@ fn exec() -> ExecQuestion<'static> {
 }
 
 fn with<'a>(argv: &'a [&'a [u8]]) -> Question<'a> {
-    Question::Exec(ExecQuestion { argv, ..exec() })
+    Question::Exec(ExecPrompt { argv, ..exec() })
 }
 
 fn send(theirs: &OwnedFd, bytes: &[u8]) {
@@ -72,7 +72,7 @@ fn questions_match_the_examples() {
     let questions = golden("to_companion");
     let (mut approver, theirs) = pair();
     let argv: [&[u8]; 6] = [b"git", b"push", b"a b", b"\x1b[2J", "café".as_bytes(), b"\xff"];
-    let first = ExecQuestion {
+    let first = ExecPrompt {
         argv: &argv,
         cwd: b"/home/ada/project",
         pid: 123,
@@ -82,7 +82,7 @@ fn questions_match_the_examples() {
         reason: Some(b"leaves the machine"),
         ..exec()
     };
-    let second = ExecQuestion {
+    let second = ExecPrompt {
         exe: b"/home/ada/project/run",
         chain: &[b"/home/ada/project/run", b"/usr/bin/dash"],
         argv: &[],
@@ -99,7 +99,7 @@ fn questions_match_the_examples() {
     approver.ask(7, &question()).unwrap();
     approver.ask(8, &Question::Exec(second)).unwrap();
     let process = Some((4711, "/usr/bin/curl"));
-    let host = HostQuestion {
+    let host = HostPrompt {
         host: "example.com",
         port: 443,
         process,
@@ -107,8 +107,7 @@ fn questions_match_the_examples() {
         timeout_s: 300,
     };
     approver.ask(9, &Question::Host(host)).unwrap();
-    let host =
-        HostQuestion { host: "a.example", port: 22, process: None, source: b"", timeout_s: 1 };
+    let host = HostPrompt { host: "a.example", port: 22, process: None, source: b"", timeout_s: 1 };
     approver.ask(10, &Question::Host(host)).unwrap();
     approver.withdraw(7);
     assert_eq!(sent_messages(&theirs)[1..], questions[1..]);

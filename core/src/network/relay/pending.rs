@@ -32,7 +32,7 @@ type HostPort = (HostName, u16);
 #[derive(Default)]
 pub struct RelayQuestions {
     last: u64,
-    open: HashMap<u64, OpenHostQuestion>,
+    open: HashMap<u64, WaitingConnections>,
     numbers: HashMap<HostPort, u64>,
     /// Allowed until the run ends.
     allowed: HashSet<HostPort>,
@@ -44,7 +44,7 @@ struct RememberedDenial {
     until: Instant,
 }
 
-struct OpenHostQuestion {
+struct WaitingConnections {
     host_port: HostPort,
     waiting: Vec<u64>,
 }
@@ -71,11 +71,11 @@ impl RelayQuestions {
     fn open(&mut self, host_port: HostPort) -> u64 {
         self.last += 1;
         self.numbers.insert(host_port.clone(), self.last);
-        self.open.insert(self.last, OpenHostQuestion { host_port, waiting: Vec::new() });
+        self.open.insert(self.last, WaitingConnections { host_port, waiting: Vec::new() });
         self.last
     }
 
-    fn close(&mut self, number: u64) -> Option<OpenHostQuestion> {
+    fn close(&mut self, number: u64) -> Option<WaitingConnections> {
         let open = self.open.remove(&number)?;
         self.numbers.remove(&open.host_port);
         Some(open)
@@ -222,7 +222,7 @@ impl<'t> Relay<'t> {
         answer: &PersonAnswer,
     ) {
         // No connection waits for it any more.
-        let Some(OpenHostQuestion { host_port, waiting }) = self.questions.close(question) else {
+        let Some(WaitingConnections { host_port, waiting }) = self.questions.close(question) else {
             return;
         };
         self.questions.remember(host_port, verdict, reason, self.now);

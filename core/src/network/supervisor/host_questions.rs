@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::approve::approver_process::{Answer, HostQuestion, Question};
+use crate::approve::approver_process::{Answer, HostPrompt, Question};
 use crate::approve::open_questions::{OpenQuestions, QuestionAnswer};
 use crate::network::relay::relay_messages::{SocketProcess, SupervisorReply};
 use crate::plan;
@@ -49,7 +49,7 @@ impl HostQuestions {
     ) -> Option<SupervisorReply> {
         let process = process.map(|process| (process.pid, &*process.exe));
         let source = self.source.as_ref().map_or(&b""[..], Text::as_bytes);
-        let host = HostQuestion { host, port, process, source, timeout_s: self.timeout_s };
+        let host = HostPrompt { host, port, process, source, timeout_s: self.timeout_s };
         let open = match open_questions {
             Some(open_questions) if self.open.len() < MAX_OPEN_QUESTIONS => {
                 open_questions.ask(&Question::Host(host))
