@@ -459,13 +459,13 @@ fn sixty_names_make_a_short_program() {
 fn every_call_with_another_answer_is_listed_as_special() {
     for arch in ARCHES {
         let filtered = SocketAccess { network: Some(plan::Mode::Filtered), unix_by_path: true };
-        for (namespaces, families, reach) in [
+        for (namespaces, families, socket_access) in [
             (false, &[][..], SocketAccess::default()),
             (false, &[1, 2], SocketAccess::default()),
             (true, &[1], SocketAccess::default()),
             (false, &[1, 2], filtered),
         ] {
-            let sockets = SocketRules::of(families, false, reach);
+            let sockets = SocketRules::of(families, false, socket_access);
             let special = |name| answer(name, false, namespaces, &sockets) != CallAnswer::Allow;
             let unknown: Vec<&str> = arch
                 .syscalls()
