@@ -107,20 +107,20 @@ fn in_child(
     operation: Operation,
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
-    let mut fenced = Ok(());
+    let mut entered = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        fenced = enter::become_command(None, None)
+        entered = enter::become_command(None, None)
             .and_then(|()| restrictions.bound())
             .and_then(|()| restrictions.enter(None));
-        if fenced.is_ok() {
+        if entered.is_ok() {
             result = operation.try_on(path);
         }
         0
     });
     let child = child.map_err(SuperviseError::Spawn)?;
     rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
-    fenced?;
+    entered?;
     Ok(result)
 }
 

@@ -35,11 +35,11 @@ struct ExecToJudge {
 ///
 /// Not inlined into the start of every run: the regex compiler takes pages of stack.
 #[inline(never)]
-pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
-    let asked: ExecToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
+pub fn report(plan: &Plan, question: &[u8]) -> Result<String, Refusal> {
+    let question: ExecToJudge = reader::from_slice(question).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
-    let places = TrustedDirs::of(plan);
-    let followed = follow(&asked, places.as_ref(), &mut chain, &needs);
+    let trusted_dirs = TrustedDirs::of(plan);
+    let followed = follow(&question, trusted_dirs.as_ref(), &mut chain, &needs);
     let last = match &followed {
         Err(ChainError::Unseen { named, .. }) => Some(named.clone()),
         _ => None,
@@ -55,7 +55,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
             (None, Some((verdict, None, gate)))
         }
         (Ok(_), Some(gate)) => {
-            let (verdict, approved) = judge(plan, gate, places.as_ref(), &asked, &chain)?;
+            let (verdict, approved) = judge(plan, gate, trusted_dirs.as_ref(), &question, &chain)?;
             (None, Some((verdict, approved, gate)))
         }
     };
@@ -70,7 +70,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     out.push_str(&errno.map_or("null".to_owned(), |errno| errno.raw_os_error().to_string()));
     out.push_str(",\"decision\":");
     match verdict {
-        Some((verdict, approved, gate)) => told(&mut out, &verdict, approved, gate),
+        Some((verdict, approved, gate)) => decision_json(&mut out, &verdict, approved, gate),
         None => out.push_str("null"),
     }
     out.push('}');
@@ -80,8 +80,8 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
 /// Follows the chain of interpreters as the kernel would for a process in `cwd`. `needs`:
 /// interpreters and loader, as they are named.
 fn follow(
-    asked: &ExecToJudge,
-    places: Option<&TrustedDirs>,
+    question: &ExecToJudge,
+    trusted_dirs: Option<&TrustedDirs>,
     chain: &mut Vec<ChainFile>,
     needs: &RefCell<Vec<Vec<u8>>>,
 ) -> Result<EntryPoint, ChainError> {
@@ -91,11 +91,11 @@ fn follow(
         let whole = if path.starts_with(b"/") {
             path.to_vec()
         } else {
-            [asked.cwd.as_bytes(), b"/", path].concat()
+            [question.cwd.as_bytes(), b"/", path].concat()
         };
         calling_process::open_in_root(&root, &whole, PATH, ResolveFlags::IN_ROOT)
     };
-    let named = asked.path.as_bytes().to_vec();
+    let named = question.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {
         return Err(ChainError::Unseen { named, why: "it is whichever program asks for it" });
     }
@@ -107,7 +107,7 @@ fn follow(
     interpreter_chain::follow(
         RequestedFile { named, file, by_descriptor: false },
         &needed,
-        places,
+        trusted_dirs,
         &mut KnownPrograms::default(),
         chain,
     )
@@ -116,25 +116,30 @@ fn follow(
 fn judge(
     plan: &Plan,
     gate: &GatePlan,
-    places: Option<&TrustedDirs>,
-    asked: &ExecToJudge,
+    trusted_dirs: Option<&TrustedDirs>,
+    question: &ExecToJudge,
     chain: &[ChainFile],
 ) -> Result<(ExecDecision, Option<usize>), Refusal> {
     let files: Vec<ExecFile<'_>> = chain.iter().map(ChainFile::as_file).collect();
-    let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
+    let argv: Vec<_> = question.argv.iter().map(Text::as_bytes).collect();
     let exec = ExecRequest {
         chain: &files,
         argv: &argv,
-        cwd: asked.cwd.as_bytes(),
+        cwd: question.cwd.as_bytes(),
         uid: plan.user.uid,
         parent: None,
-        granted: places.is_none_or(|places| places.hold_all(chain)),
+        granted: trusted_dirs.is_none_or(|trusted_dirs| trusted_dirs.hold_all(chain)),
         digest: &|index| chain[index].digest(None),
     };
-    Ok(decide(&ExecRules::compile(gate)?, places, &exec, chain))
+    Ok(decide(&ExecRules::compile(gate)?, trusted_dirs, &exec, chain))
 }
 
-fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate: &GatePlan) {
+fn decision_json(
+    out: &mut String,
+    verdict: &ExecDecision,
+    approved: Option<usize>,
+    gate: &GatePlan,
+) {
     let (cause, rule, why) = match &verdict.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
@@ -175,8 +180,8 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
 
 /// Prints the expression that matches one list of arguments and no other.
 #[inline(never)]
-pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
-    let argv: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
+pub fn exactly(question: &[u8]) -> Result<String, Refusal> {
+    let argv: Vec<Text> = reader::from_slice(question).map_err(PlanError::Json)?;
     let mut out = String::new();
     writer::string(
         &mut out,
@@ -188,10 +193,10 @@ pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
 
 /// Prints for each expression of a list its error, or null.
 #[inline(never)]
-pub fn regexes(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
+pub fn regexes(question: &[u8]) -> Result<String, Refusal> {
+    let question: Vec<Text> = reader::from_slice(question).map_err(PlanError::Json)?;
     let mut out = String::new();
-    writer::list(&mut out, asked, |out, pattern| {
+    writer::list(&mut out, question, |out, pattern| {
         text_or_null(out, rules::regex(pattern.as_bytes()).err().as_deref().map(str::as_bytes));
     });
     Ok(out)

@@ -21,13 +21,13 @@ struct HostToJudge {
     port: u16,
 }
 
-pub fn report(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: HostToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
-    asked.network.check()?;
-    let table = HostTable::compile(&asked.network)?;
-    let verdict = match Host::read(asked.host.as_bytes()) {
-        Some(Host::Name(name)) => table.judge_name(&name, Some(asked.port)),
-        Some(Host::Address(address)) => table.judge_address(address, asked.port),
+pub fn report(question: &[u8]) -> Result<String, Refusal> {
+    let question: HostToJudge = reader::from_slice(question).map_err(PlanError::Json)?;
+    question.network.check()?;
+    let table = HostTable::compile(&question.network)?;
+    let verdict = match Host::read(question.host.as_bytes()) {
+        Some(Host::Name(name)) => table.judge_name(&name, Some(question.port)),
+        Some(Host::Address(address)) => table.judge_address(address, question.port),
         None => HostDecision { action: Action::Deny, rule: None, reason: Some(ODD) },
     };
     let mut out = format!("{{\"action\":\"{}\",\"rule\":", verdict.action.name());
@@ -56,10 +56,10 @@ mod tests {
 
     const NETWORK: &str = include_str!("../../../schema/examples/network.json");
 
-    fn told(host: &str, port: u16) -> String {
+    fn decision_json(host: &str, port: u16) -> String {
         let network: serde_json::Value = serde_json::from_str(NETWORK).unwrap();
-        let asked = serde_json::json!({ "host": host, "network": network, "port": port });
-        report(asked.to_string().as_bytes()).unwrap()
+        let question = serde_json::json!({ "host": host, "network": network, "port": port });
+        report(question.to_string().as_bytes()).unwrap()
     }
 
     #[test]
@@ -70,15 +70,23 @@ mod tests {
                  \"source\":\"network.toml:{line}\"}},\"reason\":{reason}}}"
             )
         };
-        assert_eq!(told("10.1.2.3", 5432), by("allow", "10.0.0.0/8", 10, "null"));
-        assert_eq!(told("[2001:db8::1]", 443), by("allow", "2001:db8::1", 11, "null"));
-        assert_eq!(told("API.Example.com.", 443), by("allow", "api.example.com", 7, "null"));
-        assert_eq!(told("a.example.org", 80), by("allow", "*.example.org", 8, "null"));
+        assert_eq!(decision_json("10.1.2.3", 5432), by("allow", "10.0.0.0/8", 10, "null"));
+        assert_eq!(decision_json("[2001:db8::1]", 443), by("allow", "2001:db8::1", 11, "null"));
         assert_eq!(
-            told("secret.example.org", 80),
+            decision_json("API.Example.com.", 443),
+            by("allow", "api.example.com", 7, "null")
+        );
+        assert_eq!(decision_json("a.example.org", 80), by("allow", "*.example.org", 8, "null"));
+        assert_eq!(
+            decision_json("secret.example.org", 80),
             by("deny", "secret.example.org", 14, "\"a rule denies it\"")
         );
-        assert!(told("elsewhere.example", 443).starts_with("{\"action\":\"ask\",\"rule\":null,"));
-        assert!(told("0x7f.1", 80).ends_with(&format!("\"rule\":null,\"reason\":\"{ODD}\"}}")));
+        assert!(
+            decision_json("elsewhere.example", 443)
+                .starts_with("{\"action\":\"ask\",\"rule\":null,")
+        );
+        assert!(
+            decision_json("0x7f.1", 80).ends_with(&format!("\"rule\":null,\"reason\":\"{ODD}\"}}"))
+        );
     }
 }

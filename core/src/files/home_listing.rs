@@ -50,18 +50,19 @@ pub enum HomeEntry {
 
 impl<'p> HomeListing<'p> {
     pub fn at(home: &'p AbsPath) -> HomeListing<'p> {
-        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED_DIRS.len()) };
+        let mut listing_of_home =
+            HomeListing { home, listings: Vec::with_capacity(1 + SHARED_DIRS.len()) };
         let mut buffer = Vec::with_capacity(LISTING_BUFFER_BYTES);
-        let Ok(dir) = open(CWD, home.as_c_str()) else { return glance };
-        glance.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
+        let Ok(dir) = open(CWD, home.as_c_str()) else { return listing_of_home };
+        listing_of_home.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
         for name in SHARED_DIRS {
-            if glance.entry(name.as_bytes()) == Some((Some(FileType::Directory), true))
+            if listing_of_home.entry(name.as_bytes()) == Some((Some(FileType::Directory), true))
                 && let Some(listing) = open(&dir, name).ok().and_then(|dir| list(&dir, &mut buffer))
             {
-                glance.listings.push((name, listing));
+                listing_of_home.listings.push((name, listing));
             }
         }
-        glance
+        listing_of_home
     }
 
     pub fn path(&self) -> &AbsPath {
@@ -150,7 +151,7 @@ mod tests {
             std::os::unix::fs::symlink(target, format!("{name}/{link}")).unwrap();
         }
         let home = path(&name);
-        let glance = HomeListing::at(&home);
+        let listing_of_home = HomeListing::at(&home);
         for (below, expected) in [
             ("/dir", HomeEntry::Itself),
             ("/dir/below", HomeEntry::Unknown),
@@ -174,7 +175,7 @@ mod tests {
             ("-evil/dir", HomeEntry::Unknown),
             ("", HomeEntry::Unknown),
         ] {
-            assert_eq!(glance.of(&path(&format!("{name}{below}"))), expected, "{below}");
+            assert_eq!(listing_of_home.of(&path(&format!("{name}{below}"))), expected, "{below}");
         }
         assert_eq!(
             HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")),

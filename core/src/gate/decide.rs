@@ -13,14 +13,14 @@ use crate::plan::Action;
 /// The final decision, and the approval that answers it if it is a question.
 pub fn decide(
     rules: &ExecRules,
-    places: Option<&TrustedDirs>,
+    trusted_dirs: Option<&TrustedDirs>,
     exec: &ExecRequest<'_>,
     chain: &[ChainFile],
 ) -> (ExecDecision, Option<usize>) {
     const STRAYS_REASON: &str = "its interpreter opens it by a way that the command can change";
     let verdict = rules.judge(exec);
     if verdict.action != Action::Deny
-        && places.is_some_and(|places| places.let_stray(chain, exec.cwd))
+        && trusted_dirs.is_some_and(|trusted_dirs| trusted_dirs.let_stray(chain, exec.cwd))
     {
         return (
             ExecDecision {

@@ -100,21 +100,21 @@ impl ExpectedExec {
     /// `closely`: also read the working directory and the identity of the process.
     pub fn of(
         call: &InterceptedCall,
-        places: Option<&TrustedDirs>,
+        trusted_dirs: Option<&TrustedDirs>,
         caller_view: &mut CallerView,
         closely: bool,
     ) -> Result<ExpectedExec, NotJudged> {
-        let asked = ExecCall::of(call);
+        let exec_call = ExecCall::of(call);
         let memory = &mut caller_view.memory;
         let mut unseen = UnseenCall {
             process: ExecProcess { pid: call.thread, ..ExecProcess::default() },
             ..UnseenCall::default()
         };
         memory.turn_to(call.thread);
-        memory.prefetch_pages(asked.path, asked.argv);
+        memory.prefetch_pages(exec_call.path, exec_call.argv);
         let mut path = Vec::with_capacity(256);
-        let read = memory.string(asked.path, MAX_PATH_BYTES, Errno::NAMETOOLONG, &mut path);
-        let argv = read.and_then(|()| arguments(memory, asked.argv));
+        let read = memory.string(exec_call.path, MAX_PATH_BYTES, Errno::NAMETOOLONG, &mut path);
+        let argv = read.and_then(|()| arguments(memory, exec_call.argv));
         let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
         // A thread that execs gets the pid of its process.
         let closely = closely || !sys::is_process(call.thread);
@@ -127,19 +127,19 @@ impl ExpectedExec {
         let caller =
             caller_view.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
 
-        let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
+        let by_descriptor = exec_call.dir != libc::AT_FDCWD && !path.starts_with(b"/");
         let named = match (by_descriptor, path.is_empty()) {
             (false, _) => path.clone(),
-            (true, true) => format!("/dev/fd/{}", asked.dir).into_bytes(),
-            (true, false) => [format!("/dev/fd/{}/", asked.dir).as_bytes(), &path].concat(),
+            (true, true) => format!("/dev/fd/{}", exec_call.dir).into_bytes(),
+            (true, false) => [format!("/dev/fd/{}/", exec_call.dir).as_bytes(), &path].concat(),
         };
         let mut links = Vec::with_capacity(1);
-        let followed = open(&caller, &asked, &path).and_then(|file| {
+        let followed = open(&caller, &exec_call, &path).and_then(|file| {
             let start = RequestedFile { named: named.clone(), file, by_descriptor };
             interpreter_chain::follow(
                 start,
                 &|path| caller.open(libc::AT_FDCWD, path, PATH_FLAGS),
-                places,
+                trusted_dirs,
                 &mut caller_view.known,
                 &mut links,
             )
@@ -275,26 +275,26 @@ fn arguments(memory: &mut ProcessMemory, address: u64) -> Result<Vec<u8>, Errno>
     Ok(argv)
 }
 
-fn open(caller: &CallingProcess, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
+fn open(caller: &CallingProcess, exec_call: &ExecCall, path: &[u8]) -> Result<OwnedFd, ChainError> {
     if path.is_empty() {
         // fexecve(3), memfd: the file of the descriptor, if the call asks for it and there is one.
-        if asked.flags & libc::AT_EMPTY_PATH == 0 {
+        if exec_call.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
         return caller
-            .open_proc_file(&format!("fd/{}", asked.dir), PATH_FLAGS)
+            .open_proc_file(&format!("fd/{}", exec_call.dir), PATH_FLAGS)
             .map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
         // The one path through a descriptor that many programs use: their own executable.
         return Ok(caller.open_proc_file("exe", PATH_FLAGS)?);
     }
-    let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 {
+    let flags = if exec_call.flags & libc::AT_SYMLINK_NOFOLLOW == 0 {
         PATH_FLAGS
     } else {
         PATH_FLAGS | OFlags::NOFOLLOW
     };
-    caller.open(asked.dir, path, flags).map_err(interpreter_chain::through_descriptor(path))
+    caller.open(exec_call.dir, path, flags).map_err(interpreter_chain::through_descriptor(path))
 }
 
 fn status(thread: u32) -> Result<Vec<u8>, Errno> {

@@ -101,7 +101,7 @@ pub struct RequestedFile {
 pub fn follow(
     start: RequestedFile,
     open: OpenPath<'_>,
-    places: Option<&TrustedDirs>,
+    trusted_dirs: Option<&TrustedDirs>,
     known: &mut KnownPrograms,
     chain: &mut Vec<ChainFile>,
 ) -> Result<EntryPoint, ChainError> {
@@ -138,8 +138,8 @@ pub fn follow(
                 return Err(unseen("its first line is longer than the kernel reads"));
             }
             ProgramFormat::Binary { loader: Some(named) } => {
-                let settled = link.is_settled(places);
-                let loader = known.loader(&named, open, places, settled)?;
+                let settled = link.is_settled(trusted_dirs);
+                let loader = known.loader(&named, open, trusted_dirs, settled)?;
                 if let Some(flaw) = loader.flaw {
                     return Err(unseen(flaw));
                 }
@@ -151,7 +151,7 @@ pub fn follow(
                 });
             }
             ProgramFormat::Binary { loader: None } | ProgramFormat::Library => {
-                let settled = link.is_settled(places);
+                let settled = link.is_settled(trusted_dirs);
                 chain.push(link);
                 return Ok(if settled { EntryPoint::Settled } else { EntryPoint::Program });
             }
@@ -206,7 +206,7 @@ impl KnownPrograms {
         &mut self,
         named: &[u8],
         open: OpenPath<'_>,
-        places: Option<&TrustedDirs>,
+        trusted_dirs: Option<&TrustedDirs>,
         settled: bool,
     ) -> Result<KnownLoader, ChainError> {
         const MAX_LOADERS: usize = 64;
@@ -231,7 +231,9 @@ impl KnownPrograms {
             Some("its loader has no whole path")
         } else if !is_one {
             Some("what it names as its loader is none")
-        } else if places.is_some_and(|places| !places.load_surely(named, &link.real)) {
+        } else if trusted_dirs
+            .is_some_and(|trusted_dirs| !trusted_dirs.load_surely(named, &link.real))
+        {
             Some(
                 "its loader lies where the command can write, or is reached by a way that it can change",
             )
@@ -292,8 +294,8 @@ impl ChainFile {
     }
 
     /// Can no command write the file, under any of its names?
-    fn is_settled(&self, places: Option<&TrustedDirs>) -> bool {
-        self.only && places.is_some_and(|places| places.keep(&self.real))
+    fn is_settled(&self, trusted_dirs: Option<&TrustedDirs>) -> bool {
+        self.only && trusted_dirs.is_some_and(|trusted_dirs| trusted_dirs.keep(&self.real))
     }
 
     /// Opens the file for reading. It is a regular file, so this has no side effect.

@@ -61,7 +61,7 @@ pub struct ExecGate {
     plan: plan::GatePlan,
     rules: ExecRules,
     /// None: the plan does not restrict files.
-    places: Option<TrustedDirs>,
+    trusted_dirs: Option<TrustedDirs>,
     caller_view: CallerView,
     pending: Vec<ExecQuestion>,
     /// Digests of files that no command can write.
@@ -134,16 +134,16 @@ impl ExecGate {
         {
             return Err(RuleError::Proc(grant.path.clone()));
         }
-        let places = TrustedDirs::of(plan);
+        let trusted_dirs = TrustedDirs::of(plan);
         let shells = InterceptedShells::of(plan);
         let (plan, rules) = (requested.clone(), ExecRules::compile(requested)?);
         // If the plan restricts files, nothing can be mounted or pivoted. If it denies namespaces,
         // chroot is denied too.
-        let caller_view = CallerView::new(places.is_some());
+        let caller_view = CallerView::new(trusted_dirs.is_some());
         Ok(Some(ExecGate {
             plan,
             rules,
-            places,
+            trusted_dirs,
             caller_view,
             pending: Vec::new(),
             digests: RefCell::default(),
@@ -195,7 +195,7 @@ impl ExecGate {
         let arrived = Instant::now();
         let closely = self.command.is_none() || self.rules.name_callers();
         let expected =
-            ExpectedExec::of(&call, self.places.as_ref(), &mut self.caller_view, closely);
+            ExpectedExec::of(&call, self.trusted_dirs.as_ref(), &mut self.caller_view, closely);
         if !listener.still_waits(&call) {
             return; // the memory that was read may belong to another process
         }
@@ -287,7 +287,10 @@ impl ExecGate {
             cwd: expected.cwd(),
             uid: expected.process().uid,
             parent: parent.as_ref().map(|(exe, _)| ParentProcess { exe, argv: &parent_argv }),
-            granted: self.places.as_ref().is_none_or(|places| places.hold_all(&expected.chain)),
+            granted: self
+                .trusted_dirs
+                .as_ref()
+                .is_none_or(|trusted_dirs| trusted_dirs.hold_all(&expected.chain)),
             digest: &|index| {
                 let link = &expected.chain[index];
                 let found =
@@ -298,7 +301,11 @@ impl ExecGate {
                     return Ok(digest);
                 }
                 let digest = link.digest(Some(deadline))?;
-                if self.places.as_ref().is_some_and(|places| places.keep(&link.real)) {
+                if self
+                    .trusted_dirs
+                    .as_ref()
+                    .is_some_and(|trusted_dirs| trusted_dirs.keep(&link.real))
+                {
                     let mut digests = self.digests.borrow_mut();
                     if digests.len() >= MAX_DIGESTS {
                         digests.clear();
@@ -311,7 +318,7 @@ impl ExecGate {
             },
         };
         let (verdict, approved) =
-            decide::decide(&self.rules, self.places.as_ref(), &exec, &expected.chain);
+            decide::decide(&self.rules, self.trusted_dirs.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
         (verdict, approved)
     }

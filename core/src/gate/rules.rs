@@ -317,7 +317,7 @@ impl ExecRule {
             keys.push((one.not, RuleTest::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
-        let places = |(not, test): &(bool, RuleTest)| {
+        let trusted_dirs = |(not, test): &(bool, RuleTest)| {
             !not && matches!(test, RuleTest::Exe(_) | RuleTest::Glob(_) | RuleTest::Sha256(_))
         };
         let names = |(not, test): &(bool, RuleTest)| !not && test.is_of_file();
@@ -325,7 +325,12 @@ impl ExecRule {
             |(not, test): &(bool, RuleTest)| *not && (test.is_of_file() || test.is_of_arguments());
         let follows =
             rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
-        Ok(ExecRule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
+        Ok(ExecRule {
+            action: rule.action,
+            identifies: keys.iter().any(trusted_dirs),
+            follows,
+            keys,
+        })
     }
 
     /// In order: the exec as it was requested, then as each interpreter gets it.

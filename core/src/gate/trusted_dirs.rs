@@ -28,23 +28,23 @@ impl TrustedDirs {
     /// None: the plan does not restrict files, so every program can be replaced.
     pub fn of(plan: &Plan) -> Option<TrustedDirs> {
         let files = plan.files.as_ref()?;
-        let mut places =
+        let mut trusted_dirs =
             TrustedDirs { programs: Vec::new(), readable: Vec::new(), written: Vec::new() };
         for grant in &files.grants {
             let path = real(grant.path.as_bytes());
             match grant.access.as_bytes() {
-                b"exec" => places.programs.push(path),
-                b"read" => places.readable.push(path),
-                _ if grant.writes() => places.written.push(path),
+                b"exec" => trusted_dirs.programs.push(path),
+                b"read" => trusted_dirs.readable.push(path),
+                _ if grant.writes() => trusted_dirs.written.push(path),
                 _ => {}
             }
         }
-        places
+        trusted_dirs
             .written
             .extend(files.previously_writable.iter().map(|tree| tree.path.as_bytes().to_vec()));
-        places.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
-        places.written.extend(PRIVATE_DIRS.map(<[u8]>::to_vec));
-        Some(places)
+        trusted_dirs.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
+        trusted_dirs.written.extend(PRIVATE_DIRS.map(<[u8]>::to_vec));
+        Some(trusted_dirs)
     }
 
     /// `file`: the resolved path, as the kernel names it. A file without a name does not count as
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn places(grants: &[(&str, &str)], reached: &[&str]) -> TrustedDirs {
+    fn trusted_dirs(grants: &[(&str, &str)], reached: &[&str]) -> TrustedDirs {
         let mut plan: Value =
             serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json"))
                 .unwrap();
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_trusted_program_is_granted_and_not_writable() {
-        let places = places(
+        let trusted_dirs = trusted_dirs(
             &[
                 ("/", "read"),
                 ("/nowhere/project", "allow"),
@@ -183,22 +183,23 @@ mod tests {
             ("/dev/shm/git", false),
             ("/memfd:git (deleted)", false),
         ] {
-            assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
+            assert_eq!(trusted_dirs.hold(file.as_bytes()), expected, "{file}");
         }
         for (file, expected) in
             [("/usr/bin/git", true), ("/nowhere/project/target/x", false), ("/tmp/git", false)]
         {
-            assert_eq!(places.keep(file.as_bytes()), expected, "{file}");
+            assert_eq!(trusted_dirs.keep(file.as_bytes()), expected, "{file}");
         }
     }
 
     #[test]
     fn a_path_without_a_grant_is_not_trusted() {
-        let places = places(&[("/nowhere/bin", "read"), ("/nowhere/data", "read-noexec")], &[]);
+        let trusted_dirs =
+            trusted_dirs(&[("/nowhere/bin", "read"), ("/nowhere/data", "read-noexec")], &[]);
         for (file, expected) in
             [("/nowhere/bin/x", true), ("/nowhere/data/x", false), ("/memfd:x (deleted)", false)]
         {
-            assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
+            assert_eq!(trusted_dirs.hold(file.as_bytes()), expected, "{file}");
         }
     }
 }

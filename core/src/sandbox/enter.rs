@@ -181,16 +181,16 @@ impl Restrictions {
         if self.filters.get().is_some() {
             return Ok(());
         }
-        let reach = supervised_connect::socket_access(plan, sockets);
+        let socket_access = supervised_connect::socket_access(plan, sockets);
         let filter = match &plan.seccomp {
             Some(requested) => {
                 let (shared_group, gated) = (!keeps_signals_in(plan), plan.gate.is_some());
-                Some(Filter::compile(requested, Arch::NATIVE, shared_group, gated, reach)?)
+                Some(Filter::compile(requested, Arch::NATIVE, shared_group, gated, socket_access)?)
             }
             None => None,
         };
         let mut notified = Vec::new();
-        notified.extend(supervised_connect::calls(reach));
+        notified.extend(supervised_connect::calls(socket_access));
         if !notified.is_empty() {
             supervised_connect::check().map_err(NetworkError::SupervisedConnect)?;
         }

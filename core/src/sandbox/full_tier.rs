@@ -161,13 +161,13 @@ impl<'p> FullTier<'p> {
             limits.map_or(Ok(()), |limits| limits.admit(pid)).map_err(|error| error.errno())
         };
         let (mut look, mut files) = (Some(look), None);
-        let meanwhile = |tell: SendMessage<'_>| {
+        let meanwhile = |send: SendMessage<'_>| {
             if let Some(look) = look.take() {
                 let found =
                     files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
                 InitMessage::grant_locations(&grant_location::encode(requested, &found.placed))
-                    .for_each(|message| tell(&message));
-                tell(&InitMessage::All);
+                    .for_each(|message| send(&message));
+                send(&InitMessage::All);
             }
             let Some(files) = &files else {
                 return Err(SandboxError::Usage("the plan has no files"));
@@ -185,15 +185,15 @@ impl<'p> FullTier<'p> {
                 if guard.is_some() {
                     announce(&whiteouts);
                 }
-                InitMessage::hiding(whiteouts.names()).iter().for_each(&mut *tell);
-                tell(&InitMessage::All);
+                InitMessage::hiding(whiteouts.names()).iter().for_each(&mut *send);
+                send(&InitMessage::All);
             }
             // After the last message the command runs.
             if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
                 mark = Mark::set(&plan.sessions, run.session_id, run.plan_bytes, guard, init)?;
             }
-            covers.into_iter().for_each(|cover| tell(&InitMessage::Cover(cover)));
-            tell(&InitMessage::All);
+            covers.into_iter().for_each(|cover| send(&InitMessage::Cover(cover)));
+            send(&InitMessage::All);
             kept = (guard, whiteouts);
             Ok(())
         };

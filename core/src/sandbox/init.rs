@@ -185,8 +185,8 @@ impl RootBuilder for RootBlueprint<'_> {
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
             for some in sockets.chunks(init_channel::MAX_MESSAGE_FDS) {
-                let told = init_channel::send(channel, &InitMessage::Network, some);
-                told.map_err(|errno| InitError::Step {
+                let sent = init_channel::send(channel, &InitMessage::Network, some);
+                sent.map_err(|errno| InitError::Step {
                     what: "the sockets can not be handed out",
                     errno,
                 })?;
@@ -227,16 +227,16 @@ pub fn start(
     let admitted = aside
         .and_then(|()| admit(init))
         .and_then(|()| init_channel::send(&channel, &InitMessage::Started, &[]));
-    let mut told = admitted;
-    let done = match told {
+    let mut sent = admitted;
+    let done = match sent {
         Ok(()) => meanwhile(&mut |message| {
-            told = told.and_then(|()| init_channel::send(&channel, message, &[]))
+            sent = sent.and_then(|()| init_channel::send(&channel, message, &[]))
         }),
         Err(_) => Ok(()),
     };
-    let told = done.map(|()| told);
+    let sent = done.map(|()| sent);
     let mut fds = HandedFds::default();
-    let mut received = match told {
+    let mut received = match sent {
         Ok(Ok(())) => receive_start(&channel, answer_calls, &mut fds),
         unsaid => {
             kill_and_reap(init);
@@ -245,20 +245,20 @@ pub fn start(
                 (Ok(_), Ok(Some((InitMessage::Refused { error, hint }, _)))) => {
                     NamespacesError::Refused { error, hint }.into()
                 }
-                (Ok(told), _) => NamespacesError::Channel(told.err().unwrap_or(Errno::PIPE)).into(),
+                (Ok(sent), _) => NamespacesError::Channel(sent.err().unwrap_or(Errno::PIPE)).into(),
                 (Err(refusal), _) => refusal,
             });
         }
     };
     while let Ok(Some((InitMessage::Moved, _))) = received {
-        let mut told = Ok(());
+        let mut sent = Ok(());
         if let Err(refusal) = meanwhile(&mut |message| {
-            told = told.and_then(|()| init_channel::send(&channel, message, &[]))
+            sent = sent.and_then(|()| init_channel::send(&channel, message, &[]))
         }) {
             kill_and_reap(init);
             return Err(refusal);
         }
-        received = told.and_then(|()| receive_start(&channel, answer_calls, &mut fds));
+        received = sent.and_then(|()| receive_start(&channel, answer_calls, &mut fds));
     }
     let refused = match received {
         Ok(Some((InitMessage::Started, descriptors))) => {

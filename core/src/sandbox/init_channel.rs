@@ -69,17 +69,17 @@ impl InitMessage {
 
     /// In as few messages as possible.
     pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<InitMessage> {
-        let mut words: Vec<Vec<u8>> = Vec::new();
+        let mut messages: Vec<Vec<u8>> = Vec::new();
         for name in names {
-            match words.last_mut() {
-                Some(word) if word.len() + 1 + name.len() < MAX_MESSAGE_BYTES => {
-                    word.push(0);
-                    word.extend(name);
+            match messages.last_mut() {
+                Some(message) if message.len() + 1 + name.len() < MAX_MESSAGE_BYTES => {
+                    message.push(0);
+                    message.extend(name);
                 }
-                _ => words.push(name),
+                _ => messages.push(name),
             }
         }
-        words.into_iter().map(InitMessage::Hide).collect()
+        messages.into_iter().map(InitMessage::Hide).collect()
     }
 
     /// As few words as it takes.
@@ -200,7 +200,7 @@ pub fn abandon(descriptors: Vec<OwnedFd>) {
 
 pub fn send(
     channel: impl AsFd,
-    word: &InitMessage,
+    message: &InitMessage,
     descriptors: &[BorrowedFd<'_>],
 ) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_MESSAGE_FDS))];
@@ -208,7 +208,7 @@ pub fn send(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
-    let bytes = word.bytes();
+    let bytes = message.bytes();
     if bytes.len() > MAX_MESSAGE_BYTES {
         return Err(Errno::NAMETOOLONG); // no call takes a path of this length either
     }
@@ -251,7 +251,7 @@ pub fn receive(
         .flatten()
         .collect();
     InitMessage::parse(&bytes[..received.bytes])
-        .map(|word| Some((word, descriptors)))
+        .map(|message| Some((message, descriptors)))
         .ok_or(Errno::PROTO)
 }
 
@@ -269,17 +269,17 @@ mod tests {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let names: Vec<Vec<u8>> =
             (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
-        let words = InitMessage::hiding(names.iter().cloned());
-        assert!((2..10).contains(&words.len()), "{}", words.len());
-        let mut heard = Vec::new();
-        for word in &words {
-            send(&theirs, word, &[]).unwrap();
+        let messages = InitMessage::hiding(names.iter().cloned());
+        assert!((2..10).contains(&messages.len()), "{}", messages.len());
+        let mut received = Vec::new();
+        for message in &messages {
+            send(&theirs, message, &[]).unwrap();
             let Some((InitMessage::Hide(some), _)) = receive(&ours, true).unwrap() else {
                 panic!("another word")
             };
-            heard.extend(some.split(|byte| *byte == 0).map(<[u8]>::to_vec));
+            received.extend(some.split(|byte| *byte == 0).map(<[u8]>::to_vec));
         }
-        assert_eq!(heard, names);
+        assert_eq!(received, names);
         assert!(InitMessage::hiding(std::iter::empty()).is_empty());
     }
 
@@ -287,22 +287,22 @@ mod tests {
     fn grant_locations_are_split_at_the_message_limit() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let bytes: Vec<u8> = (0..3 * MAX_MESSAGE_BYTES).map(|number| number as u8).collect();
-        let mut heard = Vec::new();
-        for word in InitMessage::grant_locations(&bytes) {
-            send(&theirs, &word, &[]).unwrap();
+        let mut received = Vec::new();
+        for message in InitMessage::grant_locations(&bytes) {
+            send(&theirs, &message, &[]).unwrap();
             let Some((InitMessage::GrantLocations(part), _)) = receive(&ours, true).unwrap() else {
                 panic!("another word")
             };
-            heard.extend(part);
+            received.extend(part);
         }
-        assert_eq!(heard, bytes);
+        assert_eq!(received, bytes);
         assert_eq!(InitMessage::grant_locations(&[]).count(), 0);
     }
 
     #[test]
     fn every_message_arrives_as_it_was_sent() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
-        let words = [
+        let messages = [
             InitMessage::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
             InitMessage::NotExecuted(13),
             InitMessage::Started,
@@ -319,9 +319,9 @@ mod tests {
             InitMessage::Exited(7),
             InitMessage::Killed(9),
         ];
-        for word in &words {
-            send(&theirs, word, &[]).unwrap();
-            assert_eq!(receive(&ours, true).unwrap().unwrap().0, *word);
+        for message in &messages {
+            send(&theirs, message, &[]).unwrap();
+            assert_eq!(receive(&ours, true).unwrap().unwrap().0, *message);
         }
         let path = AbsPath::new(
             Text::from_bytes([b'/'].into_iter().chain([b'x'; MAX_MESSAGE_BYTES]).collect())

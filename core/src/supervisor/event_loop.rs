@@ -77,7 +77,7 @@ pub fn start(
     command: &Command,
     limits: &Limits,
     mask: &SignalMask,
-    attend: AnswerCalls<'_>,
+    answer_calls: AnswerCalls<'_>,
 ) -> Result<LandlockStart, SuperviseError> {
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
@@ -91,7 +91,7 @@ pub fn start(
         restrictions.enter(channel)
     };
     if restrictions.listens() {
-        return start_under_init(&become_command, command, attend);
+        return start_under_init(&become_command, command, answer_calls);
     }
     let mut enter_failure = None;
     let mut exec_failure = None;
@@ -122,7 +122,7 @@ type BecomeCommand<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), E
 fn start_under_init(
     become_command: BecomeCommand<'_>,
     command: &Command,
-    attend: AnswerCalls<'_>,
+    answer_calls: AnswerCalls<'_>,
 ) -> Result<LandlockStart, SuperviseError> {
     let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
     let (ours, theirs) = socket_pair::pair().map_err(SuperviseError::Spawn)?;
@@ -142,7 +142,7 @@ fn start_under_init(
     drop(init_end);
     let Some(channel) = supervisors_end else { return Err(SuperviseError::Spawn(Errno::PROTO)) };
     let mut fds = HandedFds::default();
-    let received = init::receive_start(&channel, attend, &mut fds);
+    let received = init::receive_start(&channel, answer_calls, &mut fds);
     if let Ok(Some((InitMessage::Started, descriptors))) = received {
         if let Some(command) = descriptors.into_iter().next() {
             return Ok(LandlockStart::UnderInit(LandlockSandbox {

@@ -363,14 +363,14 @@ impl Observer {
     pub fn turn(&mut self) {
         self.flush();
         for _ in 0..MAX_MESSAGES_PER_TURN {
-            if !self.hear() {
+            if !self.receive() {
                 return;
             }
         }
     }
 
     /// False: no further message waits.
-    fn hear(&mut self) -> bool {
+    fn receive(&mut self) -> bool {
         let Some(line) = &self.line else { return false };
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         match rustix::net::recv(line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {

@@ -100,13 +100,13 @@ impl<'a> RenameHandler<'a> {
 
     /// A call arrived.
     pub fn take(&mut self, listener: &NotifyListener, call: InterceptedCall) {
-        let Some(asked) = RenameCall::of(&call) else {
+        let Some(rename_call) = RenameCall::of(&call) else {
             self.fenced_further = true;
             return listener.answer(&call, CallAnswer::Continue);
         };
         if self.fenced_further
             || self.waiting.len() >= MAX_PENDING_RENAMES
-            || !may_be_directory(&call, &asked)
+            || !may_be_directory(&call, &rename_call)
         {
             return listener.answer(&call, CallAnswer::Continue);
         }
@@ -141,13 +141,14 @@ impl<'a> RenameHandler<'a> {
 
     /// None: the kernel answers the call.
     fn begin(&self, listener: &NotifyListener, call: InterceptedCall) -> Option<Mover> {
-        let asked = RenameCall::of(&call)?;
+        let rename_call = RenameCall::of(&call)?;
         let caller = CallingProcess::of(call.thread).ok()?;
         let process = caller.open_proc_file("", PATH_DIR_FLAGS).ok()?;
         if self.fenced_further || !self.namespaces.holds(process.as_fd()) {
             return None;
         }
-        let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
+        let (old, new) =
+            (resolve(&caller, &call, rename_call.old)?, resolve(&caller, &call, rename_call.new)?);
         // Locks, masks and pins are separate mounts, and so is everything outside of the copy.
         let workspace = open_in_root(
             caller.root(),
@@ -164,7 +165,7 @@ impl<'a> RenameHandler<'a> {
         let supervisor = rustix::process::getpid();
         let pid = sys::fork(|| {
             let moved = match self.become_like_the_command(supervisor) {
-                Ok(()) => move_tree::rename(&old, &new, asked.flags, mount),
+                Ok(()) => move_tree::rename(&old, &new, rename_call.flags, mount),
                 Err(_) => CallAnswer::Continue,
             };
             listener.answer(&call, moved);
@@ -238,9 +239,9 @@ impl RenameCall {
 
 /// A quick check for every rename. It may be wrong for objects that are no directory, and costs a
 /// few system calls.
-fn may_be_directory(call: &InterceptedCall, asked: &RenameCall) -> bool {
+fn may_be_directory(call: &InterceptedCall, rename_call: &RenameCall) -> bool {
     let look = || {
-        let (dir, address) = asked.old;
+        let (dir, address) = rename_call.old;
         let path = call.path(address)?;
         let (start, scope) = if path.starts_with(b"/") {
             (

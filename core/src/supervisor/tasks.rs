@@ -148,7 +148,7 @@ impl<'a> SupervisorTasks<'a> {
     fn finish_relay(&mut self) {
         self.report_unproxied();
         if let Some(mut relay) = self.relay.take() {
-            relay.finish(|told, denial| self.report_connection(told, denial, None));
+            relay.finish(|decision, denial| self.report_connection(decision, denial, None));
         }
     }
 
@@ -218,22 +218,22 @@ impl<'a> SupervisorTasks<'a> {
         if let Some(relay) = &mut self.relay {
             relay.expect(arrivals);
         }
-        for told in refused {
-            let denial = self.relay.as_mut().and_then(|relay| relay.denial(&told));
-            self.report_connection(&told, denial, None);
+        for decision in refused {
+            let denial = self.relay.as_mut().and_then(|relay| relay.denial(&decision));
+            self.report_connection(&decision, denial, None);
         }
     }
 
     /// Reports the relay's decisions, or that the relay has ended.
     fn report_relay(&mut self) {
         let Some(mut relay) = self.relay.take() else { return };
-        for heard in relay.turn(self.calls.as_mut().map(|calls| &mut calls.handlers.questions)) {
-            match heard {
-                RelayEvent::Decisions(told) => {
-                    self.append(&told.iter().map(Event::Network).collect::<Vec<_>>());
-                    for told in told.iter().filter(|told| told.is_denial()) {
-                        let (denial, branch) = (relay.denial(told), relay.branch_of(told));
-                        self.report_denial(told, denial, branch);
+        for message in relay.turn(self.calls.as_mut().map(|calls| &mut calls.handlers.questions)) {
+            match message {
+                RelayEvent::Decisions(decision) => {
+                    self.append(&decision.iter().map(Event::Network).collect::<Vec<_>>());
+                    for decision in decision.iter().filter(|decision| decision.is_denial()) {
+                        let (denial, branch) = (relay.denial(decision), relay.branch_of(decision));
+                        self.report_denial(decision, denial, branch);
                     }
                 }
                 RelayEvent::HttpHelperLost(reason) => {
@@ -256,23 +256,23 @@ impl<'a> SupervisorTasks<'a> {
 
     fn report_connection(
         &mut self,
-        told: &NetworkDecision,
+        decision: &NetworkDecision,
         denial: Option<String>,
         branch: Option<u32>,
     ) {
-        self.append(&[Event::Network(told)]);
-        if told.is_denial() {
-            self.report_denial(told, denial, branch);
+        self.append(&[Event::Network(decision)]);
+        if decision.is_denial() {
+            self.report_denial(decision, denial, branch);
         }
     }
 
     fn report_denial(
         &mut self,
-        told: &NetworkDecision,
+        decision: &NetworkDecision,
         denial: Option<String>,
         branch: Option<u32>,
     ) {
-        self.tell_session_owner(&Event::Network(told), branch);
+        self.tell_session_owner(&Event::Network(decision), branch);
         if let Some(line) = denial.filter(|_| !self.quiet) {
             self.say_at_once(&line);
         }
@@ -306,12 +306,12 @@ impl<'a> SupervisorTasks<'a> {
 
     /// Prints a line once: a program that is searched in several directories is denied in each.
     fn say_once(&mut self, pid: u32, line: String) {
-        let said = (pid, line);
-        if self.last_denial.as_ref() == Some(&said) {
+        let denial_line = (pid, line);
+        if self.last_denial.as_ref() == Some(&denial_line) {
             return;
         }
-        self.say_at_once(&said.1);
-        self.last_denial = Some(said);
+        self.say_at_once(&denial_line.1);
+        self.last_denial = Some(denial_line);
     }
 
     fn say_at_once(&mut self, line: &str) {

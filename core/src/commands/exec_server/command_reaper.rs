@@ -89,7 +89,8 @@ fn start(
     let cwd = request.cwd.as_ref().map(|cwd| cwd.as_c_str().into_owned());
     // The exec closes this pipe. A wait in the kernel, as vfork does, would not end while a person
     // is asked.
-    let (heard, told) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(at("warden"))?;
+    let (exec_reader, exec_writer) =
+        rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(at("warden"))?;
     let child = sys::fork(|| {
         let entered = || -> Result<(), StartFailure> {
             rustix::process::setsid().map_err(at("warden"))?;
@@ -104,7 +105,7 @@ fn start(
             rustix::stdio::dup2_stderr(stderr).map_err(at("warden"))?;
             // The supervisor has to read this process's memory for its exec. From here on others
             // may read it too, and find only data of the command.
-            sys::close_all_but(&told);
+            sys::close_all_but(&exec_writer);
             rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)
                 .map_err(at("warden"))?;
             sys::reset_signal(libc::SIGPIPE);
@@ -113,16 +114,20 @@ fn start(
             Err(StartFailure { step: "exec", errno: command.exec() })
         };
         if let Err(StartFailure { step, errno }) = entered() {
-            let _ = rustix::io::write(&told, format!("{} {step}", errno.raw_os_error()).as_bytes());
+            let _ = rustix::io::write(
+                &exec_writer,
+                format!("{} {step}", errno.raw_os_error()).as_bytes(),
+            );
         }
         125
     })
     .map_err(at("fork"))?;
-    drop(told);
+    drop(exec_writer);
     drop(standard);
-    let mut word = [0; 32];
+    let mut message = [0; 32];
     let failed = loop {
-        let mut ready = [PollFd::new(&heard, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+        let mut ready =
+            [PollFd::new(&exec_reader, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
         match rustix::event::poll(&mut ready, None) {
             // The session owner has closed the socket before the command started.
             Ok(_) if !ready[1].revents().is_empty() => {
@@ -132,10 +137,10 @@ fn start(
             Ok(_) => {}
             Err(_) => continue,
         }
-        match rustix::io::read(&heard, &mut word) {
+        match rustix::io::read(&exec_reader, &mut message) {
             Err(Errno::INTR) => {}
             Err(errno) => return Err(StartFailure { step: "warden", errno }),
-            Ok(length) => break parse(&word[..length]),
+            Ok(length) => break parse(&message[..length]),
         }
     };
     if let Some(failure) = failed {
@@ -161,8 +166,8 @@ fn environment(given: Vec<CString>) -> Vec<CString> {
 }
 
 /// None: no failure was reported.
-fn parse(word: &[u8]) -> Option<StartFailure> {
-    let (errno, step) = std::str::from_utf8(word).ok()?.split_once(' ')?;
+fn parse(message: &[u8]) -> Option<StartFailure> {
+    let (errno, step) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let steps = ["exec", "cwd", "terminal", "warden"];
     let step = steps.into_iter().find(|known| *known == step)?;
     Some(StartFailure { step, errno: Errno::from_raw_os_error(errno.parse().ok()?) })
@@ -215,7 +220,7 @@ fn tell_end(socket: &OwnedFd, status: WaitStatus) {
 }
 
 /// A closed socket is no error.
-pub fn send(socket: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
+pub fn send(socket: &OwnedFd, message: &str, descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let given: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
@@ -224,7 +229,7 @@ pub fn send(socket: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
     }
     let _ = rustix::net::sendmsg(
         socket,
-        &[IoSlice::new(word.as_bytes())],
+        &[IoSlice::new(message.as_bytes())],
         &mut control,
         SendFlags::NOSIGNAL,
     );

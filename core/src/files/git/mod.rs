@@ -145,7 +145,7 @@ pub struct GitView<'a> {
 /// another name could be written unseen.
 pub fn judge(
     role: Role,
-    sight: &GitView<'_>,
+    git_view: &GitView<'_>,
     names: &mut NamePatterns,
     dir: &Dir<'_>,
     name: &CStr,
@@ -168,7 +168,7 @@ pub fn judge(
             // An index and a count are judged when no process runs any more, so no other name can
             // be written.
             Ok(links) if links == 1 || matches!(role, Role::Index | Role::Number) => {
-                content_is_harmless(role, sight, names, dir, buffer)
+                content_is_harmless(role, git_view, names, dir, buffer)
             }
             Ok(_) | Err(_) => false,
         },
@@ -179,7 +179,7 @@ pub fn judge(
 
 fn content_is_harmless(
     role: Role,
-    sight: &GitView<'_>,
+    git_view: &GitView<'_>,
     names: &mut NamePatterns,
     dir: &Dir<'_>,
     content: &[u8],
@@ -190,7 +190,7 @@ fn content_is_harmless(
         Role::Config => config::is_harmless(content),
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
-        Role::GitFile => leads_to_worktree(sight, names, dir, content),
+        Role::GitFile => leads_to_worktree(git_view, names, dir, content),
         Role::Index => index::is_harmless(content),
         Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
         Role::Hooks | Role::Hook => false,
@@ -219,7 +219,7 @@ fn line(content: &[u8]) -> Option<&[u8]> {
 /// link on the way: its parts are judged as well. A submodule's file leads elsewhere, and only the
 /// user may make it.
 fn leads_to_worktree(
-    sight: &GitView<'_>,
+    git_view: &GitView<'_>,
     names: &mut NamePatterns,
     dir: &Dir<'_>,
     content: &[u8],
@@ -231,17 +231,17 @@ fn leads_to_worktree(
     if !names.git.is_place_of_entry(&path) {
         return false;
     }
-    let Some(path) = whole(path).filter(|path| is_searched(sight, names, path)) else {
+    let Some(path) = whole(path).filter(|path| is_searched(git_view, names, path)) else {
         return false;
     };
     // The next run finds the work tree by this entry. `git worktree move` writes it last.
     let top = whole_path(dir);
     let agrees =
         || matches!(trusted_paths::linked_by(path.as_bytes()), Ok(Some(linked)) if linked == top);
-    if sight.finishing && !agrees() {
+    if git_view.finishing && !agrees() {
         return false;
     }
-    if !means_nothing_new(sight.roots, names, path.as_bytes(), &top) {
+    if !means_nothing_new(git_view.roots, names, path.as_bytes(), &top) {
         return false;
     }
     // The kernel resolves ".." after links. Without links on the way the path means what its text
@@ -249,7 +249,7 @@ fn leads_to_worktree(
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
-    match (met.and_then(identity), sight.roots.look(&path).and_then(identity)) {
+    match (met.and_then(identity), git_view.roots.look(&path).and_then(identity)) {
         (Ok(met), Ok(spelled)) => met == spelled,
         _ => false,
     }
@@ -280,8 +280,8 @@ fn means_nothing_new(
 
 /// Do walks reach the entry of a work tree, and protect the files that git reads there? They skip
 /// denied directories, directories that can not be listed, and left-out paths.
-fn is_searched(sight: &GitView<'_>, names: &mut NamePatterns, entry: &AbsPath) -> bool {
-    let GitView { roots, shut, .. } = *sight;
+fn is_searched(git_view: &GitView<'_>, names: &mut NamePatterns, entry: &AbsPath) -> bool {
+    let GitView { roots, shut, .. } = *git_view;
     let Some((tree, below)) = roots.place_of(entry) else { return false };
     let root = tree.path.as_bytes();
     let commondir = [below, b"/commondir"].concat();

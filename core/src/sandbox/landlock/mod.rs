@@ -147,13 +147,13 @@ impl<'p> FileGrants<'p> {
             files.actual_paths = files.rules;
             return Ok(files);
         }
-        let reach = WritableHistory::of(plan, requested);
-        check_own_paths(requested, &files.linked, &reach)?;
+        let previously_writable = WritableHistory::of(plan, requested);
+        check_own_paths(requested, &files.linked, &previously_writable)?;
         for grant in &requested.grants {
             if grant.optional && files.home.of(&grant.path) == HomeEntry::Missing {
                 files.skipped.push(grant);
             } else if plan.tier != Tier::Full || !plan::is_private_path(&grant.path) {
-                files.grant(plan, requested, grant, &reach, here)?;
+                files.grant(plan, requested, grant, &previously_writable, here)?;
             } // The rules of places that the full tier makes anew have to wait until these exist.
         }
         if let Some(kept) = &plan.journal {
@@ -179,12 +179,12 @@ impl<'p> FileGrants<'p> {
         plan: &Plan,
         requested: &'p plan::FilesPlan,
         grant: &'p Grant,
-        reach: &WritableHistory<'_>,
+        previously_writable: &WritableHistory<'_>,
         here: Option<Identity>,
     ) -> Result<(), GrantError> {
         let rights = plan.rights(&grant.access);
         let opened = match open(grant) {
-            Ok(opened) => match check_grant_path(grant, &opened, reach)? {
+            Ok(opened) => match check_grant_path(grant, &opened, previously_writable)? {
                 Some(misled) if grant.optional => {
                     self.warnings.push(misled.to_string());
                     self.skipped.push(grant);
@@ -519,16 +519,16 @@ fn check_working_dir(plan: &Plan) -> Result<Identity, GrantError> {
 fn check_grant_path(
     grant: &Grant,
     opened: &OpenedGrant,
-    reach: &WritableHistory<'_>,
+    previously_writable: &WritableHistory<'_>,
 ) -> Result<Option<GrantError>, GrantError> {
     let Some(real) = &opened.led_to else { return Ok(None) };
     let (path, from) = (grant.path.clone(), grant.source());
-    if let Some(dir) = reach.planted(&opened.links)? {
+    if let Some(dir) = previously_writable.planted(&opened.links)? {
         return Ok(Some(GrantError::Planted { path, dir, from }));
     }
     // Its owner may have changed the link since. Later runs would trust a writable path that is not
     // recorded.
-    if grant.writes() && !reach.is_recorded(real, Identity::from(&opened.stat)) {
+    if grant.writes() && !previously_writable.is_recorded(real, Identity::from(&opened.stat)) {
         return Ok(Some(GrantError::Unrecorded { path, real: real.clone(), from }));
     }
     Ok(None)
@@ -539,14 +539,16 @@ fn check_grant_path(
 fn check_own_paths(
     requested: &plan::FilesPlan,
     linked: &[&AbsPath],
-    reach: &WritableHistory<'_>,
+    previously_writable: &WritableHistory<'_>,
 ) -> Result<(), GrantError> {
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
     let is_own = |link: &FollowedLink| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = resolved_path::follow(path.as_bytes())
             .map_err(|source| GrantError::Locate { path: path.clone(), source })?;
-        if let Some(dir) = reach.planted(way.links.iter().filter(|link| !is_own(link)))? {
+        if let Some(dir) =
+            previously_writable.planted(way.links.iter().filter(|link| !is_own(link)))?
+        {
             return Err(GrantError::OwnWay { path: path.clone(), dir });
         }
     }

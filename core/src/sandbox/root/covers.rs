@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::private_dirs::put_names;
-use super::{RootBlueprint, RootError, RootResult, failed, hear};
+use super::{RootBlueprint, RootError, RootResult, failed, receive_list};
 use crate::files::cover::{Cover, CoverResult};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
@@ -27,7 +27,7 @@ pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()>
     let mut more_looks = if blueprint.session.is_none() { 1..MAX_COVER_ROUNDS } else { 1..1 };
     loop {
         let covers =
-            told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
+            receive_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
             Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
                 init_channel::send(channel, &InitMessage::Moved, &[])
@@ -42,9 +42,9 @@ pub fn cover(blueprint: &RootBlueprint<'_>, channel: &OwnedFd) -> RootResult<()>
     Ok(())
 }
 
-fn told_covers(channel: &OwnedFd) -> Result<Vec<Cover>, Errno> {
+fn receive_covers(channel: &OwnedFd) -> Result<Vec<Cover>, Errno> {
     let mut covers = Vec::new();
-    hear(channel, |message| match message {
+    receive_list(channel, |message| match message {
         InitMessage::Cover(cover) => {
             covers.push(cover);
             true

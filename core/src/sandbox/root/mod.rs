@@ -256,8 +256,8 @@ pub fn build(
     let mut base =
         BaseRoot::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
 
-    let told =
-        told_places(channel).and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
+    let told = receive_locations(channel)
+        .and_then(|bytes| grant_location::decode(blueprint.requested, &bytes));
     let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
     let MountClones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
     let is_whole =
@@ -297,7 +297,7 @@ pub fn build(
     {
         let layers = OverlayLayers::new(lower, above);
         let hidden =
-            told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
+            receive_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
             put_copied(root, session, tree, &layers, &hidden, whiteouts.as_fd())?;
         }
@@ -341,7 +341,7 @@ pub fn build(
 
 /// Receives messages until the list is complete. `take` returns whether the message belongs to the
 /// list.
-fn hear(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> Result<(), Errno> {
+fn receive_list(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> Result<(), Errno> {
     loop {
         match init_channel::receive(channel, true)? {
             Some((InitMessage::All, _)) => return Ok(()),
@@ -355,9 +355,9 @@ fn hear(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> Result<
     }
 }
 
-fn told_places(channel: &OwnedFd) -> Result<Vec<u8>, Errno> {
+fn receive_locations(channel: &OwnedFd) -> Result<Vec<u8>, Errno> {
     let mut places = Vec::new();
-    hear(channel, |message| match message {
+    receive_list(channel, |message| match message {
         InitMessage::GrantLocations(part) => {
             places.extend(part);
             true
@@ -367,9 +367,9 @@ fn told_places(channel: &OwnedFd) -> Result<Vec<u8>, Errno> {
     Ok(places)
 }
 
-fn told_hidden(channel: &OwnedFd) -> Result<Whiteouts, Errno> {
+fn receive_hidden(channel: &OwnedFd) -> Result<Whiteouts, Errno> {
     let mut hidden = Whiteouts::default();
-    hear(channel, |message| match message {
+    receive_list(channel, |message| match message {
         InitMessage::Hide(names) => {
             names.split(|byte| *byte == 0).for_each(|name| hidden.add(name));
             true

@@ -107,7 +107,7 @@ impl Filter {
         arch: Arch,
         shared_group: bool,
         gated: bool,
-        reach: SocketAccess,
+        socket_access: SocketAccess,
     ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::SeccompDefault::Allow => CallAnswer::Allow,
@@ -115,15 +115,15 @@ impl Filter {
         };
         let mut families: Vec<u32> =
             requested.sockets.iter().map(|family| family.number()).collect();
-        if reach.network == Some(plan::NetworkMode::None) {
+        if socket_access.network == Some(plan::NetworkMode::None) {
             families.retain(|family| !sockets::INTERNET.contains(family));
         }
-        families.extend(reach.unix_by_path.then_some(plan::SocketFamily::Unix.number()));
+        families.extend(socket_access.unix_by_path.then_some(plan::SocketFamily::Unix.number()));
         families.dedup();
         let sockets = SocketRules::of(
             &families,
             requested.sockets.contains(&plan::SocketFamily::NetlinkAll),
-            reach,
+            socket_access,
         );
         let calls = calls(requested, arch);
         let mut ranges = Vec::with_capacity(calls.len() + 2);
@@ -138,7 +138,7 @@ impl Filter {
             let action = match syscall.name {
                 "kill" if !on_block_list && shared_group => CallAnswer::Arguments(NO_PROCESS_GROUP),
                 "clone" if !on_block_list && gated => CallAnswer::Arguments(GATED_CLONE),
-                "seccomp" if !on_block_list && (gated || reach.is_enforced()) => {
+                "seccomp" if !on_block_list && (gated || socket_access.is_enforced()) => {
                     CallAnswer::Arguments(GATED_SECCOMP)
                 }
                 name => answer(name, on_block_list, requested.namespaces, &sockets),

@@ -115,26 +115,26 @@ pub struct SocketRules<'a> {
 
 impl<'a> SocketRules<'a> {
     /// `all_netlink`: allow every protocol, because a namespace holds the network.
-    pub fn of(families: &'a [u32], all_netlink: bool, reach: SocketAccess) -> Self {
+    pub fn of(families: &'a [u32], all_netlink: bool, socket_access: SocketAccess) -> Self {
         let mut named = vec![ArgumentRule::at(
             0,
             ValueTest::Only { values: families, errno: libc::EAFNOSUPPORT },
         )];
-        if reach.unix_by_path {
+        if socket_access.unix_by_path {
             named.push(CONNECTED_UNIX);
         }
-        if reach.network.is_some() {
+        if socket_access.network.is_some() {
             named.extend([STREAM_INTERNET, TCP_INTERNET]);
         }
-        if reach.network.is_some() || !all_netlink {
+        if socket_access.network.is_some() || !all_netlink {
             named.push(ROUTE_NETLINK);
         }
-        let unix = families.contains(&UNIX) && !reach.unix_by_path;
+        let unix = families.contains(&UNIX) && !socket_access.unix_by_path;
         Self {
             any: !families.is_empty(),
             named,
             pairs: if unix { &[UNIX_PAIRS] } else { &[UNIX_PAIRS, CONNECTED_PAIRS] },
-            fenced: reach.network == Some(NetworkMode::Filtered),
+            fenced: socket_access.network == Some(NetworkMode::Filtered),
         }
     }
 

@@ -469,13 +469,13 @@ fn every_call_with_another_answer_is_listed_as_special() {
     for arch in ARCHES {
         let filtered =
             SocketAccess { network: Some(plan::NetworkMode::Filtered), unix_by_path: true };
-        for (namespaces, families, reach) in [
+        for (namespaces, families, socket_access) in [
             (false, &[][..], SocketAccess::default()),
             (false, &[1, 2], SocketAccess::default()),
             (true, &[1], SocketAccess::default()),
             (false, &[1, 2], filtered),
         ] {
-            let sockets = SocketRules::of(families, false, reach);
+            let sockets = SocketRules::of(families, false, socket_access);
             let special = |name| answer(name, false, namespaces, &sockets) != CallAnswer::Allow;
             let unknown: Vec<&str> = arch
                 .syscalls()
