@@ -1,4 +1,5 @@
-# One command each. Everything a fresh machine with Python ≥ 3.11, Rust and a C compiler needs is set up on the way.
+# One command each. A fresh machine needs Python ≥ 3.11, Rust and a C compiler; each command sets up
+# the rest.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
