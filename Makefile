@@ -1,12 +1,15 @@
-# One command each. Everything a fresh machine with Python ≥ 3.11, Rust and a C compiler needs is set up on the way.
+# One command each. A fresh machine needs Python ≥ 3.11, Rust and a C compiler; each command sets up
+# the rest.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CORE   := $(shell find core/src core/bin core/build.rs core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv src/paddock/policy/git.tsv 2>/dev/null)
+CORE   := $(shell find core/src core/bin core/build.rs core/Cargo.toml core/Cargo.lock \
+  src/paddock/policy/syscalls.tsv src/paddock/policy/git.tsv \
+  2>/dev/null)
 
-# A static musl starts in half the time of a static glibc. Where its target can not be had, the host's own serves.
-# The other architecture's is for lint: it has to compile, and its filters are tested on this one. So is another system's,
-# for which the programs compile to a refusal.
+# A static musl starts in half the time of a static glibc. Without its target the host's own serves.
+# The target of the other architecture is for lint: it has to compile, and its filters are tested on
+# this one. So is the target of another system, where the programs only print that they refuse.
 MUSL      := $(shell uname -m)-unknown-linux-musl
 OTHER     := $(if $(filter x86_64,$(shell uname -m)),aarch64,x86_64)-unknown-linux-musl
 FOREIGN   := x86_64-apple-darwin
@@ -40,14 +43,16 @@ WORKERS ?= 2
 PARALLEL := $(if $(filter 0,$(shell id -u)),-n $(WORKERS) --dist loadfile --no-loadscope-reorder)
 
 test: setup
-	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
+	cargo test --quiet --locked --manifest-path core/Cargo.toml \
+	  --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(PARALLEL)
 
 # The random tests, for hours: whole fault tables, new seeds of the aftermath machine, new rounds of
 # HTTP, new texts for shells, long exec races. STRESS=1 is a short run of each (CI).
 STRESS ?= 20
-STRESSED := tests/system/files/faults tests/system/files/aftermath/test_random_programs.py \
+PLAYED := tests/system/files/aftermath/test_random_programs.py
+STRESSED := tests/system/files/faults $(PLAYED)::test_nothing_planted_runs_and_no_secret_leaves \
   tests/system/network/test_protocol.py tests/unit/shell/test_random_texts.py \
   tests/system/exec/test_exec_races.py::test_nothing_runs_that_was_not_judged
 stress: setup
@@ -64,8 +69,11 @@ lint-python: setup
 lint-rust:
 	cargo fmt --check --manifest-path core/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --manifest-path core/Cargo.toml -- -D warnings
-	$(if $(call HAVE,$(OTHER)),cargo check --quiet --locked --manifest-path core/Cargo.toml --target $(OTHER))
-	$(if $(call HAVE,$(FOREIGN)),cargo check --quiet --locked --all-targets --manifest-path core/Cargo.toml --target $(FOREIGN))
+	$(if $(call HAVE,$(OTHER)),\
+	  cargo check --quiet --locked --manifest-path core/Cargo.toml --target $(OTHER))
+	$(if $(call HAVE,$(FOREIGN)),\
+	  cargo check --quiet --locked --all-targets --manifest-path core/Cargo.toml \
+	    --target $(FOREIGN))
 
 # Not part of lint: cargo-deny takes minutes to build, and the crates change rarely.
 deny:

@@ -127,7 +127,9 @@ def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
         (["report", "-o", "/nowhere/x.html"], "/nowhere/x.html"),
     ],
 )
-def test_what_makes_no_sense_is_said(journaled: Fence, words: list[Word], complaint: str) -> None:
+def test_a_senseless_combination_is_an_error(
+    journaled: Fence, words: list[Word], complaint: str
+) -> None:
     said = audit(journaled, *words)
     assert (said.exit_code, said.stdout) == (125, ""), said
     assert complaint in said.stderr

@@ -143,7 +143,7 @@ def gives_back(screen: Screen) -> None:
     assert "Stopped" not in screen.text()
 
 
-def test_what_was_typed_before_answers_nothing(fence: Fence) -> None:
+def test_text_typed_before_a_question_answers_nothing(fence: Fence) -> None:
     with asked(fence, "stty -echo; echo up-$((40+2)); sleep 1000") as (core, screen):
         for _ in range(5):
             screen.line("once")

@@ -87,7 +87,7 @@ def test_flags_count_for_a_question(fence: Fence) -> None:
 @pytest.mark.parametrize(
     "words", [("init", "x"), ("policy",), ("policy", "hide"), ("why", "--path", "x", "--read-only")]
 )
-def test_what_makes_no_sense_is_said(fence: Fence, words: tuple[str, ...]) -> None:
+def test_a_senseless_combination_is_an_error(fence: Fence, words: tuple[str, ...]) -> None:
     assert paddock(fence, *words).exit_code == 125
 
 

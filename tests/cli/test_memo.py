@@ -68,7 +68,7 @@ def door(request: pytest.FixtureRequest) -> Door:
     return fresh
 
 
-def test_what_ran_once_starts_without_python(door: Door) -> None:
+def test_a_repeated_command_starts_without_python(door: Door) -> None:
     assert not door.remembers()
     assert door.run() == 0
     assert door.remembers()
@@ -201,7 +201,7 @@ def test_the_fence_of_a_remembered_plan_is_the_same_fence(door: Door) -> None:
     assert fence.outside(read).exit_code == 0
 
 
-def test_what_git_obeys_is_looked_at_again_when_its_configuration_changes(full: Fence) -> None:
+def test_a_changed_git_configuration_is_read_again(full: Fence) -> None:
     door = Door(full)
     project = full.ground.project
     assert full.outside(["git", "init", "-q", project]).exit_code == 0

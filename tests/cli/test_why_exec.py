@@ -105,7 +105,7 @@ def test_a_person_would_be_asked(fence: Fence, policy: Path) -> None:
     assert answer(fence, policy, "env")["action"] == "ask"
 
 
-def test_what_no_rule_is_about_gets_the_default(fence: Fence, policy: Path) -> None:
+def test_a_call_without_a_rule_gets_the_default(fence: Fence, policy: Path) -> None:
     answered = answer(fence, policy, "ls -l")
     assert (answered["action"], answered["cause"], answered["rule"]) == ("deny", "default", None)
     assert answered["exe"].endswith("/ls")
@@ -127,7 +127,7 @@ def test_a_script_brings_its_interpreter_along(fence: Fence, policy: Path) -> No
     assert answer(fence, policy, "./bin/run")["rule"]["id"] == "tool"
 
 
-def test_what_the_command_could_have_made_is_not_allowed_by_default(fence: Fence) -> None:
+def test_a_program_that_the_command_could_write_is_not_allowed_by_default(fence: Fence) -> None:
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY.replace("DEFAULT", "allow"))
     fence.ground.put(fence.ground.project / "made", "#!/bin/true\n", mode=0o755)
     assert answer(fence, policy, "ls")["allowed"]

@@ -71,7 +71,7 @@ def test_options_add_to_the_lists_and_take_nothing_away(fence: Fence, policy: Pa
     assert refused.exit_code == 125
 
 
-def test_what_makes_no_sense_is_said(fence: Fence, policy: Path) -> None:
+def test_a_senseless_combination_is_an_error(fence: Fence, policy: Path) -> None:
     for words in (
         ["--argument", "path"],
         ["--argument", "a=1", "--argument", "a=2"],

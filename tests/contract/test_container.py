@@ -334,7 +334,7 @@ def test_a_killed_owner_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
     wait_for(lambda: not alive("86400.5"), "and what ran in it")
 
 
-def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path: Path) -> None:
+def test_leftovers_of_a_dead_owner_are_removed_by_the_next(engine: Engine, tmp_path: Path) -> None:
     """H-053: whose helpers were killed as well. Those of living owners, and of nobody, stay."""
     program = "from paddock.executors.orphan_containers import owner; print(owner())"
     with subprocess.Popen(

@@ -50,7 +50,7 @@ def test_importing_it_costs_no_start_of_the_command_line() -> None:
     assert loaded.stdout.strip() == "['paddock.errors', 'paddock.version', 'paddock']"
 
 
-def test_what_speaks_http_is_not_loaded_on_the_way_of_a_run() -> None:
+def test_http_modules_are_not_loaded_by_a_run() -> None:
     shown = (
         "import sys, paddock.cli.run, paddock.launch.prepare, paddock.plan, "
         "paddock.policy.formats.toml;"

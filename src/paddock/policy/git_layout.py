@@ -77,8 +77,8 @@ def directories_above(path: str) -> Iterator[str]:
     """Those of the host that are git's by their parts, the innermost first."""
     while (above := os.path.dirname(path)) != path:
         if os.path.basename(above) != GIT and make_one(
-            lambda name, at=above: os.path.lexists(f"{at}/{name}")
-        ):  # type: ignore[misc]
+            lambda name, at=above: os.path.lexists(f"{at}/{name}")  # type: ignore[misc]
+        ):
             yield above
         path = above
 

@@ -106,7 +106,9 @@ def test_grants_are_held_inside(jail: Jail) -> None:
     ],
     ids=["netns", "id-map", "cgroup"],
 )
-def test_what_needs_root_is_refused_by_name(jail: Jail, flags: tuple[str, ...], named: str) -> None:
+def test_a_key_that_needs_root_is_refused_by_name(
+    jail: Jail, flags: tuple[str, ...], named: str
+) -> None:
     """C-001"""
     if "--cgroup" in flags:
         need(

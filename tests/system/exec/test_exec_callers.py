@@ -126,7 +126,7 @@ def test_a_program_that_can_be_executed_and_not_read_is_refused(gate: Gate) -> N
     assert "it can not be read" in outcome.stderr, str(outcome)
 
 
-def test_what_is_no_program_is_none(gate: Gate) -> None:
+def test_a_file_that_is_no_program_is_not_started(gate: Gate) -> None:
     """A text without a first line is for a shell; a directory, a device, a broken binary are for
     nobody.
     """

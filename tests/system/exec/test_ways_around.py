@@ -292,7 +292,7 @@ def test_a_multi_call_program_is_denied_by_the_name_it_is_called(gate: Gate) -> 
         assert outcome.exit_code == 126, str(outcome)
 
 
-def test_what_a_first_line_tells_its_interpreter_is_judged(gate: Gate) -> None:
+def test_the_interpreter_arguments_of_a_first_line_are_judged(gate: Gate) -> None:
     programs = gate.fence.programs
     denied = rule("no-word", "deny", exe=str(programs.allowed), argv_regex="^mark-a forbid")
     own = rule("own", "allow", exe_glob=f"{gate.project}/*")

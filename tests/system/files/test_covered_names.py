@@ -212,7 +212,7 @@ def test_an_opened_name_can_be_written(full: Fence) -> None:
     assert "is not kept read-only" in done.stderr
 
 
-def test_what_the_configuration_of_git_names_is_protected(full: Fence) -> None:
+def test_paths_in_the_configuration_of_git_are_protected(full: Fence) -> None:
     project = full.ground.project
     assert full.outside(["git", "init", "-q", str(project)]).exit_code == 0
     assert (
@@ -329,7 +329,7 @@ def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> N
 FLAGGED = "paddock: changed during the run, and executed outside of the fence: "
 
 
-def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) -> None:
+def test_a_changed_file_that_runs_outside_later_is_listed(full: Fence) -> None:
     """Not protected, because it is the work: in place, replaced or new, at any depth; not what
     packages bring along.
     """

@@ -54,7 +54,7 @@ def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
     assert fence.outside(fence.probe("create", out.parent / "beside")).answer == "ok"
 
 
-def test_what_is_there_stays_as_it_is(fence: Fence, ground: Ground) -> None:
+def test_an_existing_directory_stays_as_it_is(fence: Fence, ground: Ground) -> None:
     out = ground.put(ground.root / "out" / "old", "kept\n").parent
     out.chmod(0o755)
     before = Snapshot.of(out)
@@ -118,7 +118,9 @@ def test_no_link_is_followed(fence: Fence, ground: Ground, where: str) -> None:
     assert Snapshot.of(ground.outside) == before
 
 
-def test_what_can_not_be_made_stops_the_run_and_the_dry_run(fence: Fence, ground: Ground) -> None:
+def test_a_directory_that_can_not_be_made_stops_run_and_dry_run(
+    fence: Fence, ground: Ground
+) -> None:
     shut = ground.make(ground.root / "shut")
     shut.chmod(0o555)
     file = policy(ground, f"{shut}/out/**")

@@ -142,7 +142,7 @@ def test_git_finds_out_that_there_are_links(full: Fence) -> None:
     assert len(list(full.ground.project.glob("r*/.git/config"))) == 8
 
 
-def test_what_links_in_a_protected_directory_lead_to_is_protected(full: Fence) -> None:
+def test_targets_of_links_in_a_protected_directory_are_protected(full: Fence) -> None:
     hooks = {
         "pre-commit": "../../scripts/one",
         "post-commit": "../../scripts/none",

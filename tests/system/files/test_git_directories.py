@@ -391,7 +391,7 @@ def test_no_link_is_planted_in_a_bare_repository(bare: Bare, workspace: str) -> 
     "part",
     ["config", "hooks/post-commit", "objects/info/alternates", "worktrees/feature/commondir"],
 )
-def test_what_git_obeys_in_a_bare_repository_stays_as_it_is(bare: Bare, part: str) -> None:
+def test_files_that_git_obeys_in_a_bare_repository_stay_unchanged(bare: Bare, part: str) -> None:
     place = bare.top / ".bare" / part
     before = place.read_bytes() if place.exists() else None
     assert bare.run(f"echo evil > {place}", cwd=bare.top).started
@@ -522,7 +522,7 @@ def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: Fence) ->
     assert "written through" in victim.read_text(), "the plant is good"
 
 
-def test_what_an_included_configuration_names_is_protected(full: Fence) -> None:
+def test_paths_that_an_included_configuration_names_are_protected(full: Fence) -> None:
     """Of a repository below the workspace, by a chain of includes, whatever their conditions."""
     for place, run in (
         (full.ground.root / "control", full.outside),

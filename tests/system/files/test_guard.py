@@ -83,7 +83,7 @@ def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(
 
 
 @pytest.mark.parametrize("act", ["moves", "is removed", "is replaced"])
-def test_what_moves_while_a_run_starts_is_looked_for_again(full: Fence, act: str) -> None:
+def test_a_directory_that_moves_during_the_start_is_searched_again(full: Fence, act: str) -> None:
     """What was seen counts as covered, wherever it goes: if it goes before it is, nobody would
     cover it later.
     """

@@ -86,9 +86,7 @@ def why(fence: Fence, path: Path, operation: str) -> Outcome:
     return fence.outside(words)
 
 
-def test_what_links_in_protected_directories_lead_to_is_read_only(
-    full: Fence, linked: Path
-) -> None:
+def test_targets_of_links_in_protected_directories_are_read_only(full: Fence, linked: Path) -> None:
     done = full.inside(writing(full))
     assert done.started, str(done)
     assert done.stdout.splitlines() == ["started", "wrote free"], str(done)
@@ -120,7 +118,7 @@ def test_a_copy_holds_back_what_links_in_protected_directories_lead_to(
 
 @pytest.mark.parametrize("tier", ["full", "landlock"])
 @pytest.mark.parametrize("flags", [[], ["--cow"]])
-def test_what_links_in_denied_directories_lead_to_is_closed(
+def test_targets_of_links_in_denied_directories_are_closed(
     request: pytest.FixtureRequest, linked: Path, tier: str, flags: list[str]
 ) -> None:
     fence: Fence = request.getfixturevalue("full" if tier == "full" else "fence")

@@ -30,7 +30,7 @@ def refused(fence: Fence) -> list[tuple[object, object, object, object]]:
     return [(event["op"], event["path"], event["program"], event["allow"]) for event in events]
 
 
-def test_what_is_refused_is_told_with_what_would_allow_it(
+def test_a_denial_is_reported_with_the_flag_that_allows_it(
     watched: tuple[Fence, tuple[str, ...]],
 ) -> None:
     fence, flags = watched
@@ -69,7 +69,9 @@ def test_what_is_refused_is_told_with_what_would_allow_it(
     assert (new.exists(), secret.exists()) == (True, False)
 
 
-def test_what_succeeds_or_fails_anyway_is_not_told(watched: tuple[Fence, tuple[str, ...]]) -> None:
+def test_a_call_with_the_same_result_outside_is_not_reported(
+    watched: tuple[Fence, tuple[str, ...]],
+) -> None:
     fence, flags = watched
     fence.ground.put(fence.ground.project / "shut", "x", mode=0o000)
     work = "cat own.txt; echo x > new; mkdir -p a/b; mv new a; rm -r a"

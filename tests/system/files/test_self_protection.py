@@ -215,7 +215,7 @@ def test_one_layer_off_leaves_the_others_on(fence: Fence, switch: str, left_on: 
 
 
 @pytest.mark.parametrize("name", [".config/paddock", ".local/state/paddock"])
-def test_what_paddock_relies_on_stays_as_it_is_behind_a_link(
+def test_files_of_paddock_stay_unchanged_behind_a_link(
     fence: Fence, tester: Tester, name: str
 ) -> None:
     """Dotfiles kept elsewhere and linked: what counts is the place, not the name it is reached by

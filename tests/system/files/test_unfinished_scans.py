@@ -155,7 +155,7 @@ def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: Fence
     assert not any(event["event"] == "scan.finished" for event in full.events())
 
 
-def test_what_was_there_before_the_killed_run_stays(full: Fence) -> None:
+def test_a_file_from_before_the_killed_run_stays(full: Fence) -> None:
     project = full.ground.project
     full.ground.put(project / "own" / ".envrc", "as it was\n")
     full.ground.put(project / "own" / ".vscode" / "tasks.json", "{}\n")

@@ -238,7 +238,7 @@ def test_without_an_answer_it_is_denied(netted: Netted, why: str) -> None:
     assert (event["action"], event["by"], event["reason"]) == ("deny", None, reason)
 
 
-def test_what_was_approved_for_good_is_not_asked(netted: Netted) -> None:
+def test_a_command_approved_for_good_is_not_asked(netted: Netted) -> None:
     with serving("127.0.0.1") as server:
         approved = [{"source": "approved.toml", "hosts": [[NAME, server.port, 3]]}]
         with running(netted, server, asking(approved=approved)) as run:

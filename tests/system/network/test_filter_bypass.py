@@ -159,7 +159,7 @@ def test_a_static_program_asks_for_names_itself(
     ],
     ids=["an empty list", "the domain itself", "denied", "another port"],
 )
-def test_what_is_not_listed_is_not_reached(full: Fence, machines: TwoMachines, policy: str) -> None:
+def test_an_unlisted_host_is_not_reached(full: Fence, machines: TwoMachines, policy: str) -> None:
     words = _visiting(f"web.{DOMAIN}", f"x{DOMAIN}", f"{DOMAIN}.evil.example", EVIL, "2a00:9::34")
     assert _answers(machines.outside(full, words)) == ["HTTP/1.1 200 OK"] * 5
     assert len(_visited(machines.heard())) == 5

@@ -294,7 +294,7 @@ def test_two_sandboxes_and_the_host_use_the_same_port(netted: Netted) -> None:
         ),
     ],
 )
-def test_what_the_machine_lacks_is_said_and_nothing_runs(
+def test_a_missing_feature_is_named_and_nothing_runs(
     netted: Netted, mode: str, lacking: tuple[str, str], words: str, hint: str
 ) -> None:
     def run(*options: str) -> tuple[int, str, str]:

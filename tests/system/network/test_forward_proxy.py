@@ -177,7 +177,7 @@ def test_addresses_are_reached_by_a_tunnel_only_where_they_are_listed(
         assert other.heard() == []
 
 
-def test_what_goes_through_a_tunnel_has_to_name_the_same_host(
+def test_a_request_in_a_tunnel_has_to_name_the_same_host(
     clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
 ) -> None:
     """F-116"""

@@ -230,7 +230,7 @@ def test_an_upstream_that_only_ever_begins_to_answer_is_given_up() -> None:
 
 @pytest.mark.parametrize("status", ["200 OK", "204 No Content", "304 Not Modified"])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_what_an_upstream_says_too_much_is_no_answer_to_the_next_request(
+def test_surplus_bytes_of_an_upstream_do_not_answer_the_next_request(
     method: str, status: str
 ) -> None:
     async def too_much(

@@ -141,7 +141,7 @@ def test_a_request_for_another_host_on_that_connection_is_refused(
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a\r\nX: y", "/é", "/fine"])
-def test_what_only_http2_can_say_goes_nowhere(path: str) -> None:
+def test_a_header_that_only_http2_can_carry_is_not_sent(path: str) -> None:
     with upstream(tls=OURS.server(HOST)) as server:
         settings, authority = (
             Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),)),

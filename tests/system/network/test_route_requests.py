@@ -139,7 +139,7 @@ def test_no_header_makes_another_request_of_the_one_that_is_judged(name: str) ->
         assert [one.header(name.lower()) for one in server.asked] == ["DELETE"]
 
 
-def test_what_was_judged_is_what_is_sent() -> None:
+def test_the_judged_request_is_the_sent_request() -> None:
     with (
         upstream() as server,
         serving(a_route("api", server.port, base="/base", rules=[("GET", "/**")])) as relay,

@@ -470,7 +470,7 @@ def test_a_sandboxed_command_does_not_choose_which_upstreams_are_genuine(
     assert len(server.asked) == 1
 
 
-def test_what_would_show_a_secret_is_refused(full: Fence) -> None:
+def test_a_route_that_would_show_a_secret_is_refused(full: Fence) -> None:
     with upstream() as server:
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
         outcome = full.inside(["true"], "--policy", file, "--off", "env-sanitize", env=KEY)

@@ -436,7 +436,7 @@ def test_interfaces_can_be_listed(pinned: Netted) -> None:
         assert "'lo'" in pinned.run(mode, [pinned.python, "-c", script]).stdout
 
 
-def test_what_this_tier_can_not_hold_is_refused(pinned: Netted) -> None:
+def test_a_rule_that_this_tier_can_not_hold_is_refused(pinned: Netted) -> None:
     for changes in ({"seccomp": None}, {"landlock": None, "files": None}):
         refused = pinned.run(FILTERED, ["/bin/true"], **changes)
         assert refused.exit_code == 125, str(refused)

@@ -380,7 +380,7 @@ def another_network() -> Iterator[None]:
             assert libc.setns(ours.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 
 
-def test_what_is_made_inside_is_never_taken_for_a_service(full: Fence, network: list[str]) -> None:
+def test_a_socket_made_inside_is_never_taken_for_a_service(full: Fence, network: list[str]) -> None:
     outcome = full.inside(["python3", "-c", OWN], *network)
     assert (outcome.exit_code, outcome.stdout) == (0, "started\n"), str(outcome)
     assert masked_names(full) == []

@@ -50,7 +50,7 @@ def test_a_dangerous_variable_does_not_come_in(fence: Fence, name: str) -> None:
     assert names(fence.outside(["/usr/bin/env"], env={name: value}).stdout)[name] == value
 
 
-def test_what_programs_need_comes_in(fence: Fence) -> None:
+def test_variables_that_programs_need_are_passed(fence: Fence) -> None:
     """C-047: PATH HOME TERM LANG LC_* USER SHELL TZ."""
     given = {"TERM": "xterm", "LC_TIME": "C", "TZ": "UTC", "LANG": "C.UTF-8"}
     seen = names(fence.inside(["/usr/bin/env"], env=given).stdout)

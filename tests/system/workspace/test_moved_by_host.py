@@ -176,7 +176,7 @@ def test_what_comes_into_a_directory_that_has_left_the_workspace(cow: Cow) -> No
         assert reads(inside) == ""
 
 
-def test_what_the_command_made_itself_stays_open(cow: Cow) -> None:
+def test_a_name_that_the_command_made_stays_open(cow: Cow) -> None:
     cow.host("mkdir one two")
     with shell(cow) as inside:
         inside.does("echo own > one/a.secret; mkdir -p one/d.secret new/d.secret")

@@ -92,7 +92,7 @@ def test_a_link_that_git_would_write_through_is_protected(cow: Cow) -> None:
     assert cow.paddock("apply", ".git/COMMIT_EDITMSG").exit_code == 0, "a person may want it"
 
 
-def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
+def test_a_configuration_under_another_name_is_protected(cow: Cow) -> None:
     """The host has links at protected names, and repositories whose configurations name
     programs.
     """
@@ -153,7 +153,7 @@ def test_a_protected_name_keeps_the_directory_that_the_session_removed(cow: Cow)
     assert not (cow.workspace / "sub").exists()
 
 
-def test_what_was_masked_is_never_touched_nor_its_directory_removed(cow: Cow) -> None:
+def test_a_masked_name_is_never_touched_nor_its_directory_removed(cow: Cow) -> None:
     for name in (".env", "sub/.env", "sub/x", "dir/.env", "dir/y"):
         cow.put(name, f"secret {name}\n")
     # as a program meets it: the names are not there, so it makes its own, or removes the directory
@@ -187,7 +187,7 @@ def test_the_control_without_a_mask_loses_the_file(cow: Cow) -> None:
     assert not (cow.workspace / "sub").exists()
 
 
-def test_what_runs_outside_later_is_marked(cow: Cow) -> None:
+def test_a_file_that_runs_outside_later_is_marked(cow: Cow) -> None:
     cow.session(
         "echo evil > Makefile; echo fine > plain; mkdir -p node_modules/x; "
         "echo x > node_modules/x/package.json;"

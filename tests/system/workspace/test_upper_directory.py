@@ -104,7 +104,7 @@ def test_below_a_replaced_directory_every_old_name_is_deleted_at_any_depth(cow: 
     }
 
 
-def test_what_was_copied_up_and_not_changed_is_no_change(cow: Cow) -> None:
+def test_a_copied_up_unchanged_file_is_no_change(cow: Cow) -> None:
     cow.put("same", "text\n")
     cow.put("d/same", "text\n")
     cow.session(

@@ -29,7 +29,7 @@ def test_a_secret_goes(text: str, secret: str) -> None:
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_plain_text_stays(text: str) -> None:
     assert redact(text) == text
 
 
@@ -107,7 +107,7 @@ def test_31_opaque_characters_stay_and_32_go() -> None:
     assert redact(f"x {opaque} y") == f"x {MARK} y"
 
 
-def test_what_stands_around_a_secret_stays() -> None:
+def test_text_around_a_secret_stays() -> None:
     assert (
         redact("psql postgres://ada:hunter2@db/x -c 'select 1'")
         == f"psql postgres://ada:{MARK}@db/x -c 'select 1'"

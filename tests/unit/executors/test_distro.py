@@ -198,7 +198,7 @@ def test_set_up_goes_step_by_step(
     ]
 
 
-def test_what_is_there_is_kept_unless_forced(
+def test_an_existing_distribution_is_kept_unless_forced(
     fake: FakeWsl, tmp_path: Path, authority: TestAuthority, url: str
 ) -> None:
     """A-144"""

@@ -82,7 +82,7 @@ def test_an_opened_name_can_be_written(ws: Path) -> None:
     assert asked(plan, ws / ".vscode" / "tasks.json").allowed
 
 
-def test_what_is_outside_every_grant_is_outside_in_both_tiers(ws: Path) -> None:
+def test_a_path_outside_every_grant_is_closed_in_both_tiers(ws: Path) -> None:
     for host in (FULL, HOST):
         assert (
             asked(plan_for(ws, host), "/etc/hostname", Operation.READ).reason

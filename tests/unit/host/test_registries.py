@@ -186,7 +186,7 @@ LOCKS = [
 
 
 @pytest.mark.parametrize(("group", "name", "text", "line"), LOCKS)
-def test_what_a_command_could_have_written_counts_only_once_a_person_agreed(
+def test_a_writable_policy_counts_only_once_a_person_agreed(
     world: World, group: str, name: str, text: str, line: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = world.write(world.work / name, text)
@@ -255,7 +255,7 @@ def test_a_link_into_the_workspace_is_the_workspaces(world: World) -> None:
         "registry=${NOPE}\n",
     ],
 )
-def test_what_is_no_host_or_never_reachable_is_not_found(world: World, text: str) -> None:
+def test_an_invalid_or_unreachable_host_is_not_found(world: World, text: str) -> None:
     world.write(world.home / ".npmrc", text)
     assert found(world, "npm").hosts == ()
 

@@ -98,7 +98,7 @@ def test_a_planted_pointer_opens_nothing_and_is_said(world: World, tmp_path: Pat
     assert any("does not list this worktree" in text for text in terrain.remarks)
 
 
-def test_what_git_obeys_in_a_writable_place_is_found(world: World) -> None:
+def test_files_that_git_obeys_in_a_writable_place_are_found(world: World) -> None:
     repository(world.work / "inner")
     (world.work / ".git").mkdir()
     (world.work / ".git" / "config").write_text(

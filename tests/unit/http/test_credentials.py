@@ -61,7 +61,7 @@ def test_a_variable_of_the_parent_is_read() -> None:
     "secret",
     ["short", "x" * 5000, "two\nlines are no secret", "tab\tin the middle", "käse und brot"],
 )
-def test_what_can_not_be_put_into_a_header_is_refused(secret: str) -> None:
+def test_a_secret_that_fits_no_header_is_refused(secret: str) -> None:
     with pytest.raises(PolicyError) as refused:
         read(credential(CredentialKind.ENV, "KEY"), {"KEY": secret})
     assert secret not in refused.value.message

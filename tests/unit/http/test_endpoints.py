@@ -47,7 +47,7 @@ def test_a_path_has_one_form(written: str, path: str) -> None:
         '/a"b', "/a<b", "/a|b", "/a^b", "/a`b", "/{a}", "/[a]",
     ],
 )  # fmt: skip
-def test_what_servers_read_differently_is_refused(written: str) -> None:
+def test_a_request_that_servers_read_differently_is_refused(written: str) -> None:
     with pytest.raises(AmbiguousPath):
         normalise(written)
 

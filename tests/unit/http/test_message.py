@@ -140,7 +140,7 @@ def test_a_request_and_its_body_are_read(data: bytes, body: bytes) -> None:
         (b"a" * (MAX_HEAD_BYTES + 1), 431),
     ],
 )
-def test_what_others_may_read_otherwise_is_no_request(data: bytes, status: int) -> None:
+def test_an_ambiguous_request_is_refused(data: bytes, status: int) -> None:
     with pytest.raises(Malformed) as refused:
         request(data)
     assert refused.value.status == status
@@ -207,7 +207,7 @@ def test_the_end_of_an_answer_is_where_its_head_says(data: bytes, method: str, e
      b"HTTP/1.1 200 O\x00K\r\n\r\n", b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 200 OK\n\n",
      b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\n\r\n"],
 )  # fmt: skip
-def test_what_is_no_answer_is_refused(data: bytes) -> None:
+def test_an_invalid_answer_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
         reading(data).answer()
 
@@ -288,7 +288,7 @@ def test_an_answer_of_unknown_length(
 
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.booleans(), st.integers(1, 50))
-def test_what_is_written_is_read_again(pieces: list[bytes], chunked: bool, size: int) -> None:
+def test_a_written_message_is_read_again(pieces: list[bytes], chunked: bool, size: int) -> None:
     length = sum(map(len, pieces))
     how = (b"transfer-encoding", b"chunked") if chunked else (b"content-length", b"%d" % length)
     head, extent = request_bytes("PUT", "/x", [(b"host", b"a"), how])

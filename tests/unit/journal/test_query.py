@@ -70,12 +70,12 @@ def test_odd_fields_are_no_error() -> None:
 @pytest.mark.parametrize(
     "text", ["", "yesterday", "2026-13-01", "5", "5y", "-1h", "999999999d", "2026-11-16T25:00"]
 )
-def test_what_is_no_time_is_said(text: str) -> None:
+def test_an_invalid_time_is_an_error(text: str) -> None:
     with pytest.raises(UsageError):
         moment(text, NOW)
 
 
 @pytest.mark.parametrize("text", ["", "today", "2026-11", "9999-12-31"])
-def test_what_is_no_day_is_said(text: str) -> None:
+def test_an_invalid_day_is_an_error(text: str) -> None:
     with pytest.raises(UsageError):
         day(text)

@@ -17,7 +17,7 @@ def test_what_a_grant_could_make_is_made_first(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_what_no_grant_reaches_is_left_alone(tmp_path: Path) -> None:
+def test_a_path_outside_the_grants_is_left_alone(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.config.rmdir()
     make_lockable(world.origin, [str(world.work), str(world.home / ".config" / "other")])
@@ -25,7 +25,7 @@ def test_what_no_grant_reaches_is_left_alone(tmp_path: Path) -> None:
     assert not Path(world.origin.state_dir).exists()
 
 
-def test_what_is_there_stays_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_directory_stays_as_it_is(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.config.chmod(0o755)
     make_lockable(world.origin, [str(world.home)])

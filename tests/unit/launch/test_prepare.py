@@ -79,7 +79,7 @@ def test_a_plan_is_compiled_once_where_nothing_changes(
     assert found.reach.trees == found.host.reached
 
 
-def test_what_another_run_records_meanwhile_is_in_the_plan(
+def test_a_record_of_a_concurrent_run_is_in_the_plan(
     world: World, compiled: list[Callable[[int], None]]
 ) -> None:
     other = world.root / "other"

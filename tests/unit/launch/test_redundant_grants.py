@@ -58,7 +58,7 @@ def test_a_link_into_another_grant_is_covered(tree: Path) -> None:
     ]
 
 
-def test_what_lies_in_another_grant_is_covered(tree: Path) -> None:
+def test_a_name_in_another_grant_is_covered(tree: Path) -> None:
     assert kept(plan_with(granted(tree / "own", "allow"), granted(tree / "own/sub", "read"))) == [
         ("own", "allow")
     ]

@@ -101,7 +101,7 @@ def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(
     assert remedy in refusal.value.hint
 
 
-def test_without_require_enforced_what_is_lacking_is_said_and_the_rest_held() -> None:
+def test_without_require_enforced_a_missing_layer_is_named_and_the_rest_held() -> None:
     """F-108"""
     relaxed = replace(
         SIMPLE, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source()))
@@ -121,7 +121,7 @@ def test_a_newer_landlock_than_we_know_is_used_as_far_as_we_know_it() -> None:
     assert plan.landlock.abi == 7
 
 
-def test_what_is_for_containers_is_refused_by_run_and_named() -> None:
+def test_a_container_key_is_refused_by_run_and_named() -> None:
     """C-153"""
     setting = Setting(key="rootdir", value="/srv/root", source=source(3))
     with pytest.raises(PolicyError, match=r"p\.toml:3: rootdir is for containers"):

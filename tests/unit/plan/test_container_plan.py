@@ -151,7 +151,7 @@ UNHELD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("part", "named"), UNHELD, ids=[named for _, named in UNHELD])
-def test_what_a_container_does_not_hold_is_refused_by_name(
+def test_a_key_that_a_container_does_not_hold_is_refused_by_name(
     part: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(PolicyError, match=f"{named}.* is not enforced in a container"):
@@ -169,7 +169,7 @@ def test_the_network_is_its_own_or_one_that_exists() -> None:
         container(netns="blue", loopback=True)
 
 
-def test_unix_sockets_are_closed_unless_a_foreign_namespace_is_joined() -> None:
+def test_unix_sockets_are_allowed_unless_a_foreign_namespace_is_joined() -> None:
     for settings, unix in (({}, True), ({"netns": "blue"}, False)):
         plan = compiled(settings=settings)
         assert plan.seccomp

@@ -58,7 +58,7 @@ def test_rules_become_a_gate_with_its_defaults() -> None:
         assert "programs by 1 rule, else deny" in plan.notices[0].text
 
 
-def test_what_is_written_wins_over_the_defaults() -> None:
+def test_a_written_value_wins_over_the_default() -> None:
     meta = Meta(
         default_action=Sourced(Action.ASK, source()),
         on_policy_error=Sourced(Action.ASK, source()),
@@ -83,7 +83,7 @@ def test_without_rules_a_default_that_allows_is_no_gate(meta: Meta) -> None:
     assert compile_plan(asked, HOST).gate is None
 
 
-def test_what_holds_the_gate_can_not_be_off_or_missing() -> None:
+def test_layers_that_the_gate_needs_can_not_be_off_or_missing() -> None:
     with pytest.raises(PolicyError, match=r"--off seccomp: the exec rules \(p\.toml:3\)"):
         compile_plan(replace(RULED, off=(Switch.SECCOMP,)), HOST)
     with pytest.raises(HostError, match=r"p\.toml:3: exec rules need seccomp's user notification"):
@@ -91,7 +91,7 @@ def test_what_holds_the_gate_can_not_be_off_or_missing() -> None:
     assert compile_plan(SIMPLE, replace(HOST, user_notification=False)).gate is None
 
 
-def test_open_files_leave_programs_of_the_command_unknown() -> None:
+def test_without_landlock_exec_is_not_limited_to_granted_programs() -> None:
     gate = compile_plan(replace(RULED, off=(Switch.LANDLOCK,)), HOST).gate
     assert gate
     assert not gate.exec_only_granted

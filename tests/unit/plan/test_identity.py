@@ -47,7 +47,7 @@ def test_containers_of_root_have_unused_numbers() -> None:
     assert SHIFTED_FIRST + IDS == 2**31
 
 
-def test_what_the_administrator_set_aside_for_root_is_used() -> None:
+def test_subordinate_numbers_of_root_are_used() -> None:
     found = of(GIVEN, caller=0)
     assert found.uid_map == (span(0, 200000, IDS),)  # the first that is large enough
     assert found.mappers is None

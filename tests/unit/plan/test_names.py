@@ -266,7 +266,7 @@ def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not()
     assert laid(theirs).deny == ("**/.env",)
 
 
-def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
+def test_git_files_and_policies_are_protected_by_their_paths() -> None:
     place = TrustedPath(path=f"{WS}/node_modules/x/.husky", why="git obeys it")
     policy_file = PolicyFile(path=f"{WS}/conf/agent.toml", sha256="")
     elsewhere = PolicyFile(path="/etc/agent.toml", sha256="")

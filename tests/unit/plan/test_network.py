@@ -197,7 +197,7 @@ def test_the_hosts_network_is_not_fenced_and_said(world: World) -> None:
 @pytest.mark.parametrize(
     "more", ["allowed_hosts = ['x']", "denied_hosts = ['x']", "allowed_local_ports = [80]"]
 )
-def test_what_an_open_network_does_not_hold_is_refused(world: World, more: str) -> None:
+def test_a_key_that_an_open_network_does_not_hold_is_refused(world: World, more: str) -> None:
     with pytest.raises(
         PolicyError, match=r'p\.toml:3: hosts are not filtered where network\.mode is "host"'
     ):
@@ -242,7 +242,7 @@ def test_a_network_is_not_pinned_by_a_layer_that_is_off(world: World, switch: Sw
         ("default = 'ask'", "p.toml:3: nobody is asked about hosts in the landlock tier"),
     ],
 )
-def test_what_pinning_does_not_hold_is_refused_by_its_line(
+def test_a_rule_that_supervised_connect_does_not_hold_names_its_line(
     world: World, line: str, said: str
 ) -> None:
     asked = written(world, f"[network]\nallowed_hosts = ['x']\n{line}\n")

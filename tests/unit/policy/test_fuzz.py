@@ -109,7 +109,7 @@ def test_noise_gives_a_policy_or_a_policy_error(world: World) -> None:
     assert [message for message in told if not message.startswith("f")] == []
 
 
-def test_whatever_pattern_is_accepted_is_absolute_and_goes_nowhere_up(world: World) -> None:
+def test_an_accepted_pattern_is_absolute_and_has_no_parent_steps(world: World) -> None:
     dice = random.Random(5)
     pieces = [
         "/",

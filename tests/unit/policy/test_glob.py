@@ -60,7 +60,7 @@ def test_a_pattern_means_what_the_table_of_both_languages_says(case: dict[str, o
 
 
 @pytest.mark.parametrize("pattern", SHARED["refused"])
-def test_what_the_table_of_both_languages_refuses_is_refused(pattern: str) -> None:
+def test_a_pattern_that_the_shared_table_refuses_is_refused(pattern: str) -> None:
     with pytest.raises(GlobError):
         Glob.parse(pattern)
 
@@ -99,7 +99,7 @@ def test_the_static_prefix_is_exact_for_a_subtree_or_one_path_only(
     "pattern",
     ["", "a", "a/b", "**", "*", "/a/../b", "..", "/..", "/a\0b", "/a**", "/a/b**/c", "***/x"],
 )
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(GlobError):
         Glob.parse(pattern)
 

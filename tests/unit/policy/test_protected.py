@@ -137,7 +137,7 @@ def test_a_flagged_name_is_the_work_and_not_protected() -> None:
         ("src/main.py", False),
     ],
 )
-def test_what_is_executed_outside_is_told_by_its_name(path: str, flagged: bool) -> None:
+def test_a_file_that_is_executed_outside_is_known_by_its_name(path: str, flagged: bool) -> None:
     assert is_flagged(path) is flagged
 
 
@@ -147,7 +147,7 @@ def test_what_is_executed_outside_is_told_by_its_name(path: str, flagged: bool) 
     .tool-versions go.mod package.yaml default.nix tasks.py .coveragerc .gitlint
     .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc"""),
 )
-def test_what_an_ordinary_build_executes_is_flagged_and_may_be_written(name: str) -> None:
+def test_files_that_a_build_executes_are_flagged_and_writable(name: str) -> None:
     assert is_flagged(f"/ws/a/{name}")
     assert not matches(name)
 
@@ -158,5 +158,5 @@ def test_what_an_ordinary_build_executes_is_flagged_and_may_be_written(name: str
     .config/hg .hgrc .config/helix .config/kak .config/zed .config/Cursor .gemrc
     .gradle/init.gradle .local/lib .pyenv"""),
 )
-def test_what_the_next_login_shell_or_editor_runs_is_protected_in_the_home(name: str) -> None:
+def test_startup_files_of_shells_and_editors_in_the_home_are_protected(name: str) -> None:
     assert any(name in group.home for group in protected().groups)

@@ -48,7 +48,7 @@ def test_an_upstream_is_scheme_host_port_and_base(
         "https://h:", "https://[1.2.3.4]",
     ],
 )  # fmt: skip
-def test_what_is_no_upstream_is_refused(world: World, written: str) -> None:
+def test_an_invalid_upstream_is_refused(world: World, written: str) -> None:
     with pytest.raises(
         PolicyError, match=r"p\.toml:2: .*(not an http or https address|not a plain path)"
     ):
@@ -114,7 +114,7 @@ def test_a_credential_says_where_the_secret_lies(
         ("header = 'x'", 3, "unknown key"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_names_its_line(world: World, keys: str, line: int, message: str) -> None:
+def test_an_error_names_its_line(world: World, keys: str, line: int, message: str) -> None:
     with pytest.raises(PolicyError, match=message) as refused:
         route(world, f"upstream = 'https://h'\n{keys}")
     assert f"p.toml:{line}:" in refused.value.message
@@ -136,7 +136,7 @@ def test_a_host_is_opened_as_a_whole_or_not(world: World) -> None:
     ] == ["example.com"]
 
 
-def test_what_is_written_down_again_is_the_same_route(world: World) -> None:
+def test_a_rendered_route_is_the_same_route(world: World) -> None:
     text = (
         "[network]\ninspect = ['b.example', 'a.example']\n[network.routes.x]\n"
         "upstream = 'http://h:81/v1'\n"

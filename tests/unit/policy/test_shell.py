@@ -57,7 +57,7 @@ def test_absent_and_empty_are_different(world: World) -> None:
         ('write_globs = [{ path = "/x/**", execute = false }]', 2, "write_globs"),
     ],
 )
-def test_what_is_wrong_has_a_line(world: World, line: str, number: int, text: str) -> None:
+def test_an_error_has_its_line(world: World, line: str, number: int, text: str) -> None:
     with pytest.raises(PolicyError) as error:
         world.load_text(f"[shell]\n{line}\n")
     assert f"p.toml:{number}" in str(error.value), error.value

@@ -89,7 +89,7 @@ def test_what_can_not_be_told_is_asked(line: str) -> None:
         "echo \x07; rm -rf /",
     ],
 )
-def test_what_does_not_parse_is_denied_if_it_could_be_denied(line: str) -> None:
+def test_an_unparsed_text_is_denied_if_it_could_be_denied(line: str) -> None:
     assert judged(line).action is Action.DENY
 
 

@@ -191,7 +191,7 @@ def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(
 
 
 @pytest.mark.parametrize("text", EVALUATED)
-def test_what_arithmetic_may_run_is_a_doubt(text: str, tmp_path: Path) -> None:
+def test_a_command_in_arithmetic_is_a_doubt(text: str, tmp_path: Path) -> None:
     ground = Ground(tmp_path, "bash")
     assert ("pwn",) in list(ground.started(text)), "the control: bash runs it"
     reading = read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=Dialect.BASH)

@@ -90,7 +90,7 @@ BASHISMS = (
 
 
 @pytest.mark.parametrize("line", BASHISMS)
-def test_what_only_bash_reads_so_is_asked_about_where_there_is_no_bash(line: str) -> None:
+def test_a_bashism_is_asked_about_without_bash(line: str) -> None:
     assert action(line) is Action.ALLOW, "the control: bash runs it as it is judged"
     assert action(line, Dialect.SH) is not Action.ALLOW
 

@@ -32,7 +32,7 @@ def started(text: str) -> list[str] | None:
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @example("exec -a token: evil")
 @example("env -u bearer ./evilscript1")
-def test_what_is_shown_starts_what_is_run(text: str) -> None:
+def test_the_shown_command_starts_the_same_run(text: str) -> None:
     shown = shown_command(text, Redactor(), cwd="/w")
     if started(text) is not None:
         assert started(shown) == started(text)

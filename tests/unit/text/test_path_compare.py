@@ -57,7 +57,7 @@ def test_a_share_is_one_on_windows_and_two_slashes_elsewhere() -> None:
 @pytest.mark.parametrize(
     "written", ["", "a\0b", "C:\\PROGRA~1\\x", "\ud800", "x" * 5000, "a/" * 3000 + ("y" * 300)]
 )
-def test_what_is_no_path_is_an_error(written: str) -> None:
+def test_an_invalid_path_is_an_error(written: str) -> None:
     with pytest.raises(PathError):
         locate(written, cwd="/w", home="/home/ada", platform="linux")
 

@@ -174,7 +174,7 @@ def test_a_write_is_shown_as_what_it_changes(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == b"one\r\ntwo\r\n"
 
 
-def test_what_was_shown_is_what_is_written_or_nothing_is(tmp_path: Path) -> None:
+def test_the_shown_content_is_written_or_nothing_is(tmp_path: Path) -> None:
     """Somebody changes the file while the question is open."""
     (tmp_path / "f").write_text("one\n")
 
@@ -257,7 +257,7 @@ def test_all_commands_are_logged_on_request_and_never_their_secrets(tmp_path: Pa
     assert journal.events[0]["subject"] == ["echo [redacted] --token [redacted]"]
 
 
-def test_what_can_not_be_journaled_is_not_done(tmp_path: Path) -> None:
+def test_a_call_that_can_not_be_journaled_is_not_done(tmp_path: Path) -> None:
     executor = Echo()
     made = tools(lenient(tmp_path), executor=executor, recorder=Recorded(room=0))
     for result in (

@@ -37,7 +37,7 @@ def test_the_mark_tells_the_encoding_and_stays(data: bytes, encoding: str, text:
     assert document.written(text) == data
 
 
-def test_what_is_not_text_is_said_to_be_so() -> None:
+def test_a_binary_file_is_reported_as_such() -> None:
     for data, outcome in ((b"\x7fELF\0\0", ToolOutcome.BINARY), (b"caf\xe9", ToolOutcome.ENCODING)):
         with pytest.raises(ToolFailure) as failed:
             Document.read(data, "f")

@@ -91,7 +91,7 @@ def test_a_fresh_repository_trusts_nothing(top: Path) -> None:
         ('[includeIf "gitdir:/never/"]\npath = ~/work.inc\n', "{home}/work.inc"),
     ],
 )
-def test_what_a_key_names_is_found(top: Path, text: str, path: str) -> None:
+def test_a_path_that_a_key_names_is_found(top: Path, text: str, path: str) -> None:
     configure(top, text)
     assert trusted(top) == {path.format(top=top, home=top.parent / "home")}
 
@@ -183,7 +183,9 @@ def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
         {"GIT_CONFIG_PARAMETERS": "'core.hookspath'='hooks' 'include.path={top}/team.inc'"},
     ],
 )
-def test_what_variables_of_the_caller_configure_counts(top: Path, environ: dict[str, str]) -> None:
+def test_git_configuration_in_variables_of_the_caller_counts(
+    top: Path, environ: dict[str, str]
+) -> None:
     (top / "team.inc").write_text("[core]\nfsmonitor = ./watch\n")
     given = {name: value.replace("{top}", str(top)) for name, value in environ.items()}
     assert trusted(top, given) == {f"{top}/hooks", f"{top}/team.inc", f"{top}/watch"}

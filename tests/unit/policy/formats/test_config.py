@@ -102,7 +102,7 @@ def test_a_file_is_loaded_by_its_path(world: World, tmp_path: Path) -> None:
         ([], "expected an object"),
     ],
 )
-def test_what_is_wrong_is_named(world: World, values: object, words: str) -> None:
+def test_an_error_names_its_cause(world: World, values: object, words: str) -> None:
     """A-086"""
     with pytest.raises(PolicyError) as refused:
         read(world, values)
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_named(world: World, values: object, words: str) -> Non
 @pytest.mark.parametrize(
     "text", ["", "{", '{"max_steps": NaN}', '{"safety": {}, "safety": {}}', "[" * 100_000]
 )
-def test_what_is_no_json_is_said(world: World, text: str) -> None:
+def test_invalid_json_is_an_error(world: World, text: str) -> None:
     with pytest.raises(PolicyError):
         read_config(text, "c.json", world.origin)
 

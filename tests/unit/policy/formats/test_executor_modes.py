@@ -105,7 +105,7 @@ def test_it_is_written_in_python_as_well(world: World) -> None:
         ({"wsl": {"distros": 1}}, "unknown key"),
     ],
 )
-def test_what_makes_no_sense_is_refused(world: World, values: dict[str, Any], said: str) -> None:
+def test_a_senseless_value_is_refused(world: World, values: dict[str, Any], said: str) -> None:
     """A-086, A-100, A-153, A-156, A-161, A-162: also in a part that is not used."""
     with pytest.raises(PolicyError, match=said):
         sandbox(world, **values)

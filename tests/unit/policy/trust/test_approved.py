@@ -63,7 +63,7 @@ def test_hosts_are_read_where_hosts_are_asked_about(world: World) -> None:
         ("[[rule\n", r"approved\.toml:1: not valid TOML"),
     ],
 )
-def test_what_is_wrong_in_it_is_said_with_its_line(world: World, text: str, message: str) -> None:
+def test_an_error_in_the_file_names_its_line(world: World, text: str, message: str) -> None:
     world.user("approved.toml", text)
     with pytest.raises(PolicyError, match=message):
         world.load_text(ASKS)

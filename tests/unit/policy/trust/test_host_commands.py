@@ -74,7 +74,7 @@ def test_a_link_is_followed(world: tuple[Path, Path, WritableHistory]) -> None:
         command(["/bin/sh", str(safe / "link")], {}, reach)
 
 
-def test_what_a_script_is_run_by_is_checked(world: tuple[Path, Path, WritableHistory]) -> None:
+def test_the_interpreter_of_a_script_is_checked(world: tuple[Path, Path, WritableHistory]) -> None:
     safe, workspace, reach = world
     interpreter = program(workspace / "bin" / "shell", "#!/bin/sh")
     between = program(safe / "bin" / "between", f"#!{interpreter}")

@@ -90,7 +90,7 @@ def test_a_name_found_nowhere_tells_the_places_and_a_near_name(world: World) -> 
 
 
 @pytest.mark.parametrize("name", ["", ".", ".hidden", "a b", "a\nb", "ai-agent\0"])
-def test_what_is_no_name_is_refused(world: World, name: str) -> None:
+def test_an_invalid_name_is_refused(world: World, name: str) -> None:
     assert "not the name of a profile" in world.refuse_request(Request(profiles=(name,))).message
 
 

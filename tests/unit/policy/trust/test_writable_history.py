@@ -52,7 +52,7 @@ def test_a_link_in_reach_counts_wherever_it_leads(state: str, tmp_path: Path) ->
     assert not reach.holds(follow(f"{other}/file"))
 
 
-def test_what_is_inside_a_known_place_is_nothing_new(state: str, tmp_path: Path) -> None:
+def test_a_path_inside_a_known_place_is_not_added(state: str, tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     first = record(state, tmp_path / "a", tmp_path / "a" / "b")
     assert [tree.path for tree in first.trees] == [f"{tmp_path}/a"]
