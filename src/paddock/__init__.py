@@ -1,4 +1,4 @@
-"""Paddock: run an AI agent inside a fence that the kernel holds."""
+"""Paddock: run an AI agent inside a sandbox that the kernel enforces."""
 
 from __future__ import annotations
 
@@ -149,8 +149,7 @@ __all__ = [
     "unregister_distro",
 ]
 
-# Imported when they are asked for: the command line, which starts anew for every run, has no use
-# for them.
+# Imported on first use. The command line starts a new process for every run and does not need them.
 _LAZY = {
     "Action": "paddock.policy.model",
     "CommandExecutor": "paddock.executors.interface",
@@ -220,7 +219,7 @@ _LAZY = {
 }
 
 
-# By the names that other agents use.
+# Names that other agent frameworks use.
 _ALIASES = {"SafetyPolicy": ("paddock.tools.policy.policy", "ToolPolicy")}
 
 

@@ -23,7 +23,7 @@ EXIT_NOT_FOUND = 127
 
 
 class PaddockError(Exception):
-    """``message`` says what went wrong and where; ``hint`` what to do about it."""
+    """``message`` says what went wrong and where. ``hint`` says what to do."""
 
     exit_code = EXIT_PADDOCK
 
@@ -38,7 +38,7 @@ class UsageError(PaddockError):
 
 
 class PolicyError(PaddockError):
-    """``where`` is ``file:line`` (or a flag); it stands in front of the message."""
+    """``where`` is ``file:line`` or a flag. It precedes the message."""
 
     def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message, hint=hint)

@@ -1,4 +1,4 @@
-"""Who may do what, by the names that other agents use for it."""
+"""The permission API, by the names that other agent frameworks use."""
 
 from paddock.approve.approvals import Desk as PermissionManager
 from paddock.approve.model import Verdict as ApprovalResult

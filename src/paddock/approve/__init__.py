@@ -1,5 +1,5 @@
-"""Approvals: a question in, an answer out. One file per approver; an inbox is their line to whoever
-asks.
+"""Approvals: a question in, an answer out. One file for each approver. An approver reads its
+questions from an inbox.
 """
 
 from paddock.approve.callback import Callback, DenyAll

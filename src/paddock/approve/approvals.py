@@ -1,7 +1,7 @@
-"""The desk: where the tool calls of this process are asked about, and any approver answers.
+"""Asks an approver about the tool calls of this process.
 
-The approver works in a thread of its own and sees an inbox, as it does for a run. Whatever goes
-wrong is a no: nobody there, an approver that ended or raised, no answer in time.
+The approver works in its own thread and reads an inbox, as it does for a run. Every failure counts
+as deny: no approver, an approver that ended or raised, no answer in time.
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from paddock.policy.trust.approved import ToolApproval, load_approved
 from paddock.shell.redacted_command import shown_command
 from paddock.text.redact import Redactor
 
-NOBODY = "nobody"  # could be asked
+NOBODY = "nobody"  # no approver could be reached
 TIMEOUT = "timeout"
 REMEMBERED = "session"  # answered earlier, for the session
-ALWAYS = "always"  # answered earlier, for good: approved.toml
+ALWAYS = "always"  # answered earlier, permanently: approved.toml
 
 AnswerBy = tuple[Verdict, str]
 """And who gave it."""
 
 
 class Desk:
-    """Give it to whoever runs tools, and close it in the end. Any event loop may ask, several at
-    the same time: the approver decides in which order they are shown. ``redactor``: knows the
-    secrets that must not be shown. ``origin``: the person whose ``approved.toml`` counts; None:
-    nobody's.
-
-    ``failure``: what the approver raised, if that is why it is gone.
+    """Pass it to the code that runs tools, and close it at the end. Any event loop may ask, and
+    several questions may be open at once. The approver chooses the order in which it shows them.
+    ``redactor`` knows the secrets that must not be shown. ``origin``: the user whose
+    ``approved.toml`` is read; None: no such file is read. ``failure``: the exception that ended the
+    approver, if any.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Desk:
         self.failure: BaseException | None = None
 
     async def ask(self, question: ToolQuestion) -> AnswerBy:
-        """Cancelled, it takes the question back."""
+        """Cancelling this call withdraws the question."""
         question = replace(
             question,
             id=next(self._numbers),
@@ -70,7 +69,7 @@ class Desk:
                     "\n"
                 )
             ),
-            # Each line for itself: where it begins and ends is the diff's doing.
+            # Redacted line by line, so that the diff keeps its line breaks.
             diff=None
             if question.diff is None
             else "\n".join(map(self._redactor.part, question.diff.split("\n"))),
@@ -94,7 +93,7 @@ class Desk:
         return verdict, by
 
     def _approved(self, question: ToolQuestion) -> bool:
-        """A file that can not be read approves nothing: the person is asked."""
+        """A file that can not be read approves nothing. The user is asked instead."""
         if self._origin is None:
             return False
         with contextlib.suppress(PolicyError):
@@ -103,7 +102,7 @@ class Desk:
         return False
 
     def close(self) -> None:
-        """Questions that are open are denied. Returns when the approver has left."""
+        """Denies the open questions. Returns when the approver has ended."""
         self._counter.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
@@ -116,7 +115,7 @@ class Desk:
         self.close()
 
     def _attended(self) -> bool:
-        """Most sessions have no question: the approver starts with the first."""
+        """The approver starts at the first question, because most sessions have none."""
         with self._starting:
             if self._thread is None and self._approver is not None and not self._counter.over:
                 self._thread = threading.Thread(
@@ -136,7 +135,7 @@ class Desk:
 
 
 class _Counter(Inbox):
-    """The inbox of a desk."""
+    """The inbox of an ``Approvals``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +157,7 @@ class _Counter(Inbox):
     def take_back(self, number: int) -> None:
         with self._lock:
             if self._answers.pop(number, None) is not None and not self.over:
-                self._open.pop(number, None)  # from here on no answer counts
+                self._open.pop(number, None)  # an answer that comes later is ignored
                 self._tell(Withdrawn(number))
 
     def close(self) -> None:
@@ -171,7 +170,7 @@ class _Counter(Inbox):
                 self._reply(number, Verdict.DENY, NOBODY)
 
     def release(self) -> None:
-        """Nobody waits for news any more."""
+        """Call it when no thread waits for messages any more."""
         with self._lock:
             bell, self._bell = self._bell, -1
         if bell >= 0:
@@ -189,7 +188,8 @@ class _Counter(Inbox):
     def _reply(self, number: int, verdict: Verdict, by: str) -> None:
         answer = self._answers.pop(number, None)
         if answer is not None:
-            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+            # the caller cancelled the question meanwhile
+            with contextlib.suppress(InvalidStateError):
                 answer.set_result((verdict, by))
 
     def _tell(self, news: Message | None) -> None:

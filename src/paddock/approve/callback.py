@@ -1,5 +1,5 @@
-"""A function of the caller's answers. It is called in threads of its own: a slow answer holds up no
-other question.
+"""An approver that calls a function of the caller. Each call has its own thread, so a slow answer
+delays no other question.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ BY = "callback"
 
 
 class Callback:
-    """``failure``: what the function raised first. Such a question is denied, and so is one with no
-    proper answer.
+    """``failure``: the first exception that the function raised. Such a question is denied, and so
+    is a question with an invalid answer.
 
-    A call that is still running when the run ends is not waited for, and its answer counts no more.
-    A coroutine runs in ``loop``; without one, in a loop of its own.
+    A call that still runs at the end of the run is not awaited, and its answer is ignored. A
+    coroutine runs in ``loop``; without one, it runs in a new loop.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Callback:
         self.failure: BaseException | None = None
 
     def serve(self, inbox: Inbox) -> None:
-        # Each inbox has its own: a session has one for its tools and one for its rules.
+        # One set for each inbox: a session has one inbox for its tools and one for its rules.
         waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         idle = threading.Semaphore(0)
         workers = 0
@@ -92,7 +92,7 @@ class Callback:
 
 
 class DenyAll:
-    """Whatever is asked."""
+    """Denies every question."""
 
     def serve(self, inbox: Inbox) -> None:
         while not inbox.closed:

@@ -1,5 +1,5 @@
-"""Approvers in other processes, for the desk of this one: the person's approvals server, a person
-at our terminal.
+"""Approvers in other processes: the user's approvals server, or a person at the terminal of this
+process.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
 from paddock.approve.server_socket import knock
 
-_PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # how to speak
+_PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # terminal type and language
 
 
 class Server:
-    """Questions go to ``paddock approvals serve``. Without one, or when it ends, they are
-    denied.
+    """Sends questions to ``paddock approvals serve``. They are denied if no server runs, or when it
+    ends.
     """
 
     def serve(self, inbox: Inbox) -> None:
@@ -28,9 +28,9 @@ class Server:
 
 
 class AtTerminal:
-    """A person at the terminal of this process, asked by a process of its own: it has to be the
-    terminal's foreground while it asks, and no signal of the terminal may reach it (terminal.py).
-    Without a terminal everything is denied.
+    """Asks a person at the terminal of this process. A separate process asks, because it must be in
+    the foreground of the terminal and must ignore the terminal's signals (terminal.py). Without a
+    terminal every question is denied.
     """
 
     def serve(self, inbox: Inbox) -> None:
@@ -56,12 +56,12 @@ class AtTerminal:
             try:
                 forward(inbox, ours)
             finally:
-                ours.close()  # it gives the terminal back, and ends
+                ours.close()  # the approver process gives the terminal back and ends
                 process.wait()
 
 
 def forward(inbox: Inbox, line: socket.socket) -> None:
-    """Every question to whoever is at the other end, every answer back; until one of both ends."""
+    """Sends every question to the other end and every answer back, until one end closes."""
     sent: dict[int, Asked] = {}
 
     def came(question: Asked) -> None:

@@ -1,5 +1,5 @@
-"""The open questions of whoever asks, and the line they come by: the core's socket, or a desk in
-the same process.
+"""The open questions of one asker, and the channel they arrive on: a socket of the core, or an
+``Approvals`` in the same process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paddock.approve.model import Asked, Verdict
 
 
 class Inbox(ABC):
-    """One thread reads; any may answer. What is not open any more can not be answered: the first
+    """One thread reads. Any thread may answer. Only open questions can be answered: the first
     answer counts, and a withdrawn question needs none.
     """
 
@@ -28,11 +28,11 @@ class Inbox(ABC):
 
     @abstractmethod
     def fileno(self) -> int:
-        """Can be read when there is something to :meth:`read`."""
+        """This descriptor is readable when there is something to :meth:`read`."""
 
     @abstractmethod
     def _arrived(self) -> Iterator[messages.Message | None]:
-        """What has come since; None: the end. Never waits."""
+        """The messages that have arrived; None: the channel is closed. Never waits."""
 
     @abstractmethod
     def _reply(self, number: int, verdict: Verdict, by: str) -> None: ...
@@ -42,7 +42,7 @@ class Inbox(ABC):
         return self._closed
 
     def open(self) -> list[Asked]:
-        """In the order they came."""
+        """In the order of arrival."""
         with self._lock:
             return list(self._open.values())
 
@@ -51,8 +51,8 @@ class Inbox(ABC):
             return question.id in self._open
 
     def wait(self, *others: int, timeout_s: float | None = None) -> list[int]:
-        """Until there is something to :meth:`read`, or one of the other descriptors can be read:
-        those that can.
+        """Waits until there is something to :meth:`read`, or until another descriptor is readable.
+        Returns the readable descriptors among ``others``.
         """
         poll = select.poll()
         for one in (self.fileno(), *others):
@@ -61,7 +61,7 @@ class Inbox(ABC):
         return [one for one in others if one in ready]
 
     def read(self, came: Callable[[Asked], None] = lambda question: None) -> None:
-        """Everything that has arrived; never waits."""
+        """Reads everything that has arrived. Never waits."""
         if self._closed:
             return
         for message in self._arrived():
@@ -77,8 +77,9 @@ class Inbox(ABC):
             came(message)
 
     def answer(self, question: Asked, verdict: Verdict, by: str) -> list[int]:
-        """An answer for the session is one to all that ask the same. What was answered. What is no
-        verdict is the fault of who says it, and answers nothing.
+        """Answers the question. An answer for the session also answers every open question with the
+        same scope. Returns the numbers of the answered questions. An invalid answer raises an error
+        for the approver and answers nothing.
         """
         if not isinstance(verdict, Verdict) or not isinstance(by, str):
             raise TypeError(f"an answer is a Verdict and a name, not {verdict!r} by {by!r}")
@@ -94,15 +95,15 @@ class Inbox(ABC):
 
 
 class Approver(Protocol):
-    """Answers the questions of an inbox, until that is closed. A question it does not answer is
-    denied in the end.
+    """Answers the questions of an inbox until the inbox is closed. Questions that it does not
+    answer are denied at the end.
     """
 
     def serve(self, inbox: Inbox) -> None: ...
 
 
 class SocketInbox(Inbox):
-    """The core asks, withdraws, and closes the socket when it ends."""
+    """The core sends questions, withdraws them, and closes the socket when it ends."""
 
     def __init__(self, line: socket.socket) -> None:
         super().__init__()
@@ -122,5 +123,5 @@ class SocketInbox(Inbox):
             yield messages.read(datagram) if datagram else None
 
     def _reply(self, number: int, verdict: Verdict, by: str) -> None:
-        with contextlib.suppress(ConnectionError):  # it ended meanwhile
+        with contextlib.suppress(ConnectionError):  # the core ended meanwhile
             self._line.send(messages.answer(number, verdict, by))

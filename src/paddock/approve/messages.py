@@ -1,8 +1,8 @@
-"""The messages between core and companion, one a datagram. The core is believed: a wrong one is a
-bug.
+"""The messages between the core and the approver process, one message in a datagram. The core is
+trusted: an invalid message is a bug.
 
-A program's own desk asks the same way where its approver is another process, and adds questions
-about tools.
+An ``Approvals`` sends the same messages to an approver in another process, and adds questions about
+tools.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """Whoever wanted to know is gone, or the time is over."""
+    """The asker has ended, or the time is over."""
 
     id: int
 
@@ -76,7 +76,9 @@ def read_answer(datagram: bytes) -> Answered:
 
 
 def ask(question: Asked) -> bytes | None:
-    """A diff that is too long is cut, and says so. None: the rest is too long to be shown."""
+    """Cuts a diff that is too long and marks the cut. None: the rest of the question is too long to
+    be shown.
+    """
     said = _asked(question)
     if len(said) > MAX_MESSAGE_BYTES and isinstance(question, ToolQuestion) and question.diff:
         lines = question.diff.splitlines()

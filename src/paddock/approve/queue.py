@@ -1,5 +1,5 @@
-"""Questions wait in a list until somebody answers them: for servers. One queue may serve many
-inboxes, each in a thread of its own; whoever answers may be in any thread or event loop.
+"""A list of pending questions, for servers. One queue may serve many inboxes, each in its own
+thread. Answers may come from any thread or event loop.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
 
-MAX_KEPT_ANSWERS = 200  # answers
-MAX_UNSEEN_CHANGES = 1000  # changes that somebody who watches has not looked at
+MAX_KEPT_ANSWERS = 200
+MAX_UNSEEN_CHANGES = 1000  # changes that one watcher has not read yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pending:
-    """``id`` is the queue's: questions of several runs have the same numbers. ``asked_at``: seconds
-    since 1970.
+    """``id`` belongs to the queue, because questions of several runs have the same numbers.
+    ``asked_at``: seconds since 1970.
     """
 
     id: int
@@ -34,7 +34,7 @@ class Pending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """``verdict`` None: taken back, by who asked or because the time was over."""
+    """``verdict`` None: withdrawn by the asker, or the time was over."""
 
     pending: Pending
     verdict: Verdict | None
@@ -54,7 +54,7 @@ class Queue:
         self._watching: set[Changes] = set()
 
     def serve(self, inbox: Inbox, *, asker: str = "") -> None:
-        """``asker``: who this inbox belongs to, to be shown."""
+        """``asker``: the name of the inbox's owner, to be shown."""
         try:
             while not inbox.closed:
                 inbox.wait()
@@ -66,18 +66,18 @@ class Queue:
             self._forget(lambda pending, its: its is inbox)
 
     def pending(self) -> list[Pending]:
-        """In the order they came."""
+        """In the order of arrival."""
         with self._lock:
             return [pending for pending, _ in self._waiting.values()]
 
     def history(self) -> list[Settled]:
-        """The latest last."""
+        """Oldest first."""
         with self._lock:
             return list(self._settled)
 
     def answer(self, number: int, verdict: Verdict, by: str) -> bool:
-        """False: it is not open any more. An answer for the session reaches all of its run that ask
-        the same.
+        """False: the question is not open any more. An answer for the session answers all open
+        questions of that run with the same scope.
         """
         with self._lock:
             found = self._waiting.get(number)
@@ -91,7 +91,7 @@ class Queue:
             return bool(answered)
 
     def changes(self) -> Changes:
-        """From now on. Look at :meth:`pending` after this call, and nothing is missed."""
+        """Changes from now on. Call :meth:`pending` after this call, then no change is missed."""
         watching = Changes(self, asyncio.get_running_loop())
         with self._lock:
             self._watching.add(watching)
@@ -127,8 +127,8 @@ class Queue:
 
 
 class Changes(AsyncIterator[QueueChange]):
-    """What is asked and what is settled, as it happens. Who does not look in time misses the
-    oldest. Close it.
+    """New questions and answers, as they happen. A slow reader loses the oldest changes. Close it
+    at the end.
     """
 
     def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
@@ -150,7 +150,7 @@ class Changes(AsyncIterator[QueueChange]):
         return self._unseen.popleft()
 
     def all_at_once(self) -> list[QueueChange]:
-        """What has not been looked at; waits for nothing."""
+        """Returns the unread changes without waiting."""
         seen = []
         while self._unseen:
             seen.append(self._unseen.popleft())

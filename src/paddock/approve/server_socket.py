@@ -1,10 +1,9 @@
-"""Where runs and the person's approvals server find each other.
-
+"""The socket by which runs reach the user's approvals server.
 ``core/src/approve/approvals_server.rs`` is the core's side.
 
-The socket lies with the journal, the one place that no command can read. In the landlock tier a
-command that may make unix sockets could connect to it by its name; so whoever asks has to know the
-key that lies beside it.
+The socket is next to the journal, because no command can read that directory. In the landlock tier
+a command that may create unix sockets could connect to it by name. So each client must send the key
+that is stored beside the socket.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError, HostError
 
-MAX_RUNS = 256  # runs at a time
+MAX_RUNS = 256  # runs at the same time
 HELLO_S = 5.0
 
 
@@ -34,8 +33,8 @@ def place(uid: int) -> str:
 
 
 class Meeting:
-    """Held by the one server of this person. ``met`` is called for each run that comes, in a thread
-    of its own.
+    """The listening socket; each user has at most one server. ``met`` is called for each run that
+    connects, in its own thread.
     """
 
     def __init__(self, met: Callable[[Inbox, str], None]) -> None:
@@ -50,7 +49,7 @@ class Meeting:
         self._guard = threading.Lock()
         path = f"{self._place}/socket"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a server that is gone: the lock is ours
+            os.unlink(path)  # left by a server that has ended: this process holds the lock
         _write(f"{self._place}/key", self._key)
         self._listener.bind(path)
         os.chmod(path, 0o600)
@@ -59,7 +58,7 @@ class Meeting:
         self._accepting.start()
 
     def close(self) -> None:
-        """Who waits for an answer sees the end, and is denied."""
+        """Clients that wait for an answer see the end of the connection and deny."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
@@ -80,7 +79,7 @@ class Meeting:
         while True:
             try:
                 line, _ = self._listener.accept()
-            except OSError:  # shut down
+            except OSError:  # the socket was shut down
                 return
             with self._guard:
                 if len(self._threads) >= MAX_RUNS:
@@ -108,7 +107,7 @@ class Meeting:
 
 
 def knock() -> socket.socket:
-    """The line to the server of this person."""
+    """Connects to the approvals server of this user."""
     at = place(os.getuid())
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -135,7 +134,7 @@ def _peer(line: socket.socket) -> tuple[int, int]:
 
 
 def _private(directory: str) -> None:
-    """/var/tmp is everybody's: what somebody else made there is not ours."""
+    """/var/tmp is writable by all users: a directory that another user made there is refused."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
     facts = os.lstat(directory)

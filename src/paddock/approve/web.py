@@ -1,12 +1,11 @@
-"""The web approver: a page on loopback shows what waits, and a person answers.
+"""The web approver: a page on loopback shows the pending questions, and a person answers.
 
-Who may answer is who knows the address: the first part of every path is a token of 256 bits, made
-anew for each server. It is no cookie, because browsers send those to every port of the host, and a
-command may have a page on one. The Host header has to be our own, so that no name that leads here
-by DNS makes a page of somebody else's one of ours.
+Knowledge of the address is the permission to answer: the first part of every path is a token of 256
+bits, new for each server. It is not a cookie, because browsers send cookies to every port of the
+host, and a command may serve a page on one. The Host header must be our own, so that no foreign
+page can reach the server under a DNS name that points to loopback.
 
-Whatever is shown was escaped in ``question_text.py``, and the page puts it in as text, never as
-markup.
+All shown text is escaped in ``question_text.py``. The page inserts it as text, never as markup.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from paddock.policy.trust.approved import place
 
 BY = "web"
 HOST = "127.0.0.1"
-MAX_SHOWN_QUESTIONS = 50  # questions, and as many answers
-MAX_LINE_CHARS = 2000  # characters of a line, until the whole is asked for
+MAX_SHOWN_QUESTIONS = 50  # and as many answers
+MAX_LINE_CHARS = 2000  # characters of a line, until the page requests the whole text
 MAX_LINES = 60
 
-_words = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(words)  # every change shows all of them again
+_words = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(words)  # every change shows all questions again
 
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -68,7 +67,7 @@ class Web:
         self._server = HttpServer(self._handle)
 
     async def open(self, port: int) -> str:
-        """The address to answer at. Port 0: any that is free."""
+        """Returns the address of the page. Port 0: any free port."""
         port = await self._server.listen(HOST, port)
         self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
         return f"http://{HOST}:{port}/{self._token}/"
@@ -87,7 +86,7 @@ class Web:
             return _plain(
                 HTTPStatus.FORBIDDEN, "open the address that `paddock approvals serve` printed"
             )
-        # A page that is not ours says so, if the browser is worth anything.
+        # Browsers that send Origin reveal requests of foreign pages.
         if (
             request.headers.get("origin", f"http://{request.headers['host']}")
             != f"http://{request.headers['host']}"
@@ -173,7 +172,7 @@ def _pending(pending: Pending) -> dict[str, Any]:
 
 
 def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
-    """``cut``: there is more to see."""
+    """``cut``: the question has more text."""
     everything = _words(pending.question, whole=True)
     some = everything if whole else _some(_words(pending.question))
     return {

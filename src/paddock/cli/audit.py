@@ -188,7 +188,9 @@ def _named(options: argparse.Namespace, journal: Journal) -> str:
 
 
 def _write(path: str, page: str) -> None:
-    """Whole or not at all, and for nobody else: it tells what was done."""
+    """Writes the page completely or not at all, readable for the owner only: it shows what was
+    done.
+    """
     fresh = f"{path}.{os.getpid()}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

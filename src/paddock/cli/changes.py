@@ -1,6 +1,6 @@
-"""Changes on the terminal. Names and contents were written by an untrusted program: nothing in them
-steers the terminal, and no line of a file can be taken for one of Paddock's, because each begins
-with the sign of a diff.
+"""Shows changes on the terminal. An untrusted program wrote the names and contents. So nothing in
+them may control the terminal, and each line of a file begins with the sign of a diff, so that it
+can not be taken for a line of Paddock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
 
 @dataclass(slots=True)
 class Paper:
-    """Where a diff is written: colours on a terminal, and an end to what a hostile file can
+    """The output of a diff: colours on a terminal, and a bound for the text that a hostile file can
     print.
     """
 
@@ -85,7 +85,7 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
 
 
 def is_flagged_change(change: Change) -> bool:
-    """There is such a file now, and it is not what it was."""
+    """The change adds or changes a file that is executed outside of the sandbox."""
     new = change.new
     return (
         new is not None and new.type is not Type.DIRECTORY and is_flagged(change.path, new.target)
@@ -109,7 +109,7 @@ def summary(changes: Sequence[Change]) -> str:
 
 
 def merged(changes: Sequence[Change]) -> list[Change]:
-    """As a person sees them: a renamed file once, under its new name."""
+    """As a person sees them: a renamed file appears once, with its new name."""
     shown = {change.path for change in changes}
     return [change for change in changes if not (change.renamed_to and change.renamed_to in shown)]
 
@@ -183,7 +183,7 @@ def _details(change: Change) -> Iterator[str]:
 
 
 def _lines(change: Change, roots: Roots) -> list[DiffLine] | str:
-    """The lines of both versions, or what is said instead of them."""
+    """The lines of both versions, or the text that replaces them."""
     if change.kind is ChangeKind.MODE or change.obstacle is Obstacle.MASKED or change.renamed_from:
         return []
     old = _content(roots.lower, change.path, change.old)

@@ -26,7 +26,8 @@ def execute(arguments: list[str]) -> int:
     for file in files:
         policy = load(Request(policies=(file,), trust_required=False), origin)
         if any(policy.tools.given()):
-            # Imported here: few policies speak of tools, and judging commands needs a grammar.
+            # Imported here, because few policies have tool rules, and judging commands needs a
+            # grammar.
             from paddock.tools.policy.policy import ToolPolicy
 
             ToolPolicy.of(policy.tools, cwd=origin.cwd, home=origin.home)

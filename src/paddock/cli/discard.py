@@ -32,7 +32,7 @@ def execute(arguments: list[str]) -> int:
         if isinstance(one, Session):
             with contextlib.suppress(
                 SessionError
-            ):  # without its workspace there is nothing to put right
+            ):  # a session without a workspace has nothing to repair
                 for problem in recovered(one):
                     complain(f"left by an interrupted apply: {problem}")
         saved = discard(store, one)

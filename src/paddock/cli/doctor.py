@@ -98,7 +98,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _needed(probe: Probe, plan: Plan) -> bool:
-    """Does the plan rest on it? What it does not was tried for the sake of the report."""
+    """Whether the plan needs this mechanism. The others were tried for the report only."""
     kind, _, what = probe.mechanism.partition(" ")
     match kind:
         case "landlock":
@@ -138,7 +138,7 @@ def _network(probes: Sequence[Probe], tier: Tier) -> str:
 
 
 def _pins(plan: Plan) -> bool:
-    """The supervisor connects for the command: no namespace keeps its network in."""
+    """The supervisor connects for the command, because no network namespace confines it."""
     return plan.network is not None and plan.tier is Tier.LANDLOCK
 
 
@@ -149,8 +149,7 @@ def _refusal(tried: Usable) -> str | None:
 def _default_profile(
     origin: Origin, host: Host, tier: Tier | None
 ) -> tuple[Plan | None, PaddockError | None]:
-    # Judged from a neutral directory: whether *this* one is a good workspace is not the machine's
-    # fault.
+    # Tested in a neutral directory: an unsuitable current directory is not a fault of the machine.
     neutral = replace(origin, cwd="/nonexistent")
     try:
         return compile_plan(load(Request(profiles=("ai-agent",), tier=tier), neutral), host), None

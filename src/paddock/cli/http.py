@@ -1,6 +1,8 @@
-"""paddock http: started by the core where there are routes or inspected hosts. Not for people.
+"""paddock http: the HTTP helper. The core starts it if there are routes or inspected hosts. Not for
+people.
 
-The command may be waiting for its first word, so what that does not need is imported after it.
+The command may wait until the helper is ready, so modules that are not needed for that are imported
+later.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def execute(arguments: list[str]) -> int:
         ) from None
     _keep_secrets()
     with socket.socket(fileno=line_fd) as line, socket.socket(fileno=relay_fd) as relay:
-        # A command that prints a secret has no use for them.
+        # A command that prints a secret does not need these modules.
         for end in (line, relay):
             end.set_inheritable(False)
         try:
@@ -51,14 +53,14 @@ def execute(arguments: list[str]) -> int:
 
 
 def _keep_secrets() -> None:
-    """From other processes of the same user: no memory to be read, no core dump."""
+    """Protects secrets from other processes of the same user: no readable memory, no core dump."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise Bug(f"prctl: {os.strerror(ctypes.get_errno())}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
-    """Reads the secrets, and says that it did."""
+    """Reads the secrets and reports that it is ready."""
     from paddock.http.credentials import injections, require_trusted
     from paddock.http.route_table import Settings
 

@@ -1,6 +1,4 @@
-"""paddock init: a configuration to start from, and the built-in profiles of distributions beside
-it.
-"""
+"""paddock init: writes an initial configuration and the built-in profiles of distributions."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def _files(origin: Origin) -> Iterator[tuple[str, str]]:
 
 
 def _write(path: str, text: str, *, force: bool) -> bool:
-    """Through no link, and for nobody else to write."""
+    """Follows no link; only the owner may write the file."""
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if force and os.path.lexists(path):

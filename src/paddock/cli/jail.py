@@ -1,4 +1,4 @@
-"""paddock jail: a command in a container, with a root directory of its own."""
+"""paddock jail: runs a command in a container with its own root directory."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _add_container_options(parser: Parser) -> None:
 
 
 class _Directive(argparse.Action):
-    """A flag is the directive of the profile with the same name, on top of it."""
+    """A flag is the profile directive of the same name. It overrides the profile."""
 
     def __init__(self, *, key: str, **rest: object) -> None:
         super().__init__(**rest)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class _Directive(argparse.Action):
         option: str | None = None,
     ) -> None:
         value = True if self.nargs == 0 else values
-        assert isinstance(value, str | int)  # what argparse was told to read
+        assert isinstance(value, str | int)  # argparse reads only these types
         given = getattr(namespace, self.dest, None) or []
         setattr(
             namespace,

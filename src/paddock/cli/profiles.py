@@ -1,4 +1,4 @@
-"""paddock profiles: which profiles there are, where each comes from, what one says."""
+"""paddock profiles: lists the profiles with their sources, or prints one."""
 
 from __future__ import annotations
 

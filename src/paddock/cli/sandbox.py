@@ -66,7 +66,7 @@ def execute(arguments: list[str]) -> int:
 
 
 def _config(options: argparse.Namespace) -> SandboxConfig:
-    """Flags on top of the file, whose values lie on top of its profile's."""
+    """Flags override the file, and the file overrides its profile."""
     origin, config = _origin(), SandboxConfig()
     if options.config is not None:
         config = _named(options.config, origin)
@@ -101,7 +101,7 @@ def _modes(*, as_json: bool) -> int:
 
 
 async def _status(config: SandboxConfig, *, as_json: bool) -> int:
-    """What really holds here, not what the mode is called."""
+    """The properties measured on this machine, not those that the mode promises."""
     mode = resolve_mode(config.mode, require_enforced=config.require_enforced)
     found: dict[str, object] = {"mode": mode.value}
     try:
@@ -165,8 +165,8 @@ def _say_status(mode: Mode, found: dict[str, object]) -> None:
 
 
 async def _selftest(config: SandboxConfig) -> int:
-    """Writes in the workspace, and next to it in a directory of the same person: who can write
-    there without a fence has to fail behind one.
+    """Writes in the workspace and in a directory beside it that belongs to the same user. Without a
+    sandbox the second write succeeds; in the sandbox it must fail.
     """
     home = os.path.expanduser("~")
     place = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
@@ -208,7 +208,7 @@ def _working_in(config: SandboxConfig, workspace: str) -> SandboxConfig:
 
 
 async def _writes(executor: CommandExecutor, path: str, wanted: bool, claim: str) -> bool:
-    """By the shell itself; looked at from here."""
+    """The shell writes; the check reads from outside."""
     line = f'echo x> "{path}"' if sys.platform == "win32" else f"echo x > {shlex.quote(path)}"
     result = await run(executor, line, timeout_s=120)
     return _told(claim, (os.path.exists(path) is wanted) and result.error is None, result.error)
@@ -261,8 +261,8 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
 
 
 def _named(path: str, origin: Origin) -> SandboxConfig:
-    """It names programs that run outside of the fence: what a command could have written has to be
-    trusted first.
+    """The file names programs that run outside of the sandbox. If a command could have written it,
+    the user must trust it first.
     """
     if sys.platform != "win32":
         from paddock.policy.formats.config import load_config

@@ -1,4 +1,4 @@
-"""paddock sessions: the copy-on-write sessions there are, and how they stand."""
+"""paddock sessions: lists the copy-on-write sessions and their state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""paddock shims: shells that are found by PATH, closed in one by one."""
+"""paddock shims: intercepts shells that are found by PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan on the terminal, met by this machine: granted by which line, refused, and not covered."""
+"""Prints a plan as it applies to this machine: grants with their source line, refusals, and gaps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LABEL_COLUMNS = 13
 _WIDTH_COLUMNS = 110
 _CLOSED = "(closed)"
 
-# What a tier does not hold, whatever the policy says; SECURITY.md explains each.
+# Gaps of a tier that no policy closes. SECURITY.md explains each.
 NOT_COVERED = {
     Tier.FULL: ("the moment between the appearance of a denied or protected name and its cover",),
     Tier.LANDLOCK: (
@@ -142,7 +142,9 @@ def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str
 
 
 def _denied(plan: Plan) -> list[str]:
-    """By name; places stand beside the grants they are kept out of, or are closed as a whole."""
+    """Denied names. Denied paths stand beside the grants that contain them, or are listed as denied
+    completely.
+    """
     if plan.files is None or not plan.files.denied:
         return []
     return [f"closed, also when they appear: {_names(plan.files.denied, plan.cwd)}"]
@@ -157,8 +159,8 @@ def _protected(plan: Plan) -> list[str]:
 
 
 def _names(patterns: Iterable[str], cwd: str) -> str:
-    """``/home/ada/project/**/.vscode`` by its name alone; what is meant as one place by its whole
-    path.
+    """Shortens ``/home/ada/project/**/.vscode`` to its name. A pattern for a single path keeps the
+    whole path.
     """
     names = (
         pattern.partition("**/")[2] or pattern.replace(f"{cwd}/", "<cwd>/", 1)
@@ -223,7 +225,7 @@ def _programs(gate: Gate | None) -> list[str]:
 
 
 def _shells(shell: ShellPlan | None) -> list[str]:
-    """What they lose; the rest is the fence's."""
+    """The additional restrictions of shells. Everything else comes from the sandbox."""
     if shell is None:
         return []
     layer = plan_of(shell.plan.encode("ascii"))
@@ -248,7 +250,7 @@ def _shells(shell: ShellPlan | None) -> list[str]:
 
 
 def _matches(rule: GateRule) -> str:
-    """As a policy writes it."""
+    """As a policy file writes it."""
     return ", ".join(
         f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match
     )
@@ -264,7 +266,7 @@ def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
             else "no sockets for it can be made"
         )
         return [f"none: {nobody}", *_published(network)]
-    # In the order in which they are looked at.
+    # In the order of evaluation.
     lines = [f"deny  {_host(rule, 'every port')}" for rule in network.denied]
     lines += [f"allow {_host(rule, 'ports 80 and 443')}" for rule in network.allowed]
     if network.default is Action.ALLOW:

@@ -1,4 +1,4 @@
-"""The plan of a container as the steps that the core takes, in their order."""
+"""Prints the plan of a container as the steps of the core, in order."""
 
 from __future__ import annotations
 

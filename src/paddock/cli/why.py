@@ -1,5 +1,5 @@
-"""paddock why: the kernel's own answer for one path, the gate's for one program, the network's for
-one host, the tool policy's for one call; and the line that gave it.
+"""paddock why: prints the decision for one path (from the kernel), one program (from the gate), one
+host (from the network) or one tool call (from the tool policy), and the line that caused it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def execute(arguments: list[str]) -> int:
         "why",
         "What the fence answers for a path, a program or a host, or [tools] for a call. Exit 0: allowed, 1: not.",
     )
-    add_policy_options(parser, without="--exec")  # which is the question here; the grant is -x
+    add_policy_options(parser, without="--exec")  # here --exec is the question; the grant is -x
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--path")
     asked.add_argument(
@@ -218,7 +218,7 @@ def _host(options: argparse.Namespace) -> int:
 
 
 def _may(flag: str) -> bool:
-    """A policy can allow it."""
+    """Whether a policy can allow this."""
     try:
         allowed_host(flag, _FLAG_HOST)
     except PolicyError:
@@ -227,7 +227,7 @@ def _may(flag: str) -> bool:
 
 
 def _host_and_port(written: str) -> tuple[str, int]:
-    """As a program would ask for it; whether that is a host at all is the core's to say."""
+    """As a program would write it. The core decides whether it is a valid host."""
     host, colon, port = written.rpartition(":")
     if not colon or written.endswith("]") or (":" in host and not host.endswith("]")):
         host, port = written, "443"
@@ -294,7 +294,7 @@ def _words(command: str) -> list[str]:
 
 
 def _absolute(written: str, origin: Origin) -> str:
-    """Not normalised: what ``..`` means behind a link is for the kernel to say."""
+    """Not normalised: only the kernel knows the meaning of ``..`` behind a link."""
     if written == "~" or written.startswith("~/"):
         written = origin.home + written[1:]
     return os.path.join(origin.cwd, written)

@@ -1,8 +1,8 @@
-"""The line between the two languages: where the native program is, and the ways to start it.
+"""Finds the native program and starts it.
 
-A plan crosses in a sealed memfd, so that what was compiled is what the core reads. Python never
-forks: it spawns the core to ask a question or to run a command beside it, or becomes the core to
-run a command.
+A plan is passed in a sealed memfd, so the core reads exactly the compiled bytes. Python never
+forks. It spawns the core to ask a question or to run a command as a child, or it replaces itself by
+the core to run a command.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ NAME = "paddock-core"
 
 
 class CanonicalPlan(Protocol):
-    """A plan, by what this package needs of it: the directory it was made in, and its bytes."""
+    """The parts of a plan that this package needs: the directory it was compiled for, and its
+    bytes.
+    """
 
     @property
     def cwd(self) -> str: ...
@@ -35,15 +37,15 @@ class CanonicalPlan(Protocol):
 
 @cache
 def program() -> str:
-    """The installed core: beside the scripts of the environment this package was installed into."""
-    if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs says the same
+    """The installed core, in the directory of the scripts of this package's environment."""
+    if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs prints the same
         raise HostError(
             f"{sys.platform} is not supported: the fence is made of Landlock and seccomp, which are Linux's",
             hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    # Installed for one user: found from where this package lies, not from what the caller's
-    # environment says.
+    # Installed for one user: searched from the location of this package, not from the caller's
+    # environment.
     site = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
     if sysconfig.get_path("purelib", "posix_user", user) == site:
@@ -64,14 +66,14 @@ def ask(
     plan: CanonicalPlan | None = None,
     question: str | bytes | None = None,
 ) -> Any:
-    """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's
-    own words.
+    """Runs a command of the core that prints JSON. A refusal of the core becomes a CoreError with
+    the core's message.
 
-    ``question``: for its stdin; text is ASCII.
+    ``question``: the text for its stdin, in ASCII.
     """
     argv = [program(), command]
     actions: list[tuple[int, int] | tuple[int, int, int]] = []
-    # Answers go to memfds: no pipe to drain, whatever their size.
+    # Answers go to memfds, so no pipe has to be drained.
     with (
         _memfd("answer") as answer,
         _memfd("complaint") as complaint,
@@ -87,18 +89,20 @@ def ask(
             status = _run_in(plan.cwd, argv, asked, answer, complaint, plan_fd)
             return _answered(status, answer, complaint)
         actions += [(os.POSIX_SPAWN_DUP2, answer, 1), (os.POSIX_SPAWN_DUP2, complaint, 2)]
-        if plan_fd is not None:  # last: descriptor 3 may be one of the other two
+        if plan_fd is not None:  # last, because descriptor 3 may be one of the other two
             argv += ["--plan-fd", "3"]
             actions.append((os.POSIX_SPAWN_DUP2, plan_fd, 3))
-        # The questions do not depend on the environment; the caller's may hold what no process can
-        # be started with.
+        # The questions do not depend on the environment, and the caller's may contain entries that
+        # no process can be started with.
         pid = os.posix_spawn(argv[0], [*argv, *arguments], {}, file_actions=actions)
         return _answered(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), answer, complaint)
 
 
 def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, passed: int) -> int:
-    """Where a plan was compiled for another directory than ours: the core has to stand there."""
-    import subprocess  # not on the way of `paddock run`
+    """For a plan that was compiled for another directory than ours: the core must start in that
+    directory.
+    """
+    import subprocess  # `paddock run` does not need it
 
     try:
         return subprocess.call(
@@ -115,7 +119,7 @@ def _answered(status: int, answer: int, complaint: int) -> Any:
 
 
 def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoReturn:
-    """Replace this process by the core, which runs ``command`` behind the fence."""
+    """Replaces this process by the core, which runs ``command`` in the sandbox."""
     path = program()
     with _sealed(plan) as plan_fd:
         assert plan_fd is not None
@@ -126,15 +130,16 @@ def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoRet
         try:
             os.execv(path, [NAME, "run", "--plan-fd", str(plan_fd), *flags, "--", *command])
         except OSError as error:
-            # E2BIG: the arguments of the command plus ours exceed the kernel's limit.
+            # E2BIG: the arguments of the command and ours together exceed the limit of the kernel.
             raise CoreError(f"can not start {path}: {error.strerror}") from error
 
 
 def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subprocess.Popen[bytes]:
-    """A program that starts commands for whoever holds the other end of its stdin, behind no fence.
-    What runs when that is closed gets ``grace_s`` to end by itself.
+    """Starts the exec server outside of any sandbox. It starts commands for the owner of the other
+    end of its stdin. When that end is closed, running commands get ``grace_s`` to end by
+    themselves.
     """
-    import subprocess  # not on the way of `paddock run`
+    import subprocess  # `paddock run` does not need it
 
     null = subprocess.DEVNULL
     argv = [program(), "attend", "--grace", str(grace_s)]
@@ -154,10 +159,10 @@ def start_beside(
     holder: int,
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """The core beside this process, running ``command`` behind the fence, with descriptors and a
-    directory of its own. ``companion``: the socket by which it asks. ``holder``: the one by which
-    it tells of refusals, and whose end is the end of the run. ``environ``: instead of ours; the
-    plan lets some of it through.
+    """Starts the core as a child that runs ``command`` in the sandbox, with its own descriptors and
+    directory. ``companion``: the socket for its questions. ``holder``: the socket on which it
+    reports denials; the run ends when this socket is closed. ``environ`` replaces our environment;
+    the plan passes a part of it.
     """
     import subprocess
 
@@ -184,8 +189,8 @@ def start_beside(
 
 
 class Recording:
-    """The core beside this process, writing events that come by ``line`` to the journal of a plan
-    until that is closed. ``on_stderr``: the journal is shown there, and so are its complaints.
+    """The core as a child that writes the events from ``line`` to the journal of a plan, until
+    ``line`` is closed. ``on_stderr``: the journal and its errors are also printed there.
     """
 
     def __init__(self, plan: CanonicalPlan, line: int, *, on_stderr: bool) -> None:
@@ -198,7 +203,7 @@ class Recording:
                 actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(plan_fd), plan_at))
                 actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(line), line_at))
                 argv = [NAME, "record", "--plan-fd", str(plan_at), "--line", str(line_at)]
-                # In a group of its own: what a terminal sends to ours is not for it.
+                # In its own process group, so that signals from the terminal do not reach it.
                 self._pid: int | None = os.posix_spawn(
                     program(), argv, {}, file_actions=[*first, *actions], setpgroup=0
                 )
@@ -210,12 +215,12 @@ class Recording:
                 os.close(copy)
 
     def refusal(self) -> CoreError:
-        """Why it ended: call it when the line is at its end."""
+        """The reason of its end. Call it after end of file on the socket."""
         status = self._wait()
         return refusal(_content(self._complaint), status)
 
     def end(self) -> None:
-        """Call it when the line is closed."""
+        """Call it after the socket was closed."""
         if self._complaint >= 0:
             self._wait()
             os.close(self._complaint)
@@ -229,8 +234,8 @@ class Recording:
 
 
 def _out_of_the_way(fd: int) -> int:
-    """A copy above the numbers that a new process gets: what is put there first must not be what is
-    put there next.
+    """Duplicates a descriptor above the numbers that the new process uses, so that no dup2
+    overwrites a descriptor that is still needed.
     """
     import fcntl
 
@@ -270,7 +275,7 @@ def _content(fd: int) -> bytes:
 
 
 def refusal(complaint: bytes, status: int) -> CoreError:
-    """The core says ``paddock: what`` and ``hint: what to do``; keep both apart."""
+    """Splits the core's output: ``paddock: what`` and ``hint: what to do``."""
     lines = complaint.decode(errors="backslashreplace").splitlines()
     said = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]

@@ -1,9 +1,10 @@
-"""A container of docker or podman for each worktree, which is mounted into it.
+"""One docker or podman container for each worktree, which is mounted into it.
 
-Its first process reads a pipe that we hold: when we end, however, it does, and the engine removes
-the container. If that is killed too, the next of us does (orphan_containers.py). Commands are
-``exec``s in it, as the caller's user, without capabilities, with an environment made of what is
-given.
+The first process of the container reads from a pipe that this process holds. So the container ends
+with this process, however that ends, and the engine removes it. If the engine's helper is killed
+too, the next start removes the container (orphan_containers.py). Commands are ``exec``s in the
+container, with the caller's user, without capabilities, and with an environment built only from the
+given variables.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from paddock.shell.dialect import Dialect
 
 ENGINES = ("podman", "docker")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What an engine's client needs of the caller's environment to find its engine.
+# Variables that the client of an engine needs to find its engine.
 _PASSED = (
     "PATH",
     "HOME",
@@ -51,7 +52,8 @@ _PASSED = (
     "CONTAINERS_CONF",
     "TMPDIR",
 )
-# They mean nothing to a client: the mark, and what a shell keeps for itself and would not set.
+# Variables that do not affect the client: the mark, and variables that a shell keeps for itself and
+# would not set.
 _UNOBEYED = frozenset(
     (
         MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND",
@@ -66,11 +68,13 @@ _TO_REMOVE_S = 30
 
 class ContainerExecutor:
     """``engine_options`` go before the engine's verb (``--root``, ``--runtime`` …), ``options``
-    into ``run``. The network is none unless ``network`` names one: an engine's is not filtered.
-    ``request``: the profile or policy whose protected and denied names are held in the workspace,
-    as far as they are there when the container starts.
+    into ``run``. There is no network unless ``network`` names one, because the network of an engine
+    is not filtered.
 
-    ``confines_writes``: the container is up, and those names are held.
+    ``request``: the profile or policy whose protected and denied names are covered in the
+    workspace, if they exist when the container starts.
+
+    ``confines_writes``: the container runs, and those names are covered.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class ContainerExecutor:
         self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
         self._shell = None if shell is None else tuple(shell)
         client = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        # Its engine removes the container when we are killed, by processes that come from its
+        # If this process is killed, the engine removes the container by child processes of its
         # client.
         self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
@@ -126,7 +130,7 @@ class ContainerExecutor:
         words = checked_words(command, self._shell or ())
         mark = new_mark()
         environment = {**self._env, **checked_environment(env), MARK: mark}
-        # By name: what stands in an argument, every user of the machine can read.
+        # Passed by name, because every user of the machine can read arguments.
         spelled = {name: value for name, value in environment.items() if name in _PASSED}
         disguises, words = _disguised([name for name in environment if name not in spelled], words)
         theirs = {
@@ -171,7 +175,7 @@ class ContainerExecutor:
         await self._started()
 
     async def dispose(self) -> tuple[str, ...]:
-        """Never raises: what is left is said."""
+        """Never raises: the result names what could not be removed."""
         async with self._starting:
             first, self._first = self._first, None
             await self.swept()
@@ -180,7 +184,8 @@ class ContainerExecutor:
             self._commands.clear()
             left: tuple[str, ...] = ()
             if first is not None:
-                # By itself, with its pipe: engines are slow to kill what does not listen.
+                # The container ends with its pipe, because engines are slow to kill a process that
+                # ignores signals.
                 assert first.stdin is not None
                 first.stdin.close()
                 with contextlib.suppress(TimeoutError):
@@ -203,7 +208,7 @@ class ContainerExecutor:
             return (*left, *await self._client.dispose())
 
     def _appeared(self) -> tuple[str, ...]:
-        """Names that nothing held, because they were not there at the start."""
+        """Names that were not covered, because they did not exist at the start."""
         if self._held is None or self._held.unheld is not None:
             return ()
         try:
@@ -224,7 +229,7 @@ class ContainerExecutor:
         )
 
     async def swept(self) -> tuple[str, ...]:
-        """Until what dead owners left is removed: its names."""
+        """Waits until the containers of dead owners are removed, and returns their names."""
         return () if self._sweeping is None else await asyncio.shield(self._sweeping)
 
     async def _exec(self, line: str) -> bool:
@@ -261,7 +266,7 @@ class ContainerExecutor:
         argv += ["--label", f"{LABEL}={owner()}", "--user", user, "--cap-drop", "ALL"]
         argv += ["--security-opt", "no-new-privileges", "--network", self._network, *self._limits]
         if os.path.basename(self._engine[0]) == "podman" and os.getuid() != 0:
-            argv += ["--userns", "keep-id"]  # else the caller's files belong to root inside
+            argv += ["--userns", "keep-id"]  # otherwise root owns the caller's files inside
         argv += [
             "--volume",
             f"{self._workspace}:{self._exec_cwd}",
@@ -270,8 +275,8 @@ class ContainerExecutor:
             self._exec_cwd,
             *self._options,
         ]
-        # It says a word when it is there, and then waits for the end of its input. A shell, which
-        # buries the orphans.
+        # A shell, because it reaps orphans. It prints one line when it has started and then reads
+        # until the end of its input.
         argv += [self._image, "sh", "-c", f"echo ready `{FIND_SHELL}`; cat >/dev/null; exit"]
         first = await self._client.spawn(argv, stdin=True)
         assert first.stdout is not None
@@ -299,9 +304,9 @@ class ContainerExecutor:
 
 
 def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], list[str]]:
-    """The engine's client obeys variables that are meant for the command: where its configuration
-    lies, what its loader loads. So it gets their values by names that mean nothing to it, and a
-    shell in the container gives them their own.
+    """The client of an engine reads variables that are meant for the command, such as the path of
+    its configuration or libraries for its loader. So the client gets the values under other names,
+    and a shell in the container renames them.
     """
     hidden = [name for name in names if name not in _UNOBEYED]
     if not hidden:
@@ -313,11 +318,11 @@ def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], 
         for name, disguise in disguises.items()
         if _IDENTIFIER.fullmatch(name)
     )
-    # No shell has a variable of such a name; the program `env` gives it all the same.
+    # A shell can not set a variable of such a name; the program `env` can.
     others = {
         name: disguise for name, disguise in disguises.items() if not _IDENTIFIER.fullmatch(name)
     }
-    # Options of env stand before its assignments.
+    # The options of env precede its assignments.
     options = "".join(f" -u {disguise}" for disguise in others.values())
     assigned = "".join(f' {shlex.quote(name)}"=${disguise}"' for name, disguise in others.items())
     return disguises, [

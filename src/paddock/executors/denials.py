@@ -1,5 +1,5 @@
-"""What the fence refused while a command ran: events of the session, said by its supervisor as they
-come.
+"""The denials of the sandbox while a command ran. The supervisor reports them as events of the
+session.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-_MAX_EVENT_BYTES = 8192  # of an event
-_MAX_DENIALS = 256  # of a command
-_MAX_COMMANDS = 1024  # whose denials nobody has asked for
+_MAX_EVENT_BYTES = 8192  # bytes of an event
+_MAX_DENIALS = 256  # denials of a command
+_MAX_COMMANDS = 1024  # commands with unread denials
 _PATIENCE_S = 2.0
 
 
@@ -29,8 +29,8 @@ class DenialKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denial:
-    """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule
-    that did, or where it stands.
+    """A denied command line, ``host:port`` or path. ``rule_id``: the rule that denied it, or the
+    position of that rule.
     """
 
     kind: DenialKind
@@ -41,15 +41,15 @@ class Denial:
 
 @runtime_checkable
 class DenialSource(Protocol):
-    """A process of a place that says what it refused."""
+    """A process whose executor reports denials."""
 
     async def denials(self) -> tuple[Denial, ...]: ...
 
 
 class Denials:
-    """The line to the supervisor, whose end is the end of its session: so whoever has this holds
-    it. ``theirs`` is for the supervisor. ``expected``: the plan has something that refuses and
-    tells.
+    """The socket to the supervisor. The session ends when it is closed, so the holder of this
+    object is the session owner. ``theirs`` is the supervisor's end. ``expected``: the plan has a
+    mechanism that denies and reports.
     """
 
     def __init__(self, *, expected: bool) -> None:
@@ -65,14 +65,14 @@ class Denials:
         self._confines: asyncio.Future[bool | None] = self._loop.create_future()
 
     async def confines_writes(self) -> bool | None:
-        """What the core measured for this run, said before it starts the command. None: it ended
-        without saying it, so it started nothing.
+        """The core's measurement for this run, reported before the command starts. None: the core
+        ended without a report, so it started nothing.
         """
         return await asyncio.shield(self._confines)
 
     async def take(self, warden: int, since: float) -> tuple[Denial, ...]:
-        """Of the command that a warden looks after. Whose a name was that nobody may look up can
-        not be told: it counts for every command that ran then.
+        """The denials of one command, given by the pid of its reaper. If the process behind a
+        denial is unknown, the denial counts for every command that ran at that time.
         """
         if not self._expected:
             return ()
@@ -90,13 +90,13 @@ class Denials:
             self._confines.set_result(None)
 
     async def _settled(self) -> None:
-        """Until what was decided before is known here."""
+        """Waits until all earlier decisions have arrived."""
         self._questions += 1
         number = self._questions
         try:
             self._line.send(str(number).encode())
         except OSError:
-            return  # it is gone, and says nothing more
+            return  # the supervisor has ended and reports nothing more
         self._waiting[number] = self._loop.create_future()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
@@ -129,7 +129,8 @@ class Denials:
             del self._of[next(iter(self._of))]
         known = self._of.setdefault(warden, {})
         if len(known) < _MAX_DENIALS:
-            # A program is looked for in many places, and a host called more than once.
+            # A program is searched in several directories, and a host is connected to more than
+            # once.
             known.setdefault((denial.kind, denial.what, denial.rule_id), denial)
 
     def _answered(self, question: int) -> None:

@@ -1,9 +1,9 @@
-"""Distributions of WSL: listed, made from an archive whose content is known, removed.
+"""WSL distributions: list, create from an archive with a known digest, remove.
 
-    download (https, SHA-256) ─► import ─► wsl.conf ─► pre-install commands ─► packages ─► terminate
+download (https, SHA-256) ─► import ─► wsl.conf ─► pre-install commands ─► packages ─► terminate
 
-Nothing is removed before its replacement is there, and a distribution whose set-up failed is
-removed again.
+Nothing is removed before its replacement exists. A distribution whose set-up failed is removed
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAX_ROOTFS_BYTES = 4 * 1024**3
 _ETC = "/etc"
 _CALL_S = 120.0
 _INSTALL_S = 1800.0
-_FETCH_S = 60.0  # without a word from the server
+_FETCH_S = 60.0  # longest silence of the server
 _CHUNK_BYTES = 1024 * 1024
 
 
@@ -57,7 +57,7 @@ class Ran:
 
 
 def is_wsl_available() -> bool:
-    """Windows has a wsl.exe that can do nothing but install WSL."""
+    """A Windows without WSL has a wsl.exe that can only install WSL."""
     try:
         return _wsl("--status").ok
     except ExecutorError:
@@ -66,7 +66,7 @@ def is_wsl_available() -> bool:
 
 def list_distros() -> tuple[str, ...]:
     listed = _wsl("--list", "--quiet")
-    # Without a single one it complains, on stdout.
+    # Without any distribution it prints an error on stdout.
     return (
         tuple(name for line in listed.stdout.splitlines() if (name := line.strip()))
         if listed.ok
@@ -90,7 +90,7 @@ def import_distro(name: str, install_path: str, archive: str) -> None:
 
 
 def unregister_distro(name: str) -> None:
-    """With every file in it."""
+    """Removes the distribution and all of its files."""
     _done(_wsl("--unregister", checked_distro(name)), name)
 
 
@@ -114,7 +114,7 @@ def run_in_distro(
 def download_rootfs(
     url: str, sha256: str, to: str, *, context: ssl.SSLContext | None = None
 ) -> None:
-    """Into the file ``to``, which is not there unless every byte was right."""
+    """Downloads into the file ``to``, which exists only if the digest is correct."""
     opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _OnlyHttps())
     digest = hashlib.sha256()
     try:
@@ -167,7 +167,7 @@ def set_up(
     context: ssl.SSLContext | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> bool:
-    """False: it is there already, and was left as it is. ``force``: it is removed and made
+    """False: the distribution exists and was not changed. ``force``: it is removed and created
     again.
     """
     there = config.distro in list_distros()
@@ -208,14 +208,15 @@ def set_up(
 
 
 def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
-    """Lines that write what the distribution is to be told, if there is anything to tell."""
+    """Shell lines that write the settings of the distribution, if there are any."""
     lines, told = [], ""
     if config.user is not None:
         made = f"adduser -D {config.user} 2>/dev/null || useradd --create-home {config.user}"
         lines.append(f"id {config.user} >/dev/null 2>&1 || {made}")
         told += f"[user]\ndefault = {config.user}\n"
     if not config.automount:
-        # Nothing of Windows but the workspace. Whoever is root there can still mount the rest.
+        # Only the workspace of Windows is mounted. A process that is root inside can still mount
+        # the rest.
         told += "[automount]\nenabled = false\nmountFsTab = true\n"
         told += "[interop]\nenabled = false\nappendWindowsPath = false\n"
         table = f"{_field(workspace.windows)} {_field(workspace.linux)} drvfs rw,noatime 0 0\n"
@@ -228,7 +229,7 @@ def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
 
 
 def _field(text: str) -> str:
-    """As fstab(5) has it."""
+    """Escapes a field for fstab(5)."""
     return text.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
 
 

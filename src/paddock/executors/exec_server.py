@@ -1,10 +1,10 @@
-"""Commands that a process of ours starts for us (``paddock-core attend``): behind a fence, or on
-the host as it is.
+"""Commands that the exec server starts for us (``paddock-core attend``), in a sandbox or on the
+host.
 
-It does what Python can not do safely from a process with threads: a session and a terminal of its
-own for each command, its directory, one number for what failed, and a signal or the end for
-everything that a command started. A request is a message with descriptors; each command then has a
-line of its own.
+The exec server does what Python can not do safely from a process with threads. Each command gets
+its own session, terminal and directory. A failure has one number. A signal or the end reaches all
+descendants of a command. A request is a message with descriptors; then each command has its own
+socket.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from paddock.executors import process_tree
 from paddock.executors.denials import Denial, Denials
 from paddock.executors.interface import Failure, NotStarted, Size
 
-_MAX_MESSAGE_BYTES = 4096  # of what a warden says
+_MAX_MESSAGE_BYTES = 4096  # bytes of a message from a reaper
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
-_MAX_BUFFERED_BYTES = 256 * 1024  # of what a stream keeps for its reader
+_MAX_BUFFERED_BYTES = 256 * 1024  # bytes that a stream buffers for its reader
 _TO_END_S = 5.0
 _START, _OPEN = b"s", b"o"  # the kinds of requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Of the command and of its descendants that were waited for."""
+    """Of the command and its descendants that were waited for."""
 
     cpu_s: float
     max_rss_kib: int
 
 
 class Attendant:
-    """``start`` gives a running one, whose stdin is the socket; ``words`` is what it said when it
-    ended, for people. ``own_terminals``: it can make some, of its own /dev/pts. ``denials``: of the
-    fence that it is behind.
+    """``start`` returns a running exec server whose stdin is the socket. ``words`` returns its last
+    output, for people. ``own_terminals``: it can create terminals in its own /dev/pts. ``denials``:
+    the denials of its sandbox.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class Attendant:
         return process
 
     async def open(self, path: str, *, read: bool) -> int:
-        """The object that a path without links leads to inside, opened for reading or only looked
-        up. OSError: there is none, or commands can not open it. NotStarted: the sandbox has ended.
+        """Opens the object at a path without links inside, for reading or only as O_PATH. OSError:
+        it does not exist, or commands can not open it. NotStarted: the sandbox has ended.
         """
         line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with (
@@ -174,7 +174,7 @@ class Attendant:
                 raise await self._end() from None
 
     async def _end(self) -> NotStarted:
-        """It is gone, or about to be."""
+        """The exec server has ended, or is about to."""
         await asyncio.to_thread(self._ended, _TO_END_S)
         said = self._words().strip()
         return NotStarted(
@@ -183,7 +183,7 @@ class Attendant:
         )
 
     async def close(self) -> bool:
-        """And everything that it started. False: it did not end."""
+        """Ends the exec server and everything that it started. False: it did not end."""
         for process in list(self._running):
             process.close()
         self._line.close()
@@ -205,7 +205,7 @@ class Attendant:
 
 
 class AttendedProcess:
-    """Has the shape of asyncio.subprocess.Process."""
+    """Has the interface of asyncio.subprocess.Process."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class AttendedProcess:
         self._terminal: int | None = None
         self._connected = False
         self._transports: list[asyncio.BaseTransport] = []
-        self._warden: int | None = None  # its number, by the kernel's word
+        self._warden: int | None = None  # its pid, as the kernel reports it
         self._attended = False
         self.pid: int | None = None
         self.usage: Usage | None = None
@@ -246,11 +246,11 @@ class AttendedProcess:
         return await asyncio.shield(self._ended)
 
     async def gone(self) -> None:
-        """Until nothing is left of what it started."""
+        """Waits until no process of the command is left."""
         await self._gone.wait()
 
     async def denials(self) -> tuple[Denial, ...]:
-        """What was refused to it since this was asked last."""
+        """The denials since the last call."""
         if self._denials is None or self._warden is None:
             return ()
         return await self._denials.take(self._warden, self._since)
@@ -274,7 +274,7 @@ class AttendedProcess:
             )
 
     def close(self) -> None:
-        """Whatever it started, and runs, is ended."""
+        """Ends every process that the command started."""
         self._connected = True
         self.kill()
         self._leave()
@@ -284,7 +284,7 @@ class AttendedProcess:
         self._transports.clear()
 
     async def connect(self, theirs: contextlib.ExitStack, *, stdin: bool) -> list[int]:
-        """Pipes to it: its ends."""
+        """Creates the pipes and returns the command's ends."""
         if stdin:
             read, write = os.pipe()
             theirs.callback(os.close, read)
@@ -307,7 +307,7 @@ class AttendedProcess:
         return [end, end, end]
 
     async def started(self, lost: Callable[[], Awaitable[NotStarted]]) -> None:
-        said = await asyncio.shield(self._said)  # who is cancelled here cancels nobody else
+        said = await asyncio.shield(self._said)  # cancelling one waiter must not cancel the others
         if "started" in said:
             self.pid = said["started"]
             if self._terminal is not None:
@@ -362,7 +362,7 @@ class AttendedProcess:
             self._ended.set_result(said["exited"] if "exited" in said else -said["killed"])
 
     def _leave(self) -> None:
-        """The end of the line: nothing of it runs any more, or will soon."""
+        """End of file: no process of the command is left, or the last one is about to end."""
         if self._gone.is_set():
             return
         self._gone.set()
@@ -371,13 +371,15 @@ class AttendedProcess:
         self._line.close()
         self._forget_terminal()
         if not self._said.done():
-            # Its warden was ended first, which nobody but the command itself does.
+            # The reaper ended first. Only the command itself can do that.
             self._said.set_result({"started": None} if self._attended else {})
         if not self._ended.done():
             self._ended.set_result(-signal.SIGKILL)
 
     def _forget_terminal(self) -> None:
-        """When it has ended; not before it was connected to, however short its life was."""
+        """Closes the terminal after the command has ended, but not before it was connected, even
+        for a very short command.
+        """
         if self._terminal is not None and self._gone.is_set() and self._connected:
             os.close(self._terminal)
             self._terminal = None
@@ -385,7 +387,7 @@ class AttendedProcess:
 
 class _TerminalOutput(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
-        # A terminal whose last program is gone reads as an error.
+        # Reading a terminal whose last program has ended gives an error.
         ended = isinstance(exc, OSError) and exc.errno == errno.EIO
         super().connection_lost(None if ended else exc)
 

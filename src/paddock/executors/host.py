@@ -1,6 +1,4 @@
-"""The host as it is: no isolation. A named place of its own, so that nobody gets it for want of
-another.
-"""
+"""The host without isolation. It has its own name, so that it is never chosen as a fallback."""
 
 from __future__ import annotations
 
@@ -20,9 +18,9 @@ from paddock.executors.interface import (
 
 
 class HostExecutor:
-    """Commands have the caller's environment and rights. ``env``: in its place. ``grace_s``: for
-    what runs when this program is killed. ``shell``: the words before a line; bash where there is
-    bash if None.
+    """Commands have the caller's environment and rights. ``env`` replaces the environment.
+    ``grace_s``: time for running commands when this program is killed. ``shell``: the words before
+    a line of shell; None: bash if it exists.
     """
 
     name = "host: no isolation"

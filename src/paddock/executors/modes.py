@@ -1,5 +1,5 @@
-"""``mode`` → an executor. A place that this system does not have is an error, never another place
-instead.
+"""Chooses the executor for a ``mode``. A mode that this system does not support is an error; no
+other mode replaces it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from paddock.approve import Approver
     from paddock.policy.request import Request
 
-ENVIRONMENT = ("PATH", "HOME", "TERM", "LANG")  # what commands have of the caller's, in linux mode
+# variables of the caller that commands get in linux mode
+ENVIRONMENT = ("PATH", "HOME", "TERM", "LANG")
 _NEEDS = {
     Mode.LINUX: "linux",
     Mode.WINDOWS: "windows",
@@ -39,8 +40,8 @@ _NEEDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a mode holds commands to. ``writes``: is that confined, so that nobody needs to be asked
-    for its sake?
+    """The guarantees of a mode. ``writes``: writes are confined, so no approval is needed because
+    of them.
     """
 
     writes: bool
@@ -97,8 +98,8 @@ HOLDS: Mapping[Mode, Held] = {
 
 
 def resolve_mode(mode: str, *, platform: str | None = None, require_enforced: bool = True) -> Mode:
-    """The place for ``auto``, and any other if ``platform`` has it. ``require_enforced`` false:
-    where nothing can hold commands, ``auto`` is local, with a warning.
+    """Resolves ``auto``, and checks that ``platform`` supports any other mode. ``require_enforced``
+    false: if no sandbox is available, ``auto`` becomes local, with a warning.
     """
     if mode not in list(Mode):
         raise UsageError(f"mode: {mode!r} is not one of {', '.join(Mode)}")
@@ -130,7 +131,7 @@ def executor_for(
     approver: Approver | None = None,
     platform: str | None = None,
 ) -> CommandExecutor:
-    """``approver`` answers what rules of a policy ask, in linux mode."""
+    """``approver`` answers the questions of policy rules in linux mode."""
     config = config or SandboxConfig()
     match resolve_mode(config.mode, platform=platform, require_enforced=config.require_enforced):
         case Mode.LINUX:
@@ -177,7 +178,7 @@ def _local(here: str) -> CommandExecutor:
 
 
 def request_for(config: SandboxConfig) -> Request:
-    """What linux mode asks of the fence."""
+    """The policy request of linux mode."""
     from paddock.policy.request import Request
 
     told = config.linux
@@ -224,7 +225,7 @@ def _system(platform: str) -> str:
 
 
 class _LazyExecutor:
-    """A mode by a name of its own: an executor, made when it is first needed."""
+    """A mode as a class: the executor is created at its first use."""
 
     mode: ClassVar[Mode]
 
@@ -249,7 +250,7 @@ class _LazyExecutor:
 
 
 class LocalSandbox(_LazyExecutor):
-    """No isolation."""
+    """Runs commands without isolation."""
 
     mode = Mode.LOCAL
 

@@ -1,4 +1,4 @@
-"""Behind the fence: one sandbox for all commands of a session. They share its /tmp, loopback and
+"""The Paddock sandbox: one for all commands of a session. They share its /tmp, loopback and
 processes.
 """
 
@@ -38,16 +38,16 @@ from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag
 
-_MAX_COMPLAINT_BYTES = 64 * 1024  # of what the core said
+_MAX_COMPLAINT_BYTES = 64 * 1024  # bytes of the core's messages
 
 
 class SandboxExecutor:
-    """``request``: what the command line would ask for. ``approver`` answers what rules ask;
-    without one they are denied. ``environ``: the caller's environment, of which commands get what
-    the policy lets through.
+    """``request``: the policy request, as from the command line. ``approver`` answers the questions
+    of rules; without one they are denied. ``environ``: the caller's environment; the policy passes
+    a part of it to commands.
 
-    ``confines_writes`` is what the core measured when it set the fence up; before that it is False.
-    With ``require_enforced = false`` a run can start without a fence.
+    ``confines_writes`` is the core's measurement at the start of the sandbox; before that it is
+    False. With ``require_enforced = false`` a run can start without a sandbox.
     """
 
     name = "sandbox"
@@ -99,13 +99,13 @@ class SandboxExecutor:
         return await attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
 
     async def open(self, path: str, *, read: bool) -> int:
-        """A descriptor of what a path without links leads to inside at this moment. OSError:
-        commands can not open it. NotStarted: there is no sandbox to ask.
+        """Returns a descriptor of the object at a path without links inside, at this moment.
+        OSError: commands can not open it. NotStarted: there is no sandbox.
         """
         return await (await self._ready()).open(path, read=read)
 
     async def prepared(self) -> Prepared:
-        """Policy, host and plan of this sandbox: what the errors are about that it can raise."""
+        """Policy, host and plan of this sandbox. Raises the errors of preparing it."""
         if self._prepared is None:
             self._prepared = await asyncio.to_thread(self._prepare)
         return self._prepared
@@ -120,7 +120,7 @@ class SandboxExecutor:
         return () if ended or attendant is None else (f"paddock-core {attendant.pid} does not end",)
 
     def said(self) -> str:
-        """What the core said so far: its warnings, and a line for each thing that was refused."""
+        """The core's messages so far: warnings, and one line for each denial."""
         if self._said is None:
             return ""
         size = os.fstat(self._said).st_size
@@ -132,10 +132,10 @@ class SandboxExecutor:
         attendant, denials = await self._started()
         confines = await denials.confines_writes()
         if confines is None:
-            return attendant  # it has ended, and says why to the command
+            return attendant  # it has ended, and its next command gets the reason
         if self._confines and not confines:
-            # The core was started again, and a command may have been allowed because of what the
-            # first one held.
+            # The core was started again. A command may have been allowed because of guarantees of
+            # the first core.
             raise NotStarted(
                 "the fence holds less than before",
                 failure=Failure.UNAVAILABLE,
@@ -222,7 +222,7 @@ def _answer(approver: Approver, line: socket.socket) -> None:
 
 
 def _with_attendant(plan: Plan) -> Plan:
-    """Where programs need a rule, the one that starts them needs one as well."""
+    """If programs need a rule, the exec server needs one too."""
     if plan.gate is None:
         return plan
     exactly = f"^{re.escape(core.program())} attend$"
@@ -240,7 +240,7 @@ def _with_attendant(plan: Plan) -> Plan:
 
 
 def _refuse_denied(environment: Mapping[str, str], rules: EnvironmentRules | None) -> None:
-    """What the policy keeps out stays out, whoever brings it."""
+    """Variables that the policy denies are refused from every source."""
     for name in environment if rules else ():
         assert rules is not None
         if name not in rules.keep and any(

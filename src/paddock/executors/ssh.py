@@ -1,8 +1,8 @@
 """Another machine, by OpenSSH: one connection for all commands (a control master), which ends with
-us.
+this process.
 
-What a command is given goes through its stdin, not through arguments that others could read: a line
-that the remote shell decodes and runs. With a terminal it has to be an argument.
+The data of a command goes through its stdin, not through arguments that other users could read: a
+line that the remote shell decodes and runs. With a terminal it must be an argument.
 """
 
 from __future__ import annotations
@@ -43,15 +43,13 @@ from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
 _CONNECT_S = 30.0
-_MAX_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
+_MAX_SESSIONS = 4  # of ten: some sessions end later there than here, and signals need their own
 _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 
 
 @dataclass(slots=True)
 class _Master:
-    """A connection. A server takes ten sessions on each, unless it is told otherwise
-    (MaxSessions).
-    """
+    """A connection. A server accepts ten sessions on each by default (MaxSessions)."""
 
     process: AttendedProcess
     options: tuple[str, ...]
@@ -63,12 +61,12 @@ class _Master:
 
 
 class SshExecutor:
-    """``destination`` as ssh takes it; ``options`` too. ``exec_cwd``: where commands run there.
-    Nothing of this machine's environment is sent: commands have that of the account there, and
-    ``env``.
+    """``destination`` and ``options`` as ssh takes them. ``exec_cwd``: the working directory on the
+    other machine. No variable of this machine is sent: commands have the environment of the remote
+    account, and ``env``.
     """
 
-    confines_writes = False  # that is the other machine's affair
+    confines_writes = False  # depends on the other machine
 
     def __init__(
         self,
@@ -139,7 +137,7 @@ class SshExecutor:
         return dialect_of(self._shell or ("sh",))
 
     async def measure(self) -> None:
-        """Which shell the other machine has."""
+        """Finds out which shell the other machine has."""
         if self._shell is None:
             found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_S)
             if not found.ok:
@@ -153,7 +151,7 @@ class SshExecutor:
             for process in commands:
                 await process.settled()
             if any(master.process.returncode is None for master in self._masters):
-                # Also those that outlived their command.
+                # Also processes that outlived their command.
                 await self._signal(self._session, signal.SIGKILL)
             for process in commands:
                 process.close()
@@ -165,7 +163,7 @@ class SshExecutor:
             return left
 
     async def _signal(self, mark: str, number: int) -> bool:
-        """On any connection: one session more than commands may have is kept for this."""
+        """On any connection: one session more than commands may use is reserved for this."""
         for master in self._masters:
             argv = ["ssh", *master.options, "-T", self._destination, "--", signalling(mark, number)]
             if (

@@ -1,9 +1,7 @@
-"""Names that a place which shares the workspace has to hold: found by the same search as for the
-fence.
+"""Names in the workspace that an executor must cover, found by the same search as for the sandbox.
 
-The engine is told to mount something over each: itself and read-only for what git and tools obey,
-nothing for what is denied. That holds for names that are there when the place starts, and for no
-others.
+The engine mounts something over each name: the object itself, read-only, if git or tools obey it,
+and an empty object if it is denied. This covers only names that exist when the executor starts.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldNames:
-    """``unheld``: why nothing could be searched for. ``paths``: what is covered, as the host calls
-    it. ``links``: the symlinks in git directories, and what they say.
+    """``unheld``: the reason why there was no search. ``paths``: the covered paths of the host.
+    ``links``: the symlinks in git directories, and their targets.
     """
 
     mounts: tuple[Mount, ...] = ()
@@ -56,8 +54,8 @@ class HeldNames:
 
 
 def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> HeldNames:
-    """``inside``: what the place calls the workspace. What belongs to a linked worktree, and lies
-    elsewhere, keeps its name: the worktree's ``.git`` says it.
+    """``inside``: the path of the workspace inside. Objects of a linked worktree that are elsewhere
+    keep their path, because the ``.git`` of the worktree contains it.
     """
     from paddock.launch.prepare import prepare
 
@@ -105,7 +103,7 @@ def _mount(cover: Cover, workspace: str, inside: str) -> Mount:
 
 
 def volumes(names: HeldNames, empty: str) -> Iterator[str]:
-    """As ``--volume`` takes them. ``empty``: an empty directory. A colon parts the fields there."""
+    """As ``--volume`` takes them, with colons between the fields. ``empty``: an empty directory."""
     for mount in names.mounts:
         source = mount.source or (empty if mount.directory else os.devnull)
         if ":" in source or ":" in mount.target:

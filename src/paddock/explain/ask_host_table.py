@@ -1,4 +1,4 @@
-"""One host → what the network answers. The core's table is the only judge
+"""The decision of the network for one host. The core has the only host table
 (``core/src/network/rules/``).
 """
 
@@ -13,7 +13,7 @@ from paddock.plan import Plan
 from paddock.plan.model import NetworkReach
 from paddock.policy.model import Action
 
-# As a program asks for this machine itself.
+# Names of this machine itself.
 LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 
 
@@ -25,8 +25,8 @@ class HostRuleOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDecision:
-    """``rule``: the one that decided, if one did. ``reason``: why it is not reached, or why nobody
-    asks.
+    """``rule``: the rule that decided, if any. ``reason``: why the host is not reached, or why no
+    question is asked.
     """
 
     action: Action
@@ -39,7 +39,7 @@ class HostDecision:
 
 
 def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
-    """``host``: as a program would ask for it; an IPv6 address in brackets."""
+    """``host``: as a program would write it; an IPv6 address is in brackets."""
     network = plan.as_json()["network"]
     if plan.network is None:
         return HostDecision(action=Action.ALLOW, rule=None, reason="the network is not fenced")

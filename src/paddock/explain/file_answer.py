@@ -1,9 +1,9 @@
-"""What a command would meet at one path: the plan's reasoning, the kernel's own try, and the file's
-permissions.
+"""The decision for one path: the reasoning from the plan, an attempt by the kernel, and the
+permissions of the file.
 
-The kernel has the last word wherever it can be asked without doing the act. Where it can not (a
-directory is not opened for writing, a new name is not made for the sake of a question) the
-permissions are looked at beside the plan.
+The kernel decides if it can be asked without doing the operation. Otherwise the permissions are
+checked together with the plan: a directory is not opened for writing, and a new name is not created
+for a question.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from paddock.policy.model import Tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """The act, behind the very fence: ``allowed``, ``denied``, ``missing``; ``untried``: trying
-    would be doing.
+    """The operation inside the same sandbox: ``allowed``, ``denied``, ``missing``. ``untried``:
+    trying would do the operation.
     """
 
     outcome: str
@@ -41,12 +41,9 @@ class FileAnswer:
 
 
 def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
-    """The reasoning, with the core's word on what it closes, and what it lays over the names that
-    are there now.
-    """
+    """The reasoning, with the core's list of denied paths and of the covers over existing names."""
     if plan.files is not None:
-        # Links in closed directories count like names that are denied, and the core alone lists
-        # them.
+        # Links in denied directories count like denied names. Only the core lists them.
         closed = tuple(str(path) for path in core.ask("closed", plan=plan))
         plan = replace(plan, files=replace(plan.files, closed=closed))
     if plan.tier is not Tier.FULL or plan.files is None:
@@ -88,12 +85,12 @@ def _try(plan: Plan, path: str, operation: Operation) -> Tried:
 
 
 def _is_own(plan: Plan, path: str) -> bool:
-    """Made anew for the run: what the host has there tells nothing."""
+    """Created anew for the run, so the host's content there says nothing."""
     return plan.tier is Tier.FULL and any(within(path, place) for place in PRIVATE)
 
 
 def _forbidden(path: str, operation: Operation, tried: Tried) -> str | None:
-    """What stands in the way of an act that the kernel was not asked about; None: nothing does."""
+    """The obstacle for an operation that the kernel was not asked about; None: there is none."""
     if tried.outcome == "allowed":
         return None
     match operation:

@@ -1,11 +1,10 @@
-"""What the fence answers for a path, and because of which grant: the reasoning behind ``paddock
-why``.
+"""The decision of the sandbox for a path, and the grant that causes it: the reasoning behind
+``paddock why``.
 
-Follows the kernel's own rules. Landlock: the rights on a file are the union of what the rules on it
-and on the directories above it give, and a rule is on a file, not on a name. Mounts, in the full
-tier: what no grant brings in is not there, what no grant lets be written is read-only, and masks
-and locks lie on top. A test holds the answers against what the kernel really does, over random
-trees.
+It follows the rules of the kernel. Landlock: the rights on a file are the union of the rules on the
+file and on the directories above it, and a rule is on an inode, not on a name. Mounts, in the full
+tier: a path without a grant does not exist, a path without a write grant is read-only, and masks
+and locks are on top. A test compares the decisions with the kernel, over random trees.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from paddock.policy.model import Tier
 from paddock.policy.protected import protected_because
 from paddock.text.path_walk import Identity, ResolvedPath, follow
 
-# Made anew for each run of the full tier: what the host has there is not in them.
+# Created anew for each run of the full tier, without the host's content.
 PRIVATE = (TMP, "/var/tmp", "/dev", "/proc")
 
 
 class Operation(Enum):
     READ = "read"
-    WRITE = "write"  # of a name that is not there, or of a directory: to make a file
+    WRITE = "write"  # of a missing name or of a directory: create a file
     EXEC = "exec"
-    MAKE = "make"  # a file, directory or link of a new name
-    REMOVE = "remove"  # also by renaming it
+    MAKE = "make"  # create a file, directory or link with a new name
+    REMOVE = "remove"  # remove, or rename away
     CHANGE = "change"  # mode, owner, times, attributes
 
     @property
@@ -48,27 +47,25 @@ class Operation(Enum):
 
     @property
     def names(self) -> bool:
-        """The act is on the name itself: a link of that name is not followed."""
+        """The operation is on the name itself: a link of that name is not followed."""
         return self in (Operation.MAKE, Operation.REMOVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     allowed: bool
-    path: str  # where the name really leads
+    path: str  # the resolved path
     grants: tuple[
         PathGrant, ...
-    ]  # that allow it; or, if denied, that come near: above the path, or carved away from it
+    ]  # that allow it; or, if denied, that come close: above the path, or with a gap around it
     reason: str
     closed: bool = False  # no grant would open it
-    later: bool = False  # the call succeeds: the name is taken away, or closed, once it is seen
+    later: bool = False  # the call succeeds; the guard removes or denies the name when it sees it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """``bearer``: the path that the rights are looked up on, a new name being made in its
-    directory.
-    """
+    """``bearer``: the path that has the rights. For a new name this is its directory."""
 
     path: str
     operation: Operation
@@ -79,9 +76,9 @@ class _Asked:
 
 
 class Judge:
-    """``covers``: what the core lays over names that are there now, which also knows what else such
-    a name leads to; names that appear are judged by the plan's patterns. ``to_make``: directories
-    that are not there and that the run will make.
+    """``covers``: the covers of the core over existing names, with the other names of each object.
+    The patterns of the plan judge names that appear later. ``to_make``: missing directories that
+    the run will create.
     """
 
     def __init__(
@@ -95,7 +92,7 @@ class Judge:
         self._deny = _Patterns(plan.files.denied)
         self._protected = _Patterns(plan.files.protected)
         self._excepted = _Patterns(plan.files.excepted)
-        # By where they really lie: a path is looked up by itself and by each directory above it.
+        # By resolved path: a path is looked up by itself and by each directory above it.
         self._closed = {os.path.realpath(name): name for name in plan.files.closed}
         self._unwritable = {os.path.realpath(name): name for name in plan.files.unwritable}
         self._granted: dict[str, list[PathGrant]] = defaultdict(list)
@@ -107,7 +104,7 @@ class Judge:
         self._leading = {
             above for place in self._granted for above in _upwards(os.path.dirname(place))
         }
-        # A directory that only leads to grants can be listed where each of them can.
+        # A directory that only leads to grants can be listed if each of these grants can.
         self._lists = all(
             "read_dir" in _rights(plan, grant)
             for place, grants in self._granted.items()
@@ -163,7 +160,7 @@ class Judge:
         try:
             way = follow(lookup)
             real, links = way.end.path, tuple(link.path for link in way.links)
-        except PolicyError:  # a directory that is shut, a link that leads to itself
+        except PolicyError:  # an inaccessible directory, or a link to itself
             real, links = os.path.realpath(lookup), ()
         real = os.path.join(real, name) if name else real
         try:
@@ -201,8 +198,8 @@ class Judge:
                 return existing(real, self._to_make), frozenset()
 
     def _given(self, asked: _Asked) -> tuple[list[PathGrant], list[PathGrant], set[str]]:
-        """The grants that give a right that is needed, those that come near, and all rights that
-        are given.
+        """The grants that give a needed right, those that come close, and all rights that are
+        given.
         """
         assert self._plan.files is not None
         giving: list[PathGrant] = []
@@ -216,7 +213,8 @@ class Judge:
         for grant in (
             grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())
         ):
-            # What is not there yet, or is another thing inside, has only its name.
+            # An object that does not exist yet, or is another object inside, is known only by its
+            # name.
             if grant.path in self._to_make or (
                 self._plan.tier is Tier.FULL and _is_made(grant.path)
             ):
@@ -261,7 +259,7 @@ class Judge:
         return None
 
     def _named(self, asked: _Asked) -> str | None:
-        """By its name, or that of a directory above it."""
+        """By its name, or by the name of a directory above it."""
         places = with_parents(asked.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
             return f"the deny {denied} stays closed, whatever is granted"
@@ -280,7 +278,7 @@ class Judge:
         )
 
     def _is_git_s(self, path: str) -> bool:
-        """In a directory that git takes for a repository by its parts."""
+        """Whether it is in a directory that git recognises as a repository by its parts."""
         assert self._plan.files is not None
         if not self._plan.files.protect or self._excepted.matching(path):
             return False
@@ -294,7 +292,7 @@ class Judge:
         return "protected: read-only in what can be written" + (f", because {why}" if why else "")
 
     def _unmounted(self, asked: _Asked) -> str | None:
-        """What keeps the act from a file that the rules alone would leave open."""
+        """The reason why mounts prevent an operation that the Landlock rules would allow."""
         unseen = next((link for link in asked.links if not self._is_shown(link)), None)
         if unseen:
             return f"{unseen} is outside every grant, and so is not there to lead anywhere"
@@ -318,14 +316,14 @@ class Judge:
         return None
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
-        """Some grant at the path or above it brings it in, with one of these kinds of access."""
+        """Whether a grant at the path or above it mounts it, with one of these kinds of access."""
         places = (place for place in _upwards(path) if within(place, TMP) or not within(path, TMP))
         return any(
             grant.access in accesses for place in places for grant in self._granted.get(place, ())
         )
 
     def _is_mount(self, path: str) -> bool:
-        """A grant below another gets a mount of its own where it opens more
+        """A grant below another grant has its own mount if it opens more
         (core/src/sandbox/root/mod.rs).
         """
         above = os.path.dirname(path)
@@ -335,7 +333,7 @@ class Judge:
         )
 
     def _is_shown(self, link: str) -> bool:
-        """A link on the way to a grant is made as the host has it."""
+        """A link on the path to a grant is created as on the host."""
         return self._mounted(link) or any(
             link == one.path
             for grants in self._granted.values()
@@ -344,8 +342,8 @@ class Judge:
         )
 
     def _leads_to_grants(self, path: str) -> bool:
-        """A directory that is there only because something granted lies in it. Where each of the
-        grants can be listed, so can it.
+        """A directory that exists only because a granted path is below it. It can be listed if each
+        of these grants can.
         """
         return self._lists and path in self._leading and not self._mounted(path)
 
@@ -381,7 +379,9 @@ def _open(asked: _Asked, reason: str) -> Judgement:
 
 
 def identities_above(path: str) -> Iterator[Identity]:
-    """Of what has the path, and of each directory above it. What is not there has none."""
+    """The identities of the object at the path and of each directory above it. A missing object has
+    none.
+    """
     for place in _upwards(path):
         try:
             yield Identity.of(os.lstat(place))
@@ -390,23 +390,23 @@ def identities_above(path: str) -> Iterator[Identity]:
 
 
 def _upwards(path: str) -> list[str]:
-    """The path and every directory above it, the longest first."""
+    """The path and every directory above it, longest first."""
     return [*with_parents(path), "/"]
 
 
 def _rights(plan: Plan, grant: PathGrant) -> set[str]:
     if plan.landlock is not None:
         return set(plan.landlock.access[grant.access])
-    # By mounts alone: what can be written can be read, and what is not mounted noexec can be
-    # executed.
+    # From mounts alone: a writable object is readable, and an object on a mount without noexec is
+    # executable.
     if grant.access in WITHOUT_EXECUTE.values():
         return set(ACCESS[grant.access])
     return set(ACCESS["allow"] if grant.access in WRITES else ACCESS["read"] | ACCESS[grant.access])
 
 
 def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
-    """What a grant gives rules on: its place, or, around places that stay closed, what is beside
-    them on the way there (core/src/sandbox/landlock/mod.rs).
+    """The objects that get the rules of a grant: its path, or, around denied paths, their siblings
+    on each level (core/src/sandbox/landlock/mod.rs).
     """
     try:
         own = follow(grant.path).end
@@ -455,24 +455,24 @@ def _links_of(path: str) -> tuple[ResolvedPath, ...]:
 
 
 def existing(path: str, to_make: Container[str] = ()) -> str:
-    """The path, or the nearest directory above it that is there or will be."""
+    """The path, or the nearest directory above it that exists or will exist."""
     while path not in to_make and not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
 def _is_made(path: str) -> bool:
-    """core/src/sandbox/root/mod.rs makes it anew."""
+    """core/src/sandbox/root/mod.rs creates it anew."""
     return path == TMP or within(path, "/dev") or within(path, "/proc")
 
 
 def _is_special(found: os.stat_result | None) -> bool:
-    """What a read-only mount does not keep from being written: devices, pipes."""
+    """Objects that a read-only mount does not protect from writes: devices and pipes."""
     return found is not None and not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
 
 
 class _Patterns:
-    """Hundreds of patterns, of which few can match one path: most are told by their last name."""
+    """Hundreds of patterns, of which few can match one path. Most are found by their last name."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._by_name: dict[str, list[Glob]] = defaultdict(list)
@@ -481,11 +481,11 @@ class _Patterns:
             last = glob.parts[-1] if glob.parts else ""
             (self._wild if "*" in last or not last else self._by_name[last]).append(glob)
 
-        # Most of what is asked is a directory above, again and again.
+        # The same parent directories are asked for many times.
         self.matching = lru_cache(maxsize=4096)(self._matching)
 
     def _matching(self, path: str) -> str | None:
-        """The first pattern that the path matches as a whole."""
+        """The first pattern that matches the whole path."""
         name = path.rpartition("/")[2]
         wild = (
             glob for glob in self._wild if not glob.parts or component_matches(glob.parts[-1], name)
@@ -497,14 +497,14 @@ class _Patterns:
 
 
 def _is_git_directory(path: str) -> bool:
-    """A directory of that name is only pinned; what is protected in it has names of its own."""
+    """A directory of that name is only pinned. The protected names inside have their own patterns."""
     return (
         path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
     )
 
 
 def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
-    """Why this grant does not reach the path, if a closed place keeps it away."""
+    """The reason why this grant does not cover the path, if a denied path excludes it."""
     closed = {*grant.except_, *files.closed, *(files.unwritable if grant.access in WRITES else ())}
     tree = os.path.realpath(grant.path)
     for name in sorted(closed):

@@ -1,8 +1,8 @@
-"""Directories of a grant that can not be listed, because something inside them stays closed.
+"""Directories of a grant that can not be listed, because a path inside them is denied.
 
-Landlock has no deny: a directory that holds a closed place is granted entry by entry and not
-itself. Whoever wrote the deny may not expect that, so `check` and `explain` say it. A run does not:
-it was told before, and nothing is weaker.
+Landlock has no deny rule: a directory that contains a denied path is granted entry by entry, and
+not itself. The author of the deny may not expect this, so `check` and `explain` print it. A run
+does not print it, because nothing is weaker.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem
 
 MAX_SHOWN_DIRECTORIES = (
-    3  # of a broad grant's many closed places; `explain` lists them all beside the grant
+    3  # of the denied paths in a broad grant; `explain` lists all of them beside the grant
 )
 
 
@@ -31,8 +31,8 @@ class _Closed:
 
 
 def lost_as_written(filesystem: Filesystem) -> Iterator[str]:
-    """From the policy alone, each deny with its line; which tier a run will have, only the run's
-    machine knows.
+    """From the policy alone, each deny with its line. Only the machine of the run determines the
+    tier.
     """
     denies = [(Glob.parse(deny.pattern), deny) for deny in filesystem.denies]
     closed = [
@@ -46,8 +46,8 @@ def lost_as_written(filesystem: Filesystem) -> Iterator[str]:
 
 
 def lost_as_held(files: Files, *, absent: Container[str] = ()) -> Iterator[str]:
-    """From a plan, whatever closed them. ``absent``: grants that came to nothing. Writing ones have
-    a warning.
+    """From a plan, for every kind of denied path. ``absent``: grants without an object. Write
+    grants have a warning of their own.
     """
     for grant in files.grants:
         lists = "read_dir" in ACCESS[grant.access]

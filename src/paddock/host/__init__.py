@@ -1,4 +1,4 @@
-"""probes → Host; a policy's places → Terrain."""
+"""Probes become a Host; the paths of a policy become a Terrain."""
 
 from paddock.host.measure import finish_scans, measure, try_everything
 from paddock.host.model import Host, Probe, Usable

@@ -1,11 +1,11 @@
-"""Which hosts packages come from on this machine: @pypi, @npm, @crates, @go, @debian.
+"""Finds the package registries of this machine: @pypi, @npm, @crates, @go, @debian.
 
-No registry is named here. A client's settings say it, in its own files and variables; where they do
-not, what the client itself was installed with; and the lock files of the workspace. So a mirror
-just works.
+No registry is named here. The sources are the settings of a client, in its own files and variables;
+then the defaults that the client was installed with; and the lock files of the workspace. So a
+mirror works without configuration.
 
-A command can write some of these files, and would so choose what its next run may reach. What such
-a file names (Registry.doubted) counts only host by host, after `paddock trust FILE`.
+A command can write some of these files, and could so choose the hosts of its next run. A host from
+such a file (Registry.doubted) counts only after `paddock trust FILE`, host by host.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _PIP_OWN = _lines(r"^PyPI\s*=\s*PackageIndex\(([^)]*)\)")
 _PIP_FILES = _lines(r"^PyPI\s*=\s*PackageIndex\([^)]*file_storage_domain\s*=\s*[\"']([^\"']+)")
 _NPM_OWN = _lines(r"[\"']registry[\"'],\s*\{\s*default:\s*([\"'][^\"']+)")
 
-# What of a file is looked at, by how its path ends. These are the ones that `paddock trust` takes,
-# too.
+# The part of a file that is searched, by the end of its path. `paddock trust` accepts the same
+# files.
 _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("pip.conf", _INDEX),
     (".pip/pip.conf", _INDEX),
@@ -78,8 +78,8 @@ class Registry:
     hosts: tuple[Sourced[Destination], ...]
     doubted: tuple[
         Sourced[Destination], ...
-    ] = ()  # a command could have written the file, and nobody agreed to it
-    remedy: str = ""  # where there are none
+    ] = ()  # a command could have written the file, and the user has not trusted it
+    remedy: str = ""  # shown if there are no hosts
 
 
 def discover(
@@ -90,7 +90,7 @@ def discover(
     *,
     etc: str = "/etc",
 ) -> dict[str, Registry]:
-    """``reach``: where commands can write, or ever could."""
+    """``reach``: the paths that commands can write or ever could."""
     found: dict[str, Registry] = {}
     for group in sorted(set(groups)):
         read, remedy = _CLIENTS[group]
@@ -111,14 +111,14 @@ def looked_at() -> Looked:
 
 
 def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
-    """All hosts that a client's file names; None: it is no such file."""
+    """All hosts in a client's file; None: it is not such a file."""
     pattern = _format(path)
     text = looked_at().text(path) if pattern else None
     return None if pattern is None or text is None else tuple(_each(text, pattern, path))
 
 
 def agreement(host: Destination) -> str:
-    """What is kept of a person's word for one host in one file (policy/trust/file_trust.py)."""
+    """The stored text by which a user trusts one host in one file (policy/trust/file_trust.py)."""
     return hashlib.sha256(str(host).encode()).hexdigest()
 
 
@@ -147,11 +147,11 @@ class _RegistryReader:
         return bool(named)
 
     def files(self, *paths: str, pattern: re.Pattern[str] | None = None) -> bool:
-        """True: one of them names a host that counts."""
+        """True: one of them names a trusted host."""
         return sum(self._file(path, pattern or _format(path)) for path in paths) > 0
 
     def first(self, paths: Iterable[str], pattern: re.Pattern[str]) -> bool:
-        """The first that says something, be it that there is none, as if no other were there."""
+        """Uses the first file with a setting, even an empty one, and ignores the others."""
         for path in paths:
             text = self.looked.text(path)
             if text is not None and pattern.search(text):
@@ -185,7 +185,7 @@ class _RegistryReader:
         return bool(agreed)
 
     def program(self, name: str) -> str | None:
-        """Where a command of the person's really lies."""
+        """The resolved path of a command of the user."""
         for entry in self.origin.environ.get("PATH", "").split(":"):
             if entry.startswith("/") and os.access(path := os.path.join(entry, name), os.X_OK):
                 return os.path.realpath(path)
@@ -214,7 +214,7 @@ def _pypi(read: _RegistryReader) -> None:
 
 
 def _pips(read: _RegistryReader) -> Iterator[str]:
-    """The module of each pip that knows where pip itself looks."""
+    """The module of each pip that contains the default index."""
     programs = (read.program(name) for name in ("pip3", "pip", "python3"))
     prefixes = [os.path.dirname(os.path.dirname(path)) for path in programs if path]
     for prefix in dict.fromkeys((*prefixes, sys.prefix, sys.base_prefix, "/usr", "/usr/local")):
@@ -227,7 +227,7 @@ def _pips(read: _RegistryReader) -> Iterator[str]:
 
 
 def _wheel(read: _RegistryReader) -> None:
-    """The pip that every new environment gets: it lies packed beside Python."""
+    """The pip for new environments: a wheel beside Python."""
     import zipfile
 
     stdlib = sysconfig.get_path("stdlib")
@@ -261,7 +261,7 @@ def _npm(read: _RegistryReader) -> None:
             f"{root}/lib/utils/config/definitions.js",  # before npm 9
             os.path.normpath(
                 f"{root}/../@npmcli/config/lib/definitions/definitions.js"
-            ),  # Debian's
+            ),  # in Debian
         )
         read.first(places, _NPM_OWN)
     locks = ("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml")
@@ -269,8 +269,8 @@ def _npm(read: _RegistryReader) -> None:
 
 
 def _crates(read: _RegistryReader) -> None:
-    """Cargo's own registry is compiled into it. What it fetched from tells where it is, and where
-    the packages are.
+    """Cargo's own registry is compiled into it. The cached downloads show its address and that of
+    the packages.
     """
     cargo = read.origin.environ.get("CARGO_HOME") or read.home(".cargo")
     read.files(f"{cargo}/config.toml", f"{cargo}/config", pattern=_TOML_URL)
@@ -314,7 +314,7 @@ def _format(path: str) -> re.Pattern[str] | None:
 
 
 def _each(text: str, pattern: re.Pattern[str], path: str) -> Iterator[Sourced[Destination]]:
-    """The hosts of what the pattern takes out of a text, with their lines."""
+    """The hosts in the matches of a pattern, with their lines."""
     bare = pattern in (_PIP_FILES, _GO_SUMS)
     line, behind = 1, 0
     for match in pattern.finditer(text):
@@ -325,12 +325,10 @@ def _each(text: str, pattern: re.Pattern[str], path: str) -> Iterator[Sourced[De
 
 
 def _hosts_in(text: str, source: Source, *, bare: bool = False) -> list[Sourced[Destination]]:
-    """What is no host, or never reachable, is none to allow: then the client fails, and says at
-    what.
-    """
+    """An invalid or unreachable host is left out. Then the client fails and names it."""
     found: list[Sourced[Destination]] = []
     for host in [text.strip()] if bare and text != "off" else _URL.findall(text):
-        if "*" in host or host.startswith("@"):  # a policy may write these
+        if "*" in host or host.startswith("@"):  # only a policy may write these
             continue
         try:
             found.append(allowed_host(host, source))

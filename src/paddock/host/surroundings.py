@@ -1,8 +1,8 @@
-"""Terrain: what lies where a policy's grants lead. Read once before compiling, which itself looks
-at nothing.
+"""Terrain: the objects that the grants of a policy lead to. Read once before compiling, because the
+compiler reads no files.
 
-Only the full tier needs it: names are held there, and a worktree can be given its part of the main
-repository.
+Only the full tier needs it: there single names are protected, and a worktree can get its part of
+the main repository.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WRITES = (Access.WRITE, Access.ALLOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustedPath:
-    """Something that is trusted or executed outside, by its whole path."""
+    """The whole path of a file that is trusted or executed outside."""
 
     path: str
     why: str
@@ -45,21 +45,20 @@ class TrustedPath:
 class Terrain:
     leads: Mapping[str, str] = field(
         default_factory=dict
-    )  # a grant's path → where it really lies, if elsewhere
-    openings: tuple[Opening, ...] = ()  # worktrees whose repository lies elsewhere
-    trusted: tuple[
-        TrustedPath, ...
-    ] = ()  # what is obeyed outside and lies where the command may write
-    remarks: tuple[str, ...] = ()  # what a person should know
-    files: Mapping[str, FileFacts] = field(default_factory=dict)  # what all this was read from
+    )  # path of a grant → resolved path, if different
+    openings: tuple[Opening, ...] = ()  # worktrees whose repository is elsewhere
+    trusted: tuple[TrustedPath, ...] = ()  # obeyed outside, and writable for the command
+    remarks: tuple[str, ...] = ()  # notes for the user
+    # the files that all this was read from
+    files: Mapping[str, FileFacts] = field(default_factory=dict)
     directories: Mapping[str, FileFacts] = field(default_factory=dict)
     registries: Mapping[str, Registry] = field(
         default_factory=dict
-    )  # groups of hosts that are not in a table
+    )  # host groups that are not in a table
 
     @property
     def writable(self) -> tuple[str, ...]:
-        """What the command may write beside the policy's own grants."""
+        """The paths that the command may write besides the policy's own grants."""
         return tuple(path for opening in self.openings for path in opening.write)
 
     def real(self, path: str) -> str:
@@ -98,8 +97,7 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
             if isinstance(found, Opening) and not _believable(found, origin, links):
                 found = "an earlier run could have written both this file and the list of worktrees there"
             if isinstance(found, Opening) and _is_copied(policy):
-                # Its repository is not a part of the copy: what is written there would be written
-                # on the host.
+                # The repository is not part of the copy: a write there would change the host.
                 remarks.append(
                     f"{found.read} can only be read in a copy of a worktree: commits have to wait"
                 )
@@ -152,7 +150,7 @@ def _registries(policy: Policy, origin: Origin) -> tuple[Mapping[str, Registry],
     wanted = {host.value.host.removeprefix("@") for host in hosts} & set(DISCOVERED)
     if not wanted:
         return {}, Looked()
-    from paddock.host.registries import discover, looked_at  # most policies do without
+    from paddock.host.registries import discover, looked_at  # most policies do not need it
 
     looked = looked_at()
     return discover(wanted, origin, reach_of(policy, origin), looked), looked
@@ -164,7 +162,7 @@ def _is_copied(policy: Policy) -> bool:
 
 
 def _matters(grant: Grant) -> bool:
-    """Something may be changed or hidden there; <tmp> is the run's own."""
+    """Whether names there can be changed or hidden; <tmp> belongs to the run."""
     return grant.pattern.startswith("/") and (grant.persons or grant.access in _WRITES)
 
 
@@ -177,8 +175,8 @@ def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
 
 
 def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
-    """Directories of PATH in a writable home. Not those of the project: its environment is written
-    by every install.
+    """Directories of PATH in a writable home. Not those of the project, because every install
+    writes its environment.
     """
     if not _inside(origin.home, trees):
         return
@@ -193,7 +191,7 @@ def _with_real_names(
     seen: set[str] = set()
     tops = {one for path in own for one in (path, os.path.realpath(path))}
     for place in places:
-        # A place that a link leads to and that was granted itself can be written.
+        # A path behind a link that has its own grant can be written.
         for path in (place.path, *(one for one in _led(place.path) if one not in tops)):
             if path not in seen and _inside(path, trees):
                 seen.add(path)
@@ -201,16 +199,16 @@ def _with_real_names(
 
 
 def _note_way(path: str, looked: Looked) -> None:
-    """A plan holds only while the path leads to the same place."""
-    with contextlib.suppress(PolicyError):  # a directory that is shut: see `_led`
+    """Records the path, because a plan is valid only while the path leads to the same object."""
+    with contextlib.suppress(PolicyError):  # an inaccessible directory: see `_led`
         looked.at(path)
         for link in follow(path).links:
             looked.at(link.path)
 
 
 def _led(path: str) -> tuple[str, ...]:
-    """Each link on the way, and the end. What lies behind a directory that is shut is reached by
-    nobody outside either; the core closes such a directory in a workspace.
+    """Each link on the path, and its end. No process outside can reach an object behind an
+    inaccessible directory; the core denies such a directory in a workspace.
     """
     try:
         return tuple(place.path for place in follow(path).places)

@@ -1,10 +1,10 @@
-"""The line to the relay: connections that it hands over, and those that it dials for us. Nothing
-listens here.
+"""The socket to the relay: connections that it hands over, and connections that it dials for us.
+This process does not listen.
 
-``{"host":…,"kind":"route"|"inspect","port":…}`` and a descriptor is a connection; behind a NUL may
-stand what was read from it already. ``{"dial":…,"id":…,"port":…}`` asks for one; the answer has its
-id, and a descriptor or a reason. The relay alone decides whom we may call, and resolves names. What
-is not understood ends the server: whoever has a connection then loses it, and nothing is passed on
+``{"host":…,"kind":"route"|"inspect","port":…}`` with a descriptor is a connection; bytes that were
+already read may follow after a NUL. ``{"dial":…,"id":…,"port":…}`` requests one; the answer has its
+id, and a descriptor or a reason. Only the relay decides which hosts may be dialled, and it resolves
+names. An invalid message ends the server: open connections are lost, and nothing is passed on
 unjudged.
 """
 
@@ -24,7 +24,7 @@ from paddock.errors import CoreError
 from paddock.http.route_table import ConnectionKind
 
 _MESSAGE_MAX = 128 * 1024
-_DIALLED_S = 60  # the relay answers long before
+_DIALLED_S = 60  # the relay answers much earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Handed:
     kind: ConnectionKind
     host: str
     port: int
-    said: bytes = b""  # what the client said before
+    said: bytes = b""  # bytes that the client sent before
 
     @classmethod
     def read(cls, values: dict[str, Any], said: bytes) -> Handed:
@@ -50,7 +50,7 @@ class Handed:
 
 
 class NotDialled(Exception):  # noqa: N818 (it is an answer, not a failure)
-    """``denied``: by a rule; else nobody answers. ``str()`` says why."""
+    """``denied``: by a rule; otherwise the host does not answer. ``str()`` is the reason."""
 
     def __init__(self, reason: str, *, denied: bool) -> None:
         super().__init__(reason)
@@ -67,7 +67,7 @@ class Channel:
         self._speaking = asyncio.Lock()  # a descriptor has one writer
         self.ended = (
             asyncio.get_running_loop().create_future()
-        )  # nothing comes any more; an exception: and why
+        )  # the socket is closed; an exception is the reason
         asyncio.get_running_loop().add_reader(line, self._readable)
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Channel:
                 waiting.set_exception(NotDialled("the relay is gone", denied=False))
 
     async def dial(self, host: str, port: int) -> tuple[socket.socket, str]:
-        """A connection, and the address that it leads to."""
+        """A connection, and its remote address."""
         number = next(self._ids)
         answer: asyncio.Future[tuple[socket.socket, str]] = (
             asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class Channel:
             del self._dialling[number]
 
     async def _say(self, message: bytes) -> None:
-        """Whole, and when the relay has room for it."""
+        """Sends a whole message when the relay has room for it."""
         async with self._speaking:
             await asyncio.get_running_loop().sock_sendall(self._line, message)
 
@@ -130,7 +130,7 @@ class Channel:
             self._heard(message, ends)
         finally:
             for end in ends:
-                end.close()  # unless somebody took it
+                end.close()  # unless it was taken
         return True
 
     def _heard(self, message: bytes, ends: list[socket.socket]) -> None:
@@ -143,14 +143,14 @@ class Channel:
             raise CoreError("the relay said something that is no message")
         if "id" in values:
             self._answered(values, ends)
-        elif ends:  # none: there was no descriptor left for it, and it is lost
+        elif ends:  # otherwise no descriptor was left for it, and it is lost
             handed = Handed.read(values, said)
             self._take(handed, _taken(ends))
 
     def _answered(self, values: dict[str, Any], ends: list[socket.socket]) -> None:
         waiting = self._dialling.get(values["id"])
         if waiting is None or waiting.done():
-            return  # nobody waits for it any more
+            return  # the waiter is gone
         if "reason" in values:
             waiting.set_exception(
                 NotDialled(str(values["reason"]), denied=values.get("denied") is True)
@@ -174,7 +174,7 @@ class Channel:
 
 
 def _let_go(answer: asyncio.Future[tuple[socket.socket, str]]) -> None:
-    """Nobody waits for it any more, and yet it may have come at that very moment."""
+    """The waiter is gone, but the connection may have arrived at the same moment."""
     if answer.done() and not answer.cancelled() and answer.exception() is None:
         answer.result()[0].close()
 

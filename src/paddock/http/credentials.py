@@ -1,9 +1,9 @@
-"""Secrets: where they are read, and what stands for them inside. Answers are searched for them
+"""Secrets: where they are read, and their placeholders inside. Answers are searched for them
 (secret_scrubber.py).
 
-The sandbox gets a placeholder from the core: a random text that means nothing anywhere. No table
-leads from it to the secret, so it is useless at every host; a route puts the secret in by itself,
-whatever the request carries there.
+The sandbox gets a placeholder from the core: a random text without meaning. No table maps it to the
+secret, so it is useless at every host. A route inserts the secret by itself, whatever the request
+contains there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHisto
 
 COMMAND_TIMEOUT_S = 60
 MAX_SECRET_BYTES = 4096
-# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/supervisor/http_helper.rs
-# passes some of them in any case).
+# OpenSSL obeys these even if Python is told to ignore them
+# (core/src/network/supervisor/http_helper.rs always passes some of them).
 _TLS_VARIABLES = (
     "SSL_CERT_FILE",
     "SSL_CERT_DIR",
@@ -40,8 +40,8 @@ _TLS_VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What a route puts into its requests. ``header`` or ``parameter`` is its place; the other is
-    None. Both are None where answers are searched alone.
+    """The secret that a route inserts into its requests, in a ``header`` or a ``parameter``; the
+    other one is None. Both are None if only answers are searched.
     """
 
     header: bytes | None
@@ -62,10 +62,9 @@ def injections(
     reach: WritableHistory = NOTHING_REACHED,
     plan_fd: int | None = None,
 ) -> dict[str, Injection]:
-    """By the names of routes, and by :func:`searched_at`. Everything is read before anything runs:
-    a secret that is missing stops the session. ``reach``: where commands could have put a program
-    that is not the one that is meant. ``plan_fd``: the plan that lists the same places, for the
-    core.
+    """By the names of routes, and by :func:`searched_at`. All secrets are read before anything
+    runs: a missing secret stops the session. ``reach``: paths where commands could have planted a
+    program. ``plan_fd``: the plan with the same list, for the core.
     """
     routes = tuple(routes)
     found = {
@@ -73,7 +72,7 @@ def injections(
         for route in routes
         if route.credential is not None
     }
-    # A host may show in one answer what it was sent by another route.
+    # A host may return in one answer what it got by another route.
     for host in {route.upstream.host for route in routes if route.name in found}:
         there = [route.name for route in routes if route.upstream.host == host]
         search = SecretSearch(*dict.fromkeys(found[name].secret for name in there if name in found))
@@ -84,8 +83,8 @@ def injections(
 
 
 def searched_at(host: str) -> str:
-    """The key of a host to which no route leads, and which gets a secret by one. No route has such
-    a name.
+    """The key of a host that has no route of its own but gets a secret by one. No route has such a
+    name.
     """
     return f"//{host}"
 
@@ -155,13 +154,13 @@ def _checked(secret: bytes, credential: Credential) -> bytes:
 
 
 def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
-    # The place is closed to the command by its name; by another name it would not be.
+    # The path is denied to the command by its name; another name would be open.
     real = os.path.realpath(credential.place)
     if real != credential.place:
         raise _missing(
             credential, f"{credential.place} is reached through a link", hint=f"write file:{real}"
         )
-    # The secret decides whose account a request is for.
+    # The secret determines the account of a request.
     if planted := host_commands.planted(real, environ, reach):
         raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
@@ -176,7 +175,7 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
             raise _missing(credential, f"{credential.place} is not a file")
         if facts.st_uid not in (os.getuid(), 0):
             raise _missing(credential, f"{credential.place} belongs to somebody else")
-        # What root has laid there for others to read (a container's secrets) is root's business.
+        # Files of root that others can read (secrets of a container) are accepted.
         open_to_others = 0o077 if facts.st_uid == os.getuid() != 0 else 0o022
         if facts.st_mode & open_to_others:
             raise _missing(
@@ -195,7 +194,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
         ("XDG_CONFIG_HOME", "~/.config"),
         ("XDG_DATA_HOME", "~/.local/share"),
     ):
-        # It names the Python module that is asked.
+        # It names the Python module that is used.
         settings = os.path.join(
             environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg"
         )
@@ -209,7 +208,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
         raise _missing(credential, "there is no keyring", hint="pip install keyring") from None
     try:
         found: object = keyring.get_password(service, user)
-    except Exception as error:  # each of its backends has its own
+    except Exception as error:  # each of its backends has its own exceptions
         raise _missing(credential, f"the keyring does not answer: {type(error).__name__}") from None
     if not isinstance(found, str) or not found:
         raise _missing(
@@ -242,7 +241,7 @@ def _command(
             [core.program(), "unreached", "--plan-fd", str(plan_fd), "--", *argv],
             [plan_fd],
         )
-    # No pipe: what the command leaves in the background may keep it open.
+    # No pipe, because a background process of the command may keep it open.
     with open(os.memfd_create("complaint", os.MFD_CLOEXEC), "w+b") as complaint:
         try:
             done = subprocess.run(
@@ -256,7 +255,7 @@ def _command(
         except OSError as error:
             raise _missing(credential, f"{program}: {error.strerror}") from None
         complaint.seek(0)
-        # Other programs end with this status too, but do not say so in our name.
+        # Other programs may exit with this status too, but without our message.
         if done.returncode == EXIT_PADDOCK and (said := complaint.read()).startswith(b"paddock: "):
             refused = core.refusal(said, done.returncode)
             raise _missing(
@@ -273,7 +272,7 @@ def _command(
 
 
 def require_trusted(environ: Mapping[str, str], reach: WritableHistory) -> None:
-    """Refuse certificates and settings of TLS that a command could have written: they say which
+    """Refuses TLS certificates and settings that a command could have written. They determine which
     upstreams are genuine, and those get the secrets.
     """
     for name in _TLS_VARIABLES:

@@ -1,7 +1,7 @@
-"""Connections that the relay hands over (channel.py), until the supervisor closes its line. Nothing
-listens here.
+"""Serves the connections that the relay hands over (channel.py), until the supervisor closes its
+socket. This process does not listen.
 
-What was decided goes to the supervisor, one event a message.
+Each decision goes to the supervisor, one event in a message.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from paddock.policy.model import Upstream
 if TYPE_CHECKING:
     from paddock.http.inspection import Authority
 
-_MAX_CONNECTIONS = 1024  # at once, so that what each may keep in memory stays bearable
-_MAX_WAITING_CONNECTIONS = 4096  # others, until one of them ends; more are cut off
-_MAX_PENDING_EVENTS = 1024  # not yet told; then requests wait
+_MAX_CONNECTIONS = 1024  # at the same time, to bound memory
+_MAX_WAITING_CONNECTIONS = 4096  # waiting for a free slot; further connections are closed
+_MAX_PENDING_EVENTS = 1024  # unsent events; then requests wait
 _TLS_HANDSHAKE = 0x16
 
 
@@ -42,13 +42,13 @@ def serve(
     injections: Mapping[str, Injection],
     authority: Authority | None = None,
 ) -> None:
-    """Until the line closes, in a process of its own. ``injections`` by routes (credentials.py);
+    """Runs until the socket closes, in its own process. ``injections`` by route (credentials.py);
     ``authority``: for inspected hosts.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    # What is loaded stays, and what a request makes goes with it: looking for cycles is a tenth of
-    # the work.
+    # Loaded objects stay, and the objects of a request are freed with it. Searching for cycles
+    # takes a tenth of the time.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     asyncio.run(
@@ -76,7 +76,7 @@ class RequestServer:
         self._tls = tls
         self._patience = patience
         self._events: asyncio.Queue[bytes] = asyncio.Queue(_MAX_PENDING_EVENTS)
-        self._untold = 0  # events that the line did not take at once
+        self._untold = 0  # events that the socket did not accept at once
         self._connections: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[Handed, socket.socket]] = deque()
 
@@ -87,7 +87,7 @@ class RequestServer:
         teller = asyncio.create_task(self._told())
         over = asyncio.create_task(self._over())
         try:
-            # A relay that is gone hands nothing over; what was handed over goes on.
+            # A relay that is gone hands over nothing more; existing connections continue.
             await asyncio.wait([over, channel.ended], return_when=asyncio.FIRST_COMPLETED)
             if channel.ended.done():
                 channel.ended.result()
@@ -109,7 +109,7 @@ class RequestServer:
             self._upstreams.close()
 
     async def _over(self) -> None:
-        """The supervisor says nothing but that."""
+        """Waits for the end of the supervisor, which sends nothing else."""
         while await asyncio.get_running_loop().sock_recv(self._line, 16):
             pass
 
@@ -120,9 +120,9 @@ class RequestServer:
                 self._line.send(message)
                 return
             except BlockingIOError:
-                pass  # it waits its turn
+                pass  # it is sent later
             except OSError:
-                return  # nobody takes them any more
+                return  # no reader is left
         self._untold += 1
         await self._events.put(message)
 
@@ -168,7 +168,7 @@ class RequestServer:
                 if tls
                 else await _plain(end, handed.said)
             )
-        except (OSError, EOFError):  # TimeoutError is one
+        except (OSError, EOFError):  # TimeoutError is a subclass
             end.close()
             return
         except asyncio.CancelledError:
@@ -207,7 +207,7 @@ class RequestServer:
             )
 
     async def _secured(self, site: Site, end: socket.socket, said: bytes) -> Wire:
-        """TLS with the client ends here."""
+        """Terminates TLS with the client."""
         why = site.closed
         if why is None and self._authority is None:
             why = "there is no authority for certificates"
@@ -221,8 +221,8 @@ class RequestServer:
                     ssl_handshake_timeout=self._patience.connect_s,
                 )
                 return wire
-            except OSError as error:  # ssl.SSLError is one
-                # The callback is the one that compares the names.
+            except OSError as error:  # ssl.SSLError is a subclass
+                # The callback compares the names.
                 named = getattr(error, "reason", None) != "CALLBACK_FAILED"
                 why = (
                     f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
@@ -237,7 +237,7 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 
 async def _speaks_tls(end: socket.socket) -> bool:
-    """By the first byte, which stays where it is."""
+    """By the first byte, which is only peeked."""
     loop = asyncio.get_running_loop()
     while True:
         try:
@@ -263,8 +263,8 @@ async def _plain(end: socket.socket, said: bytes) -> Wire:
 
 
 async def _unread(end: socket.socket, said: bytes) -> socket.socket:
-    """asyncio reads TLS from a socket alone: what was read from it before goes through another one.
-    Nearly nobody says anything before it was told that it may.
+    """asyncio reads TLS only from a socket, so bytes that were read before go through another
+    socket pair. Few clients send data before they may.
     """
     if not said:
         return end
@@ -282,7 +282,8 @@ async def _unread(end: socket.socket, said: bytes) -> socket.socket:
     return theirs
 
 
-_PUMPS: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected
+# keeps a reference, because asyncio may collect a task without one
+_PUMPS: set[asyncio.Task[None]] = set()
 
 
 async def _pumped(source: Wire, sink: Wire) -> None:

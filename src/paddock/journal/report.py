@@ -1,6 +1,7 @@
-"""Events as one HTML page that needs nothing else: no script, no address, nothing from elsewhere.
-Whatever an event says was chosen by a command; it is redacted and escaped, and a policy in the page
-lets nothing run even so.
+"""Events as one self-contained HTML page: no script, no address, no external resource.
+
+A command chose the text of events. It is redacted and escaped, and a content security policy of the
+page blocks scripts as well.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class _Host:
 def report(
     events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0
 ) -> str:
-    """``chain``: what the verification said, or why there was none. ``what``: which events these
-    are.
+    """``chain``: the result of the verification, or why there was none. ``what``: a description of
+    the selected events.
     """
     found = list(events)
     write = _Writer(Redactor())
@@ -81,7 +82,7 @@ def report(
 
 
 class _OwnText(str):
-    """Text of ours: there is nothing to look for in it."""
+    """Text of Paddock, which needs no redaction."""
 
     __slots__ = ()
 
@@ -92,7 +93,7 @@ class _Writer:
         self._known: dict[str, str] = {}
 
     def text(self, value: object) -> str:
-        """One line, without secrets, and nothing in it is markup."""
+        """One line, without secrets and without markup."""
         if isinstance(value, _OwnText | int):
             return html.escape(str(value))
         said = repr(value)
@@ -170,7 +171,7 @@ def _numbers(events: list[Event]) -> str:
 
 
 def _timeline(events: list[Event]) -> str:
-    """How much was allowed, denied and else noted, over the time."""
+    """The numbers of allowed, denied and other events, over time."""
     timed = [(at, action_of(event)) for event in events if (at := time_of(event)) is not None]
     if not timed:
         return ""

@@ -1,5 +1,5 @@
-"""One container, from what was asked to the core. The documented order: the profile, then the user,
-then the rest.
+"""Prepares one container, from the request to the core. The documented order is: the profile, then
+the user, then the rest.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from paddock.policy.trust.writable_history import WritableHistory
 
 
 def prepare_container(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
-    """``to_run``: the command will get to write in the root directory, and later runs have to
-    know.
+    """``to_run``: the command will be able to write the root directory, so it is recorded for later
+    runs.
     """
     policy = load(request, origin)
     asked = ContainerSection(settings=policy.container)

@@ -1,6 +1,4 @@
-"""compile(Policy, Host, Terrain) → Plan. Pure: no file is opened, nothing is asked of the
-machine.
-"""
+"""compile(Policy, Host, Terrain) → Plan. Pure: opens no file and asks nothing of the machine."""
 
 from paddock.plan.compile import compile_plan
 from paddock.plan.model import Plan

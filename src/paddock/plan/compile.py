@@ -1,4 +1,4 @@
-"""The whole of Policy + Host + Terrain → Plan, in the order the core will carry it out."""
+"""Compiles Policy, Host and Terrain to a Plan, in the order in which the core applies it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         user=User(uid=host.uid, name=host.user, home=host.home),
         journal=journal,
         no_new_privs=Switch.NO_NEW_PRIVS not in policy.off,
-        # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a
+        # A core dump is written outside the sandbox. 1, not 0: with 0 the kernel still starts a
         # handler that core_pattern pipes to, with 1 it does neither (core(5)).
         rlimits={"core": 1},
         environment=_environment(policy, tier, laid, network),
@@ -109,7 +109,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
 
 
 def _refuse_container(policy: Policy) -> None:
-    """A container's settings mean nothing to `paddock run`: they are refused, not ignored."""
+    """The settings of a container have no meaning for `paddock run`. They are refused, not ignored."""
     for setting in policy.container:
         raise PolicyError(
             f"{setting.key} is for containers, which `paddock run` does not make",
@@ -135,7 +135,7 @@ def is_strict(policy: Policy) -> bool:
 
 
 def what_is_missing(policy: Policy, host: Host, tier: Tier) -> list[str]:
-    """What the policy accepts to run without; an error, where it does not."""
+    """The mechanisms that the policy accepts to run without; an error if it does not."""
     missing = list(lacking(policy, host, tier))
     if missing and is_strict(policy):
         raise HostError(
@@ -198,8 +198,8 @@ def _default_journal(host: Host) -> str:
 
 
 def journals_of(host: Host, journal: JournalPlan | None) -> tuple[str, ...]:
-    """The default one, which other runs write, those that earlier runs kept elsewhere, and this
-    run's.
+    """The default journal, which other runs write, the journals of earlier runs elsewhere, and that
+    of this run.
     """
     return tuple(
         sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())})
@@ -311,8 +311,8 @@ def _start_line(
     network: NetworkPlan | None,
     shell: ShellPlan | None,
 ) -> Notice:
-    """What is enforced, in one line; and where, because a shell may have been led somewhere else by
-    a link.
+    """The enforced mechanisms and the directory, in one line. A link may have led a shell to
+    another directory than expected.
     """
     parts = [f"{tier.value} tier" if laid else "files open"]
     if laid:

@@ -1,8 +1,9 @@
-"""Policy + Host + Accounts → the Plan of a container.
+"""Compiles Policy, Host and Accounts to the Plan of a container.
 
-A container has its own files, so what a policy grants is a further layer: Landlock rules on places
-inside, made after the root was changed. Without grants the modes of the files decide, as on any
-machine. What the built-in profiles deny or protect is about a person's home, which is not in there.
+A container has its own files, so the grants of a policy are an additional layer: Landlock rules on
+paths inside, made after the root was changed. Without grants the modes of the files decide, as on
+any machine. The denied and protected names of the built-in profiles concern a user's home, which is
+not inside.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ from paddock.policy.trust.origin import state_dir_of
 HOSTNAME = "paddock"
 NETNS_DIR = "/run/netns"
 SHELL = "/bin/sh"
-# The host's has directories of the caller's in it.
+# The host's PATH contains directories of the caller.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _LIMITS_OF_GROUPS = ("memory_mb", "processes", "cpu_s")
 
-# The private /dev holds nothing but harmless nodes, terminals and shared memory.
+# The private /dev contains only harmless nodes, terminals and shared memory.
 _DEVICES = (("/dev", "device"), ("/dev/shm", "allow"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSection:
-    """The container section of a policy, each value with its source, of the type its reader gave
-    it.
+    """The container section of a policy. Each value has its source and the type that its reader
+    gave it.
     """
 
     settings: tuple[Setting, ...]
@@ -178,8 +179,8 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
 
 
 def _refuse_unheld(policy: Policy) -> None:
-    """What `paddock run` may enforce and a container does not: a promise that is not kept is worse
-    than none.
+    """Settings that `paddock run` enforces and a container does not. They are refused, because an
+    unkept promise is worse than none.
     """
     for key, source in _unheld(policy):
         raise PolicyError(
@@ -218,7 +219,7 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
 
 
 def _refuse_rootless(asked: ContainerSection, host: Host) -> None:
-    """The kernel would refuse it too, later and in other words."""
+    """The kernel would refuse it too, later and with another message."""
     if host.uid != 0 and asked.text("netns"):
         raise PolicyError(
             "netns needs root: only root can join a network namespace that exists",
@@ -228,7 +229,7 @@ def _refuse_rootless(asked: ContainerSection, host: Host) -> None:
 
 
 def _refuse_two_groups(policy: Policy, asked: ContainerSection) -> None:
-    """A process is in one control group of a tree: that of the limit, or the one that was named."""
+    """A process is in one control group of a tree: that of the limit, or the named one."""
     for limit in policy.limits:
         if limit.name in _LIMITS_OF_GROUPS and asked.each("cgroup"):
             raise PolicyError(
@@ -275,7 +276,7 @@ def _masks(policy: Policy, asked: ContainerSection) -> Iterator[Mask]:
 
 
 def _files(policy: Policy, notices: list[Notice]) -> Files:
-    """What the built-in profiles and the loader name need not be in every container."""
+    """Paths that the built-in profiles and the loader name may be missing in a container."""
     asked = hold_off(
         asked_of(policy.filesystem, notices), strict=is_strict(policy), notices=notices
     )
@@ -317,7 +318,7 @@ def _seccomp(
         return None
     seccomp = seccomp_of(policy.syscalls, Tier.FULL, landlock)
     if container.netns is None:
-        # Socket files are the container's own, and so are abstract names: they belong to the
+        # Socket files belong to the container, and so do abstract names, which belong to the
         # network namespace.
         seccomp = replace(seccomp, sockets=tuple(sorted({*seccomp.sockets, "unix"})))
     return seccomp

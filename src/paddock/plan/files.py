@@ -1,4 +1,4 @@
-"""Grants, denies and names → Files, as the tier can hold them."""
+"""Compiles grants, denies and names to Files, as the tier can enforce them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paddock.plan.names import names_of, short_names
 from paddock.policy.model import Policy, Tier
 from paddock.text.path_walk import Tree
 
-# What the landlock tier leaves open where something can be written; SECURITY.md has the whole list.
+# Gaps of the landlock tier in writable paths; SECURITY.md has the whole list.
 _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"
 
 
@@ -33,8 +33,8 @@ _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vsco
 class Laid:
     files: Files
     temp: Temp | None
-    has_temp: bool  # there is a private temporary directory, in whichever way the tier makes it
-    unheld: tuple[str, ...]  # what the tier can not hold and the policy can do without
+    has_temp: bool  # the run has a private temporary directory, made as the tier does it
+    unheld: tuple[str, ...]  # rules that the tier can not enforce and the policy does not require
     notices: tuple[Notice, ...]
 
 
@@ -48,9 +48,9 @@ def lay_out(
     journals: tuple[str, ...],
     chosen_journal: str | None,
 ) -> Laid:
-    """``strict``: what can not be held is an error. ``journals``: the default one, those that
-    earlier runs kept elsewhere, and this run's. ``chosen_journal``: a person named its place, so a
-    bad place is their error and not ours to close.
+    """``strict``: a rule that can not be enforced is an error. ``journals``: the default one, those
+    of earlier runs elsewhere, and that of this run. ``chosen_journal``: the user named its path, so
+    a bad path is an error of the user.
     """
     notices: list[Notice] = []
     asked = hold_off(asked_of(policy.filesystem, notices), strict=strict, notices=notices)

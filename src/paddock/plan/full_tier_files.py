@@ -1,6 +1,5 @@
-"""Files in the full tier: the root inside holds what is granted and nothing else; mounts mask what
-is closed and lock what must not be written. Nothing is carved, so a grant is the whole of its
-place.
+"""Files in the full tier: the root inside contains only granted paths. Mounts mask denied paths and
+lock paths that must not be written. No grant has gaps, so it covers its whole tree.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from paddock.plan.landlock_files import refuse_closed
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
 
-# The private /dev and /proc of this tier: other terminals and processes are not in them, so what is
-# can be used.
+# The private /dev and /proc of this tier contain no foreign terminals or processes, so their
+# content can be used.
 _PRIVATE = (("/dev", "read"), ("/dev/pts", "device"), ("/dev/console", "device"))
 
-# Sockets through which a service acts for whoever connects. Seccomp keeps unix sockets shut in the
-# landlock tier; here they can be made, and /var/lib is readable.
+# Sockets of services that act for their clients. In the landlock tier seccomp denies unix sockets.
+# Here they can be made, and /var/lib is readable.
 SERVICES = (
     "/var/lib/docker",
     "/var/lib/containerd",
@@ -74,7 +73,7 @@ def grants_for(
 
 
 def _above(asked: RequestedGrant, closed: DeniedPaths) -> str | None:
-    """The closed place that the grant lies in, if it does."""
+    """The denied path that contains the grant, if there is one."""
     for path in closed.to_everything:
         if within(asked.path, path):
             return path
@@ -85,8 +84,8 @@ def _above(asked: RequestedGrant, closed: DeniedPaths) -> str | None:
 
 
 def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice]) -> None:
-    """What Paddock relies on stays read-only inside a writable grant. A grant inside of it would be
-    no writable grant.
+    """Paddock's own paths stay read-only inside a writable grant. A grant inside them would not be
+    writable.
     """
     for path in closed.own:
         if within(asked.path, path) and asked.workspace:

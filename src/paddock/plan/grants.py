@@ -1,4 +1,4 @@
-"""Grants as a person wrote them → grants as the kernel sees them: paths, not patterns. The same in
+"""Turns the grants of a policy into grants for the kernel: paths, not patterns. It is the same in
 every tier.
 """
 
@@ -18,9 +18,9 @@ from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
 TMP = "/tmp"
 LOADER = "loader"
 
-# What every dynamic program needs before its first line: the loader, libraries, the usual devices.
-# /proc rather than /proc/self: a rule on /proc/self binds to one process, and its children would
-# lose it.
+# Files that every dynamic program needs before its first line: the loader, libraries, the usual
+# devices. /proc and not /proc/self: a rule on /proc/self binds to one process, and its children
+# would lose it.
 _LOADER_READS = (
     "/usr",
     "/bin",
@@ -49,8 +49,8 @@ class RequestedGrant:
     access: str
     optional: bool
     workspace: bool
-    persons: bool  # a place of a person's, and not one of the system or of a tool
-    tree: bool  # written as a directory with all that is in it
+    persons: bool  # a path of the user, not of the system or of a tool
+    tree: bool  # written as a directory with its whole content
     source: str
 
     @property
@@ -68,7 +68,7 @@ class RequestedGrant:
 
 
 def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
-    """All but the private temporary directory, whose name is the tier's affair."""
+    """All but the private temporary directory, whose path depends on the tier."""
     asked = [
         _asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)
     ]
@@ -84,7 +84,7 @@ def is_temp(grant: Grant) -> bool:
 
 
 def temp_access(filesystem: Filesystem) -> str | None:
-    """None: nothing asks for a private temporary directory."""
+    """None: no grant asks for a private temporary directory."""
     grants = [grant for grant in filesystem.grants if is_temp(grant)]
     if not grants:
         return None
@@ -94,9 +94,7 @@ def temp_access(filesystem: Filesystem) -> str | None:
 
 
 def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
-    """Sorted; of two that ask for the same thing one stays, and it is optional only if nobody needs
-    it.
-    """
+    """Sorted. Of two equal grants one stays; it is optional only if both are."""
     found: dict[tuple[str, str], PathGrant] = {}
     for grant in grants:
         known = found.setdefault((grant.path, grant.access), grant)
@@ -112,8 +110,8 @@ def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
 
 
 def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
-    """Places that are no project: the whole home, where temporary files of all lie, the kernel's
-    own trees.
+    """Directories that are not a project: the whole home, shared temporary directories, kernel
+    trees.
     """
     if not asked.workspace:
         return
@@ -146,7 +144,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
     glob = Glob.parse(grant.pattern)
     if not glob.exact:
         _widen(grant, glob, filesystem, notices)
-    # /dev/shm is a file system, not a device: things are created and removed there.
+    # /dev/shm is a file system, not a device: files are created and removed there.
     device = (
         grant.access is Access.ALLOW
         and within(glob.prefix, "/dev")
@@ -156,8 +154,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Reque
     return RequestedGrant(
         path=glob.prefix,
         access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
-        optional=grant.optional
-        or grant.create,  # the run makes it; whoever only looks need not have it
+        optional=grant.optional or grant.create,  # the run creates it; a dry run does not need it
         workspace=grant.workspace,
         persons=grant.persons,
         tree=not glob.exact or grant.pattern.endswith(f"/{ANY_DEPTH}"),

@@ -1,6 +1,6 @@
-"""[network.routes] and inspected hosts → what the part that speaks HTTP serves (http/), and what
-the command sees of it. No secret is here, only where secrets lie; and that is hidden from the
-command.
+"""Compiles [network.routes] and inspected hosts to the plan of the HTTP helper (http/), and to the
+variables of the command. It contains no secret, only the sources of secrets, which are hidden from
+the command.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paddock.policy.model import ROUTE_TOKEN, CredentialKind, Deny, Policy, Swit
 
 DOMAIN = "paddock.internal"
 BUNDLE = "/dev/paddock-ca.pem"  # made by the core (core/src/sandbox/root/private_dirs.rs)
-# By which programs find the certificates that they are to trust.
+# Variables by which programs find the certificates to trust.
 BUNDLE_VARIABLES = (
     "SSL_CERT_FILE",  # OpenSSL, Go, Rust
     "REQUESTS_CA_BUNDLE",
@@ -114,7 +114,7 @@ def inspects(http: Http | None) -> bool:
 
 
 def variables(asked: model.Network | None, http: Http | None) -> dict[str, str]:
-    """What the command gets; ``<placeholder>`` is filled in by the core, anew for each run."""
+    """The variables of the command. The core replaces ``<placeholder>`` in each run."""
     values: dict[str, str] = dict.fromkeys(BUNDLE_VARIABLES, BUNDLE) if inspects(http) else {}
     for route in asked.routes if asked is not None and http is not None else ():
         for name, value in route.env:
@@ -123,7 +123,7 @@ def variables(asked: model.Network | None, http: Http | None) -> dict[str, str]:
 
 
 def secret_variables(http: Http | None) -> set[str]:
-    """Those that hold secrets, and do not pass."""
+    """Variables that contain secrets and are not passed."""
     return {place.place for place in _places(http) if place.kind is CredentialKind.ENV}
 
 
@@ -134,7 +134,7 @@ def _places(http: Http | None) -> Iterator[SecretPlace]:
 
 
 def without_secrets(policy: Policy) -> Policy:
-    """Files that hold secrets of routes are closed, whatever is granted."""
+    """Files with secrets of routes are denied, despite any grant."""
     routes = policy.network.routes if policy.network else ()
     denies = [
         Deny(pattern=route.credential.place, source=route.credential.source)

@@ -1,9 +1,9 @@
 """Files in the landlock tier.
 
-Landlock grants hierarchies and knows no deny. A place inside a grant that must stay closed becomes
-an ``except`` of the grant, which the core carves out. What no carving can express, a deny by name
-(``**/.env``), stops the run, unless it is written as optional; protected names are not held at all.
-Both are said.
+Landlock grants trees and has no deny rule. A denied path inside a grant becomes an ``except`` of
+the grant, and the core grants around it. A deny by name (``**/.env``) can not be expressed and
+stops the run, unless it is optional. Protected names are not enforced at all. Both cases are
+reported.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Carving:
     closed: DeniedPaths
     strict: bool
     notices: list[Notice]
-    unheld: dict[str, Deny]  # optional denies that a grant meets
+    unheld: dict[str, Deny]  # optional denies inside a grant
 
     def grant(self, asked: RequestedGrant) -> PathGrant | None:
-        """The grant with its excepts, or None when nothing of it may stand."""
+        """The grant with its excepts, or None if nothing of it remains."""
         if asked.path == "/":
             raise PolicyError(
                 "the grant of / names no directory: it would open the whole machine",
@@ -92,7 +92,7 @@ class Carving:
 def refuse_closed(
     asked: RequestedGrant, above: str, closed: DeniedPaths, notices: list[Notice]
 ) -> None:
-    """A grant inside a closed place is dropped with a word; a workspace there is an error."""
+    """A grant inside a denied path is dropped with a notice; a workspace there is an error."""
     if asked.workspace and above in closed.journals:
         raise PolicyError(
             f"the workspace {asked.path} lies in {above}, where a journal is kept",

@@ -1,9 +1,9 @@
-"""Names in the full tier: denies by name and protected names → patterns of whole paths, for the
-core to look for.
+"""Names in the full tier: turns denies by name and protected names into patterns of whole paths,
+which the core searches for.
 
-Names that the built-in profiles deny are searched for in every grant of a person, and in what the
-profiles grant of the home, but for toolchains and caches. Installed programs are searched three
-levels deep: each start pays for the search.
+Names that the built-in profiles deny are searched in every grant of the user, and in the profiles'
+own grants of the home, except toolchains and caches. Installed programs are searched three levels
+deep, because the search takes time at each start.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced
 from paddock.policy.protected import Group, bears, protected, protected_because
 
-# The system's own: nobody's project, and too much to look through.
+# System directories: they contain no project, and are too large for a search.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
            "/var/cache", "/nix", "/gnu", "/snap", "/run")  # fmt: skip
 
-# In the home: toolchains and caches. Package managers write them, and they hold up to hundreds of
+# Toolchains and caches in the home. Package managers write them, and they contain up to hundreds of
 # thousands of names. SECURITY.md says that they are not searched.
 _INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm", ".fnm",
               ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf", ".local/share/mise",
@@ -34,13 +34,13 @@ _INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "
               ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup", ".nix-profile",
               ".local/state/nix")  # fmt: skip
 
-# Programs that people install or unpack, some with settings beside them. What makes them large lies
-# deeper.
+# Programs that users install or unpack, some with settings beside them. Their bulk is on deeper
+# levels.
 _PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/.local/share/uv/tools",
              "~/.npm-global")  # fmt: skip
 _PROGRAM_LEVELS = ("", "/*", "/*/*")
 
-# Where every program of a person keeps what it obeys. No list knows all of them.
+# The directories in which programs of a user store their settings. No list names all of them.
 _SETTINGS = (".config", ".local", ".local/share")
 
 
@@ -86,16 +86,14 @@ def names_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ground:
-    """Where names are looked for; a place that is reached through a link counts by both its
-    names.
-    """
+    """The trees in which names are searched. A path behind a link counts by both names."""
 
     home: str
-    granted: tuple[str, ...]  # every place that can be reached
-    searched: tuple[str, ...]  # those that are searched for names that the built-in profiles deny
+    granted: tuple[str, ...]  # every reachable path
+    searched: tuple[str, ...]  # those that are searched for names of the built-in profiles
     programs: tuple[str, ...]  # those that are searched a few levels deep
     writable: tuple[str, ...]
-    own: tuple[str, ...]  # both: a person's, and writable
+    own: tuple[str, ...]  # both: of the user, and writable
 
     @classmethod
     def of(cls, asked: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _Ground:
@@ -121,7 +119,7 @@ class _Ground:
         return (path for path in paths if any(within(path, tree) for tree in self.writable))
 
     def denied(self, closed: DeniedPaths) -> Iterator[str]:
-        for path in closed.denied:  # they are masked as places; as names they are watched for
+        for path in closed.denied:  # masked as paths; as names they are watched for
             if any(within(path, tree) for tree in self.granted):
                 yield path
         yield from (glob.text for deny, glob in closed.names if not _is_built_in_name(deny, glob))
@@ -139,7 +137,7 @@ class _Ground:
         )
 
     def protected(self, exact: set[str]) -> tuple[ProtectedNames, ...]:
-        """By where they are protected. ``exact``: paths that are, whatever else is said of their
+        """Grouped by their directories. ``exact``: paths that are protected independent of their
         names.
         """
         held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
@@ -152,8 +150,8 @@ class _Ground:
                 )
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
-            # Also where the home is not writable: a link there may lead to what is, which the core
-            # finds out.
+            # Also if the home is not writable: a link there may lead to a writable path, which the
+            # core detects.
             held[(self.home,), ()].update(
                 name for name in group.home if self._holds(f"{self.home}/{name}")
             )
@@ -178,14 +176,14 @@ class _Ground:
             yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.own))
 
     def exposed(self) -> Iterator[str]:
-        """A person granted a protected place itself: their word counts, and is repeated."""
+        """The user granted a protected path itself. The grant counts, and a notice repeats it."""
         for tree in self.own:
             if tree in (f"{self.home}/{name}" for name in _SETTINGS):
                 yield f"{tree} can be written: known names in it stay read-only, programs may run others"
             if any(
                 self._inside_home(tree, name) for group in protected().groups for name in group.home
             ):
-                continue  # what matters in it stays read-only
+                continue  # its critical parts stay read-only
             for group in protected().groups:
                 if any(self._exposes(path, group) for path in with_parents(tree)):
                     yield f"{tree} can be written, though it is a protected place: {group.why}"
@@ -204,7 +202,7 @@ class _Ground:
         )
 
     def _beginnings(self, group: Group) -> tuple[str, ...]:
-        """Of the patterns of names that count at every depth."""
+        """The beginnings of patterns for names at every depth."""
         return (ANY_DEPTH,) if group.everywhere else tuple(map(_any_depth_of, outermost(self.own)))
 
     def _packages(self, group: Group) -> Iterator[str]:
@@ -214,9 +212,8 @@ class _Ground:
             )
 
     def _holds(self, place: str) -> bool:
-        """A protected place of the home that is granted itself can be written. One of which only a
-        part is granted has to be held if a grant of something above it would let the rest be
-        written.
+        """A protected path of the home with its own grant is writable. If only a part of it is
+        granted, it must stay protected when a grant above it would make the rest writable.
         """
         if place in self.writable:
             return False
@@ -253,7 +250,7 @@ def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
 
 
 def _said(one: Sourced[str], secrets: set[str]) -> str:
-    """The line for a name that a policy opens."""
+    """The notice for a name that a policy opens."""
     if one.value in secrets:
         return f"{one.source}: {one.value} is not kept closed: a profile closes it because it may hold secrets"
     why = protected_because(one.value) or "every protected name that matches it can be written"
@@ -261,5 +258,5 @@ def _said(one: Sourced[str], secrets: set[str]) -> str:
 
 
 def short_names(denies: Iterable[Deny]) -> tuple[str, ...]:
-    """As a person would say them: ``.env``, ``id_rsa``."""
+    """Short forms for people: ``.env``, ``id_rsa``."""
     return tuple(dict.fromkeys(deny.pattern.rpartition("/")[2] for deny in denies))

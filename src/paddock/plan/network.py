@@ -1,4 +1,4 @@
-"""[network] → which hosts may be reached. Judged by the core alone
+"""Compiles [network] to the hosts that may be reached. Only the core judges them
 (core/src/network/rules/host_table.rs).
 """
 
@@ -31,7 +31,7 @@ from paddock.policy.model import (
 if TYPE_CHECKING:
     from paddock.host.registries import Registry
 
-# Inside they would lead nowhere: a filtered network has a proxy of its own. Each in capitals, too.
+# Not passed, because a filtered network has its own proxy. Each also in upper case.
 PROXY_VARIABLES = (
     "http_proxy",
     "https_proxy",
@@ -46,8 +46,8 @@ PROXY_VARIABLES = (
 def network_of(
     policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]
 ) -> NetworkPlan | None:
-    """None: it is not fenced. ``registries``: what was found of the groups that are not in a
-    table.
+    """None: the network is not restricted. ``registries``: the discovered members of groups that
+    are not in a table.
     """
     asked = policy.network
     mode = asked.mode.value if asked and asked.mode else NetworkMode.FILTERED
@@ -93,7 +93,7 @@ def network_of(
 
 
 def _refuse_taken(asked: model.Network) -> None:
-    """core/src/network/namespace.rs."""
+    """These ports are used by core/src/network/namespace.rs."""
     for port in asked.allowed_local_ports:
         if port.value == 1:
             raise PolicyError(
@@ -104,8 +104,8 @@ def _refuse_taken(asked: model.Network) -> None:
 
 
 def default_of(asked: model.Network) -> Action:
-    """A list of hosts means these and no others; without one, all but the denied. Routes alone mean
-    no other hosts.
+    """With a list of hosts all others are denied; without one all are allowed except the denied
+    ones. With routes alone no other host is allowed.
     """
     if asked.default:
         return asked.default.value
@@ -139,9 +139,7 @@ def _summary(network: NetworkPlan | None) -> str:
 
 
 def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, host: Host) -> None:
-    """Without a namespace: the filter refuses sockets, and the supervisor connects those that are
-    left.
-    """
+    """Without a namespace: the filter denies sockets, and the supervisor connects the allowed ones."""
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch in policy.off:
             raise PolicyError(
@@ -151,7 +149,8 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
             )
     if (
         not host.seccomp
-    ):  # require_enforced = false does not change that: there would be no fence at all
+        # require_enforced = false does not change this, because there would be no restriction at all
+    ):
         raise HostError(
             f"{_source(asked)}: the network can not be fenced here: no namespaces, and no seccomp filters"
         )
@@ -187,7 +186,7 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
 def network_notices(
     policy: Policy, network: NetworkPlan | None, registries: Mapping[str, Registry]
 ) -> Iterator[Notice]:
-    """What was written or found, and does not count."""
+    """Notices about hosts that were written or found and do not count."""
     for variable in (*policy.env.pass_, *policy.env.keep) if network else ():
         if variable.value.lower() in PROXY_VARIABLES:
             text = (
@@ -210,7 +209,7 @@ def _count(number: int, what: str) -> str:
 def _rules(
     hosts: Iterable[Sourced[Destination]], registries: Mapping[str, Registry]
 ) -> tuple[HostRule, ...]:
-    """Each once, by the line that says it first."""
+    """Each rule once, with the first line that contains it."""
     found: dict[Destination, Source] = {}
     for host in hosts:
         for one in _members(host, registries) if host.value.host.startswith("@") else (host,):
@@ -243,8 +242,9 @@ def _members(
 
 
 def _refuse_unheld_terminal(policy: Policy, asked: model.Network, host: Host) -> None:
-    """While a person is asked on the command's terminal, nothing of the command may change that
-    (core/src/approve/open_questions.rs)."""
+    """While a person is asked on the command's terminal, no process of the command may change the
+    terminal (core/src/approve/open_questions.rs).
+    """
     where = str(asked.default.source) if asked.default else "[network]"
     if Switch.SECCOMP in policy.off:
         raise PolicyError(
@@ -295,8 +295,8 @@ def _refuse_unfenced(asked: model.Network) -> None:
 
 
 def _refuse_contradiction(asked: model.Network) -> None:
-    """A file's hosts give way to a mode that is laid over them; what was typed beside the file does
-    not.
+    """A mode on the command line overrides the hosts of a file, but contradicts hosts that were
+    given as flags.
     """
     for host in _hosts(asked):
         if host.source.file == COMMAND_LINE:

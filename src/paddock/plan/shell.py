@@ -1,9 +1,9 @@
-"""[shell] → what a shell does to itself, in the fence that it is in: a plan of the landlock tier by
-itself.
+"""Compiles [shell] to the restrictions that a shell applies to itself inside its sandbox: a plan of
+the landlock tier.
 
-Landlock and seccomp add up: what either layer refuses is refused, so a layer can only be narrower
-than the one it is in. What Landlock and seccomp can not hold, no shell could hold by itself, and it
-is an error here.
+Landlock and seccomp add up: a call that either layer denies is denied, so a layer can only be
+narrower. A setting that Landlock and seccomp can not enforce is an error, because no shell could
+enforce it on itself.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from paddock.policy.model import (
 from paddock.policy.trust.origin import state_dir_of
 from paddock.text.path_walk import Tree
 
-# What a shell needs to go inside, and to be known there.
+# The mechanisms that a shell needs inside.
 NEEDED = frozenset(
     {
         "prctl",
@@ -62,7 +62,7 @@ NEEDED = frozenset(
         "close_range",
     }
 )
-# By these it is known from inside, and its own shells are started.
+# The paths by which intercepted shells are recognised and started.
 _OWN = frozenset({"prctl", "execve", "exit_group"})
 
 _FLAG = Source(file=COMMAND_LINE, key="--intercept-shells")
@@ -72,7 +72,7 @@ _ASKED_FOR = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLA
 def shell_of(
     policy: Policy, host: Host, tier: Tier, landlock: Landlock | None, seccomp: Seccomp | None
 ) -> model.ShellPlan | None:
-    """None: shells are as any other program."""
+    """None: shells are ordinary programs."""
     asked = _asked_for(policy)
     if asked is None:
         return None
@@ -100,7 +100,7 @@ def shell_of(
 
 
 def inside(policy: Policy, host: Host) -> Plan:
-    """For shells in a fence: [shell] alone."""
+    """For shells inside a sandbox: [shell] alone."""
     return layer(_asked_for(policy) or _ASKED_FOR, host, sockets=SOCKETS, namespaces=True)
 
 
@@ -124,9 +124,9 @@ def summary_of_shells(policy: Policy) -> str:
 
 
 def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple[str, ...]) -> Plan:
-    """For shells that are found by PATH, in no fence: with what the policy closes to everybody. Its
-    grants depend on where a run is started; a shell is started anywhere. ``own``: what says how
-    shells are closed in.
+    """For shells that are found by PATH, outside of any sandbox: with the denies of the policy. The
+    grants of the policy depend on the directory of a run, but a shell starts anywhere. ``own``: the
+    files that configure the interception.
     """
     shell = policy.shell or ShellSettings(source=Source(file=COMMAND_LINE, key="shims install"))
     blocked = {call.value for call in policy.syscalls.block}
@@ -156,8 +156,8 @@ def layer(
     closed: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
 ) -> Plan:
-    """``closed``: to everything; ``own``: to writing. Inside a fence that has them closed there is
-    nothing to add.
+    """``closed``: denied completely; ``own``: read-only. Inside a sandbox that denies them nothing
+    is added.
     """
     if host.landlock_abi == 0:
         raise HostError(f"{shell.source}: no Landlock: shells can not be put behind anything")
@@ -195,8 +195,8 @@ def layer(
         landlock=Landlock(
             abi=abi,
             handled=can.handled,
-            # Signals reach whom the fence lets them reach: what one shell started another may have
-            # to end.
+            # Signals are limited by the sandbox only, because one shell may have to end a process
+            # of another.
             scoped=tuple(
                 scope for scope in can.scoped if scope == "abstract_unix_socket" and shell.network
             ),
@@ -238,8 +238,8 @@ _NO_NETWORK = NetworkPlan(
 
 
 def _reached(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
-    """Who writes only where it is said needs to know which links a command may have made; each
-    shell reads it.
+    """A shell with write grants needs the previously writable paths, to recognise links that a
+    command may have made. Each shell reads the list.
     """
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in shell.grants)
     return (
@@ -262,7 +262,7 @@ def _exact(deny: Deny) -> Iterator[str]:
 
 
 def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
-    """What nobody speaks of stays as the fence has it."""
+    """Paths without a grant stay as the sandbox has them."""
     own = tuple(_placed(grant) for grant in shell.grants)
     reads = any(grant.access in (Access.READ, Access.EXEC) for grant in own)
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in own)
@@ -273,7 +273,7 @@ def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
         raise PolicyError(
             notices[0].text.partition(": ")[2], where=notices[0].text.partition(": ")[0]
         )
-    # Apart, because a grant to write is carved around more than one to read.
+    # Separate, because a write grant has more excepts than a read grant.
     if not reads:
         yield _open("/", "read")
     if not writes:
@@ -283,7 +283,7 @@ def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
 
 
 def _placed(grant: Grant) -> Grant:
-    """A private temporary directory is /tmp wherever shells are intercepted."""
+    """If shells are intercepted, the private temporary directory is /tmp."""
     return replace(grant, pattern=grant.pattern.replace(TMP_TOKEN, TMP))
 
 

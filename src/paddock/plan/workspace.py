@@ -1,4 +1,4 @@
-"""A copy-on-write workspace: the overlay lies on the workspace's own grant."""
+"""A copy-on-write workspace: the overlay is mounted over the workspace's own grant."""
 
 from __future__ import annotations
 

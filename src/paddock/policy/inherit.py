@@ -1,6 +1,4 @@
-"""A file and all it inherits → layers, parents first; each file once, however many ways lead to
-it.
-"""
+"""A file and everything it inherits, as layers, parents first. Each file occurs once."""
 
 from __future__ import annotations
 
@@ -19,27 +17,27 @@ from paddock.text.path_walk import ResolvedPath
 
 DEFAULT = "ai-agent"
 FLOOR = "base"
-WRITTEN_LEVELS = 3  # a file, what it inherits, and what that inherits
+WRITTEN_LEVELS = 3  # a file, its parent, and the parent of that
 
 
 @dataclass(slots=True)
 class Layers:
-    """``stack``: what each file says by itself, undermost first. ``names``: outermost first.
-    ``files``: as read.
+    """``stack``: the content of each file, lowest first. ``names``: outermost first. ``files``: as
+    read.
     """
 
     origin: Origin
-    default: str = DEFAULT  # what a file stands on that names no parent and speaks of no file
+    default: str = DEFAULT  # the parent of a file that names no parent and no file access
     stack: list[Policy] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     files: list[PolicyText] = field(default_factory=list)
     _heights: dict[str, int] = field(
         default_factory=dict
-    )  # real path → written files stacked from there down
+    )  # real path → number of written files from there down
 
     def add(self, found: Found, *, agreed: bool) -> None:
-        """``agreed``: the person must have trusted the text of this file, and of each it reaches by
-        a path.
+        """``agreed``: the user must have trusted the text of this file, and of each file it reaches
+        by a path.
         """
         self._visit(found, above=(), agreed=agreed, led_by=())
 
@@ -85,8 +83,8 @@ class Layers:
         return height + own
 
     def _file(self, found: Found, led_by: tuple[ResolvedPath, ...]) -> PolicyText:
-        """``led_by``: the links that lead to the file whose ``inherit`` names this one. They lead
-        to this one too.
+        """``led_by``: the links that lead to the file whose ``inherit`` names this one. They also
+        lead to this one.
         """
         file = read_text(found, self.origin)
         return (
@@ -127,11 +125,11 @@ class Layers:
         )
 
     def _unnamed_parent(self, found: Found, fragment: Fragment, *, replaces: bool) -> str:
-        """Who speaks of files gets the floor, and grants the rest itself; who does not gets the
-        default's file layer.
+        """A file with file rules gets the floor profile and grants the rest itself. Any other file
+        gets the file layer of the default profile.
 
-        A file that replaces a built-in profile and grants nothing adds to the one it replaces: the
-        default may stand on that very profile.
+        A file that replaces a built-in profile and grants nothing extends the replaced one, because
+        the default may inherit that profile.
         """
         if fragment.speaks_of_files:
             return FLOOR

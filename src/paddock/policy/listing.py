@@ -1,6 +1,6 @@
-"""The profiles a person can name: what each is for, and which of them are wrong.
+"""The available profiles: their purposes and their errors.
 
-One wrong file is an error for whoever uses it. In a list it is one row among others.
+An invalid file is an error for its user. In the list it is one row among others.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _ASKED = Source(file=COMMAND_LINE, key="profile")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """``about`` is the first sentence of the opening comment; ``error`` why the profile can not be
-    used.
+    """``about``: the first sentence of the opening comment. ``error``: the reason why the profile
+    can not be used.
     """
 
     name: str
@@ -31,13 +31,12 @@ class Listed:
 
 
 def text_of(name: str, origin: Origin) -> str:
-    """A profile as it is written."""
+    """The text of a profile as written."""
     return read_text(ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
 
 
 def listed(origin: Origin) -> tuple[Listed, ...]:
-    # Judged from a neutral directory: whether *this* one is a good workspace is not the profile's
-    # fault.
+    # Loaded in a neutral directory: an unsuitable current directory is not a fault of the profile.
     neutral = replace(origin, cwd="/nonexistent")
     return tuple(
         _listed(name, path, neutral) for name, path in sorted(ProfileSearch(origin).names().items())

@@ -1,5 +1,5 @@
-"""What a command runs as code, what it starts in turn, what it leaves behind, and what comes out of
-it.
+"""The effects of a command: code that it runs, programs that it starts, files that it writes, and
+its output.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ from paddock.shell.state import ShellState
 from paddock.shell.words import UNKNOWN, Piece, printed
 from paddock.shell.wrappers import wrapper_of
 
-# Run what they read: now, later or elsewhere.
+# They run what they read: now, later or elsewhere.
 _READERS = frozenset({"at", "batch", "newgrp", "crontab"})
 _STDIN = re.compile(r"/dev/stdin|/dev/fd/0|/proc/(?:self|thread-self|[0-9]+)/fd/0|-")
-# Programs that take text for code which is no shell's, or not only; and some whose options do.
+# Programs that run text as code of another language, or not only as shell; and some with such
+# options.
 _OTHER_CODE = frozenset(
     (
         "awk", "gawk", "mawk", "nawk", "sed", "vim", "vi", "nvim", "view", "ex", "emacs", "ed", "gdb", "lldb", "make",
@@ -47,18 +48,17 @@ _OTHER_CODE = frozenset(
 _CODE_IN_OPTIONS = frozenset({"git", "tar", "ssh", "scp", "sftp", "rsync"})
 _RUN = re.compile(
     r"s([^\w\s\\])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1[gpiImM0-9]*e"
-)  # sed's s/…/command/e
-_RUN_LINE = re.compile(r"(?:^|[\s\d$/;{!])e\s*([^;}\n]+)")  # sed's e command
+)  # s/…/command/e of sed
+_RUN_LINE = re.compile(r"(?:^|[\s\d$/;{!])e\s*([^;}\n]+)")  # the e command of sed
 _CODE = ("-c", "-e", "-o")
-# Code that needs no blank; but not the name of a file, and not what sed puts in place of another
-# text.
+# Code without blanks; but not a file name, and not the replacement text of sed.
 _MORE_THAN_A_NAME = re.compile(r"[\s\"'`(){}!;|&<>=]")
 _GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """The programs whose output is run, the code if it is known, and whether some of it is not."""
+    """The programs whose output is run, the code if it is known, and whether a part is unknown."""
 
     programs: frozenset[str] = frozenset()
     text: str | None = None
@@ -122,7 +122,7 @@ def code_of(
 
 
 def dialect_for(command: Command, text: str, here: Dialect) -> Dialect:
-    """Of the shell that runs the text which a command brings along. ``here``: of the shell that
+    """The dialect of the shell that runs the text of a command. ``here``: that of the shell that
     runs the command.
     """
     if command.program in ("eval", "trap", "alias", "source", "."):
@@ -141,7 +141,7 @@ def _from(stream: ShellStream | None) -> Code:
 
 
 def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
-    """A file that this line wrote is known; any other is not this line's doing."""
+    """The content of a file that this line wrote is known. Any other file is not part of this line."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
     place = state.place(name)
@@ -163,7 +163,7 @@ def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
 
 
 def other_code(command: Command, stdin: ShellStream | None) -> str | None:
-    """Text that something else than a shell takes for code, and may hand to one."""
+    """Text that a program other than a shell runs as code, and may pass to a shell."""
     words = command.words[1:]
     run: list[str] = []
     if command.program in _CODE_IN_OPTIONS:
@@ -223,7 +223,7 @@ def unwrapped(
 
 
 def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) -> ShellStream:
-    """What a plain command does to the shell, and what comes out of it."""
+    """The effect of a simple command on the shell, and its output."""
     words, program = command.words, command.program
     if not words:
         return ShellStream(text="")

@@ -1,4 +1,6 @@
-"""Words of a shell → the texts they may become: variables, substitutions, quotes, braces, ``~``."""
+"""Expands words of a shell to their possible texts: variables, substitutions, quotes, braces,
+``~``.
+"""
 
 from __future__ import annotations
 
@@ -33,18 +35,16 @@ if TYPE_CHECKING:
 
 
 class Expansion(ABC):
-    """``state`` is the shell's at the word. What a substitution runs is for whoever walks the
-    text.
-    """
+    """``state``: that of the shell at the word. Subclasses walk the commands of substitutions."""
 
     state: ShellState
 
     @abstractmethod
     def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
-        """In a shell of its own: what it changes stays there."""
+        """Runs in a subshell: its changes stay there."""
 
     def inside(self, node: Node) -> None:
-        """Substitutions somewhere in a text."""
+        """Walks the substitutions anywhere in a text."""
         for child in node.named_children:
             if child.type in ("command_substitution", "process_substitution"):
                 self.apart(child, None)
@@ -52,9 +52,7 @@ class Expansion(ABC):
                 self.inside(child)
 
     def words(self, nodes: Sequence[Node]) -> list[str]:
-        """What stands side by side without a blank is one word, whatever the grammar makes of
-        it.
-        """
+        """Adjacent nodes without a blank are one word, even if the grammar separates them."""
         return [
             word
             for group in groups_of(nodes)
@@ -63,8 +61,8 @@ class Expansion(ABC):
         ]
 
     def ways(self, nodes: Sequence[Node]) -> list[Piece]:
-        """The texts that a word may become. Blanks that part words are kept as they are, those that
-        do not are hidden from ``fields_of`` by ``splits``.
+        """The possible texts of a word. Blanks that separate words are kept; ``splits`` hides the
+        others from ``fields_of``.
         """
         parts = [self._expand(node, quoted=False) for node in nodes]
         if ways_of(parts) > MAX_EXPANSIONS:
@@ -73,7 +71,7 @@ class Expansion(ABC):
             ]
         homely = bool(nodes) and text_of(nodes[0]).startswith(
             ("~", "{")
-        )  # not behind an empty string
+        )  # not after an empty string
         ways: list[Piece] = []
         for chosen in product(*parts):
             text = "".join(guarded(piece) for piece in chosen)
@@ -132,8 +130,8 @@ class Expansion(ABC):
                 return [Piece(UNKNOWN, splits=not quoted)]
 
     def _whole(self, node: Node, *, quoted: bool) -> list[Piece]:
-        """All of a node, with the text between its children: the grammar leaves blanks in quotes
-        out.
+        """A whole node, with the text between its children: the grammar leaves out blanks in
+        quotes.
         """
         data = node.text or b""
         parts: list[list[Piece]] = []
@@ -156,7 +154,7 @@ class Expansion(ABC):
         return [
             Piece(
                 "".join(guarded(piece) for piece in chosen),
-                splits=True,  # what must not part words has been hidden
+                splits=True,  # blanks that must not separate words are hidden already
                 programs=programs_of(chosen),
             )
             for chosen in product(*parts)
@@ -193,7 +191,7 @@ class Expansion(ABC):
 
 
 def _dollar(node: Node) -> str:
-    """A ``$`` that the grammar sees alone: of ``$"…"``, or a letter. UNKNOWN: the name of a
+    """A ``$`` that the grammar sees alone: of ``$"…"``, or a character. UNKNOWN: the name of a
     variable may follow.
     """
     around: Node | None = node

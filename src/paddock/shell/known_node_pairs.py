@@ -1,9 +1,9 @@
-"""The pairs of nodes that the judge knows: which kind of node may stand directly in which other.
+"""The known pairs of nodes: which kind of node may be the direct child of which other.
 
-The grammar guesses where a text is odd: in ``(echo == a; reboot)`` it takes ``a; reboot`` for a
-regular expression. A tree with a pair that is not listed here counts as unreadable, so a corner of
-the grammar that has no test is closed. The pairs are those of some thousand ordinary scripts.
-Anonymous nodes are the operators and reserved words themselves.
+The grammar guesses if a text is unusual: in ``(echo == a; reboot)`` it reads ``a; reboot`` as a
+regular expression. A tree with a pair that is not listed here counts as unreadable, so untested
+cases of the grammar are refused. The pairs are those of some thousand ordinary scripts. Anonymous
+nodes are the operators and reserved words themselves.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _KNOWN = {
     "brace_expression": "{ } .. number word",
 }
 _PAIRS = {parent: frozenset(children.split(" ")) for parent, children in _KNOWN.items()}
-# A shell takes these backslashes away before it reads what stands between backticks.
+# A shell removes these backslashes before it reads the text between backticks.
 _TWICE = re.compile(rb"\\[\\`$]")
 
 
@@ -117,7 +117,7 @@ def _is_in_test(node: Node) -> bool:
 
 
 def _is_in_quoted_expansion(node: Node) -> bool:
-    """In ``"${x-'a'}"`` the single quotes are letters, and ``$( )`` between them runs."""
+    """In ``"${x-'a'}"`` the single quotes are literal, and ``$( )`` between them runs."""
     around, expansion = node.parent, False
     while around is not None:
         expansion = expansion or around.type == "expansion"

@@ -1,8 +1,10 @@
-"""What the grammar of bash reads and a POSIX shell may read differently.
+"""Text that the grammar of bash reads and a POSIX shell may read differently.
 
-A list of what both read alike, so that a construct that nobody thought of is not taken for one. For
-example ``[[ a || b ]]`` is one expression to bash; dash runs the program ``[[`` and then the
-program ``b``.
+The list contains the constructs that both read alike, so that an unknown construct does not count
+as one. For example ``[[ a
+
+
+b ]]`` is one expression to bash; dash runs the program ``[[`` and then the program ``b``.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _BRACES = re.compile(r"\{[^}\s]*(?:,|\.\.)")
 
 
 def beyond_posix(found: Iterable[Node]) -> str | None:
-    """The first piece that not all shells read alike, as it is written; None: there is none."""
+    """The first part that shells read differently, as written; None: there is none."""
     return next((_shown(node) for node in found if _is_beyond(node)), None)
 
 

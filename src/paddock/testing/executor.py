@@ -24,7 +24,9 @@ __all__ = ["CHECKS", "Place", "perform"]
 
 
 async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names: list[str]) -> bool:
-    """Some at a time, each in a directory of its own; the one that ends the place comes last."""
+    """Several checks run at a time, each in its own directory. The check that disposes of the
+    executor is last.
+    """
 
     async def hold(number: int, name: str) -> bool:
         async with turn:

@@ -1,5 +1,5 @@
-"""A place under test, the list of checks, and how these see what happens: by marks in files that
-the host reads.
+"""The executor under test, the list of checks, and their observations: marks in files that the host
+reads.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """``workspace`` is where files of the host and of commands are the same; ``inside`` is what
-    commands call it, and where they run unless told otherwise. ``tells_failures``: a command that
-    can not be started is told from one that was.
+    """``workspace``: a directory with the same files for the host and for commands. ``inside``: its
+    path for commands, and their default working directory. ``tells_failures``: the executor
+    distinguishes a command that can not be started from one that fails.
     """
 
     executor: CommandExecutor
@@ -34,7 +34,7 @@ class Place:
     at_a_time: int = 8  # checks
 
     def below(self, name: str) -> Place:
-        """A directory of it, for one check."""
+        """A subdirectory for one check."""
         (self.workspace / name).mkdir()
         return replace(self, workspace=self.workspace / name, inside=f"{self.inside}/{name}")
 
@@ -71,7 +71,7 @@ async def shells_of(place: Place) -> AsyncIterator[Shells]:
 
 
 def beating(name: str) -> str:
-    """A line that leaves a mark again and again, for half a minute at most."""
+    """A line of shell that adds marks to a file, for at most half a minute."""
     return f"n=0; while [ $n -lt 600 ]; do echo x >> beat-{name}; sleep 0.05; n=$((n+1)); done"
 
 
@@ -97,7 +97,7 @@ async def beats(place: Place, name: str) -> None:
 
 
 async def still(place: Place, name: str) -> None:
-    """No mark for a while in which there would have been ten."""
+    """Waits for a time in which ten marks would appear, and checks that none does."""
     deadline = time.monotonic() + PATIENCE_S
     before, since = size_of(place, name), time.monotonic()
     while time.monotonic() - since < 0.5:
@@ -108,5 +108,5 @@ async def still(place: Place, name: str) -> None:
 
 
 def soon(place: Place) -> float:
-    """Long enough for a command to begin on a machine that is busy."""
+    """Long enough for a command to start on a busy machine."""
     return 1.5

@@ -1,4 +1,4 @@
-"""Text from untrusted places, made safe for a terminal."""
+"""Makes untrusted text safe for a terminal."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from bisect import bisect_right
 
 
 def printable(text: str) -> str:
-    """Control, format (bidi), surrogate and invisible characters shown as escapes; lines stay
-    lines.
+    """Shows control, format (bidi), surrogate and invisible characters as escapes; line breaks
+    stay.
     """
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if _shown(one) else _escape(one) for one in text)
 
 
-# Code points that steer a terminal, or are shown as nothing or as a blank: control and format
+# Code points that control a terminal, or are shown as nothing or as a blank: control and format
 # characters, separators, Unicode's Default_Ignorable_Code_Point (tags, variation selectors,
 # fillers), private use, surrogates, noncharacters, an empty Braille pattern. The core has the same
-# (core/src/kernel/stderr.rs); schema/examples/unseen.txt holds both to it.
+# list (core/src/kernel/stderr.rs); schema/examples/unseen.txt tests both.
 _UNSEEN = (
     (0x0000, 0x001F), (0x007F, 0x00A0), (0x00AD, 0x00AD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C),
     (0x06DD, 0x06DD), (0x070F, 0x070F), (0x0890, 0x0891), (0x08E2, 0x08E2), (0x115F, 0x1160), (0x1680, 0x1680),
@@ -37,6 +37,6 @@ def _shown(one: str) -> bool:
 
 
 def _escape(one: str) -> str:
-    if 0xDC80 <= ord(one) <= 0xDCFF:  # a byte that is not UTF-8, as Python carries it
+    if 0xDC80 <= ord(one) <= 0xDCFF:  # a byte that is not UTF-8, as Python represents it
         return f"\\x{ord(one) - 0xDC00:02x}"
     return one.encode("unicode_escape").decode("ascii")

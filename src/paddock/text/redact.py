@@ -1,10 +1,10 @@
-"""Take secrets out of text before it is written or shown: journal, prompts, logs.
+"""Removes secrets from text before it is written or shown: journal, prompts, logs.
 
-Best effort: what looks like a secret goes, and what a session knows to be one goes wherever it
-stands. A secret that looks like nothing stays. ``secrets.tsv`` has the rules; the core reads the
-same (core/src/journal/redact/), for what it journals itself. The expressions are RE2's, because
-commands choose the text they work on: time is linear in it. They work on bytes, so text that is not
-UTF-8 comes out as it went in.
+This is best effort: text that looks like a secret is removed, and known secrets are removed
+everywhere. A secret that looks like ordinary text stays. ``secrets.tsv`` has the rules; the core
+reads the same file (core/src/journal/redact/) for its own events. The expressions run in RE2,
+because commands choose the text: its time is linear. They work on bytes, so text that is not UTF-8
+stays unchanged.
 """
 
 from __future__ import annotations
@@ -24,22 +24,21 @@ from typing import Any
 from paddock.text.shell_syntax import Syntax
 
 MARK = "[redacted]"
-MIN_OPAQUE_CHARS = 32  # characters; shorter ones are names as often as secrets
-_MIN_VALUE_CHARS = 4  # of a known value: less would take half of every text along
+MIN_OPAQUE_CHARS = 32  # shorter text is as often a name as a secret
+_MIN_VALUE_CHARS = 4  # of a known value: a shorter one would remove half of every text
 _TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "secrets.tsv")
 _WORD = re.compile(r"[A-Za-z]*[0-9]{0,4}")
 _BREAK = re.compile(r"[-_+=]+")
 _QUOTES = frozenset("\"'")
-_NEARLY = 1e-9  # two languages add up in two orders
+_NEARLY = 1e-9  # two languages sum in different orders
 
 
 class Redactor:
-    """``values``: secrets that are known, each gone wherever it stands, also encoded as in an
-    address or as base64.
+    """``values``: known secrets, removed everywhere, also URL-encoded or as base64.
 
-    ``redact`` is for text that nobody runs. In a command, what looks like a secret goes only as far
-    as a shell would read it as a part of one word: whoever reads it sees everything that is
-    executed. A part of one has its quotes elsewhere.
+    ``redact`` is for text that is not run. In a command, apparent secrets are removed only inside
+    one word of the shell, so that the reader sees everything that is executed. ``part`` is for a
+    part of a command, whose quotes may be elsewhere.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
@@ -61,7 +60,7 @@ class Redactor:
         return self._without(text, lambda data: Syntax(data, doubtful=True))
 
     def known(self, text: str) -> str:
-        """Without the known values, and nothing else."""
+        """Removes the known values and nothing else."""
         return _text_of(self._known(_bytes_of(text)))
 
     def _known(self, data: str) -> str:
@@ -78,7 +77,7 @@ class Redactor:
         return _text_of(str(_opaque_runs().sub(_opaque, data)))
 
     def all_of(self, value: Any) -> Any:
-        """The same for every text inside lists and mappings."""
+        """The same for every string inside lists and mappings."""
         match value:
             case str():
                 return self.redact(value)
@@ -93,8 +92,8 @@ class Redactor:
                 return value
 
     def _words(self, words: Iterable[Any]) -> Iterable[Any]:
-        """A list may be a command's arguments: there the flag and its value are two texts, and one
-        may be a script.
+        """A list may contain the arguments of a command: a flag and its value are two strings, and
+        one may be a script.
         """
         hidden = False
         for word in words:
@@ -110,7 +109,7 @@ def redact(text: str) -> str:
 
 
 def _bytes_of(text: str) -> str:
-    """Each byte as one letter: RE2 takes no text that is not UTF-8."""
+    """Each byte as one character, because RE2 accepts only UTF-8."""
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
@@ -137,7 +136,7 @@ def _names_a_secret(key: object, value: object) -> bool:
 
 @dataclass(frozen=True)
 class _Rule:
-    """``triggers``: a text without any of these is not looked at; nor one without any character of
+    """``triggers``: a text without any of these is skipped, and so is one without any character of
     ``besides``.
     """
 
@@ -239,7 +238,7 @@ def _opaque_runs() -> Any:
 
 
 def _replaced(goes: Callable[[str], bool], syntax: Syntax | None, found: Any) -> str:
-    """The last group goes, as far as it is no syntax; without groups, all of it or nothing."""
+    """Removes the last group, as far as it is no syntax; without groups, everything or nothing."""
     whole, base, last = str(found[0]), found.start(), found.re.groups
     start, end = found.span(last)
     value = str(found[last])
@@ -247,14 +246,14 @@ def _replaced(goes: Callable[[str], bool], syntax: Syntax | None, found: Any) ->
         return whole
     if syntax is not None and (cut := syntax.first(start, end)) < end:
         value, end = value[: cut - start], cut
-        # What looks like a quoted value there stands between two of them.
+        # An apparent quoted value there is between two quoted values.
         if not last or not value or not _QUOTES.isdisjoint(value):
             return whole
     return whole[: start - base] + MARK + whole[end - base :]
 
 
 def _counts(value: str) -> bool:
-    """It is a value, not a word of a language, a reference to one, or the name of a type."""
+    """Whether it is a value, not a keyword, a reference, or the name of a type."""
     plain = value.strip("\"'")
     if not plain or plain.lower().rstrip(".") in _table().harmless:
         return False
@@ -272,7 +271,7 @@ def _opaque(found: Any) -> str:
 
 
 def _looks_random(text: str) -> bool:
-    """Not names, numbers and words put together."""
+    """Not a combination of names, numbers and words."""
     if "/" in text and any(len(part) > 2 and _WORD.fullmatch(part) for part in text.split("/")):
         return False  # a path
     parts = [part for part in _BREAK.split(text.replace("/", "_")) if part]
@@ -287,7 +286,7 @@ def _looks_random(text: str) -> bool:
 
 
 def _mixed(word: str) -> bool:
-    """Letters only, in no order that a language has."""
+    """Letters only, in an order of no language."""
     turns = sum(a.isupper() != b.isupper() for a, b in itertools.pairwise(word))
     return _entropy(word) >= 4.0 - _NEARLY and turns * 5 > len(word) * 2
 

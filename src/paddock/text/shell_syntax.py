@@ -1,9 +1,8 @@
-"""Where the syntax of a shell stands in a text, so that no secret that is taken out takes a command
-along.
+"""Finds the syntax of a shell in a text, so that removing a secret never hides a command.
 
-One look from left to right, by the quotes. From the first place on where that does not tell any
-more what is quoted (substitutions, here-documents, arithmetic, patterns), quotes count for nothing:
-every letter that could be syntax is. core/src/journal/redact/shell_syntax.rs is the same.
+One pass from left to right tracks the quotes. From the first position where quoting is uncertain
+(substitutions, here-documents, arithmetic, patterns), quotes are ignored: every character that
+could be syntax counts as syntax. core/src/journal/redact/shell_syntax.rs does the same.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from bisect import bisect_left
 
 _NEWS = re.compile(r"""[\s;&|<>()`'"\\#$\[]""", re.ASCII)
-_ENDS = {  # of what is quoted
+_ENDS = {  # of quoted text
     "'": re.compile(r"'"),
     "$'": re.compile(r"['\\]"),
     '"': re.compile(r'\\.|"|`|\$[({]', re.DOTALL),
@@ -21,7 +20,7 @@ _LOOSE = re.compile(r"[\s;&|<>()`]|\$[({]", re.ASCII)
 
 
 class Syntax:
-    """``doubtful``: quotes count for nothing from the beginning, as in a part of a text."""
+    """``doubtful``: quotes are ignored from the beginning, as in a part of a text."""
 
     def __init__(self, text: str, *, doubtful: bool = False) -> None:
         self._text = text
@@ -29,7 +28,7 @@ class Syntax:
         self._loose(0 if doubtful else self._plain(), len(text))
 
     def first(self, start: int, end: int) -> int:
-        """The first letter of syntax in there, or the end."""
+        """The first syntax character in the range, or its end."""
         at = bisect_left(self._found, start)
         return min(end, self._found[at]) if at < len(self._found) else end
 
@@ -37,7 +36,7 @@ class Syntax:
         self._found += [found.start() for found in _LOOSE.finditer(self._text, start, end)]
 
     def _plain(self) -> int:
-        """→ where doubt begins."""
+        """Returns the position where quoting becomes uncertain."""
         text, at = self._text, 0
         while (found := _NEWS.search(text, at)) is not None:
             at = found.start()
@@ -58,7 +57,7 @@ class Syntax:
                 if end is None:
                     return len(text)  # never closed: no shell runs it
                 if end[0] not in "'\"":
-                    return end.start()  # in $'…' not all shells take a backslash for the same
+                    return end.start()  # shells treat a backslash in $'…' differently
                 at = end.end()
             elif letter == "#" and begins:
                 line = text.find("\n", at)

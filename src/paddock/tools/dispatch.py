@@ -58,11 +58,10 @@ ASK_TIMEOUT_S = 300
 
 
 class Tools:
-    """``desk`` None: what would be asked is denied. ``executor`` None: there is no ``bash``.
-    ``handlers``: tools of the caller's own, by name; the policy judges them like any other.
-    ``only``: there are no others than these. ``fence`` judges a path by the policy; ``inside`` asks
-    the sandbox about the object that was opened by it. ``log_all_commands``: the journal also holds
-    the text of commands that nobody asked about.
+    """``desk`` None: questions are denied. ``executor`` None: there is no ``bash``. ``handlers``:
+    tools of the caller, by name; the policy judges them like any other. ``only``: no other tools
+    exist. ``fence`` judges a path by the policy; ``inside`` asks the sandbox about the opened
+    object. ``log_all_commands``: the journal also contains the text of commands without a question.
     """
 
     def __init__(
@@ -81,8 +80,8 @@ class Tools:
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
-        # The executor says whether commands are confined, and is asked for each call: the policy
-        # can not know it.
+        # The executor says whether commands are confined, for each call, because the policy can not
+        # know it.
         self._policy = policy.confined(False)
         self._desk = desk
         self._executor: CommandRunner | None = (
@@ -139,8 +138,8 @@ class Tools:
             return one.result(ToolOutcome.UNAVAILABLE, f"nothing was done: {error.message}")
 
     async def specs(self) -> tuple[ToolSpec, ...]:
-        """What to tell a model of its tools. ``bash`` says which shell really runs its lines, so
-        the place that it runs in is started first.
+        """The tool descriptions for a model. ``bash`` names the shell that runs its lines, so its
+        executor is started first.
         """
         policy = self._policy if self._executor is None else await self._measured(self._executor)
         return tuple(policy.spec(name) for name in self.names)
@@ -152,13 +151,13 @@ class Tools:
             and call.name == "bash"
             and self._executor is not None
         ):
-            # Not before: a denied command starts nothing.
+            # After the first check: a denied command starts nothing.
             decision = (await self._measured(self._executor)).check(call)
         return self._fenced(call, decision)
 
     async def _measured(self, executor: CommandRunner) -> ToolPolicy:
-        """The policy for what this executor holds now. One that can not be started holds nothing,
-        and says why when the command is run.
+        """The policy for the current guarantees of this executor. An executor that can not be
+        started guarantees nothing, and reports the reason when the command is run.
         """
         if isinstance(executor, Measured):
             with contextlib.suppress(PaddockError):
@@ -166,8 +165,8 @@ class Tools:
         return self._policy.confined(executor.confines_writes, dialect_in(executor))
 
     def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
-        """What commands may not touch, file tools may not either: they work outside of the
-        fence.
+        """File tools may not touch paths that commands may not touch, because they work outside of
+        the sandbox.
         """
         if self._fence is None or decision.action is Action.DENY:
             return decision
@@ -180,7 +179,7 @@ class Tools:
         return decision
 
     def _operations(self, tool: str) -> tuple[Operation, ...]:
-        """What a tool does to its paths. A tool that nobody described may do both."""
+        """The operations of a tool on its paths. A tool without a description may do both."""
         if tool in _OPERATIONS:
             return (_OPERATIONS[tool],)
         effects = self._policy.spec(tool).effects
@@ -209,7 +208,7 @@ class Tools:
     async def _done(self, one: _Call, act: Act) -> ToolResult:
         one.began = time.monotonic()
         try:
-            # A command and a caller's own tool wait by themselves; files are the thread's.
+            # A command and a caller's own tool are awaited; file tools run in a thread.
             content = await (act.run() if isinstance(act, _Waiting) else _in_thread(act.do))
         except ToolFailure as failed:
             return await self._ended(one, failed.outcome, failed.message, failed.content)
@@ -251,7 +250,7 @@ class Tools:
         )
 
     def _closed_to(self, operation: Operation) -> PlaceDenial:
-        """For a thread: the sandbox is asked by the loop that this was made in."""
+        """For use in a thread: the sandbox is asked in the event loop that created this."""
         loop = asyncio.get_running_loop()
 
         def closed(path: str, facts: os.stat_result) -> str | None:
@@ -270,7 +269,7 @@ class Tools:
         return closed
 
     def _may(self, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
-        """Whether the policy would let a path through; what it asks about was asked with the call
+        """Whether the policy would allow a path. Questions about it were asked with the call
         itself.
         """
 
@@ -351,14 +350,14 @@ class Tools:
         return result
 
     async def _record(self, event: dict[str, Any], **shown: Any) -> None:
-        """``shown`` has no secrets any more."""
+        """``shown`` is redacted already."""
         if self._recorder is not None:
             recorder = self._recorder
             await _in_thread(lambda: recorder.record(self._redactor.all_of(event) | shown))
 
 
 class _Call:
-    """One call on its way."""
+    """One running call."""
 
     def __init__(self, number: int, call: ToolCall, decision: Decision) -> None:
         self.number, self.call, self.decision = number, call, decision
@@ -394,12 +393,12 @@ class _Call:
 
 
 class _Waiting(ABC):
-    """Something that is awaited, where files are a matter of the moment."""
+    """An action that is awaited; file actions are immediate."""
 
     summary: tuple[str, ...] = ()
 
     def prepare(self) -> None:
-        return  # there is nothing to look at before
+        return  # there is nothing to check in advance
 
     def do(self) -> object:
         raise Bug(f"{type(self).__name__} is awaited, not done")
@@ -449,8 +448,8 @@ class _Command(_Waiting):
 
 
 class _OwnTool(_Waiting):
-    """``checks``: paths that the handler will open itself. What has such a path now is looked at;
-    what has it when the handler opens it, only the handler knows.
+    """``checks``: paths that the handler will open itself. Their current objects are checked; the
+    handler may open others.
     """
 
     def __init__(
@@ -468,7 +467,7 @@ class _OwnTool(_Waiting):
 
     def prepare(self) -> None:
         for path, closed in self._checks:
-            place = existing(path)  # what is not there can only be made, in the directory above
+            place = existing(path)  # a missing path can only be created, in the directory above
             with told(path):
                 require_open(place, os.lstat(place), closed, path)
 
@@ -495,7 +494,7 @@ async def _asking(answer: Awaitable[str | None]) -> str | None:
 
 
 async def _in_thread(work: Callable[[], T]) -> T:
-    """A cancelled caller waits for it: the descriptors it works on are closed next."""
+    """A cancelled caller waits for the thread, because its descriptors are closed next."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

@@ -1,7 +1,7 @@
-"""``read_file``, ``write_file``, ``edit_file``, ``list_directory``: each prepared, then done.
+"""``read_file``, ``write_file``, ``edit_file``, ``list_directory``: each is prepared, then done.
 
-Preparing opens what was judged and works out what would happen, so that a person can be shown it,
-and a call that can not succeed is never asked about. Doing writes exactly that, or nothing.
+Preparing opens the judged file and computes the change, so that a person can see it, and no
+question is asked for a call that can not succeed. Doing writes exactly that change, or nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What no call exceeds."""
+    """Limits for every call."""
 
     read_bytes: int = 10 << 20
     write_bytes: int = 10 << 20
@@ -35,15 +35,15 @@ class Limits:
     timeout_s: float = 120.0
     longest_timeout_s: float = 3600.0
     calls: int | None = None
-    own_timeout_s: float | None = None  # of tools of the caller's own
+    own_timeout_s: float | None = None  # for tools of the caller
 
 
 May = Callable[[str], bool]
 
 
 class Act(Protocol):
-    """``prepare``, then perhaps ``summary`` and ``diff`` for a person, then ``do``; ``close`` in
-    any case.
+    """``prepare``, then ``summary`` and ``diff`` for a question, then ``do``; ``close`` in any
+    case.
     """
 
     summary: tuple[str, ...]
@@ -103,7 +103,7 @@ class ReadFile:
 
 
 class _Change:
-    """A file that gets another content."""
+    """A file that gets new content."""
 
     def __init__(
         self,
@@ -242,8 +242,8 @@ class EditFile(_Change):
 
 
 class ListDirectory:
-    """Links are named, never followed, so there is no way in a circle; a directory that a mount
-    shows twice is looked into once. What the policy would not list is not looked into either.
+    """Links are listed, never followed, so there are no cycles. A directory that a mount shows
+    twice is entered once. A directory that the policy would not list is not entered.
     """
 
     def __init__(

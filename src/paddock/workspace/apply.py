@@ -43,7 +43,7 @@ from paddock.workspace.replace_file import LeftError, Roots, recover, settle
 from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode
 
 _OWNER = 0o700
-# Whatever is next would fail the same way.
+# Every following operation would fail in the same way.
 _HOPELESS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 
@@ -54,10 +54,10 @@ class ApplyOutcome:
 
 
 def choose(changes: list[Change], terms: Terms) -> ApplyOutcome:
-    """What an apply would do: ``changes`` are judged."""
+    """The effect of an apply: ``changes`` are judged."""
     wanted = [change for change in changes if terms.selection.holds(change)]
     free = [change for change in wanted if not change.obstacle]
-    # A directory above what was named is made only if something comes into it.
+    # A directory above a named path is created only if something is put into it.
     filled = {one for change in free for one in above(change.path)}
     named = terms.selection.paths or (ROOT,)
     applied = [c for c in free if c.path in filled or any(inside(c.path, one) for one in named)]
@@ -80,7 +80,7 @@ def apply(roots: Roots, changes: list[Change], terms: Terms, record: Record) -> 
 
 @dataclass(slots=True)
 class _Placement:
-    """One new thing, and, if it is a directory, all that comes with it."""
+    """One new object, and the content of a directory."""
 
     step: ApplyStep
     change: Change
@@ -93,7 +93,7 @@ class _Placement:
 
 
 class _Application:
-    """One apply. ``left`` collects the changes that the kernel or the host did not let through."""
+    """One apply. ``left`` collects the changes that the kernel or the host prevented."""
 
     def __init__(self, *, roots: Roots, terms: Terms, record: Record) -> None:
         self.roots = roots
@@ -138,14 +138,14 @@ class _Application:
             recover(self.roots, self.record)
             raise
         if self.left:
-            recover(self.roots, self.record)  # what could not be placed is still staged
+            recover(self.roots, self.record)  # changes that could not be placed are still staged
         else:
             self.record.end(self.token)
         return self.left
 
     def _plan(self, changes: list[Change]) -> tuple[list[_Placement], list[_Placement | Change]]:
-        """What is put in place first, and what goes, or takes the place of a directory that has to
-        be emptied first.
+        """The changes that are placed first, and then removals and replacements of directories that
+        must be emptied first.
         """
         early: list[_Placement] = []
         late: list[_Placement | Change] = []
@@ -176,9 +176,7 @@ class _Application:
         )
 
     def _touched_directories(self, changes: list[Change]) -> dict[str, tuple[int, ...]]:
-        """Those that nobody else touched so far, with the modes they have, and may have from now
-        on.
-        """
+        """Directories that only this session touched so far, with their current and future modes."""
         touched: dict[str, tuple[int, ...]] = {}
         for change in changes:
             both = [
@@ -234,7 +232,7 @@ class _Application:
             with parent_of(self.roots.upper, change.path) as (upper, upper_name):
                 copy_entry(upper_name, upper, name, parent, change.new.mode)
             if change.kind in (ChangeKind.CHANGED, ChangeKind.MODE) and change.old:
-                with contextlib.suppress(OSError):  # a group one is not in
+                with contextlib.suppress(OSError):  # a group without membership
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)
         made = entry(name, parent)
         if made is None:
@@ -268,11 +266,11 @@ class _Application:
         try:
             with parent_of(self.roots.lower, change.path) as (parent, name):
                 if change.takes_away_directory:
-                    os.rmdir(name, dir_fd=parent)  # the kernel sees to it that nothing is in it
+                    os.rmdir(name, dir_fd=parent)  # the kernel checks that it is empty
                     return
                 kernel.rename_new(name, step.temporary, parent)
                 settle(self.roots, self.token, step, None, parent, name)
-        except FileNotFoundError:  # gone, and it was to go
+        except FileNotFoundError:  # already removed
             return
         except (OSError, LeftError) as error:
             self._leave(change, error)
@@ -294,7 +292,8 @@ class _Application:
                     expected = self.staged[change.path]
                 if not expected.same(TreeEntry.of(facts).identity):
                     raise LeftError
-                # Never set-user-id. A directory keeps what hands its group on to new files.
+                # Never set-user-id. A directory keeps its set-group-id bit, which passes its group
+                # to new files.
                 special = (
                     facts.st_mode & (stat.S_ISGID | stat.S_ISVTX)
                     if stat.S_ISDIR(facts.st_mode)

@@ -1,5 +1,5 @@
-"""What a command was not to see in its copy: what it has under such a name is no change of what the
-host has.
+"""Names that were hidden from the command in its copy. An object of the command under such a name
+is not a change of the host's object.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from paddock.workspace.protection import NameGlobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """``masked``: paths that were there at a start. ``denied``: patterns; what the host made of
-    them later counts too, but not what only the command has.
+    """``masked``: paths that existed at a start. ``denied``: patterns; they also match objects that
+    the host created later, but not objects of the command only.
     """
 
     workspace: str = ""

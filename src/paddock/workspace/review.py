@@ -1,4 +1,4 @@
-"""A session's changes, judged: what diff shows and apply carries out."""
+"""The judged changes of a session: diff shows them and apply does them."""
 
 from __future__ import annotations
 
@@ -79,14 +79,16 @@ def reviewed(
 
 
 def recovered(session: Session) -> list[str]:
-    """Settle what an interrupted apply left, before anything is judged; says what could not be."""
+    """Settles what an interrupted apply left, before anything is judged. Returns messages about
+    what could not be settled.
+    """
     with session.roots() as roots:
         return recover(roots, Record.read(roots.state))
 
 
 def _mounted_in(workspace: str) -> Iterator[str]:
-    """Where something is mounted inside the workspace. An overlay does not show it: the session
-    knew nothing of it.
+    """The mount points inside the workspace. An overlay does not show their content, so the session
+    did not see it.
     """
     below = f"{workspace.rstrip('/')}/"
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:

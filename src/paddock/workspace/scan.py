@@ -25,22 +25,22 @@ from paddock.workspace.model import ROOT, Change, ChangeKind, EntryPath, Obstacl
 from paddock.workspace.tree import BLOCK_BYTES, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."
-_UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # a kernel that follows other rules made this
+_UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # made by a kernel with other rules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One directory in both trees. ``lower`` is None where the workspace has none: new, or it was
-    something else.
+    """One directory in both trees. ``lower`` None: the workspace has none; it is new, or was
+    another type.
     """
 
     upper: int
     lower: int | None
     lower_entry: TreeEntry | None
-    way: EntryPath = ()  # of lower, this directory the last
+    way: EntryPath = ()  # of lower, ending with this directory
     prefix: str = ""
     hidden: bool = (
-        False  # an ancestor is opaque: what lower has here is not part of the session's view
+        False  # a parent is opaque: the content of lower is not part of the session's view
     )
     depth: int = 0
 
@@ -59,8 +59,7 @@ class Layer:
 
 def scan(upper: int, lower: int, *, unseen: frozenset[str] = frozenset()) -> list[Change]:
     """Children of a deleted directory come before it, children of every other one after it.
-
-    ``unseen`` are names of temporary files that an interrupted apply left in lower.
+    ``unseen``: names of temporary files that an interrupted apply left in lower.
     """
     old, new = TreeEntry.of(os.fstat(lower)), TreeEntry.of(os.fstat(upper))
     found = []
@@ -82,7 +81,7 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
         try:
             new = entry(name, layer.upper)
             old = entry(name, layer.lower) if layer.lower is not None else None
-            if new is not None:  # else a running command has just removed it
+            if new is not None:  # otherwise a running command has just removed it
                 yield from _compare(layer, name, old, new, unseen)
         except OSError as error:
             yield _unreadable(path, old, new, error)
@@ -165,7 +164,7 @@ def _same_content(name: str, upper: int, lower: int) -> bool:
                 return not os.read(old, 1)
         except (
             PermissionError
-        ):  # not to be compared, so it is taken for changed: nothing has to read it to replace it
+        ):  # it can not be compared, so it counts as changed; replacing it needs no read
             return False
 
 
@@ -196,7 +195,7 @@ def _change(
 def _gone(
     lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
 ) -> Iterator[Change]:
-    """A name of lower that the session removed, and all that was in it."""
+    """A name of lower that the session removed, and its content."""
     old: TreeEntry | None = None
     try:
         old = entry(name, lower)
@@ -229,7 +228,7 @@ def _is_whiteout(upper: int, name: str, new: TreeEntry) -> bool:
 
 
 def _marks(upper: int, name: str, new: TreeEntry) -> frozenset[str]:
-    if new.type is not Type.FILE:  # symlinks can not bear any
+    if new.type is not Type.FILE:  # symlinks can not have any
         return frozenset()
     with opened_file(name, upper) as fd:
         return _marks_of(fd)
@@ -243,7 +242,7 @@ def _marks_of(fd: int) -> frozenset[str]:
     except OSError as error:
         if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
             raise
-        return frozenset()  # a file system without attributes holds no overlay
+        return frozenset()  # a file system without attributes can not be an upper layer
 
 
 def _unreadable(path: str, old: TreeEntry | None, new: TreeEntry | None, error: OSError) -> Change:

@@ -1,8 +1,8 @@
-"""Copy-on-write sessions on the disk: find, list, lock, open, remove.
+"""Copy-on-write sessions on disk: find, list, lock, open, remove.
 
-The core makes ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock
-on it while the command runs; the kernel drops the lock with the process, whatever ended that. So a
-session without a lock has ended, also after a crash or a reboot, and all it holds is on the disk.
+The core creates ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock
+on it while the command runs. The kernel releases the lock with the process in every case. So a
+session without a lock has ended, also after a crash or a reboot, and all its data is on disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Kept:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """For whoever changes or applies it: not while its command runs."""
+        """For code that changes or applies it: fails while its command runs."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(_locked(self.place, fcntl.LOCK_EX))
@@ -71,12 +71,12 @@ class Session(Kept):
 
     @contextlib.contextmanager
     def roots(self) -> Iterator[Roots]:
-        """The workspace must be the directory the session began with: a name can be given to
-        another one. Its device number may be another one after a reboot.
+        """Opens the three directories. The workspace must be the directory from the start, because
+        another directory can get its name. Its device number may change at a reboot.
         """
         with contextlib.ExitStack() as stack:
             state = stack.enter_context(_opened(self.place))
-            try:  # the command may have taken its owner's rights away
+            try:  # the command may have removed its owner's permissions
                 upper = stack.enter_context(opened_directory("upper", state))
             except PermissionError as error:
                 raise SessionError(
@@ -103,14 +103,16 @@ class Session(Kept):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken(Kept):
-    """What a run on the live workspace left: protected names that were taken away, for review."""
+    """The quarantine of a run on the live workspace: protected names that the guard removed, for
+    review.
+    """
 
     reason: str = "is no copy-on-write session; it holds names that were taken away from the workspace (taken/)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broken(Kept):
-    """No session one could diff or apply, and why."""
+    """A directory that can not be compared or applied, with the reason."""
 
     reason: str
 
@@ -120,7 +122,7 @@ def store_of(state_dir: str) -> str:
 
 
 def listed(store: str) -> list[Session | Taken | Broken]:
-    """Newest first; what is no session last."""
+    """Newest first; other directories last."""
     try:
         names = sorted(name for name in os.listdir(store) if not name.startswith("."))
     except FileNotFoundError:
@@ -143,7 +145,7 @@ def look(store: str, name: str) -> Session | Taken | Broken:
 
 
 def find(store: str, name: str) -> Session:
-    """One that can be looked at, applied and resumed."""
+    """One that can be compared, applied and resumed."""
     found = look(store, name)
     if not isinstance(found, Session):
         raise SessionError(
@@ -154,23 +156,24 @@ def find(store: str, name: str) -> Session:
 
 
 def of_directory(store: str, directory: str) -> list[Session]:
-    """Those whose workspace is, or holds, the directory; newest first."""
+    """Sessions whose workspace is, or contains, the directory; newest first."""
     return [one for one in listed(store) if isinstance(one, Session) and one.holds(directory)]
 
 
 def discard(store: str, one: Kept) -> str | None:
-    """The caller holds its lock. Renamed first, so that an interrupted removal leaves no half
-    session; the next one sweeps what it left. The person's own versions, which an apply kept, are
-    moved out before: the answer says where.
+    """Removes it; the caller holds its lock. It is renamed first, so that an interrupted removal
+    leaves no half session; the next discard removes the rest. Versions of the user that an apply
+    kept are moved out first. Returns their path.
     """
     saved = _save_kept(store, one)
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
-        with contextlib.suppress(FileNotFoundError):  # another discard sweeps it already
+        with contextlib.suppress(FileNotFoundError):  # another discard removes it already
             remove_all(_LEAVING + one.id, fd)
         for left in os.listdir(fd):
             if left.startswith(_LEAVING):
-                with contextlib.suppress(OSError):  # one that can not be removed is not in the way
+                # a leftover that can not be removed does no harm
+                with contextlib.suppress(OSError):
                     remove_all(left, fd)
     return saved
 
@@ -179,7 +182,7 @@ def _save_kept(store: str, one: Kept) -> str | None:
     place = os.path.join(os.path.dirname(store), KEPT)
     target = os.path.join(place, one.id)
     if not os.path.lexists(os.path.join(one.place, KEPT)):
-        return target if os.path.lexists(target) else None  # by a discard that was interrupted
+        return target if os.path.lexists(target) else None  # moved by an interrupted discard
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
         os.rename(os.path.join(one.place, KEPT), target)
@@ -230,7 +233,8 @@ def _parsed(content: bytes, name: str) -> Session:
     if fields["id"] != name:
         raise ValueError(f"it is of session {fields['id']!r}")
     workspace = _text(fields["workspace"])
-    files = fields["plan"]["files"] or {"protect": [], "opened": []}  # null: files are not fenced
+    # null: files are not restricted
+    files = fields["plan"]["files"] or {"protect": [], "opened": []}
     return Session(
         id=name,
         place="",
@@ -246,8 +250,8 @@ def _parsed(content: bytes, name: str) -> Session:
 
 
 def directories_of(state: int) -> dict[str, int]:
-    """Those of the workspace when the session began, with their numbers; none where nobody watched
-    them.
+    """The directories of the workspace at the start of the session, with their inode numbers; none
+    if they were not watched.
     """
     try:
         content = _content("directories", state, _MAX_DIRECTORIES_BYTES)

@@ -1,5 +1,5 @@
-"""Where the repository of a directory lies (gitrepository-layout(5)): ``.git`` → git directory →
-common directory.
+"""Finds the repository of a directory (gitrepository-layout(5)): ``.git`` → git directory → common
+directory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from paddock.host.git.file_snapshot import Looked
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repository:
-    """``git_dir`` holds HEAD and the index, ``common_dir`` the configuration, objects and refs: the
-    same place but for a linked worktree. ``elsewhere``: ``.git`` is not a directory but names one,
-    as a worktree's and a submodule's does.
+    """``git_dir`` has HEAD and the index, ``common_dir`` has the configuration, objects and refs.
+    They are the same except in a linked worktree. ``elsewhere``: ``.git`` is a file that names a
+    directory, as in a worktree or a submodule.
     """
 
     top: str
@@ -30,7 +30,7 @@ class Repository:
 
 
 def repository_of(top: str, looked: Looked) -> Repository | None:
-    """None: there is no ``.git`` here, or it names nothing."""
+    """None: there is no ``.git``, or it names nothing."""
     door = os.path.join(top, ".git")
     found = looked.at(door)
     if found is None:
@@ -55,13 +55,13 @@ def repository_of(top: str, looked: Looked) -> Repository | None:
 
 
 def repository_around(top: str, looked: Looked) -> Repository | None:
-    """The one that git finds when it is started in a directory: there, or in the nearest one
-    above.
+    """The repository that git finds when it starts in a directory: there, or in the nearest
+    directory above.
     """
     while True:
         try:
             found = repository_of(top, looked)
-        except PolicyError:  # nothing can be read there, by git neither
+        except PolicyError:  # git can not read it either
             return None
         if found is not None or top == "/":
             return found
@@ -69,5 +69,5 @@ def repository_around(top: str, looked: Looked) -> Repository | None:
 
 
 def _named(base: str, written: str) -> str:
-    """Git strips the line end and takes the rest as it is."""
+    """Git removes the line end and takes the rest literally."""
     return os.path.normpath(os.path.join(base, written.rstrip("\r\n")))

@@ -1,8 +1,8 @@
-"""What git's configuration makes git execute or obey: the files it includes, hooks, attributes,
+"""Paths that a git configuration makes git execute or obey: included files, hooks, attributes,
 drivers, helpers.
 
-Where such a file lies in a place the command may write, it is as good as a hook. Conditions of
-``includeIf`` are not judged: what may be included counts.
+If the command may write such a file, it is equal to a hook. Conditions of ``includeIf`` are not
+evaluated: every file that may be included counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MOST_WORDS, MOST_BASES = 64, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trust:
-    """git obeys ``path``, because ``said`` (file and key) says so."""
+    """git obeys ``path``, because of ``said`` (file and key)."""
 
     path: str
     said: str
@@ -44,9 +44,9 @@ def trusted_by(
     *,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Trust]:
-    """``top``: where git would stand; relative names are meant from there. ``environ``: the
-    caller's variables, which may name further files of configuration. May name a path more than
-    once. The person's own configuration is among them: git obeys it in every repository.
+    """``top``: the directory in which git would run; relative names start there. ``environ``: the
+    caller's variables, which may name more configuration files. A path may occur more than once.
+    The user's own configuration is included, because git obeys it in every repository.
     """
     variables = environ or {}
     config_home = variables.get("XDG_CONFIG_HOME") or f"{home}/.config"
@@ -96,7 +96,7 @@ ConfigSource = tuple[str, str, ConfigEntry]
 
 
 def _files_read(pending: list[str], looked: Looked) -> Iterator[ConfigSource]:
-    """Of each file, also of those that are added meanwhile."""
+    """Of each file, including files that are added during the iteration."""
     while pending:
         file = pending.pop()
         text = looked.text(file)
@@ -105,13 +105,15 @@ def _files_read(pending: list[str], looked: Looked) -> Iterator[ConfigSource]:
 
 
 def _of_environment(variables: Mapping[str, str], top: str) -> Iterator[ConfigSource]:
-    """git-config(1), ENVIRONMENT; and what ``git -c`` gives to the programs that it starts."""
+    """git-config(1), ENVIRONMENT, and the variables that ``git -c`` passes to the programs it
+    starts.
+    """
     count = variables.get("GIT_CONFIG_COUNT", "")
     for number in range(int(count) if count.isascii() and count.isdigit() else 0):
         variable = f"GIT_CONFIG_KEY_{number}"
         key, value = variables.get(variable), variables.get(f"GIT_CONFIG_VALUE_{number}")
         if key is None or value is None:
-            return  # git refuses them all
+            return  # git refuses all of them
         yield from ((top, f"{variable}: {entry.name}", entry) for entry in _named(key, value))
     for word in _split(variables.get("GIT_CONFIG_PARAMETERS", "")):
         key, _, value = word.partition("=")
@@ -130,7 +132,7 @@ def _named(key: str, value: str) -> Iterator[ConfigEntry]:
 
 
 def _expanded(written: str, base: str, home: str) -> str | None:
-    """None: somebody else's home, or git's own installation."""
+    """None: another user's home, or git's own installation."""
     if written.startswith("~/"):
         return os.path.normpath(home + written[1:])
     if written.startswith(("~", "%(prefix)")) or "\0" in written:
@@ -140,8 +142,8 @@ def _expanded(written: str, base: str, home: str) -> str | None:
 
 def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterator[str]:
     """The program, if it is given by a path, and the files among its arguments (``python3
-    tools/clean.py``). A word with a slash counts also where nothing lies yet; a directory never
-    does: it is the work that is done there.
+    tools/clean.py``). A word with a slash counts even if no file exists there. A directory never
+    counts, because it is data for the program.
     """
     command = re.sub(r"\$(HOME\b|\{HOME\})", lambda _: home, entry.value or "")
     for number, word in enumerate(_words(command)):
@@ -155,9 +157,9 @@ def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterat
 
 
 def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str]:
-    """What a shell would make of ``cd tools && ./clean``, ``"$PWD/tools/clean"``,
-    ``PATH=tools:$PATH clean`` or ``python3 -m tools.clean`` is not worked out: every file of the
-    work tree that its words spell counts.
+    """Shell expressions such as ``cd tools && ./clean``, ``"$PWD/tools/clean"``, ``PATH=tools:$PATH
+    clean`` or ``python3 -m tools.clean`` are not evaluated. Every file of the work tree that their
+    words name counts.
     """
     fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MOST_LETTERS])
     words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MOST_WORDS]
@@ -176,7 +178,7 @@ def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str
                     yield path
 
 
-# What a shell would make more of than a name.
+# Characters that a shell interprets.
 _IS_EXPRESSION = re.compile(r"""["'$|&;<>()%]|\s-""")
 
 
@@ -205,7 +207,7 @@ class _Kind(Enum):
 def _kind(path: str, looked: Looked) -> _Kind | None:
     try:
         found = looked.at(path)
-    except PolicyError:  # a directory that is shut: what lies there may be opened again
+    except PolicyError:  # an inaccessible directory may become accessible again
         return _Kind.FILE
     if found is None:
         return None

@@ -1,9 +1,9 @@
-"""The line format → Fragment: one directive a line, ``ro /usr``, ``block ptrace``, ``inherit
-ai-agent``.
+"""Parses the line format to a Fragment: one directive on a line, ``ro /usr``, ``block ptrace``,
+``inherit ai-agent``.
 
-The value is the rest of the line, so a path may hold blanks; a comment is a line that begins with
-``#``. A layer can be named ``on`` here but never turned off: a file that could drop the fence would
-be the first thing a contained program writes.
+The value is the rest of the line, so a path may contain blanks. A comment is a line that begins
+with ``#``. A layer can be turned ``on`` here but never off: a sandboxed program would write a file
+that turns the sandbox off.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The sections of a TOML policy → the model. One function per section, in the order of
-schema.KEYS.
-"""
+"""Parses the sections of a TOML policy. One function for each section, in the order of schema.KEYS."""
 
 from __future__ import annotations
 
@@ -46,9 +44,9 @@ from paddock.policy.model import (
     Workspace,
 )
 
-# What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right
-# to write. Not /tmp and /dev, which the run has for itself; not /boot and the homes of others,
-# which nobody else can list.
+# The directories that `reads = "all"` opens. Not /run, which contains sockets of services: a
+# connection needs no write right. Not /tmp and /dev, which are private to the run. Not /boot and
+# the homes of others, which other users can not list.
 _MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt", "/proc", "/sbin",
             "/snap", "/srv", "/sys", "/usr", "/var", "~")  # fmt: skip
 
@@ -279,7 +277,7 @@ class Sections:
                 return None if word is None else self.container_word(key, word.value, word.source)
 
     def container_word(self, key: str, written: str, source: Source) -> str:
-        """One text value of the container section, whichever format it was written in."""
+        """One text value of the container section, in either format."""
         match key.replace("-", "_"):
             case "rootdir" | "cgroup" | "mount_mask":
                 return self.values.path(written, source)

@@ -1,4 +1,4 @@
-"""A TOML policy → Fragment."""
+"""Parses a TOML policy to a Fragment."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def read_toml(text: str, shown: str, origin: Origin) -> Fragment:
 
 
 def document(text: str, shown: str) -> Table:
-    """The text as a table whose every key has a line."""
+    """The text as a table in which every key has a line."""
     for number, line in enumerate(text.split("\n"), start=1):
-        # Before anything is parsed: reading a key takes time and memory by the square of its parts.
+        # Checked before parsing: reading a key takes time and memory quadratic in its parts.
         if line.partition("=")[0].count(".") > MAX_KEY_PARTS:
             raise PolicyError(
                 f"a key of more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}"
@@ -47,13 +47,13 @@ def document(text: str, shown: str) -> Table:
         raise _not_toml(text, shown, str(error)) from None
     except RecursionError:
         raise PolicyError("the file is nested too deeply", where=shown) from None
-    except ValueError as error:  # a number of more digits than Python reads
+    except ValueError as error:  # a number with more digits than Python reads
         raise PolicyError(f"not valid TOML: {error}", where=shown) from None
     return Table(shown, values, lines)
 
 
 def _not_toml(text: str, shown: str, message: str) -> PolicyError:
-    """tomllib says ``what (at line 3, column 7)`` or ``what (at end of document)``."""
+    """tomllib reports ``what (at line 3, column 7)`` or ``what (at end of document)``."""
     what, _, place = message.rpartition(" (at ")
     what = what or message
     if place.startswith("line "):

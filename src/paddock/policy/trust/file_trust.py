@@ -1,11 +1,12 @@
-"""Trust: which policy files may be believed, decided on the descriptor they are read from.
+"""Trust: which policy files are accepted, decided on the descriptor from which they are read.
 
-A file is opened once; owner, mode, type, content and hash all come from that one descriptor, so
-what was checked is what is read. Two questions are kept apart:
+A file is opened once. Owner, mode, type, content and hash come from that descriptor, so the checked
+file is the one that is read. There are two separate questions:
 
-- *Could somebody else have written this?* (owner, mode, parent directory: ``read_policy``)
-- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``:
-  trusted_list.py)
+- *Could another user have written this?* (owner, mode, parent directory: ``read_policy``)
+
+- *Has this user agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``:
+trusted_list.py)
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ from paddock.text.path_walk import Identity, PathWalk, follow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyText:
-    """A policy file as read: ``path`` is where it really lies, ``way`` how it was found. A built-in
-    one has no hash, no way and no facts.
+    """A policy file as read. ``path``: its resolved path. ``way``: the walk that found it. A
+    built-in one has no hash, walk or facts.
     """
 
     path: str
     text: str
     sha256: str
     way: PathWalk | None = None
-    facts: tuple[int, ...] = ()  # of the descriptor it was read from
+    facts: tuple[int, ...] = ()  # of the descriptor
 
     @property
     def written(self) -> str:
-        """As it was named, made absolute, no link followed."""
+        """The path as named, made absolute, without following links."""
         return self.way.written if self.way else self.path
 
 
 def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> PolicyText:
-    """Read a policy file. ``within``: the config directory a file found by name may not leave
+    """Reads a policy file. ``within``: the config directory that a file found by name may not leave
     through a symlink.
     """
     import hashlib
@@ -70,7 +71,7 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
 
 
 def read_builtin(path: str) -> PolicyText:
-    """A file of the installation, which is as trustworthy as this code."""
+    """Reads a file of the installation, which is as trustworthy as this code."""
     with open(path, encoding="utf-8") as file:
         return PolicyText(path=path, text=file.read(), sha256="")
 
@@ -92,8 +93,8 @@ def _at(shown: str, data: bytes, offset: int) -> str:
 
 
 def _read_file(real: str, shown: str) -> tuple[bytes, os.stat_result]:
-    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` had its links
-    # resolved already, so a link here was put there in between.
+    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` has its links
+    # resolved already, so a link here was created in between.
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -148,8 +149,8 @@ def _others_may_write(found: os.stat_result, origin: Origin) -> bool:
 
 
 def _is_private_group(gid: int, origin: Origin) -> bool:
-    """Distributions that give each user a group of the same name make files group-writable (umask
-    002). Who has it as his first group is not among its members.
+    """Distributions with a private group for each user make files group-writable (umask 002). A
+    user whose primary group it is is not listed among its members.
     """
     if gid != origin.gid:
         return False
@@ -179,8 +180,8 @@ def require_agreement(
 
 
 def trust(path: str, origin: Origin) -> str:
-    """Agree to the text the file has now; returns its hash. An older agreement for the same path is
-    replaced.
+    """Agrees to the current text of the file and returns its hash. It replaces an older agreement
+    for the same path.
     """
     file = read_policy(path, origin, shown=path)
     agree([file.sha256], file.written, origin)
@@ -188,7 +189,7 @@ def trust(path: str, origin: Origin) -> str:
 
 
 def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
-    """Keep a person's word for what lies there, in place of an older one."""
+    """Stores the agreement of the user for a path, in place of an older one."""
     if "\n" in written:
         raise PolicyError("a path with a line break can not be trusted", where=repr(written))
     others = [
@@ -199,7 +200,7 @@ def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
 
 
 def untrust(path: str, origin: Origin) -> bool:
-    """Take the agreement back; False if there was none."""
+    """Withdraws the agreement; False if there was none."""
     written = os.path.abspath(path)
     entries = Trusted.read(origin.state_dir, origin.uid).entries
     kept = tuple(entry for entry in entries if entry[1] != written)

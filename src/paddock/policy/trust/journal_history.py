@@ -1,8 +1,7 @@
-"""Journals that runs of this user were told to keep in a place of their own (``--audit-log``,
-``audit.dir``).
+"""Journals of earlier runs of this user in other directories (``--audit-log``, ``audit.dir``).
 
-Each run closes its own journal and the default one. One that was placed elsewhere is remembered, so
-that later runs close it too. What is gone needs no closing, and is forgotten.
+Each run denies its own journal and the default one. A journal elsewhere is recorded, so that later
+runs deny it too. A removed journal is dropped from the list.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from paddock.policy.trust.path_list import Remembered, Store
 from paddock.text.path_walk import follow
 
 STORE = "journals"
-YOUNG_S = 60  # a run that is just starting is remembered before it has made its journal
+YOUNG_S = 60  # a run is recorded shortly before it creates its journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,7 @@ class Journals:
 
     @classmethod
     def record(cls, state_dir: str, places: Iterable[str]) -> Journals:
-        """Add these, by their real names; drop what is no longer there."""
+        """Adds these by their resolved paths, and drops those that do not exist any more."""
         store = Store(state_dir, STORE)
         with store.locked():
             known = store.read()
@@ -53,8 +52,8 @@ def _standing(known: Remembered, path: str) -> list[str]:
 
 
 def _is_gone(place: str) -> bool:
-    """Not what can not be seen: a command may shut a directory above it (Landlock does not judge
-    chmod).
+    """An invisible path is not gone: a command may have closed a directory above it (Landlock does
+    not restrict chmod).
     """
     try:
         os.lstat(place)

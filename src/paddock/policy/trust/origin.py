@@ -1,8 +1,9 @@
-"""Origin: who asks, and from where. Everything a policy may depend on besides its own text.
+"""Origin: the user and the directory of a request, with every input of a policy besides its own
+text.
 
 The home directory comes from the passwd entry, never from ``$HOME``: with ``HOME=/`` a line such as
-``rw $HOME`` would hand out the whole machine. The XDG variables are ignored for the same reason:
-whoever sets them would choose which policy files count.
+``rw $HOME`` would grant the whole machine. The XDG variables are ignored for the same reason: they
+would choose which policy files count.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Origin:
     user: str
     home: str
     environ: Mapping[str, str]
-    gid: int = -1  # the primary group; -1 belongs to nobody
+    gid: int = -1  # the primary group; -1: no group
     machine: str = field(default_factory=_machine)
     system_dir: str = SYSTEM_DIR
     builtin_dir: str = BUILTIN_DIR
@@ -94,8 +95,8 @@ def current_directory() -> str:
 
 
 def checked_home(home: str, uid: int, *, said_by: str) -> str:
-    """A home that is absolute, not the root directory, and nobody else's. One that does not exist
-    is no danger.
+    """A home that is absolute, not the root directory, and not of another user. A missing home is
+    accepted.
     """
     hint = "give this user a home directory of its own"
     clean = os.path.normpath(home) if home else ""
@@ -124,5 +125,5 @@ def checked_home(home: str, uid: int, *, said_by: str) -> str:
             f"the home directory {clean!r} belongs to uid {owner}, not to uid {uid} ({said_by})",
             hint=hint,
         )
-    # Where it really lies: the current directory is named that way, too, and the two get compared.
+    # Its resolved path, because it is compared with the current directory, which is resolved too.
     return os.path.realpath(clean)

@@ -1,11 +1,11 @@
-"""Previously writable: every place that a fenced command of this user was ever allowed to write.
+"""Previously writable: every path that a sandboxed command of this user was ever allowed to write.
 
-What one run may write, it may prepare for the next: a link where a grant will lead, a policy file
-where one will be read. So the places are remembered. A grant does not follow a link that stands in
-one of them, and a policy file in one of them counts only as trusted.
+A run may prepare the next one: it can create a link where a grant will lead, or a policy file that
+will be read. So the paths are recorded. A grant does not follow a link inside them, and a policy
+file inside them counts only if it is trusted.
 
-A place is known by its name and, as a directory, by its inode: a person who renames a project keeps
-what a command left in it.
+A tree is known by its name and, as a directory, by its inode, because a renamed project keeps the
+files that a command left in it.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from paddock.text.path_walk import Identity, PathWalk, ResolvedPath, Tree, follo
 
 STORE = "reach"
 
-_TEMP_PARENT = "/tmp"  # where plans put private temporary directories
+_TEMP_PARENT = "/tmp"  # the parent of private temporary directories
 
-# Their inodes are the kernel's, new at every start of the machine; nobody renames them.
+# The kernel assigns new inodes here at every boot, and no process renames them.
 _KERNEL_TREES = ("/dev", "/proc", "/sys")
 
 
@@ -36,7 +36,7 @@ class WritableHistory:
 
     @classmethod
     def record(cls, state_dir: str, ways: Iterable[PathWalk]) -> WritableHistory:
-        """Add where these lead, if that is not inside what is known already."""
+        """Adds the ends of these walks, unless a known tree contains them."""
         store = Store(state_dir, STORE)
         with store.locked():
             known = cls._read(store)
@@ -47,7 +47,7 @@ class WritableHistory:
 
     @classmethod
     def require_recordable(cls, state_dir: str, ways: Iterable[PathWalk]) -> None:
-        """Refuse what :meth:`record` would, and write nothing."""
+        """Raises the errors of :meth:`record` without writing."""
         known = cls.read(state_dir)
         if known.including(ways).trees != known.trees:
             Store(state_dir, STORE).require_writable()
@@ -72,8 +72,8 @@ class WritableHistory:
         return replace(self, trees=tuple(trees))
 
     def holds(self, way: PathWalk) -> bool:
-        """Something on the way or at its end lies where a command could write, by its name or by
-        its inode.
+        """Whether a link on the walk or its end is in a tree that a command could write, by name or
+        by inode.
         """
         names = (way.written, *(place.path for place in way.places))
         return any(
@@ -87,7 +87,7 @@ NOTHING_REACHED = WritableHistory()
 
 
 def in_private_temp(way: PathWalk, uid: int) -> bool:
-    """In the temporary directory of some run of this user, alive or killed."""
+    """Whether it is in the temporary directory of any run of this user, alive or killed."""
     parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
     return any(
@@ -96,7 +96,7 @@ def in_private_temp(way: PathWalk, uid: int) -> bool:
 
 
 def _given(way: PathWalk) -> Iterator[ResolvedPath]:
-    """Where it leads; and its own name, at which there may be a directory when the command gets to
+    """The end of the walk, and its own name, where a directory may exist when the command starts to
     write.
     """
     yield way.end
@@ -112,7 +112,7 @@ def _tree(place: ResolvedPath) -> Tree:
 
 
 def _is_renumbered(known: Tree, tree: Tree) -> bool:
-    """The same inode, on a device that got another number when the machine was started again."""
+    """The same inode on a device whose number changed at a reboot."""
     if known.path != tree.path or known.identity is None or tree.identity is None:
         return False
     return known.identity.inode == tree.identity.inode

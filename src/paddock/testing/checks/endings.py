@@ -1,4 +1,4 @@
-"""When a command has to end, and the place with all of them."""
+"""The end of commands, and of the executor with all of them."""
 
 from __future__ import annotations
 

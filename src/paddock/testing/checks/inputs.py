@@ -1,4 +1,4 @@
-"""What a command is given: words, input, a directory, variables, files."""
+"""The inputs of a command: words, stdin, directory, variables, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ended, and what it said."""
+"""The result and the output of a command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminals, and commands in the background."""
+"""Terminals, and background commands."""
 
 from __future__ import annotations
 
