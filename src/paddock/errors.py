@@ -7,7 +7,7 @@
     ├── CoreError             125   the native program is missing, old or failed
     ├── JournalError          125   the journal can not be opened, or does not verify
     ├── ExecutorError         125   a command could not be started at all
-    ├── SessionError          125   a copy-on-write session is unknown, running, broken, or could not be applied
+    ├── SessionError          125   a session is unknown, running, broken, or could not be applied
     └── Bug                   125   Paddock contradicts itself
 
 A denial is not an error (it is an Event, and the command sees its errno), nor is a command that

@@ -31,7 +31,7 @@ REMEMBERED = "session"  # answered earlier, for the session
 ALWAYS = "always"  # answered earlier, permanently: approved.toml
 
 AnswerBy = tuple[Verdict, str]
-"""And who gave it."""
+"""The answer, and the name of its approver."""
 
 
 class Desk:

@@ -15,7 +15,7 @@ from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
 
 MAX_PARALLEL_CALLS = 32
-"""So many calls run at the same time; further questions wait their turn, and their time runs meanwhile."""
+"""Calls at the same time. Further questions wait, and their time runs meanwhile."""
 
 BY = "callback"
 

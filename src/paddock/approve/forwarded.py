@@ -49,7 +49,8 @@ class AtTerminal:
         ]
         with ours, theirs, open("/dev/tty", "r+b", buffering=0) as tty:
             process = subprocess.Popen(
-                words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[theirs.fileno()], process_group=0, cwd="/",
+                words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[theirs.fileno()],
+                process_group=0, cwd="/",
                 env=environment,
             )  # fmt: skip
             theirs.close()

@@ -29,7 +29,8 @@ LABEL_COLUMNS = 9
 BAR = "│ "
 EXPLAINED = """\
 once (or yes)   this alone; the same asks again
-session         the same until the run ends: exactly this, in this directory; of a write, this file, whatever is written
+session         the same until the run ends: exactly this, in this directory; of a write, this \
+file, whatever is written
 always          a rule of your own, which is shown before it is written
 deny (or no)    it is refused, as it is when nobody answers in time
 w               shows the whole, with what looks like a secret

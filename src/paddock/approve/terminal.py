@@ -183,7 +183,7 @@ class Terminal:
                 screen.write(EXPLAINED)
 
     def _show(self, screen: Screen, question: Asked, more: int) -> bool:
-        """Returns whether the whole question fits; then it is on the screen with the answer line."""
+        """Returns whether the whole question fits. Then it is on the screen."""
         columns, rows = screen.size
         columns = min(columns, MAX_COLUMNS)
         if columns >= MIN_COLUMNS:

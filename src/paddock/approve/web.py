@@ -46,7 +46,8 @@ _FILES = {
 _HEADERS = (
     (
         "Content-Security-Policy",
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src "
+        "data:; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'",
     ),
     ("X-Content-Type-Options", "nosniff"),

@@ -48,7 +48,8 @@ usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the s
 
 {commands}
 
-Exit status: the command's own; 125 paddock failed or refused to start; 126 the command was denied or is not
+Exit status: the command's own; 125 paddock failed or refused to start; 126 the command was denied \
+or is not
 executable; 127 not found; 128+N killed by signal N.
 """
 

@@ -251,7 +251,8 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
                 hint="--yes, where nobody can be asked",
             )
         sys.stderr.write(
-            f"paddock: {config.distro} and all files in it will be removed. The workspace stays. [y/N] "
+            f"paddock: {config.distro} and all files in it will be removed. The workspace stays. "
+            "[y/N] "
         )
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

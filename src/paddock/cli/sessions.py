@@ -79,4 +79,7 @@ def _line(row: dict[str, Any]) -> str:
         what += f" ({row['unreadable']} can not be looked at)"
     interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
     command = " ".join(row["command"])[:60]
-    return f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  {command}"
+    return (
+        f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  "
+        f"{command}"
+    )

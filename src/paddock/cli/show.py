@@ -1,4 +1,4 @@
-"""Prints a plan as it applies to this machine: grants with their source line, refusals, and gaps."""
+"""Prints a plan as it applies to this machine: grants with their source, refusals, gaps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item(
         "kernel",
         [
-            f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"
+            f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier "
+            f"{plan.tier.value}"
         ],
     )
     _item("plan", [f"sha256 {plan.sha256()}"])

@@ -28,7 +28,7 @@ _MAX_BUFFERED_BYTES = 256 * 1024  # bytes that a stream buffers for its reader
 
 
 class PlainProcess:
-    """An asyncio.subprocess.Process that signals its whole process group, if the system has groups."""
+    """An asyncio.subprocess.Process that signals its whole process group, if there are any."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process

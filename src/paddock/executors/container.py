@@ -56,7 +56,8 @@ _PASSED = (
 # would not set.
 _UNOBEYED = frozenset(
     (
-        MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND",
+        MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS",
+        "LINENO", "OPTIND",
         "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "UID",
     )
 )  # fmt: skip

@@ -197,7 +197,8 @@ def set_up(
             )
             if not ran.ok:
                 raise ExecutorError(
-                    f"{line}: exit code {ran.exit_code}: {(ran.stderr or ran.stdout).strip()[-2000:]}"
+                    f"{line}: exit code {ran.exit_code}: "
+                    f"{(ran.stderr or ran.stdout).strip()[-2000:]}"
                 )
         terminate_distro(config.distro)
     except BaseException:
@@ -221,7 +222,8 @@ def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
         told += "[interop]\nenabled = false\nappendWindowsPath = false\n"
         table = f"{_field(workspace.windows)} {_field(workspace.linux)} drvfs rw,noatime 0 0\n"
         lines.append(
-            f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} >{_ETC}/fstab"
+            f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} "
+            f">{_ETC}/fstab"
         )
     if told:
         lines.append(f"printf %s {shlex.quote(told)} >{_ETC}/wsl.conf")

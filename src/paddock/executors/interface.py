@@ -24,7 +24,7 @@ from paddock.shell.dialect import Dialect
 TERM, KILL = 15, 9
 
 CommandLine = str | Sequence[str]
-"""A text is a line for the executor's shell, a list is for nobody but the kernel."""
+"""A string is a line for the executor's shell. A list is passed to execve without a shell."""
 
 # The path of bash on Linux, and the shell that every Linux has.
 FIND_SHELL = "command -v bash || command -v sh"
@@ -100,7 +100,7 @@ class Resizable(Protocol):
 
 @runtime_checkable
 class Closable(Protocol):
-    """A process that holds more than its pipes. Closing it ends the processes that it left running."""
+    """A process that holds more than its pipes. Closing it ends its remaining processes."""
 
     def close(self) -> None: ...
 
@@ -169,7 +169,7 @@ def dialect_of(shell: Sequence[str]) -> Dialect:
 
 
 def dialect_in(executor: object) -> Dialect:
-    """The dialect of the executor's shell. An executor that does not name one may have any shell."""
+    """The dialect of the executor's shell. An executor without one may have any shell."""
     found = getattr(executor, "dialect", Dialect.SH)
     return found if isinstance(found, Dialect) else Dialect.SH
 

@@ -216,7 +216,7 @@ class Windows:
         self._kernel(self._kernel32.TerminateJobObject(job, 1), "TerminateJobObject")
 
     def low_token(self) -> int:
-        """A copy of our token at low integrity: it can write only to objects that are labelled low."""
+        """A copy of our token at low integrity: it can write only to low objects."""
         own, made, sid = c_void_p(), c_void_p(), c_void_p()
         self._kernel(
             self._advapi32.OpenProcessToken(

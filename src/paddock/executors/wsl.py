@@ -49,7 +49,10 @@ DISTRO = "paddock-sandbox"
 AUTOMOUNT = "/mnt"
 # Variables that wsl.exe needs. WSLENV is not among them, because it would import variables of
 # Windows.
-_PASSED = "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES PROGRAMDATA USERNAME"
+_PASSED = (
+    "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES "
+    "PROGRAMDATA USERNAME"
+)
 _CALL_S = 60.0
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SHELL = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9._/-]*")
@@ -227,7 +230,7 @@ def in_distro(
 
 
 def decoded(said: bytes) -> str:
-    """wsl.exe writes UTF-16 without a byte order mark, unless it supports WSL_UTF8 and that is set."""
+    """wsl.exe writes UTF-16 without a byte order mark, unless it obeys WSL_UTF8."""
     return said.decode("utf-16-le" if b"\0" in said else "utf-8", "replace").lstrip("\ufeff")
 
 

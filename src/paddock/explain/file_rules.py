@@ -497,7 +497,7 @@ class _Patterns:
 
 
 def _is_git_directory(path: str) -> bool:
-    """A directory of that name is only pinned. The protected names inside have their own patterns."""
+    """A directory of that name is only pinned. Protected names inside have their own patterns."""
     return (
         path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
     )

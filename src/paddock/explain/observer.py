@@ -118,4 +118,7 @@ def _allowing(judgement: Judgement, operation: Operation, home: str) -> str | No
     pattern = None if is_directory and within(home, path) else written(path)
     if pattern is None:
         return None
-    return f"{_FLAG.get(operation, '--allow')} {shlex.quote(f'{pattern}/**' if is_directory else pattern)}"
+    return (
+        f"{_FLAG.get(operation, '--allow')} "
+        f"{shlex.quote(f'{pattern}/**' if is_directory else pattern)}"
+    )

@@ -95,7 +95,10 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
         ):
             found = opening_of(repository, looked, uid=origin.uid)
             if isinstance(found, Opening) and not _believable(found, origin, links):
-                found = "an earlier run could have written both this file and the list of worktrees there"
+                found = (
+                    "an earlier run could have written both this file and the list of worktrees "
+                    "there"
+                )
             if isinstance(found, Opening) and _is_copied(policy):
                 # The repository is not part of the copy: a write there would change the host.
                 remarks.append(

@@ -245,7 +245,8 @@ def _command(
     with open(os.memfd_create("complaint", os.MFD_CLOEXEC), "w+b") as complaint:
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint, timeout=COMMAND_TIMEOUT_S,
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint,
+                timeout=COMMAND_TIMEOUT_S,
                 cwd=host_commands.CWD, env=command.environ, pass_fds=passed,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

@@ -1,18 +1,16 @@
-"""Which method and path a rule is about. Pure.
+"""Compares method and path of a request with the rules. Pure.
 
-A path is brought into one form first, and that form is what is judged *and* what is sent on: nobody
-behind it gets to read the original differently. What several servers would read in several ways has
-no such form and is refused.
+A path is normalised first. The normalised path is judged *and* sent, so the next server can not
+read the original differently. A path that servers read differently has no such form and is refused.
 
-- ``%41`` and the other letters that need no encoding are decoded, once; other encodings are kept,
+- ``%41`` and the other encodings of unreserved letters are decoded, once. Other encodings are kept,
   in upper case.
 - ``.`` and ``..`` are resolved, never above the root; ``//`` is ``/``. Encoded dots (``%2e``) as a
-  whole segment, and an encoding that was encoded again (``%252f``), are nobody's honest spelling:
-  refused.
-- Backslashes and ``;`` (plain or encoded), control characters and bytes beyond ASCII: refused.
-- ``%2f`` is a part of its segment to one server and a ``/`` to another: a rule has to allow both
+  whole segment, and a doubly encoded character (``%252f``), are refused.
+- Backslashes and ``;`` (plain or encoded), control characters and bytes beyond ASCII are refused.
+- ``%2f`` is a part of its segment to one server and a ``/`` to another: a rule must allow both
   readings.
-- The query is not looked at.
+- The query is not judged.
 """
 
 from __future__ import annotations

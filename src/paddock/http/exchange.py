@@ -306,7 +306,7 @@ class _Exchange:
             raise
 
     async def _answer(self, connection: Connection) -> bool:
-        """Returns the answer to the client. The result says whether the connection became a tunnel."""
+        """Sends the answer to the client. Returns whether the connection became a tunnel."""
         said = await connection.answer(self._patience.answer_s)
         for _ in range(_MAX_INTERIM_ANSWERS):
             if said.status >= 200 or said.status == 101:

@@ -27,7 +27,8 @@ from paddock.policy.model import BODILESS_METHODS
 
 # RFC 9110, 7.6.1, and equivalents of older proxies.
 _HOP = frozenset(
-    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate",
+    b"proxy-authorization", b"te",
      b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )  # fmt: skip
 # If the request has a secret, its answer must be searchable: not compressed, and not a range that
@@ -40,7 +41,8 @@ _HOP_BACKWARD = _HOP | {b"alt-svc"}  # would lead a client to connections withou
 _WEBSOCKET = frozenset({b"websocket"})
 # Some servers take another method or path from these than from the request line.
 _OVERRIDING = frozenset(
-    {b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url",
+    {b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url",
+    b"x-rewrite-url",
      b"x-original-method", b"x-original-uri"}
 )  # fmt: skip
 

@@ -1,18 +1,18 @@
-"""The search for a secret in what an upstream answers. No sockets.
+"""Searches the answers of an upstream for a secret. No sockets.
 
-Each occurrence is overwritten by as many ``*``, so that lengths and frames stay right. The search
-finds the secret as it is, in base64 (both alphabets, at each of the three positions within a group)
-and in hexadecimal; each of these also behind escapes: percent, JSON and JavaScript (``\\u0041``,
-``\\/``) and HTML (decimal, hexadecimal, named), in any mixture and twice over. Another disguise
-(encrypted, compressed, reversed, in two answers) is not found.
+Each occurrence is overwritten with as many ``*``, so that lengths and frames stay valid. The search
+finds the secret itself, in base64 (both alphabets, at each of the three positions within a group)
+and in hexadecimal. It finds each of these also behind escapes: percent, JSON and JavaScript
+(``\\u0041``, ``\\/``) and HTML (decimal, hexadecimal, named), in any mixture and twice over. It
+does not find other forms (encrypted, compressed, reversed, in two answers).
 
-A client can have text of its own echoed. So nothing that it can measure may depend on the letters
-of the secret, unless the whole secret was echoed:
+A client can make an upstream echo its own text. So nothing that the client can measure may depend
+on the characters of the secret, unless the whole secret was echoed:
 
-- How much of an unfinished answer waits depends on the length of the secret and on classes of
+- The retained part of an unfinished answer depends on the length of the secret and on classes of
   characters.
-- The search takes the same time, whatever part of the secret a text holds. It compares hashes, not
-  letters, and the hash is keyed (``bytes.__hash__``: SipHash, with a key of this process).
+- The search takes the same time for every part of the secret in a text. It compares hashes, not
+  characters, and the hash is keyed (``bytes.__hash__``: SipHash, with a key of this process).
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from paddock.http.message import UNTIL_CLOSE, Answer, Reader, Writer, answer_ext
 from paddock.policy.model import Upstream
 
 Dialler = Callable[[str, int], Awaitable[tuple[socket.socket, str]]]
-"""Host and port → a connection, and the address that it leads to; or NotDialled."""
+"""Dials host and port. Returns a connection and its remote address, or raises NotDialled."""
 
 UpstreamKey = tuple[Upstream, str | None]
-"""An upstream and the route that leads to it. Routes share no connection: what an upstream says too much is searched
-for the secret of the route that it was said to."""
+"""An upstream and its route. Routes share no connection, because surplus data of an upstream is
+searched for the secret of the route that it was sent to."""
 
 # Servers that close idle connections wait at least five seconds. A connection that closes during a
 # request fails it.

@@ -83,7 +83,9 @@ class _Chain:
             if (seq == 1) != (fields.get("prev") == _ORIGIN):
                 yield f"{where}: event {seq} does not belong at the beginning"
         elif seq != self.seq + 1:
-            yield f"{where}: event {seq} follows event {self.seq}: lines were removed, added or moved"
+            yield (
+                f"{where}: event {seq} follows event {self.seq}: lines were removed, added or moved"
+            )
         elif fields.get("prev") != self.hash:
             yield f"{where}: the line before ({self._last[0].name}:{self._last[1]}) was changed"
         if (number == 1) != bool(fields.get("opens")):

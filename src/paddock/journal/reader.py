@@ -46,7 +46,10 @@ class Loss:
 
     def __str__(self) -> str:
         events, are = ("event", "is") if self.count == 1 else ("events", "are")
-        return f"{self.where}: {self.count} {events} of session {self.session} {are} missing: {self.reason}"
+        return (
+            f"{self.where}: {self.count} {events} of session {self.session} {are} missing: "
+            f"{self.reason}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

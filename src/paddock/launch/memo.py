@@ -84,7 +84,7 @@ def watched(origin: Origin) -> tuple[Origin, Consulted]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memo:
-    """Made before the policy is loaded: the plan is stored for the state of the disk at that time."""
+    """Made before the policy is loaded: the plan belongs to the state of the disk then."""
 
     origin: Origin
     options: tuple[str, ...]  # as written between ``run`` and ``--``
@@ -191,7 +191,7 @@ class Memo:
 
 
 def _surroundings(origin: Origin) -> Iterator[str]:
-    """Inputs of every plan: the user's identity, and the directories where a policy could appear."""
+    """Inputs of every plan: the user, and the directories where a policy could appear."""
     yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
     for directory in (origin.config_dir, origin.system_dir):
         yield from (directory, f"{directory}/.")  # a link, and the directory behind it

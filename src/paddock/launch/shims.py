@@ -44,7 +44,7 @@ def default_dir(origin: Origin) -> str:
 def install(
     directory: str, shells: str | None, request: Request, origin: Origin, *, in_run: bool
 ) -> Installed:
-    """``in_run``: the callers are in a sandbox, which already denies what the policy denies to all."""
+    """``in_run``: the callers are in a sandbox, which applies the denies of the policy."""
     real = shells or (_SET_APART if os.path.isdir(_SET_APART) else _USUAL)
     present = tuple(name for name in NAMES if os.access(os.path.join(real, name), os.X_OK))
     if not present:

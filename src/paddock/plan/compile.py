@@ -109,7 +109,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
 
 
 def _refuse_container(policy: Policy) -> None:
-    """The settings of a container have no meaning for `paddock run`. They are refused, not ignored."""
+    """Settings of a container have no meaning for `paddock run`: refused, not ignored."""
     for setting in policy.container:
         raise PolicyError(
             f"{setting.key} is for containers, which `paddock run` does not make",

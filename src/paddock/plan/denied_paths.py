@@ -12,7 +12,8 @@ from paddock.policy.model import Deny, Filesystem
 
 # For an ordinary user the file modes protect these. Root bypasses modes, so the sandbox must
 # protect them.
-_ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
+_ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers",
+                 "/etc/sudoers.d",
                  "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
 
 

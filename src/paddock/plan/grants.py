@@ -179,5 +179,6 @@ def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notic
 def _own(path: str, access: str) -> RequestedGrant:
     name = path.removesuffix("?")
     return RequestedGrant(
-        path=name, access=access, optional=name != path, workspace=False, persons=False, tree=True, source=LOADER
+        path=name, access=access, optional=name != path, workspace=False, persons=False, tree=True,
+        source=LOADER
     )  # fmt: skip

@@ -208,7 +208,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A private root directory. Paths of grants, masks and the working directory are paths inside."""
+    """A private root directory. Grants, masks and the working directory are paths inside."""
 
     rootdir: str
     uid: int  # ids of the command, inside

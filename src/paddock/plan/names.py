@@ -23,20 +23,26 @@ from paddock.policy.model import Deny, Policy, Sourced
 from paddock.policy.protected import Group, bears, protected, protected_because
 
 # System directories: they contain no project, and are too large for a search.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys",
+           "/dev", "/var/lib",
            "/var/cache", "/nix", "/gnu", "/snap", "/run")  # fmt: skip
 
 # Toolchains and caches in the home. Package managers write them, and they contain up to hundreds of
 # thousands of names. SECURITY.md says that they are not searched.
-_INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm", ".fnm",
-              ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf", ".local/share/mise",
-              ".local/share/uv/python", ".cargo/registry", ".cargo/git", ".rustup", "go/pkg", ".sdkman", ".jdks",
-              ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup", ".nix-profile",
+_INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm",
+              ".fnm",
+              ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf",
+              ".local/share/mise",
+              ".local/share/uv/python", ".cargo/registry", ".cargo/git", ".rustup", "go/pkg",
+              ".sdkman", ".jdks",
+              ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup",
+              ".nix-profile",
               ".local/state/nix")  # fmt: skip
 
 # Programs that users install or unpack, some with settings beside them. Their bulk is on deeper
 # levels.
-_PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/.local/share/uv/tools",
+_PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx",
+             "~/.local/share/uv/tools",
              "~/.npm-global")  # fmt: skip
 _PROGRAM_LEVELS = ("", "/*", "/*/*")
 

@@ -139,7 +139,7 @@ def _summary(network: NetworkPlan | None) -> str:
 
 
 def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, host: Host) -> None:
-    """Without a namespace: the filter denies sockets, and the supervisor connects the allowed ones."""
+    """Without a namespace: the filter denies sockets, the supervisor connects allowed ones."""
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch in policy.off:
             raise PolicyError(
@@ -149,7 +149,7 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
             )
     if (
         not host.seccomp
-        # require_enforced = false does not change this, because there would be no restriction at all
+        # require_enforced = false does not change this: there would be no restriction at all
     ):
         raise HostError(
             f"{_source(asked)}: the network can not be fenced here: no namespaces, and no seccomp filters"

@@ -43,7 +43,10 @@ def weak_points(policy: Policy) -> Iterator[str]:
             )
     for route in policy.network.routes if policy.network is not None else ():
         if route.endpoint_rules is None:
-            yield f"{route.source}: route {route.name!r} has no endpoint_rules: every method and path is open"
+            yield (
+                f"{route.source}: route {route.name!r} has no endpoint_rules: every method and "
+                "path is open"
+            )
 
 
 def _open_ends(policy: Policy) -> Iterator[str]:

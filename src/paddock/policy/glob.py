@@ -32,7 +32,7 @@ def written(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Glob:
-    """``root`` is ``/``, ``<tmp>``, or empty for a pattern that may start anywhere (``**/name``)."""
+    """``root`` is ``/``, ``<tmp>``, or empty for a floating pattern (``**/name``)."""
 
     root: str
     parts: tuple[str, ...]

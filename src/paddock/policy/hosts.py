@@ -36,7 +36,8 @@ _FORMS = "write a name, *.name, an address, a block of addresses or @group; a po
 # decides again (core/src/network/rules/address.rs), also for names that lead there.
 _METADATA = ("metadata.google.internal", "metadata.azure.internal", "metadata", "instance-data",
              "instance-data.ec2.internal")  # fmt: skip
-_METADATA_BLOCKS = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32",
+_METADATA_BLOCKS = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32",
+                    "168.63.129.16/32",
                     "192.0.0.192/32")  # fmt: skip
 
 

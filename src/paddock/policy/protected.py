@@ -46,7 +46,7 @@ class Protected:
     def named_by(
         self, environ: Mapping[str, str], home: str, cwd: str
     ) -> Iterator[tuple[str, str]]:
-        """Each variable that is set, with the paths (or patterns) that are protected because of it."""
+        """Each variable that is set, with the paths or patterns that it protects."""
         for variable, name in self.variables.items():
             value = environ.get(variable, "")
             # Some variables contain lists; shells expand the home in theirs.

@@ -220,7 +220,7 @@ def _no_nul(word: Sourced[str]) -> None:
 
 
 def _is_host(word: Sourced[str]) -> None:
-    """``name``, ``*.name``, ``*`` or an address, as in an argument (core/src/gate/argv_hosts.rs)."""
+    """``name``, ``*.name``, ``*`` or an address, in an argument (core/src/gate/argv_hosts.rs)."""
     if word.value.startswith("@"):
         raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
     bare = word.value.removeprefix("*.")

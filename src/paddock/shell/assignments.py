@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 _HARMLESS = frozenset(
     (
-        "program", "comment", "list", "pipeline", "command", "command_name", "subshell", "compound_statement",
-        "negated_command", "if_statement", "elif_clause", "else_clause", "while_statement", "do_group",
+        "program", "comment", "list", "pipeline", "command", "command_name", "subshell",
+        "compound_statement",
+        "negated_command", "if_statement", "elif_clause", "else_clause", "while_statement",
+        "do_group",
         "case_statement", "case_item", "redirected_statement", "file_redirect", "file_descriptor",
-        "herestring_redirect", "heredoc_redirect", "heredoc_start", "heredoc_body", "heredoc_content", "heredoc_end",
-        "word", "number", "string", "string_content", "raw_string", "ansi_c_string", "concatenation",
-        "extglob_pattern", "brace_expression", "simple_expansion", "variable_name", "special_variable_name",
+        "herestring_redirect", "heredoc_redirect", "heredoc_start", "heredoc_body",
+        "heredoc_content", "heredoc_end",
+        "word", "number", "string", "string_content", "raw_string", "ansi_c_string",
+        "concatenation",
+        "extglob_pattern", "brace_expression", "simple_expansion", "variable_name",
+        "special_variable_name",
         "command_substitution", "process_substitution", "regex",
     )
 )  # fmt: skip
@@ -42,8 +47,10 @@ _DESCRIPTOR = re.compile(r"\{[^\s{}]+\}[<>]", re.ASCII)  # {NAME}>file stores it
 # Builtins that set variables or options, name other programs, or run text in the same shell.
 _BUILTINS = frozenset(
     (
-        ".", "alias", "declare", "enable", "eval", "export", "float", "getopts", "hash", "integer", "let", "local",
-        "mapfile", "nameref", "read", "readarray", "readonly", "set", "shift", "shopt", "source", "trap", "typeset",
+        ".", "alias", "declare", "enable", "eval", "export", "float", "getopts", "hash", "integer",
+        "let", "local",
+        "mapfile", "nameref", "read", "readarray", "readonly", "set", "shift", "shopt", "source",
+        "trap", "typeset",
         "unalias", "unset", "vared", "wait",
     )
 )  # fmt: skip

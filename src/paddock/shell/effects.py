@@ -41,8 +41,10 @@ _STDIN = re.compile(r"/dev/stdin|/dev/fd/0|/proc/(?:self|thread-self|[0-9]+)/fd/
 # options.
 _OTHER_CODE = frozenset(
     (
-        "awk", "gawk", "mawk", "nawk", "sed", "vim", "vi", "nvim", "view", "ex", "emacs", "ed", "gdb", "lldb", "make",
-        "gmake", "compgen", "complete", "bind", "expect", "tclsh", "screen", "tmux", "sqlite3", "psql",
+        "awk", "gawk", "mawk", "nawk", "sed", "vim", "vi", "nvim", "view", "ex", "emacs", "ed",
+        "gdb", "lldb", "make",
+        "gmake", "compgen", "complete", "bind", "expect", "tclsh", "screen", "tmux", "sqlite3",
+        "psql",
     )
 )  # fmt: skip
 _CODE_IN_OPTIONS = frozenset({"git", "tar", "ssh", "scp", "sftp", "rsync"})
@@ -141,7 +143,7 @@ def _from(stream: ShellStream | None) -> Code:
 
 
 def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
-    """The content of a file that this line wrote is known. Any other file is not part of this line."""
+    """The content of a file that this line wrote is known. Other files are not."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
     place = state.place(name)

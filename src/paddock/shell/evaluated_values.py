@@ -64,7 +64,7 @@ def _is_closed(root: Node, found: list[Node]) -> bool:
 
 
 Region = tuple[list["Node"], set[str]]
-"""What is evaluated, and the names that stand for their values there."""
+"""The evaluated nodes, and the names whose values are used there."""
 
 
 def _regions(found: list[Node]) -> Iterator[Region]:

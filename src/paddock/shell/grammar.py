@@ -41,7 +41,8 @@ _EVALUATING = frozenset(
 )
 _OPERATORS = frozenset("|&;<>()\n")
 _QUOTING = frozenset(
-    ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "arithmetic_expansion",
+    ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution",
+    "arithmetic_expansion",
      "expansion", "simple_expansion")
 )  # fmt: skip
 _CONTINUED = "\\\n"

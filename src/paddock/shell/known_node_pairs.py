@@ -18,25 +18,43 @@ if TYPE_CHECKING:
 _EXPANDED = "simple_expansion expansion command_substitution arithmetic_expansion"
 _QUOTED = "string raw_string ansi_c_string translated_string"
 _WORD = f"word number concatenation brace_expression process_substitution {_QUOTED} {_EXPANDED}"
-_TEST = f"test_command binary_expression unary_expression parenthesized_expression {_WORD} regex extglob_pattern"
-_NUMBER = f"number word variable_name subscript string raw_string concatenation {_EXPANDED} binary_expression"
-_NUMBER += " unary_expression postfix_expression parenthesized_expression ternary_expression variable_assignment"
+_TEST = (
+    f"test_command binary_expression unary_expression parenthesized_expression {_WORD} regex "
+    "extglob_pattern"
+)
+_NUMBER = (
+    f"number word variable_name subscript string raw_string concatenation {_EXPANDED} "
+    "binary_expression"
+)
+_NUMBER += (
+    " unary_expression postfix_expression parenthesized_expression ternary_expression"
+    " variable_assignment"
+)
 _STATEMENT = (
-    "command redirected_statement pipeline list subshell compound_statement if_statement while_statement for_statement"
-    " c_style_for_statement case_statement function_definition variable_assignment variable_assignments"
+    "command redirected_statement pipeline list subshell compound_statement if_statement "
+    "while_statement for_statement"
+    " c_style_for_statement case_statement function_definition variable_assignment "
+    "variable_assignments"
     " declaration_command unset_command negated_command test_command comment"
 )
 _ENDS = "; & \n ;; heredoc_body"
-_BINARY = "= == != < > <= >= + - * / % ** & | ^ << >> && || , =~ += -= *= /= %= &= |= ^= <<= >>= test_operator"
+_BINARY = (
+    "= == != < > <= >= + - * / % ** & | ^ << >> && || , =~ += -= *= /= %= &= |= ^= <<= >>= "
+    "test_operator"
+)
 _KNOWN = {
     "program": f"{_STATEMENT} {_ENDS}",
-    "command": f"command_name variable_assignment file_redirect herestring_redirect heredoc_redirect comment $ {_WORD}",
+    "command": (
+        "command_name variable_assignment file_redirect herestring_redirect heredoc_redirect comment $ "
+        f"{_WORD}"
+    ),
     "command_name": _WORD,
     "redirected_statement": f"{_STATEMENT} file_redirect herestring_redirect heredoc_redirect",
     "file_redirect": f"file_descriptor > >> < >| &> &>> >& <& >&- <&- <> {_WORD}",
     "herestring_redirect": f"<<< {_WORD}",
     "heredoc_redirect": (
-        "<< <<- heredoc_start heredoc_body heredoc_end file_redirect herestring_redirect file_descriptor | && ||"
+        "<< <<- heredoc_start heredoc_body heredoc_end file_redirect herestring_redirect "
+        "file_descriptor | && ||"
         f" {_STATEMENT} {_WORD}"
     ),
     "heredoc_body": f"heredoc_content {_EXPANDED}",
@@ -61,7 +79,9 @@ _KNOWN = {
     "variable_assignment": f"variable_name subscript = += array {_WORD} {_NUMBER}",
     "array": f"( ) comment {_WORD}",
     "subscript": f"variable_name [ ] {_NUMBER}",
-    "declaration_command": f"declare typeset export readonly local variable_name variable_assignment {_WORD}",
+    "declaration_command": (
+        f"declare typeset export readonly local variable_name variable_assignment {_WORD}"
+    ),
     "unset_command": f"unset unsetenv variable_name {_WORD}",
     "test_command": f"[ ] [[ ]] (( )) {_TEST} {_NUMBER}",
     "binary_expression": f"{_BINARY} {_TEST} {_NUMBER}",
@@ -75,7 +95,8 @@ _KNOWN = {
     "translated_string": "$ string",
     "simple_expansion": "$ variable_name special_variable_name",
     "expansion": (
-        "${ } ! # ## % %% / // /# /% : :- := :? :+ - = ? + ^ ^^ , ,, @ K Q U u L P E A a * variable_name"
+        "${ } ! # ## % %% / // /# /% : :- := :? :+ - = ? + ^ ^^ , ,, @ K Q U u L P E A a * "
+        "variable_name"
         f" special_variable_name subscript regex {_WORD} {_NUMBER}"
     ),
     "brace_expression": "{ } .. number word",

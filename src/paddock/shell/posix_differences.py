@@ -18,18 +18,26 @@ if TYPE_CHECKING:
 
 _ALIKE = frozenset(
     (
-        "program", "command", "command_name", "word", "string", "string_content", "raw_string", "number", "pipeline",
-        "list", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause", "while_statement",
-        "for_statement", "do_group", "case_statement", "case_item", "function_definition", "variable_assignment",
-        "variable_name", "simple_expansion", "special_variable_name", "expansion", "regex", "command_substitution",
-        "arithmetic_expansion", "binary_expression", "unary_expression", "parenthesized_expression", "file_redirect",
-        "file_descriptor", "heredoc_redirect", "heredoc_start", "heredoc_body", "heredoc_content", "heredoc_end",
-        "comment", "concatenation", "negated_command", "test_command", "test_operator", "declaration_command",
+        "program", "command", "command_name", "word", "string", "string_content", "raw_string",
+        "number", "pipeline",
+        "list", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause",
+        "while_statement",
+        "for_statement", "do_group", "case_statement", "case_item", "function_definition",
+        "variable_assignment",
+        "variable_name", "simple_expansion", "special_variable_name", "expansion", "regex",
+        "command_substitution",
+        "arithmetic_expansion", "binary_expression", "unary_expression", "parenthesized_expression",
+        "file_redirect",
+        "file_descriptor", "heredoc_redirect", "heredoc_start", "heredoc_body", "heredoc_content",
+        "heredoc_end",
+        "comment", "concatenation", "negated_command", "test_command", "test_operator",
+        "declaration_command",
         "unset_command", "redirected_statement", "extglob_pattern", "ternary_expression",
     )
 )  # fmt: skip
 _TOKENS = frozenset(
-    ("[[", "]]", "((", "))", "|&", "&>", "&>>", "<<<", ";&", ";;&", "select", "function", "+=", "$[", "<(", ">(",
+    ("[[", "]]", "((", "))", "|&", "&>", "&>>", "<<<", ";&", ";;&", "select", "function", "+=",
+    "$[", "<(", ">(",
      "declare", "typeset", "=~", "**", "++", "--", ",")
 )  # fmt: skip
 _EXPANSION = re.compile(

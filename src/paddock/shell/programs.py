@@ -22,7 +22,8 @@ INTERPRETERS = frozenset({"python", "python2", "python3", "perl", "ruby", "node"
 _TESTS = frozenset(
     (
         "-name", "-iname", "-path", "-ipath", "-wholename", "-regex", "-iregex", "-newer", "-mtime",
-        "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-size", "-empty", "-user", "-group", "-perm",
+        "-mmin", "-atime", "-amin", "-ctime", "-cmin", "-size", "-empty", "-user", "-group",
+        "-perm",
         "-inum", "-samefile", "-links", "-lname", "-nouser", "-nogroup",
     )
 )  # fmt: skip

@@ -28,14 +28,18 @@ _BLANK_BEHIND_BACKSLASHES = re.compile(rb"(\\*)[ \t]$")
 # Statements with parts between which a shell accepts line breaks and comments.
 _STATEMENTS = frozenset(
     (
-        "program", "list", "pipeline", "subshell", "compound_statement", "if_statement", "elif_clause", "else_clause",
-        "while_statement", "for_statement", "c_style_for_statement", "do_group", "case_statement", "case_item",
-        "function_definition", "command_substitution", "process_substitution", "array", "negated_command",
+        "program", "list", "pipeline", "subshell", "compound_statement", "if_statement",
+        "elif_clause", "else_clause",
+        "while_statement", "for_statement", "c_style_for_statement", "do_group", "case_statement",
+        "case_item",
+        "function_definition", "command_substitution", "process_substitution", "array",
+        "negated_command",
     )
 )  # fmt: skip
 _EXPRESSIONS = frozenset(
     (
-        "test_command", "binary_expression", "unary_expression", "postfix_expression", "parenthesized_expression",
+        "test_command", "binary_expression", "unary_expression", "postfix_expression",
+        "parenthesized_expression",
         "ternary_expression", "arithmetic_expansion", "subscript",
     )
 )  # fmt: skip
@@ -53,8 +57,10 @@ _TIGHT = frozenset(
 _WORDS = frozenset(("case_item", "case_statement", "for_statement", "array"))
 _RESERVED = frozenset(
     (
-        "if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac", "select",
-        "function", "in", "{", "}", "!", "[", "]", "[[", "]]", "declare", "typeset", "export", "readonly", "local",
+        "if", "then", "elif", "else", "fi", "for", "while", "until", "do", "done", "case", "esac",
+        "select",
+        "function", "in", "{", "}", "!", "[", "]", "[[", "]]", "declare", "typeset", "export",
+        "readonly", "local",
         "unset", "unsetenv",
     )
 )  # fmt: skip

@@ -58,7 +58,8 @@ MAX_NESTED_TEXTS = 12  # levels of text inside text: sh -c "sh -c …"
 _OBEYED = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
 # Variables that other programs pass to a shell.
 _HANDED_ON = (
-    "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "PAGER", "MANPAGER",
+    "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR",
+    "PAGER", "MANPAGER",
     "EDITOR", "VISUAL",
 )  # fmt: skip
 _REFERS = re.compile("-[a-zA-Z]*n")  # declare -n
@@ -228,7 +229,7 @@ class _Walk(Expansion):
         return f"{key}={pieces[-1].text}"
 
     def _declaration(self, node: Node) -> ShellStream:
-        """export, local, declare, readonly, unset: the grammar has its own kind of node for these."""
+        """export, local, declare, readonly, unset: the grammar has its own nodes for these."""
         assigned = tuple(
             self._assign(child)
             for child in node.named_children

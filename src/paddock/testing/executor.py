@@ -1,10 +1,10 @@
-"""The contract of executors: checks that every place has to pass, ours and yours.
+"""The contract of executors: checks that every executor must pass, also those of other programs.
 
     python -m paddock.testing.executor mymodule:make
 
-``make()`` is an async context manager that gives a :class:`Place`. Each check is told in one line;
-the exit status is 0 when all hold. What is ended is seen to end from outside: commands leave their
-mark in a file that the host reads.
+``make()`` is an async context manager that gives a :class:`Place`. Each check prints one line. The
+exit status is 0 if all pass. The end of a process is observed from outside: commands write marks
+into a file that the host reads.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The one way to a tool: judged by the policy, asked about if that says so, written down, done.
+"""The only path to a tool: judge by the policy, ask if needed, journal, do.
 
-    ToolCall ─► policy.check ─► prepare ─► (ask: desk) ─► journal: tool ─► do ─► journal: tool.end ─► ToolResult
+    ToolCall ─► policy.check ─► prepare ─► (ask) ─► journal: tool ─► do ─► journal: tool.end
+                                                                                └─► ToolResult
 
-What is denied is never prepared. What can not be done is never asked about. What can not be
-journaled, where a journal was asked for, is not done. No call raises, but for the cancellation of
-its task: then whatever it started has ended.
+A denied call is never prepared. A call that can not succeed is never asked about. If a journal is
+required, a call that can not be journaled is not done. No call raises, except for the cancellation
+of its task; then all its processes have ended.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Handler = Callable[..., Awaitable[object]]
-"""A tool of the caller's own: an async function of the ToolCall, or of its arguments by name. What its signature calls
-a ``Path`` is judged as one."""
+"""A tool of the caller: an async function of the ToolCall, or of its arguments by name. A parameter
+with the annotation ``Path`` is judged as a path."""
 Fence = Callable[[str, Operation], str | None]
-"""Why a path may not be touched so; None: it may."""
+"""The reason why the policy denies the operation on a path; None: it is allowed."""
 Inside = Callable[[str, Operation, os.stat_result], Awaitable[str | None]]
-"""Why commands do not have this object of the host at this path, for the act; None: they have it. PaddockError: the
-sandbox can not be asked."""
+"""The reason why commands can not use this object of the host at this path; None: they can.
+PaddockError: the sandbox can not be asked."""
 _OPERATIONS = {
     "read_file": Operation.READ,
     "list_directory": Operation.READ,

@@ -60,7 +60,7 @@ def told(shown: str) -> Iterator[None]:
 
 
 PlaceDenial = Callable[[str, os.stat_result], str | None]
-"""Why an object, which the host has at this path, may not be touched by it; None: it may."""
+"""The reason why the object at this path of the host may not be used; None: it may."""
 
 
 def require_open(path: str, facts: os.stat_result, closed: PlaceDenial, shown: str) -> None:

@@ -72,7 +72,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """``closed``: subdirectories that were not entered, because the policy or the system denies it."""
+    """``closed``: subdirectories that were not entered, because policy or system denies it."""
 
     path: str
     entries: tuple[Entry, ...]

@@ -17,9 +17,12 @@ _MARKS = (  # UTF-32 first: its little-endian mark begins like that of UTF-16
 )
 # Encodings of real files. Python's other codecs compress, escape, or are very slow.
 ENCODINGS = (
-    "utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "ascii", "iso8859-1", "iso8859-2", "iso8859-5",
-    "iso8859-7", "iso8859-9", "iso8859-15", "cp437", "cp850", "cp1250", "cp1251", "cp1252", "cp1253", "cp1254",
-    "koi8-r", "koi8-u", "mac-roman", "shift_jis", "cp932", "euc_jp", "gb2312", "gbk", "gb18030", "big5", "euc_kr",
+    "utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be", "ascii", "iso8859-1", "iso8859-2",
+    "iso8859-5",
+    "iso8859-7", "iso8859-9", "iso8859-15", "cp437", "cp850", "cp1250", "cp1251", "cp1252",
+    "cp1253", "cp1254",
+    "koi8-r", "koi8-u", "mac-roman", "shift_jis", "cp932", "euc_jp", "gb2312", "gbk", "gb18030",
+    "big5", "euc_kr",
     "cp949",
 )  # fmt: skip
 

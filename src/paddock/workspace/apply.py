@@ -1,16 +1,18 @@
-"""changes → the workspace: staged beside their places, synced, then put in place one rename each.
+"""Applies changes to the workspace: staged beside their targets, synced, then renamed into place.
 
-    1. record    what is going to be done: nothing is touched yet
-    2. stage     every new file under a temporary name in its directory; a new directory with all that comes into it
-    3. sync      and record what is staged. A full disk ends here, and everything staged is removed again
-    4. commit    additions and changes in walk order, then deletions, children first: what was moved is never missing
-    5. modes     of directories, deepest first: one without write permission can be filled first
+    1. record    the planned steps, before anything is changed
+    2. stage     every new file under a temporary name in its directory;
+                 a new directory together with its content
+    3. sync      and record what is staged; a full disk ends here, and all staged files are removed
+    4. commit    additions and changes in walk order, then deletions, children first:
+                 a moved file is never missing
+    5. modes     of directories, deepest first: a read-only directory can be filled first
     6. sync      and record the end: from here on the session can be discarded
 
-Each step of 4 is atomic, and none trusts what was judged before: a new name is taken only if it is
-free, an existing file is exchanged with its new version, and what comes out of the exchange has to
-be the very file that was judged. If it is not, the host changed it in the last moment, and it goes
-back. ``recover`` does the same for an apply that was killed.
+Each step of 4 is atomic, and none relies on the earlier judgement. A new name is taken only if it
+is free. An existing file is exchanged with its new version, and the file that comes out must be the
+judged one. If it is not, the host changed it at the last moment, and it goes back. ``recover`` does
+the same for an apply that was killed.
 """
 
 from __future__ import annotations
@@ -176,7 +178,7 @@ class _Application:
         )
 
     def _touched_directories(self, changes: list[Change]) -> dict[str, tuple[int, ...]]:
-        """Directories that only this session touched so far, with their current and future modes."""
+        """Directories that only this session touched, with their current and future modes."""
         touched: dict[str, tuple[int, ...]] = {}
         for change in changes:
             both = [

@@ -1,15 +1,14 @@
-"""The record of a session's applies: what each one was going to do, written before it does
-anything.
+"""The record of a session's applies: the planned steps of each one, written before it starts.
 
 One file, ``applied.jsonl``, three lines for each apply:
 
-    apply    the steps, with what stood at each path, and the directories they touch
-    staged   what was made ready beside its place; from here on the workspace changes
-    end      everything is in place and on the disk
+    apply    the steps, with the object at each path, and the directories they touch
+    staged   the files that were staged; from here on the workspace changes
+    end      everything is in place and on disk
 
-An apply without its end was interrupted, and this is all that is needed to tell its own files from
-the host's. The same lines tell later on which files of the workspace are as this session left them,
-and so no change of the host's.
+An apply without its end was interrupted. The record is then sufficient to distinguish its own files
+from those of the host. Later the same lines show which files of the workspace are as this session
+left them, and so are not changes of the host.
 """
 
 from __future__ import annotations

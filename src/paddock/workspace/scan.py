@@ -1,15 +1,15 @@
-"""upper + lower → changes.
+"""Finds the changes between upper and lower.
 
-An upper directory of an overlay mounted with ``userxattr`` knows three forms only, because the
-kernel refuses ``redirect_dir`` and ``metacopy`` there:
+An upper directory of an overlay mounted with ``userxattr`` has only three forms, because the kernel
+refuses ``redirect_dir`` and ``metacopy`` there:
 
     character device 0:0                      this name is deleted
     directory with user.overlay.opaque = y    the lower directory was replaced, not merged
     anything else                             the new content, complete
 
-``user.overlay.origin`` (empty in a user namespace) marks what was copied up from lower; it moves
-along when the command renames the file. Whatever is copied up and unchanged is no change: content
-and permissions are compared.
+``user.overlay.origin`` (empty in a user namespace) marks files that were copied up from lower. It
+moves with the file when the command renames it. A file that was copied up and is unchanged is not a
+change: content and permissions are compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A directory tree accessed only by descriptors: one component at a time, never through a symlink."""
+"""A directory tree accessed only by descriptors: by component, never through a symlink."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def trusted_by(
 
 
 ConfigSource = tuple[str, str, ConfigEntry]
-"""The directory that a relative include is meant from, who says it, and what."""
+"""The base directory of relative includes, the source, and the entry."""
 
 
 def _files_read(pending: list[str], looked: Looked) -> Iterator[ConfigSource]:

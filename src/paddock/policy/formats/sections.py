@@ -1,4 +1,4 @@
-"""Parses the sections of a TOML policy. One function for each section, in the order of schema.KEYS."""
+"""Parses the sections of a TOML policy. One function for each, in the order of schema.KEYS."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ from paddock.policy.model import (
 # The directories that `reads = "all"` opens. Not /run, which contains sockets of services: a
 # connection needs no write right. Not /tmp and /dev, which are private to the run. Not /boot and
 # the homes of others, which other users can not list.
-_MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt", "/proc", "/sbin",
+_MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt",
+            "/proc", "/sbin",
             "/snap", "/srv", "/sys", "/usr", "/var", "~")  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A TOML table with its position. Every error of its typed accessors has file, line and dotted key."""
+"""A TOML table with its position. Errors of its accessors have file, line and dotted key."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
         )
     if not found.st_mode & stat.S_ISVTX and _others_may_write(found, origin):
         raise PolicyError(
-            f"its directory {directory} is writable by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            f"its directory {directory} is writable by others (mode "
+            f"{stat.S_IMODE(found.st_mode):04o})",
             where=shown,
             hint=f"chmod go-w {shlex.quote(directory)}",
         )

@@ -152,7 +152,7 @@ def read_text(found: Found, origin: Origin) -> PolicyText:
 
 
 def exists(path: str) -> bool:
-    """Only a missing file is absent. An inaccessible directory may contain the policy that counts."""
+    """Only a missing file is absent. An inaccessible directory may contain the policy."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

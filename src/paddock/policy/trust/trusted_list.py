@@ -27,7 +27,7 @@ class Trusted:
 
     @classmethod
     def read(cls, state_dir: str, uid: int) -> Trusted:
-        """A missing list trusts nothing. A list that another user could have written is an error."""
+        """A missing list trusts nothing. A list that others could write is an error."""
         path = os.path.join(state_dir, STORE)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)

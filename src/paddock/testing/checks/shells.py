@@ -23,7 +23,8 @@ async def a_terminal_can_be_typed_at_and_resized(place: Place) -> None:
     shells = Shells(place.executor)
     try:
         shell = await shells.start(
-            "read line; echo got $line; until test \"$(stty size)\" = '50 132'; do sleep 0.05; done; exit 5",
+            "read line; echo got $line; until test \"$(stty size)\" = '50 132'; do sleep 0.05; "
+            "done; exit 5",
             tty=Size(rows=20, columns=60),
         )
         await shell.write("hello\n")

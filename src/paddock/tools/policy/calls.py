@@ -101,7 +101,10 @@ def wrong_arguments(spec: ToolSpec, call: ToolCall, cwd: str, platform: str) -> 
         if name not in spec.optional:
             return f"{spec.name} has no argument {name!r}"
         if not _is(value, spec.optional[name]):
-            return f"{name!r} of {spec.name} is not {_KINDS.get(spec.optional[name], spec.optional[name].__name__)}"
+            return (
+                f"{name!r} of {spec.name} is not "
+                f"{_KINDS.get(spec.optional[name], spec.optional[name].__name__)}"
+            )
     for name in spec.paths:
         if name in call.arguments and not isinstance(call.arguments[name], str):
             return f"{name!r} of {spec.name} is not text"

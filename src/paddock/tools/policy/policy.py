@@ -1,19 +1,25 @@
-"""One tool call → allow, deny or ask, before anything is done.
+"""Decides one tool call before anything is done: allow, deny or ask.
 
 The order is fixed, and hard gates come first:
 
-    1  read-only mode        4  allowed paths      7  shell commands where nothing confines their writes: ask
-    2  path rules            5  command rules      8  approval for writes, for execution, for tools nobody knows: ask
-    3  denied paths          6  denied commands    9  allow
+    1  read-only mode
+    2  path rules
+    3  denied paths
+    4  allowed paths
+    5  command rules
+    6  denied commands
+    7  shell commands whose writes are not confined: ask
+    8  approval for writes, for execution and for unknown tools: ask
+    9  allow
 
-What 1 to 6 deny no approval can lift. A rule that allows settles what is asked or denied later by
-the same person's lists; the built-in lists hold whatever a rule says, and a rule that asks opens
-nothing that is denied. A call is judged by what its tool does (``ToolSpec``), not by its name. No
-call makes this raise: a call that makes no sense is denied, and a policy that makes none is a
-PolicyError when it is built.
+No approval can lift a denial of steps 1 to 6. A rule that allows overrides later questions and
+denials of the same user's lists. It does not override the built-in lists. A rule that asks opens
+nothing that is denied. A call is judged by the effects of its tool (``ToolSpec``), not by its name.
+No call raises an exception here: an invalid call is denied. An invalid policy raises a PolicyError
+when it is built.
 
-Paths inside a shell command are not looked at: programs open files in ways that no text shows. That
-is for the kernel's fence.
+Paths inside a shell command are not judged, because the text does not show which files a program
+opens. The sandbox restricts these.
 """
 
 from __future__ import annotations
@@ -482,7 +488,7 @@ class _CommandRule:
 
 @dataclass(slots=True)
 class _Judging:
-    """One call during the steps. The first question is stored, because a later step may still deny."""
+    """One call during the steps. The first question is stored: a later step may deny."""
 
     call: ToolCall
     cwd: str
