@@ -19,7 +19,7 @@ from paddock.version import __version__
 
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
-    from paddock.approve.approvals import Desk
+    from paddock.approve.approvals import Approvals
     from paddock.executors.container import ContainerExecutor
     from paddock.executors.denials import Denial
     from paddock.executors.distro import (
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Action",
+    "Approvals",
     "Bug",
     "CommandExecutor",
     "CommandResult",
@@ -83,7 +84,6 @@ __all__ = [
     "CoreError",
     "Decision",
     "Denial",
-    "Desk",
     "Effect",
     "ExecutorError",
     "FileText",
@@ -160,7 +160,7 @@ _LAZY = {
     "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
     "Decision": "paddock.tools.policy.policy",
     "Denial": "paddock.executors.denials",
-    "Desk": "paddock.approve.approvals",
+    "Approvals": "paddock.approve.approvals",
     "Effect": "paddock.policy.model",
     "FileText": "paddock.tools.result",
     "FileWritten": "paddock.tools.result",

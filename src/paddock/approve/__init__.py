@@ -5,7 +5,7 @@ questions from an inbox.
 from paddock.approve.callback import Callback, DenyAll
 from paddock.approve.inbox import Approver
 from paddock.approve.model import (
-    Asked,
+    AnyQuestion,
     Caller,
     HostQuestion,
     Parent,
@@ -15,8 +15,8 @@ from paddock.approve.model import (
 )
 
 __all__ = [
+    "AnyQuestion",
     "Approver",
-    "Asked",
     "Callback",
     "Caller",
     "DenyAll",

@@ -17,7 +17,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 
 from paddock.approve.inbox import Approver, Inbox
-from paddock.approve.messages import Message, Withdrawn
+from paddock.approve.messages import Message, WithdrawMessage
 from paddock.approve.model import ToolQuestion, Verdict
 from paddock.errors import PolicyError
 from paddock.policy import Origin
@@ -34,7 +34,7 @@ AnswerBy = tuple[Verdict, str]
 """The answer, and the name of its approver."""
 
 
-class Desk:
+class Approvals:
     """Pass it to the code that runs tools, and close it at the end. Any event loop may ask, and
     several questions may be open at once. The approver chooses the order in which it shows them.
     ``redactor`` knows the secrets that must not be shown. ``origin``: the user whose
@@ -54,7 +54,7 @@ class Desk:
         self._origin = origin
         self._numbers = itertools.count(1)
         self._remembered: set[tuple[object, ...]] = set()
-        self._counter = _Counter()
+        self._inbox = _QuestionInbox()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self.failure: BaseException | None = None
@@ -79,15 +79,15 @@ class Desk:
             return Verdict.SESSION, REMEMBERED
         if self._approved(question):
             return Verdict.SESSION, ALWAYS
-        if not self._attended():
+        if not self._start_approver():
             return Verdict.DENY, NOBODY
-        answer = self._counter.put(question)
+        answer = self._inbox.put(question)
         try:
             verdict, by = await asyncio.wait_for(asyncio.wrap_future(answer), question.timeout_s)
         except TimeoutError:
             return Verdict.DENY, TIMEOUT
         finally:
-            self._counter.take_back(question.id)
+            self._inbox.take_back(question.id)
         if verdict is Verdict.SESSION and question.subject:
             self._remembered.add(question.scope)
         return verdict, by
@@ -103,38 +103,38 @@ class Desk:
 
     def close(self) -> None:
         """Denies the open questions. Returns when the approver has ended."""
-        self._counter.close()
+        self._inbox.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
-        self._counter.release()
+        self._inbox.release()
 
-    def __enter__(self) -> Desk:
+    def __enter__(self) -> Approvals:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _attended(self) -> bool:
+    def _start_approver(self) -> bool:
         """The approver starts at the first question, because most sessions have none."""
         with self._starting:
-            if self._thread is None and self._approver is not None and not self._counter.over:
+            if self._thread is None and self._approver is not None and not self._inbox.over:
                 self._thread = threading.Thread(
                     target=self._serve, name="paddock-desk", daemon=True
                 )
                 self._thread.start()
-        return self._thread is not None and not self._counter.over
+        return self._thread is not None and not self._inbox.over
 
     def _serve(self) -> None:
         try:
             if self._approver is not None:
-                self._approver.serve(self._counter)
+                self._approver.serve(self._inbox)
         except BaseException as error:
             self.failure = error
         finally:
-            self._counter.close()
+            self._inbox.close()
 
 
-class _Counter(Inbox):
+class _QuestionInbox(Inbox):
     """The inbox of an ``Approvals``."""
 
     def __init__(self) -> None:
@@ -151,21 +151,21 @@ class _Counter(Inbox):
                 answer.set_result((Verdict.DENY, NOBODY))
                 return answer
             self._answers[question.id] = answer
-            self._tell(question)
+            self._put_news(question)
         return answer
 
     def take_back(self, number: int) -> None:
         with self._lock:
             if self._answers.pop(number, None) is not None and not self.over:
                 self._open.pop(number, None)  # an answer that comes later is ignored
-                self._tell(Withdrawn(number))
+                self._put_news(WithdrawMessage(number))
 
     def close(self) -> None:
         with self._lock:
             if self.over:
                 return
             self.over = True
-            self._tell(None)
+            self._put_news(None)
             for number in list(self._answers):
                 self._reply(number, Verdict.DENY, NOBODY)
 
@@ -192,6 +192,6 @@ class _Counter(Inbox):
             with contextlib.suppress(InvalidStateError):
                 answer.set_result((verdict, by))
 
-    def _tell(self, news: Message | None) -> None:
+    def _put_news(self, news: Message | None) -> None:
         self._news.append(news)
         os.eventfd_write(self._bell, 1)

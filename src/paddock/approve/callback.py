@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Asked, Verdict
+from paddock.approve.model import AnyQuestion, Verdict
 
 MAX_PARALLEL_CALLS = 32
 """Calls at the same time. Further questions wait, and their time runs meanwhile."""
@@ -40,11 +40,11 @@ class Callback:
 
     def serve(self, inbox: Inbox) -> None:
         # One set for each inbox: a session has one inbox for its tools and one for its rules.
-        waiting: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
+        waiting: queue.SimpleQueue[AnyQuestion | None] = queue.SimpleQueue()
         idle = threading.Semaphore(0)
         workers = 0
 
-        def came(question: Asked) -> None:
+        def came(question: AnyQuestion) -> None:
             nonlocal workers
             waiting.put(question)
             if not idle.acquire(blocking=False) and workers < MAX_PARALLEL_CALLS:
@@ -63,14 +63,17 @@ class Callback:
             waiting.put(None)
 
     def _work(
-        self, inbox: Inbox, waiting: queue.SimpleQueue[Asked | None], idle: threading.Semaphore
+        self,
+        inbox: Inbox,
+        waiting: queue.SimpleQueue[AnyQuestion | None],
+        idle: threading.Semaphore,
     ) -> None:
         while (question := waiting.get()) is not None:
             if inbox.is_open(question):
                 inbox.answer(question, self._decided(question), BY)
             idle.release()
 
-    def _decided(self, question: Asked) -> Verdict:
+    def _decided(self, question: AnyQuestion) -> Verdict:
         try:
             verdict = self._decide(question)
             if inspect.isawaitable(verdict):

@@ -11,8 +11,8 @@ import sys
 
 from paddock.approve import messages
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Asked, Verdict
-from paddock.approve.server_socket import knock
+from paddock.approve.model import AnyQuestion, Verdict
+from paddock.approve.server_socket import connect_to_server
 
 _PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # terminal type and language
 
@@ -23,8 +23,8 @@ class Server:
     """
 
     def serve(self, inbox: Inbox) -> None:
-        with knock() as line:
-            forward(inbox, line)
+        with connect_to_server() as sock:
+            forward(inbox, sock)
 
 
 class AtTerminal:
@@ -35,7 +35,7 @@ class AtTerminal:
 
     def serve(self, inbox: Inbox) -> None:
         environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = [
             sys.executable,
             "-E",
@@ -45,15 +45,15 @@ class AtTerminal:
             "paddock",
             "companion",
             "--socket",
-            str(theirs.fileno()),
+            str(their_sock.fileno()),
         ]
-        with ours, theirs, open("/dev/tty", "r+b", buffering=0) as tty:
+        with ours, their_sock, open("/dev/tty", "r+b", buffering=0) as tty:
             process = subprocess.Popen(
-                words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[theirs.fileno()],
+                words, stdin=tty, stdout=tty, stderr=tty, pass_fds=[their_sock.fileno()],
                 process_group=0, cwd="/",
                 env=environment,
             )  # fmt: skip
-            theirs.close()
+            their_sock.close()
             try:
                 forward(inbox, ours)
             finally:
@@ -61,26 +61,26 @@ class AtTerminal:
                 process.wait()
 
 
-def forward(inbox: Inbox, line: socket.socket) -> None:
+def forward(inbox: Inbox, sock: socket.socket) -> None:
     """Sends every question to the other end and every answer back, until one end closes."""
-    sent: dict[int, Asked] = {}
+    sent: dict[int, AnyQuestion] = {}
 
-    def came(question: Asked) -> None:
-        said = messages.ask(question)
-        if said is None:
+    def came(question: AnyQuestion) -> None:
+        message = messages.ask(question)
+        if message is None:
             inbox.answer(question, Verdict.DENY, "too long to be shown")
             return
         sent[question.id] = question
-        line.send(said)
+        sock.send(message)
 
     while not inbox.closed:
-        answered = inbox.wait(line.fileno())
+        answered = inbox.wait(sock.fileno())
         inbox.read(came)
         for number in [number for number, question in sent.items() if not inbox.is_open(question)]:
             del sent[number]
-            line.send(messages.withdraw(number))
+            sock.send(messages.withdraw(number))
         if answered:
-            datagram = line.recv(messages.MAX_MESSAGE_BYTES)
+            datagram = sock.recv(messages.MAX_MESSAGE_BYTES)
             if not datagram:
                 return
             answer = messages.read_answer(datagram)

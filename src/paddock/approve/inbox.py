@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from paddock.approve import messages
-from paddock.approve.model import Asked, Verdict
+from paddock.approve.model import AnyQuestion, Verdict
 
 
 class Inbox(ABC):
@@ -23,7 +23,7 @@ class Inbox(ABC):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[int, Asked] = {}
+        self._open: dict[int, AnyQuestion] = {}
         self._closed = False
 
     @abstractmethod
@@ -41,12 +41,12 @@ class Inbox(ABC):
     def closed(self) -> bool:
         return self._closed
 
-    def open(self) -> list[Asked]:
+    def open(self) -> list[AnyQuestion]:
         """In the order of arrival."""
         with self._lock:
             return list(self._open.values())
 
-    def is_open(self, question: Asked) -> bool:
+    def is_open(self, question: AnyQuestion) -> bool:
         with self._lock:
             return question.id in self._open
 
@@ -60,7 +60,7 @@ class Inbox(ABC):
         ready = {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
         return [one for one in others if one in ready]
 
-    def read(self, came: Callable[[Asked], None] = lambda question: None) -> None:
+    def read(self, came: Callable[[AnyQuestion], None] = lambda question: None) -> None:
         """Reads everything that has arrived. Never waits."""
         if self._closed:
             return
@@ -70,13 +70,13 @@ class Inbox(ABC):
                     self._closed = True
                     self._open.clear()
                     return
-                if isinstance(message, messages.Withdrawn):
+                if isinstance(message, messages.WithdrawMessage):
                     self._open.pop(message.id, None)
                     continue
                 self._open[message.id] = message
             came(message)
 
-    def answer(self, question: Asked, verdict: Verdict, by: str) -> list[int]:
+    def answer(self, question: AnyQuestion, verdict: Verdict, by: str) -> list[int]:
         """Answers the question. An answer for the session also answers every open question with the
         same scope. Returns the numbers of the answered questions. An invalid answer raises an error
         for the approver and answers nothing.
@@ -105,17 +105,17 @@ class Approver(Protocol):
 class SocketInbox(Inbox):
     """The core sends questions, withdraws them, and closes the socket when it ends."""
 
-    def __init__(self, line: socket.socket) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         super().__init__()
-        self._line = line
+        self._sock = sock
 
     def fileno(self) -> int:
-        return self._line.fileno()
+        return self._sock.fileno()
 
     def _arrived(self) -> Iterator[messages.Message | None]:
         while True:
             try:
-                datagram = self._line.recv(messages.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+                datagram = self._sock.recv(messages.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -124,4 +124,4 @@ class SocketInbox(Inbox):
 
     def _reply(self, number: int, verdict: Verdict, by: str) -> None:
         with contextlib.suppress(ConnectionError):  # the core ended meanwhile
-            self._line.send(messages.answer(number, verdict, by))
+            self._sock.send(messages.answer(number, verdict, by))

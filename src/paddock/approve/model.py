@@ -91,4 +91,4 @@ class HostQuestion:
         return self.host, self.port
 
 
-Asked = Question | HostQuestion | ToolQuestion
+AnyQuestion = Question | HostQuestion | ToolQuestion

@@ -68,7 +68,7 @@ class HttpServer:
         self._connections.add(task)
         try:
             conversation = _Conversation(reader, writer)
-            request = await self._heard(task, conversation)
+            request = await self._receive_request(task, conversation)
             if (
                 request is not None
                 and len(self._connections) - len(self._silent) <= MAX_CONNECTIONS
@@ -84,7 +84,7 @@ class HttpServer:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _heard(
+    async def _receive_request(
         self, task: asyncio.Task[None], conversation: _Conversation
     ) -> PageRequest | None:
         """A new connection replaces the oldest silent one. A browser sends its request at once."""
@@ -104,7 +104,7 @@ class _Conversation:
         self._reader = reader
         self._writer = writer
         self._http = Reader()
-        self._said = Writer()
+        self._body = Writer()
 
     async def request(self) -> PageRequest | None:
         """None: the request was invalid and has been answered."""
@@ -151,11 +151,11 @@ class _Conversation:
             headers.append((b"content-length", str(len(response.body)).encode("ascii")))
         answer = Answer(response.status, response.status.phrase.encode("ascii"), headers)
         head, extent = answer_bytes(answer, "GET", modern=True, last=True)
-        self._said.begin(extent)
-        await self._send(head + self._said.body(response.body))
+        self._body.begin(extent)
+        await self._send(head + self._body.body(response.body))
         if response.stream is not None:
             await self._stream(response.stream)
-        await self._send(self._said.end())
+        await self._send(self._body.end())
 
     async def _stream(self, stream: AsyncIterator[bytes]) -> None:
         """Streams until the client closes the connection. The client is not expected to send
@@ -172,7 +172,7 @@ class _Conversation:
 
     async def _send_all(self, stream: AsyncIterator[bytes]) -> None:
         async for piece in stream:
-            await self._send(self._said.body(piece))
+            await self._send(self._body.body(piece))
 
     async def _send(self, data: bytes) -> None:
         self._writer.write(data)

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
+from paddock.approve.model import AnyQuestion, HostQuestion, Question, ToolQuestion
 from paddock.text.printable import printable
 
 MIN_ARGUMENT_LINES = 4  # lines of the arguments, on any screen size
@@ -65,7 +65,7 @@ def command(argv: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class QuestionText:
     """A question as text. Each string is one line, and none can control the terminal or page that
     shows it.
     """
@@ -76,7 +76,7 @@ class Shown:
     diff: tuple[str, ...]
 
 
-def words(question: Asked, *, whole: bool = False) -> Shown:
+def text_of_question(question: AnyQuestion, *, whole: bool = False) -> QuestionText:
     """``whole``: also show arguments that look like secrets. Otherwise they are left out."""
     plain = tuple if whole else _without_secrets
     match question:
@@ -91,7 +91,7 @@ def words(question: Asked, *, whole: bool = False) -> Shown:
         case ToolQuestion():
             title, diff = f"may {quoted(question.tool)} do this?", question.diff or ""
             lines = [_line(line) for one in question.lines for line in one.split("\n")]
-    return Shown(
+    return QuestionText(
         title=title,
         lines=tuple(lines),
         facts=tuple(_facts(question, plain)),
@@ -105,14 +105,14 @@ def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
     return tuple(Redactor().all_of(list(argv)))
 
 
-def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
+def shown(question: AnyQuestion, more: int, *, columns: int, rows: int | None) -> str:
     """``rows``: lines that do not fit are left out of the middle and counted. None: show
     everything.
     """
     some = None if rows is None else MAX_OTHER_LINES
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
-    said = words(question, whole=rows is None)
-    title, facts = f"paddock: {said.title}{waiting}", list(said.facts)
+    text = text_of_question(question, whole=rows is None)
+    title, facts = f"paddock: {text.title}{waiting}", list(text.facts)
     if (
         isinstance(question, ToolQuestion) and len(title) >= columns
     ):  # the name of the tool is untrusted text
@@ -123,8 +123,8 @@ def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
     below = [line for label, text in facts for line in _some(_folded(label, text, columns), some)]
     room = None if rows is None else rows - 1 - len(below) - ANSWER_LINES
     if room is not None:
-        room = max(MIN_ARGUMENT_LINES, room // 2 if said.diff else room)
-    lines = _some([piece for line in said.lines for piece in _folded("", line, columns)], room)
+        room = max(MIN_ARGUMENT_LINES, room // 2 if text.diff else room)
+    lines = _some([piece for line in text.lines for piece in _folded("", line, columns)], room)
     return "".join(f"{line}\n" for line in (title, *lines, *below))
 
 
@@ -140,13 +140,13 @@ class Coloured:
     colour: str  # SGR parameters, or empty
 
 
-def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured]:
+def changed(question: AnyQuestion, *, columns: int, rows: int | None) -> list[Coloured]:
     """The diff, cut to the room below the question."""
     room = None
     if rows is not None:
         above = shown(question, 0, columns=columns, rows=rows).count("\n")
         room = max(MIN_ARGUMENT_LINES, rows - above - ANSWER_LINES)
-    diff = words(question).diff
+    diff = text_of_question(question).diff
     lines = _some([piece for line in diff for piece in _folded("", line, columns)], room)
     signs = {
         f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))
@@ -155,7 +155,7 @@ def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured
 
 
 def _facts(
-    question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]
+    question: AnyQuestion, plain: Callable[[Sequence[str]], Sequence[str]]
 ) -> Iterator[tuple[str, str]]:
     if isinstance(question, HostQuestion):
         if question.process:

@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
+from paddock.approve.model import AnyQuestion, HostQuestion, Question, ToolQuestion
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
@@ -32,7 +32,7 @@ _ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.
 Approval = Rule | Destination | ToolApproval
 
 
-def approval_for(question: Asked, origin: Origin) -> Approval:
+def approval_for(question: AnyQuestion, origin: Origin) -> Approval:
     """The entry that would be written. Raises PolicyError with the reason if there is none."""
     match question:
         case Question():

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Asked, Verdict
+from paddock.approve.model import AnyQuestion, Verdict
 from paddock.approve.question_text import (
     ANSWER_LINES,
     EXPLAINED,
@@ -97,14 +97,14 @@ class Terminal:
         for key in (signal.SIGINT, signal.SIGQUIT):
             signal.signal(key, signal.SIG_IGN)
         fd = os.open(TTY, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        told = False
+        announced = False
         while not inbox.closed:
-            inbox.wait(timeout_s=BACKGROUND_S if told else None)
+            inbox.wait(timeout_s=BACKGROUND_S if announced else None)
             inbox.read()
             if not inbox.open():
-                told = False
+                announced = False
             elif self._may_take(fd):
-                told = False
+                announced = False
                 # otherwise the question would not appear on the screen
                 termios.tcflow(fd, termios.TCOON)
                 last = None
@@ -112,8 +112,8 @@ class Terminal:
                     last = self._ask_all(fd, inbox)
                 if last:
                     inbox.answer(*last, BY)
-            elif not told:
-                told = True
+            elif not announced:
+                announced = True
                 Screen(fd).write(
                     "\npaddock: a question waits for you; bring the job to the foreground\n"
                 )
@@ -129,7 +129,7 @@ class Terminal:
         members = [pid for pid, group in _processes() if group == holder]
         return bool(members) and all(_descends(pid, self.core) for pid in members)
 
-    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Asked, Verdict] | None:
+    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[AnyQuestion, Verdict] | None:
         """Returns the last answer. It is sent after the terminal was given back. Until then the
         core knows that we have the terminal, and does not treat a stop as a stop by the person.
         """
@@ -152,7 +152,9 @@ class Terminal:
             inbox.answer(question, verdict, BY)
         return None
 
-    def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, more: int) -> Verdict:
+    def _asked(
+        self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion, more: int
+    ) -> Verdict:
         _set(
             fd
         )  # also for output: a program in raw mode leaves lines that do not start at the left
@@ -175,14 +177,14 @@ class Terminal:
             if line in _CHOICES:
                 return _CHOICES[line]
             if line == "always":
-                if self._kept(fd, screen, inbox, question):
+                if self._confirm_rule(fd, screen, inbox, question):
                     return Verdict.SESSION
             elif line in ("w", "whole"):
                 self._show_all(screen, question, more)
             elif line in ("e", "explain", "?"):
                 screen.write(EXPLAINED)
 
-    def _show(self, screen: Screen, question: Asked, more: int) -> bool:
+    def _show(self, screen: Screen, question: AnyQuestion, more: int) -> bool:
         """Returns whether the whole question fits. Then it is on the screen."""
         columns, rows = screen.size
         columns = min(columns, MAX_COLUMNS)
@@ -197,7 +199,7 @@ class Terminal:
         )
         return False
 
-    def _show_all(self, screen: Screen, question: Asked, more: int) -> None:
+    def _show_all(self, screen: Screen, question: AnyQuestion, more: int) -> None:
         columns = min(screen.size.columns, MAX_COLUMNS)
         text = shown(question, more, columns=columns, rows=None)
         self._write(screen, text, changed(question, columns=columns, rows=None))
@@ -207,7 +209,7 @@ class Terminal:
         for line in diff:
             screen.write(f"{line.text}\n", colour=line.colour)
 
-    def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Asked) -> bool:
+    def _confirm_rule(self, fd: int, screen: Screen, inbox: Inbox, question: AnyQuestion) -> bool:
         try:
             approval = approval_for(question, self.origin)
             rule = framed(written(approval), columns=min(screen.size.columns, MAX_COLUMNS))
@@ -228,7 +230,7 @@ class Terminal:
         fd: int,
         screen: Screen,
         inbox: Inbox,
-        question: Asked,
+        question: AnyQuestion,
         asked: str,
         *,
         awaits_size: bool = False,
@@ -266,7 +268,7 @@ class Terminal:
             return line.decode(errors="replace").strip().lower()
 
 
-def _let_see(screen: Screen, inbox: Inbox, question: Asked) -> None:
+def _let_see(screen: Screen, inbox: Inbox, question: AnyQuestion) -> None:
     """Shows that the previous question is gone. Text typed meanwhile is discarded with everything
     else that was typed too early.
     """

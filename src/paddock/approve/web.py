@@ -23,8 +23,8 @@ from typing import Any
 
 from paddock.approve.model import Verdict
 from paddock.approve.page_server import HttpServer, PageRequest, Response
-from paddock.approve.question_text import Shown, words
-from paddock.approve.queue import Pending, Queue, Settled
+from paddock.approve.question_text import QuestionText, text_of_question
+from paddock.approve.queue import PendingQuestion, Queue, SettledQuestion
 from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
@@ -36,7 +36,9 @@ MAX_SHOWN_QUESTIONS = 50  # and as many answers
 MAX_LINE_CHARS = 2000  # characters of a line, until the page requests the whole text
 MAX_LINES = 60
 
-_words = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(words)  # every change shows all questions again
+_text_of_question = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(
+    text_of_question
+)  # every change shows all questions again
 
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -122,8 +124,8 @@ class Web:
 
     async def _asked(self, name: str, request: PageRequest) -> Response:
         try:
-            said = json.loads(request.body)
-            number, verdict = said["id"], said.get("verdict")
+            text = json.loads(request.body)
+            number, verdict = text["id"], text.get("verdict")
             pending = next(one for one in self._queue.pending() if one.id == number)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return _plain(HTTPStatus.BAD_REQUEST, "not understood")
@@ -145,7 +147,7 @@ class Web:
         except PaddockError as error:
             return _plain(HTTPStatus.CONFLICT, f"{error.message}: no rule was written")
 
-    async def _answered(self, pending: Pending, verdict: object) -> Response:
+    async def _answered(self, pending: PendingQuestion, verdict: object) -> Response:
         if verdict == "always":
             await asyncio.to_thread(self._rule, pending, write=True)
             verdict = Verdict.SESSION.value
@@ -155,14 +157,14 @@ class Web:
             return _plain(HTTPStatus.GONE, "it is not asked any more")
         return _json({})
 
-    def _rule(self, pending: Pending, *, write: bool = False) -> str:
+    def _rule(self, pending: PendingQuestion, *, write: bool = False) -> str:
         approval = approval_for(pending.question, self._origin)
         if write:
             keep(approval, self._origin)
         return written(approval)
 
 
-def _pending(pending: Pending) -> dict[str, Any]:
+def _pending(pending: PendingQuestion) -> dict[str, Any]:
     return {
         **_question(pending),
         "id": pending.id,
@@ -172,10 +174,10 @@ def _pending(pending: Pending) -> dict[str, Any]:
     }
 
 
-def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
+def _question(pending: PendingQuestion, *, whole: bool = False) -> dict[str, Any]:
     """``cut``: the question has more text."""
-    everything = _words(pending.question, whole=True)
-    some = everything if whole else _some(_words(pending.question))
+    everything = _text_of_question(pending.question, whole=True)
+    some = everything if whole else _some(_text_of_question(pending.question))
     return {
         "title": some.title,
         "lines": some.lines,
@@ -189,18 +191,18 @@ def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
     }
 
 
-def _some(said: Shown) -> Shown:
-    return Shown(
-        title=said.title,
-        lines=tuple(map(_cut, said.lines[:MAX_LINES])),
-        facts=tuple((label, _cut(text)) for label, text in said.facts),
-        diff=tuple(map(_cut, said.diff[:MAX_LINES])),
+def _some(text: QuestionText) -> QuestionText:
+    return QuestionText(
+        title=text.title,
+        lines=tuple(map(_cut, text.lines[:MAX_LINES])),
+        facts=tuple((label, _cut(text)) for label, text in text.facts),
+        diff=tuple(map(_cut, text.diff[:MAX_LINES])),
     )
 
 
-def _settled(settled: Settled) -> dict[str, Any]:
+def _settled(settled: SettledQuestion) -> dict[str, Any]:
     return {
-        "line": _cut(" ".join(_words(settled.pending.question).lines), 200),
+        "line": _cut(" ".join(_text_of_question(settled.pending.question).lines), 200),
         "verdict": settled.verdict.value if settled.verdict else "taken back",
         "by": settled.by,
         "after_s": round(settled.after_s, 1),

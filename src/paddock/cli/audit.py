@@ -19,7 +19,7 @@ from paddock.journal.event_text import line
 from paddock.journal.query import Query, day, moment
 from paddock.journal.reader import parse
 
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
 
 
 def execute(arguments: list[str]) -> int:
@@ -133,7 +133,7 @@ def _tail(journal: Journal, query: Query, lines: int, follow: bool, as_json: boo
 def _follow(journal: Journal, seen: int, show: Callable[[Event], None]) -> None:
     while True:
         sys.stdout.flush()
-        select.select([], [], [], _LOOK_S)
+        select.select([], [], [], _POLL_INTERVAL_S)
         for number, event in enumerate(journal.events(), 1):
             if number > seen:
                 seen = number

@@ -29,7 +29,7 @@ _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
 
 
 @dataclass(slots=True)
-class Paper:
+class DiffOutput:
     """The output of a diff: colours on a terminal, and a bound for the text that a hostile file can
     print.
     """
@@ -38,7 +38,7 @@ class Paper:
     left: int = MAX_DIFF_CHARS
 
     @classmethod
-    def of_stdout(cls) -> Paper:
+    def of_stdout(cls) -> DiffOutput:
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
         return cls(coloured=sys.stdout.isatty() and not plain)
 
@@ -50,26 +50,26 @@ class Paper:
         )
 
 
-def show(change: Change, roots: Roots, paper: Paper) -> None:
-    paper.write(headline(change), _BOLD)
+def show(change: Change, roots: Roots, output: DiffOutput) -> None:
+    output.write(headline(change), _BOLD)
     if change.obstacle:
-        paper.write(f"  {change.obstacle.value}: {change.reason}", _YELLOW)
-    if paper.left <= 0:
+        output.write(f"  {change.obstacle.value}: {change.reason}", _YELLOW)
+    if output.left <= 0:
         return
     lines = _lines(change, roots)
     if isinstance(lines, str):
-        paper.write(f"  {lines}")
+        output.write(f"  {lines}")
         return
     for line in lines:
-        if paper.left <= 0:
-            paper.write("  … the rest is not shown: name the path to see it")
+        if output.left <= 0:
+            output.write("  … the rest is not shown: name the path to see it")
             return
         cut = "…" if len(line.text) > MAX_LINE_CHARS else ""
         sign = "" if line.tag is Tag.HUNK else line.tag.value
-        paper.write(f"{sign}{line.text[:MAX_LINE_CHARS]}{cut}", _COLOURS.get(line.tag))
+        output.write(f"{sign}{line.text[:MAX_LINE_CHARS]}{cut}", _COLOURS.get(line.tag))
 
 
-def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
+def show_stat(changes: Sequence[Change], roots: Roots, output: DiffOutput) -> None:
     for change in changes:
         lines = _lines(change, roots)
         if isinstance(lines, str):
@@ -80,8 +80,8 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
                 f"{sign}{number}" for sign, number in (("+", added), ("-", removed)) if number
             )
         obstacle = f"  {change.obstacle.value}: {change.reason}" if change.obstacle else ""
-        paper.write(f"{headline(change)}{f'  {amount}' if amount else ''}{obstacle}")
-    paper.write(summary(changes))
+        output.write(f"{headline(change)}{f'  {amount}' if amount else ''}{obstacle}")
+    output.write(summary(changes))
 
 
 def is_flagged_change(change: Change) -> bool:

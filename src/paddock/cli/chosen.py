@@ -14,7 +14,7 @@ from paddock.workspace.sessions import Session, find, is_session, of_directory, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class SessionArguments:
     """The first word is a session if a session has that name. After ``--`` all words are paths."""
 
     before: Sequence[str]

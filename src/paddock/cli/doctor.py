@@ -31,7 +31,7 @@ def execute(arguments: list[str]) -> int:
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=(),
+        previously_writable=(),
         journals=(),
         search_path=origin.environ.get("PATH", ""),
     )
@@ -70,8 +70,8 @@ def execute(arguments: list[str]) -> int:
             )
         )
         return 0 if enforced else EXIT_PADDOCK
-    for told in finished:
-        say(told)
+    for line in finished:
+        say(line)
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:
@@ -120,7 +120,7 @@ def _needed(probe: Probe, plan: Plan) -> bool:
             return True
 
 
-_FENCED = {
+_REQUIRED_MECHANISMS = {
     Tier.FULL: ("network namespace", "network filter"),
     Tier.LANDLOCK: ("user notification", "socket of another process"),
 }
@@ -133,7 +133,7 @@ def _network(probes: Sequence[Probe], tier: Tier) -> str:
         if tier is Tier.FULL
         else "by proxy alone, connected for the command (kernel_pin)"
     )
-    missing = [mechanism for mechanism in _FENCED[tier] if mechanism not in held]
+    missing = [mechanism for mechanism in _REQUIRED_MECHANISMS[tier] if mechanism not in held]
     return f"--block-net alone; no {', no '.join(missing)}" if missing else by
 
 

@@ -60,7 +60,7 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-_WORDS = (
+_OPTION_TEXTS = (
     (("--rootdir",), "rootdir", "DIR", "the container's root directory"),
     (("-U", "--username"), "username", "NAME", "the user to run as, looked up on this machine"),
     (
@@ -78,7 +78,7 @@ _WORDS = (
 
 def _add_container_options(parser: Parser) -> None:
     add = parser.add_argument
-    for names, key, metavar, what in _WORDS:
+    for names, key, metavar, what in _OPTION_TEXTS:
         add(*names, dest="container", action=_Directive, key=key, metavar=metavar, help=what)
     for name, key in (("-u", "uid"), ("-g", "gid")):
         what = f"the {key} to run as, in place of the user's"

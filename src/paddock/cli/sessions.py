@@ -13,7 +13,13 @@ from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.workspace.model import Obstacle, Type
 from paddock.workspace.review import reviewed
-from paddock.workspace.sessions import Broken, Session, Taken, listed, store_of
+from paddock.workspace.sessions import (
+    BrokenDirectory,
+    QuarantineDirectory,
+    Session,
+    listed,
+    store_of,
+)
 
 
 def execute(arguments: list[str]) -> int:
@@ -29,9 +35,9 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-def _row(session: Session | Taken | Broken) -> dict[str, Any]:
+def _row(session: Session | QuarantineDirectory | BrokenDirectory) -> dict[str, Any]:
     if not isinstance(session, Session):
-        state = "taken" if isinstance(session, Taken) else "broken"
+        state = "taken" if isinstance(session, QuarantineDirectory) else "broken"
         return {"id": session.id, "place": session.place, "state": state, "error": session.reason}
     row: dict[str, Any] = {
         "id": session.id,

@@ -9,7 +9,7 @@ from dataclasses import fields
 
 from paddock.cli.terminal_output import say
 from paddock.explain.read_plan import plan_of
-from paddock.explain.unlistable import lost_as_held
+from paddock.explain.unlistable import lost_in_plan
 from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http_routes import DOMAIN
 from paddock.plan.model import (
@@ -31,7 +31,7 @@ from paddock.policy.model import Action, OnFailure, Tier, ToolSettings
 
 _LABEL_COLUMNS = 13
 _WIDTH_COLUMNS = 110
-_CLOSED = "(closed)"
+_DENIED_MARK = "(closed)"
 
 # Gaps of a tier that no policy closes. SECURITY.md explains each.
 NOT_COVERED = {
@@ -102,7 +102,7 @@ def _tools(tools: ToolSettings) -> list[str]:
 
 def _lost(files: Files | None, preflight: Preflight) -> list[str]:
     absent = {*preflight.skipped, *preflight.removed}
-    return list(lost_as_held(files, absent=absent)) if files else []
+    return list(lost_in_plan(files, absent=absent)) if files else []
 
 
 def _item(label: str, lines: Iterable[str]) -> None:
@@ -128,7 +128,7 @@ def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) 
     here = [grant for grant in files.grants if grant.path not in preflight.skipped]
     kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
-    lines += [_grant(grant, preflight, max(kind, len(_CLOSED)), width) for grant in here]
+    lines += [_grant(grant, preflight, max(kind, len(_DENIED_MARK)), width) for grant in here]
     if to_make:
         lines.append(f"made by the run, then granted: {' '.join(to_make)}")
     if skipped := [path for path in preflight.skipped if path not in to_make]:
@@ -137,7 +137,7 @@ def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) 
 
 
 def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str:
-    access = _CLOSED if grant.path in preflight.removed else grant.access
+    access = _DENIED_MARK if grant.path in preflight.removed else grant.access
     line = f"{access:{kind}} {grant.path:{width}}  {grant.source}"
     return f"{line}; not {', '.join(grant.except_)}" if grant.except_ else line
 

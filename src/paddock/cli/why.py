@@ -22,7 +22,7 @@ from paddock.cli.terminal_output import say
 from paddock.errors import PolicyError, UsageError
 from paddock.explain.ask_host_table import LOOPBACK, judge_host
 from paddock.explain.exec_answer import answer_exec
-from paddock.explain.file_answer import Tried, answer
+from paddock.explain.file_answer import FileAttempt, answer
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
 from paddock.plan.http_routes import DOMAIN
@@ -93,7 +93,7 @@ def _path(options: argparse.Namespace) -> int:
     path = _absolute(options.path, origin)
     prepared = prepare(request_of(options, command=None), origin)
     answered = answer(prepared.plan, path, operation, to_make=prepared.to_make())
-    judgement, tried = answered.judgement, answered.tried
+    judgement, attempt = answered.judgement, answered.attempt
     if options.json:
         say(
             json.dumps(
@@ -108,7 +108,7 @@ def _path(options: argparse.Namespace) -> int:
                         {"path": g.path, "access": g.access, "source": g.source}
                         for g in judgement.grants
                     ],
-                    "tried": {"outcome": tried.outcome, "errno": tried.errno},
+                    "tried": {"outcome": attempt.outcome, "errno": attempt.errno},
                 }
             )
         )
@@ -116,7 +116,7 @@ def _path(options: argparse.Namespace) -> int:
     leads = f" (leads to {judgement.path})" if judgement.path != path else ""
     say(f"{'allowed' if answered.allowed else 'denied'}: {operation.value} {path}{leads}")
     say(f"  because: {answered.reason}")
-    say(f"  kernel:  {_kernel(tried)}")
+    say(f"  kernel:  {_kernel(attempt)}")
     pattern = written(judgement.path)
     if not judgement.allowed and not judgement.closed and pattern is not None:
         profile = " ".join(
@@ -300,12 +300,12 @@ def _absolute(written: str, origin: Origin) -> str:
     return os.path.join(origin.cwd, written)
 
 
-def _kernel(tried: Tried) -> str:
-    match tried.outcome:
+def _kernel(attempt: FileAttempt) -> str:
+    match attempt.outcome:
         case "allowed":
             return "tried behind this very fence: it opened"
         case "denied":
-            return f"tried behind this very fence: {tried.errno}"
+            return f"tried behind this very fence: {attempt.errno}"
         case "missing":
             return "tried behind this very fence: there is no such file"
         case _:

@@ -134,7 +134,9 @@ def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoRet
             raise CoreError(f"can not start {path}: {error.strerror}") from error
 
 
-def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subprocess.Popen[bytes]:
+def start_exec_server(
+    stdin: int, environment: Mapping[str, str], *, grace_s: int
+) -> subprocess.Popen[bytes]:
     """Starts the exec server outside of any sandbox. It starts commands for the owner of the other
     end of its stdin. When that end is closed, running commands get ``grace_s`` to end by
     themselves.
@@ -155,12 +157,12 @@ def start_beside(
     cwd: str,
     stdin: int,
     stderr: int,
-    companion: int | None,
-    holder: int,
+    approver_sock: int | None,
+    owner_sock: int,
     environ: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts the core as a child that runs ``command`` in the sandbox, with its own descriptors and
-    directory. ``companion``: the socket for its questions. ``holder``: the socket on which it
+    directory. ``approver_sock``: the socket for its questions. ``owner_sock``: the socket on which it
     reports denials; the run ends when this socket is closed. ``environ`` replaces our environment;
     the plan passes a part of it.
     """
@@ -170,11 +172,11 @@ def start_beside(
     with _sealed(plan) as plan_fd:
         argv.append(str(plan_fd))
         passed = [plan_fd]
-        if companion is not None:
-            argv += ["--companion", str(companion)]
-            passed.append(companion)
-        argv += ["--holder", str(holder)]
-        passed.append(holder)
+        if approver_sock is not None:
+            argv += ["--companion", str(approver_sock)]
+            passed.append(approver_sock)
+        argv += ["--holder", str(owner_sock)]
+        passed.append(owner_sock)
         return subprocess.Popen(
             [*argv, "--quiet", "--", *command],
             executable=program(),

@@ -19,7 +19,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from paddock.executors.exec_server import AttendedProcess
+from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import (
     FIND_SHELL,
@@ -35,7 +35,7 @@ from paddock.executors.interface import (
 from paddock.executors.orphan_containers import LABEL, owner, remove_left
 from paddock.executors.remote_client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.run import run
-from paddock.executors.workspace_covers import HeldNames, held_names, volumes
+from paddock.executors.workspace_covers import CoveredNames, covered_names, volumes
 from paddock.policy import Request
 from paddock.shell.dialect import Dialect
 
@@ -111,10 +111,10 @@ class ContainerExecutor:
         # client.
         self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
         self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
-        self._held: HeldNames | None = None
+        self._covered: CoveredNames | None = None
         self._empty: tempfile.TemporaryDirectory[str] | None = None
         self._starting = asyncio.Lock()
-        self._first: AttendedProcess | None = None
+        self._first: ExecServerProcess | None = None
         self._sweeping: asyncio.Task[tuple[str, ...]] | None = None
         self._commands: set[ClientProcess] = set()
 
@@ -162,7 +162,7 @@ class ContainerExecutor:
 
     @property
     def confines_writes(self) -> bool:
-        return self._held is not None and self._held.unheld is None
+        return self._covered is not None and self._covered.unsearched is None
 
     @property
     def dialect(self) -> Dialect:
@@ -170,7 +170,7 @@ class ContainerExecutor:
 
     @property
     def _notes(self) -> tuple[str, ...]:
-        return () if self._held is None else (self._held.note,)
+        return () if self._covered is None else (self._covered.note,)
 
     async def measure(self) -> None:
         await self._started()
@@ -210,22 +210,22 @@ class ContainerExecutor:
 
     def _appeared(self) -> tuple[str, ...]:
         """Names that were not covered, because they did not exist at the start."""
-        if self._held is None or self._held.unheld is not None:
+        if self._covered is None or self._covered.unsearched is not None:
             return ()
         try:
-            now = held_names(self._request, self._workspace, self._exec_cwd, to_run=False)
+            now = covered_names(self._request, self._workspace, self._exec_cwd, to_run=False)
         except NotStarted as error:
             return (
                 f"{self._workspace}: it can not be told which protected names appeared: {error.message}",
             )
-        new = sorted(now.paths - self._held.paths)
-        links = sorted(now.links - self._held.links)
+        new = sorted(now.paths - self._covered.paths)
+        links = sorted(now.links - self._covered.links)
         return (
             *(f"{path}: it appeared during the session, and nothing held it" for path in new),
             *(
-                f"{path}: this link to {said} appeared in a git directory, and git writes through it: "
+                f"{path}: this link to {output} appeared in a git directory, and git writes through it: "
                 "remove it before git runs"
-                for path, said in links
+                for path, output in links
             ),
         )
 
@@ -253,9 +253,9 @@ class ContainerExecutor:
             self._first = await self._start()
             self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
 
-    async def _start(self) -> AttendedProcess:
+    async def _start(self) -> ExecServerProcess:
         held = await asyncio.to_thread(
-            held_names, self._request, self._workspace, self._exec_cwd, to_run=True
+            covered_names, self._request, self._workspace, self._exec_cwd, to_run=True
         )
         if self._empty is None:
             self._empty = tempfile.TemporaryDirectory(prefix="paddock-empty-")
@@ -286,19 +286,19 @@ class ContainerExecutor:
             async with asyncio.timeout(_START_S):
                 ready = await first.stdout.readline()
                 if ready.startswith(b"ready"):
-                    self._held = held
+                    self._covered = held
                     found = ready.decode(errors="replace").split()
                     self._shell = self._shell or shell_words(found[1] if len(found) == 2 else "sh")
                     return first
-                said = (await first.stderr.read(4096)).decode(errors="replace").strip()
+                output = (await first.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            said = f"nothing heard of it for {_START_S:.0f} s"
+            output = f"nothing heard of it for {_START_S:.0f} s"
         except BaseException:
             first.close()
             raise
         first.close()
         raise NotStarted(
-            f"{self.name} does not start: {said or 'no reason was given'}",
+            f"{self.name} does not start: {output or 'no reason was given'}",
             failure=Failure.UNAVAILABLE,
             hint="does the engine run, and is the image there?",
         )

@@ -46,7 +46,7 @@ _CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class DistroResult:
     exit_code: int
     stdout: str
     stderr: str
@@ -105,7 +105,7 @@ def run_in_distro(
     shell: str = "sh",
     user: str | None = None,
     timeout_s: float = _CALL_S,
-) -> Ran:
+) -> DistroResult:
     script = scripted([checked_shell(shell), "-c", command], "/", {})
     argv, sent = in_distro(checked_distro(name), shell, script, program=wsl_program(), user=user)
     return _called(argv, sent, timeout_s)
@@ -210,23 +210,23 @@ def set_up(
 
 def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
     """Shell lines that write the settings of the distribution, if there are any."""
-    lines, told = [], ""
+    lines, settings = [], ""
     if config.user is not None:
         made = f"adduser -D {config.user} 2>/dev/null || useradd --create-home {config.user}"
         lines.append(f"id {config.user} >/dev/null 2>&1 || {made}")
-        told += f"[user]\ndefault = {config.user}\n"
+        settings += f"[user]\ndefault = {config.user}\n"
     if not config.automount:
         # Only the workspace of Windows is mounted. A process that is root inside can still mount
         # the rest.
-        told += "[automount]\nenabled = false\nmountFsTab = true\n"
-        told += "[interop]\nenabled = false\nappendWindowsPath = false\n"
+        settings += "[automount]\nenabled = false\nmountFsTab = true\n"
+        settings += "[interop]\nenabled = false\nappendWindowsPath = false\n"
         table = f"{_field(workspace.windows)} {_field(workspace.linux)} drvfs rw,noatime 0 0\n"
         lines.append(
             f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} "
             f">{_ETC}/fstab"
         )
-    if told:
-        lines.append(f"printf %s {shlex.quote(told)} >{_ETC}/wsl.conf")
+    if settings:
+        lines.append(f"printf %s {shlex.quote(settings)} >{_ETC}/wsl.conf")
     return lines
 
 
@@ -239,11 +239,11 @@ def _installing(config: WslSandboxConfig) -> list[str]:
     return [config.install_line] if config.packages else []
 
 
-def _wsl(*words: str, timeout_s: float = _CALL_S) -> Ran:
+def _wsl(*words: str, timeout_s: float = _CALL_S) -> DistroResult:
     return _called([wsl_program(), *words], b"", timeout_s)
 
 
-def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
+def _called(argv: list[str], sent: bytes, timeout_s: float) -> DistroResult:
     try:
         done = subprocess.run(
             argv, input=sent, capture_output=True, env=client_environment(), timeout=timeout_s
@@ -256,10 +256,12 @@ def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
         raise ExecutorError(
             f"wsl.exe can not be started: {error.strerror}", hint="`wsl --install` brings WSL"
         ) from None
-    return Ran(exit_code=done.returncode, stdout=decoded(done.stdout), stderr=decoded(done.stderr))
+    return DistroResult(
+        exit_code=done.returncode, stdout=decoded(done.stdout), stderr=decoded(done.stderr)
+    )
 
 
-def _done(ran: Ran, name: str) -> None:
+def _done(ran: DistroResult, name: str) -> None:
     if not ran.ok:
         raise ExecutorError(
             f"wsl: {name}: {(ran.stdout + ran.stderr).strip() or f'exit code {ran.exit_code}'}"

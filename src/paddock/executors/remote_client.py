@@ -56,17 +56,17 @@ def scripted(words: Sequence[str], cwd: str, environment: Mapping[str, str]) -> 
     return f"{enter}{exports}{shlex.join(['env', *others, *words] if others else words)}"
 
 
-def new_last_word() -> str:
+def new_exit_marker() -> str:
     """Random and independent of the mark, because a command can read its mark."""
     return f"\0{secrets.token_hex(16)}\0"
 
 
-def telling(script: str, last_word: str) -> str:
+def with_exit_report(script: str, exit_marker: str) -> str:
     """Adds to the script a report of its exit code, because some clients do not report it while a
     process holds the pipes. The shell that runs the script has the marker text; its child, the
     command, does not get it.
     """
-    shown = last_word.replace("\0", "\\000")
+    shown = exit_marker.replace("\0", "\\000")
     return f"{script}; code=$?; printf '{shown}%d\\n' $code >&2; exit $code"
 
 
@@ -79,7 +79,7 @@ class RemoteClient(Process, Protocol):
 
 
 class ClientProcess:
-    """``there`` sends a signal to the remote command. ``last_word``: the marker that is written to
+    """``send_remote_signal`` sends a signal to the remote command. ``exit_marker``: the marker that is written to
     stderr with the exit code after the command has ended, for clients that wait until all pipes are
     closed. ``notes``: missing guarantees of the executor.
     """
@@ -87,22 +87,22 @@ class ClientProcess:
     def __init__(
         self,
         client: RemoteClient,
-        there: Callable[[int], Awaitable[object]],
-        last_word: bytes | None = None,
+        send_remote_signal: Callable[[int], Awaitable[object]],
+        exit_marker: bytes | None = None,
         notes: tuple[str, ...] = (),
     ) -> None:
         self.notes = notes
         self._client = client
-        self._there = there
+        self._send_remote_signal = send_remote_signal
         self._signalling: asyncio.Future[None] | None = None
         self._code: int | None = None
-        self._told = asyncio.Event()
+        self._exit_reported = asyncio.Event()
         self.stderr = client.stderr
         self._listening: asyncio.Task[None] | None = None
-        if last_word is not None and client.stderr is not None:
+        if exit_marker is not None and client.stderr is not None:
             self.stderr = asyncio.StreamReader()
             self._listening = asyncio.create_task(
-                self._listen(client.stderr, self.stderr, last_word)
+                self._listen(client.stderr, self.stderr, exit_marker)
             )
 
     @property
@@ -131,11 +131,11 @@ class ClientProcess:
     async def wait(self) -> int:
         ended = [
             asyncio.ensure_future(self._client.wait()),
-            asyncio.ensure_future(self._told.wait()),
+            asyncio.ensure_future(self._exit_reported.wait()),
         ]
         try:
             await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
-            if self._listening is not None and not self._told.is_set():
+            if self._listening is not None and not self._exit_reported.is_set():
                 await asyncio.wait([self._listening])  # the exit report may still be in transit
         finally:
             for one in ended:
@@ -164,32 +164,32 @@ class ClientProcess:
     async def _signal(self, number: int, before: asyncio.Future[None] | None) -> None:
         if before is not None:
             await asyncio.wait([before])
-        await self._there(number)
+        await self._send_remote_signal(number)
         if number == KILL:
             self._client.kill()
 
     async def _listen(
-        self, said: asyncio.StreamReader, heard: asyncio.StreamReader, last_word: bytes
+        self, source: asyncio.StreamReader, sink: asyncio.StreamReader, exit_marker: bytes
     ) -> None:
         """Passes everything on except the exit report. A chunk may contain any part of it."""
-        ending = re.compile(re.escape(last_word) + rb"([0-9]{1,3})\n")
+        ending = re.compile(re.escape(exit_marker) + rb"([0-9]{1,3})\n")
         kept = b""
-        while chunk := await said.read(_CHUNK_BYTES):
+        while chunk := await source.read(_CHUNK_BYTES):
             kept += chunk
             passed = len(kept)
-            if not self._told.is_set():
+            if not self._exit_reported.is_set():
                 ended = ending.search(kept)
                 if ended is not None:
                     self._code = int(ended[1])
-                    self._told.set()
+                    self._exit_reported.set()
                     kept = kept[: ended.start()] + kept[ended.end() :]
                     passed = len(kept)
                 else:
-                    passed -= _beginning(last_word, at_the_end_of=kept)
-            heard.feed_data(kept[:passed])
+                    passed -= _beginning(exit_marker, at_the_end_of=kept)
+            sink.feed_data(kept[:passed])
             kept = kept[passed:]
-        heard.feed_data(kept)
-        heard.feed_eof()
+        sink.feed_data(kept)
+        sink.feed_eof()
 
 
 def _beginning(word: bytes, *, at_the_end_of: bytes) -> int:

@@ -37,11 +37,13 @@ GRACE_S = 5.0
 # is not awaited.
 DRAIN_S = 0.5
 _CHUNK_BYTES = 64 * 1024
-_TO_DIE_S = 10.0  # after KILL; a remote executor needs time for its signal
+_KILL_TIMEOUT_S = 10.0  # after KILL; a remote executor needs time for its signal
 
 Stream = Literal["stdout", "stderr"]
 
-_unheard: set[asyncio.Task[None]] = set()  # readers that continue, so that no writer blocks
+_abandoned_readers: set[asyncio.Task[None]] = (
+    set()
+)  # readers that continue, so that no writer blocks
 
 
 class Outcome(Enum):
@@ -123,17 +125,19 @@ async def run(
     except TimeoutError:
         if not starting.expired():
             raise
-        said: dict[Stream, Captured] = {"stdout": Captured(head=b""), "stderr": Captured(head=b"")}
+        empty: dict[Stream, Captured] = {"stdout": Captured(head=b""), "stderr": Captured(head=b"")}
         duration_s = time.monotonic() - started_at
-        return Result(outcome=Outcome.TIMED_OUT, exit_code=124, output=said, duration_s=duration_s)
+        return Result(outcome=Outcome.TIMED_OUT, exit_code=124, output=empty, duration_s=duration_s)
     with contextlib.ExitStack() as files:
-        heard = _Heard(process, cap, on_output, _spools(spool, files))
+        output_reader = _OutputReader(process, cap, on_output, _spools(spool, files))
         feeding = asyncio.ensure_future(_feed(process, stdin))
         try:
-            timed_out = not await _ended(process, heard, started_at, timeout_s, idle_timeout_s)
+            timed_out = not await _ended(
+                process, output_reader, started_at, timeout_s, idle_timeout_s
+            )
             if timed_out:
                 await end(process, grace_s)
-            await heard.rest(DRAIN_S)
+            await output_reader.rest(DRAIN_S)
             denials = await process.denials() if isinstance(process, DenialSource) else ()
         except BaseException:
             # Cancelled, or a callback failed: no process continues without its caller.
@@ -141,15 +145,15 @@ async def run(
             raise
         finally:
             feeding.cancel()
-            heard.leave()
+            output_reader.leave()
             if isinstance(process, Closable) and process.returncode is None:
                 process.close()
-        return _result(process, heard, timed_out, denials, time.monotonic() - started_at)
+        return _result(process, output_reader, timed_out, denials, time.monotonic() - started_at)
 
 
 async def end(process: Process, grace_s: float) -> None:
     """Sends TERM to the whole tree, waits, then sends KILL."""
-    for number, patience_s in ((TERM, grace_s), (KILL, _TO_DIE_S)):
+    for number, patience_s in ((TERM, grace_s), (KILL, _KILL_TIMEOUT_S)):
         process.send_signal(number)
         try:
             async with asyncio.timeout(patience_s):
@@ -162,7 +166,7 @@ async def end(process: Process, grace_s: float) -> None:
             continue
 
 
-class _Heard:
+class _OutputReader:
     """Reads both streams while a process may write to them."""
 
     def __init__(
@@ -214,8 +218,8 @@ class _Heard:
         self._left = True
         for task in self.reading:
             if not task.done():
-                _unheard.add(task)
-                task.add_done_callback(_unheard.discard)
+                _abandoned_readers.add(task)
+                task.add_done_callback(_abandoned_readers.discard)
             elif not task.cancelled():
                 task.exception()  # one exception was raised already; this one is dropped
 
@@ -225,7 +229,7 @@ class _Heard:
 
 async def _ended(
     process: Process,
-    heard: _Heard,
+    output_reader: _OutputReader,
     started_at: float,
     timeout_s: float | None,
     idle_timeout_s: float | None,
@@ -236,13 +240,13 @@ async def _ended(
         while True:
             now = time.monotonic()
             limits = [started_at + timeout_s] if timeout_s is not None else []
-            limits += [heard.last_at + idle_timeout_s] if idle_timeout_s is not None else []
+            limits += [output_reader.last_at + idle_timeout_s] if idle_timeout_s is not None else []
             left = min(limits) - now if limits else None
             if left is not None and left <= 0:
                 return ending.done()
-            watched = [ending, *(task for task in heard.reading if not task.done())]
+            watched = [ending, *(task for task in output_reader.reading if not task.done())]
             await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if error := heard.failed():
+            if error := output_reader.failed():
                 raise error
             if ending.done():
                 ending.result()
@@ -277,7 +281,11 @@ def _spools(
 
 
 def _result(
-    process: Process, heard: _Heard, timed_out: bool, denials: tuple[Denial, ...], duration_s: float
+    process: Process,
+    output_reader: _OutputReader,
+    timed_out: bool,
+    denials: tuple[Denial, ...],
+    duration_s: float,
 ) -> Result:
     code = process.returncode
     number = -code if code is not None and code < 0 else None
@@ -286,10 +294,10 @@ def _result(
         outcome=outcome,
         exit_code=124 if timed_out else 128 + number if number else code or 0,
         signal=number,
-        output=heard.captured(),
+        output=output_reader.captured(),
         duration_s=duration_s,
         denials=denials,
-        spooled=heard.paths,
+        spooled=output_reader.paths,
         notes=getattr(process, "notes", ()),
     )
 

@@ -42,7 +42,7 @@ class ShellStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ShellOutput:
     """The output of a shell since the cursor. ``lost``: the number of bytes that were dropped
     before they were read.
     """
@@ -79,17 +79,17 @@ class Shell:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def peek(self) -> Said:
+    def peek(self) -> ShellOutput:
         """The result of :meth:`read` without moving the cursor."""
         first = self._written - len(self._ring)
         lost = max(first - self._cursor, 0)
         data = bytes(self._ring[max(self._cursor - first, 0) :])
-        return Said(data=data, lost=lost, state=self.state, exit_code=self.exit_code)
+        return ShellOutput(data=data, lost=lost, state=self.state, exit_code=self.exit_code)
 
-    def read(self) -> Said:
-        said = self.peek()
+    def read(self) -> ShellOutput:
+        output = self.peek()
         self._cursor = self._written
-        return said
+        return output
 
     async def wait(self, timeout_s: float | None = None) -> ShellStatus:
         """Waits until it has ended, or until the timeout."""
@@ -249,10 +249,10 @@ class Shells:
                 f"there is no shell {id}", hint=f"there are {', '.join(self._shells) or 'none'}"
             ) from None
 
-    def read(self, id: str) -> Said:
+    def read(self, id: str) -> ShellOutput:
         return self[id].read()
 
-    def peek(self, id: str) -> Said:
+    def peek(self, id: str) -> ShellOutput:
         return self[id].peek()
 
     async def write(self, id: str, data: bytes | str) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from paddock.executors.exec_server import AttendedProcess
+from paddock.executors.exec_server import ExecServerProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import (
     FIND_SHELL,
@@ -32,11 +32,11 @@ from paddock.executors.interface import (
 from paddock.executors.remote_client import (
     MARK,
     ClientProcess,
-    new_last_word,
+    new_exit_marker,
     new_mark,
     scripted,
     signalling,
-    telling,
+    with_exit_report,
 )
 from paddock.executors.run import run
 from paddock.shell.dialect import Dialect
@@ -51,7 +51,7 @@ _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 class _Master:
     """A connection. A server accepts ten sessions on each by default (MaxSessions)."""
 
-    process: AttendedProcess
+    process: ExecServerProcess
     options: tuple[str, ...]
     commands: list[ClientProcess] = field(default_factory=list)
 
@@ -107,7 +107,7 @@ class SshExecutor:
         script = scripted(
             words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark}
         )
-        last_word = new_last_word()
+        exit_marker = new_exit_marker()
         async with self._starting:
             master = await self._free()
             argv = [
@@ -119,13 +119,17 @@ class SshExecutor:
                 script if tty else _DECODE,
             ]
             client = await self._client.spawn(argv, stdin=True, tty=tty)
-            there = partial(self._signal, mark)
-            process = ClientProcess(client, there, None if tty else last_word.encode())
+            send_remote_signal = partial(self._signal, mark)
+            process = ClientProcess(
+                client, send_remote_signal, None if tty else exit_marker.encode()
+            )
             master.commands.append(process)
         if not tty:
             assert client.stdin is not None
             client.stdin.write(
-                base64.b64encode(telling(script, last_word).encode("utf-8", "surrogateescape"))
+                base64.b64encode(
+                    with_exit_report(script, exit_marker).encode("utf-8", "surrogateescape")
+                )
                 + b"\n"
             )
             if not stdin:
@@ -141,8 +145,8 @@ class SshExecutor:
         if self._shell is None:
             found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_S)
             if not found.ok:
-                said = found.error or found.stderr.strip() or "no shell was found"
-                raise NotStarted(f"{self.name}: {said}", failure=Failure.UNAVAILABLE)
+                output = found.error or found.stderr.strip() or "no shell was found"
+                raise NotStarted(f"{self.name}: {output}", failure=Failure.UNAVAILABLE)
             self._shell = shell_words(found.stdout.strip())
 
     async def dispose(self) -> tuple[str, ...]:
@@ -191,7 +195,7 @@ class SshExecutor:
         self._masters.append(master)
         return master
 
-    async def _connect(self, path: str, options: Sequence[str]) -> AttendedProcess:
+    async def _connect(self, path: str, options: Sequence[str]) -> ExecServerProcess:
         master = await self._client.spawn(["ssh", *options, "-M", "-N", "-T", self._destination])
         check = ["ssh", *options, "-O", "check", self._destination]
         assert master.stderr is not None
@@ -201,13 +205,13 @@ class SshExecutor:
                     if os.path.exists(path) and (await run(self._client, check)).ok:
                         return master
                     await asyncio.sleep(0.02)
-                said = (await master.stderr.read(4096)).decode(errors="replace").strip()
+                output = (await master.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:
-            said = f"no connection within {_CONNECT_S:.0f} s"
+            output = f"no connection within {_CONNECT_S:.0f} s"
         except BaseException:
             master.close()
             raise
         master.close()
         raise NotStarted(
-            f"{self.name}: {said or 'the connection failed'}", failure=Failure.UNAVAILABLE
+            f"{self.name}: {output or 'the connection failed'}", failure=Failure.UNAVAILABLE
         )

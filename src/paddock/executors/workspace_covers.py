@@ -34,26 +34,26 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldNames:
-    """``unheld``: the reason why there was no search. ``paths``: the covered paths of the host.
+class CoveredNames:
+    """``unsearched``: the reason why there was no search. ``paths``: the covered paths of the host.
     ``links``: the symlinks in git directories, and their targets.
     """
 
     mounts: tuple[Mount, ...] = ()
     paths: frozenset[str] = frozenset()
     links: frozenset[tuple[str, str]] = frozenset()
-    unheld: str | None = None
+    unsearched: str | None = None
 
     @property
     def note(self) -> str:
         return (
             LATER
-            if self.unheld is None
-            else f"protected and denied names are not held here: {self.unheld}"
+            if self.unsearched is None
+            else f"protected and denied names are not held here: {self.unsearched}"
         )
 
 
-def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> HeldNames:
+def covered_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> CoveredNames:
     """``inside``: the path of the workspace inside. Objects of a linked worktree that are elsewhere
     keep their path, because the ``.git`` of the worktree contains it.
     """
@@ -62,12 +62,12 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
     try:
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
-            return HeldNames(
-                unheld="the search needs user namespaces, which this machine does not give"
+            return CoveredNames(
+                unsearched="the search needs user namespaces, which this machine does not give"
             )
         searched = covers_of(prepared.plan)
     except HostError as error:
-        return HeldNames(unheld=error.message)
+        return CoveredNames(unsearched=error.message)
     except PaddockError as error:
         raise NotStarted(error.message, failure=Failure.UNAVAILABLE, hint=error.hint) from error
     common = [one.read for one in prepared.terrain.openings if not within(one.read, workspace)]
@@ -85,7 +85,7 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
     links = frozenset(
         link for link in searched.links if any(within(link[0], place) for place in shared)
     )
-    return HeldNames(
+    return CoveredNames(
         mounts=tuple(mounts), paths=frozenset(cover.path for cover in found), links=links
     )
 
@@ -102,7 +102,7 @@ def _mount(cover: Cover, workspace: str, inside: str) -> Mount:
     )
 
 
-def volumes(names: HeldNames, empty: str) -> Iterator[str]:
+def volumes(names: CoveredNames, empty: str) -> Iterator[str]:
     """As ``--volume`` takes them, with colons between the fields. ``empty``: an empty directory."""
     for mount in names.mounts:
         source = mount.source or (empty if mount.directory else os.devnull)

@@ -36,11 +36,11 @@ from paddock.executors.interface import (
 from paddock.executors.remote_client import (
     MARK,
     ClientProcess,
-    new_last_word,
+    new_exit_marker,
     new_mark,
     scripted,
     signalling,
-    telling,
+    with_exit_report,
 )
 from paddock.executors.run import run
 from paddock.text.path_compare import PathError, PathKind, folded, normal
@@ -106,10 +106,12 @@ class WslExecutor:
                 f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE
             )
         where = self._workspace.inside(cwd)
-        await self._there()
+        await self._check_distro()
         mark = new_mark(self._session)
-        last_word = new_last_word()
-        script = telling(scripted(words, where, {**self._env, **given, MARK: mark}), last_word)
+        exit_marker = new_exit_marker()
+        script = with_exit_report(
+            scripted(words, where, {**self._env, **given, MARK: mark}), exit_marker
+        )
         argv, sent = self._line(script)
         client = await self._client.spawn(argv, stdin=True)
         # There is no await from here to the end, so no cancellation separates a started process
@@ -118,7 +120,7 @@ class WslExecutor:
         client.stdin.write(sent)
         if not stdin:
             client.stdin.close()
-        process = ClientProcess(client, partial(self._signal, mark), last_word.encode())
+        process = ClientProcess(client, partial(self._signal, mark), exit_marker.encode())
         self._commands = {one for one in self._commands if not one.gone} | {process}
         return process
 
@@ -143,7 +145,7 @@ class WslExecutor:
         argv, sent = self._line(signalling(mark, number))
         return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_S)).ok
 
-    async def _there(self) -> None:
+    async def _check_distro(self) -> None:
         """wsl.exe reports a missing distribution like a failed command, so its existence is checked
         first.
         """
@@ -229,9 +231,9 @@ def in_distro(
     return [program, "-d", distro, *who, "--", shell, "-c", line], sent
 
 
-def decoded(said: bytes) -> str:
+def decoded(data: bytes) -> str:
     """wsl.exe writes UTF-16 without a byte order mark, unless it obeys WSL_UTF8."""
-    return said.decode("utf-16-le" if b"\0" in said else "utf-8", "replace").lstrip("\ufeff")
+    return data.decode("utf-16-le" if b"\0" in data else "utf-8", "replace").lstrip("\ufeff")
 
 
 def wsl_program() -> str:

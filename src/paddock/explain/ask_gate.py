@@ -27,7 +27,7 @@ class Exec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOf:
+class MatchedRule:
     id: str
     source: str
     reason: str | None
@@ -44,10 +44,10 @@ class ExecDecision:
 
     action: Action
     cause: str
-    rule: RuleOf | None
+    rule: MatchedRule | None
     error: str | None
-    doubted: RuleOf | None
-    approved: RuleOf | None = None
+    doubted: MatchedRule | None
+    approved: MatchedRule | None = None
 
     @property
     def allowed(self) -> bool:
@@ -67,8 +67,8 @@ class JudgedExec:
     decision: ExecDecision | None
 
 
-def judge_exec(plan: Plan, asked: Exec) -> JudgedExec:
-    answer = core.ask("judge", plan=plan, question=canonical(asdict(asked)))
+def judge_exec(plan: Plan, question: Exec) -> JudgedExec:
+    answer = core.ask("judge", plan=plan, question=canonical(asdict(question)))
     try:
         return JudgedExec(
             chain=tuple(map(str, answer["chain"])),
@@ -95,9 +95,9 @@ def _decision(answer: Any) -> ExecDecision | None:
     )
 
 
-def _rule(answer: Any) -> RuleOf | None:
+def _rule(answer: Any) -> MatchedRule | None:
     return (
         None
         if answer is None
-        else RuleOf(id=answer["id"], source=answer["source"], reason=answer["reason"])
+        else MatchedRule(id=answer["id"], source=answer["source"], reason=answer["reason"])
     )

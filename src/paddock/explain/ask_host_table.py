@@ -18,7 +18,7 @@ LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRuleOf:
+class MatchedHostRule:
     host: str
     source: str
 
@@ -30,7 +30,7 @@ class HostDecision:
     """
 
     action: Action
-    rule: HostRuleOf | None
+    rule: MatchedHostRule | None
     reason: str | None
 
     @property
@@ -58,7 +58,7 @@ def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
             action=Action(answer["action"]),
             rule=None
             if rule is None
-            else HostRuleOf(host=str(rule["host"]), source=str(rule["source"])),
+            else MatchedHostRule(host=str(rule["host"]), source=str(rule["source"])),
             reason=None if reason is None else str(reason),
         )
     except (KeyError, TypeError, ValueError) as error:

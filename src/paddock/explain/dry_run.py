@@ -50,8 +50,8 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> Woul
     # A directory that the run creates can not be entered yet. Then the sandbox is tried from the
     # current directory.
     made = any(within(plan.workdir, place) for place in prepared.to_make())
-    fence = replace(plan, workdir=plan.cwd) if made else plan
-    answered = answer_exec(fence, command, plan.workdir, origin.environ)
+    entered = replace(plan, workdir=plan.cwd) if made else plan
+    answered = answer_exec(entered, command, plan.workdir, origin.environ)
     if answered.failure is not None:
         return _not_started(command[0], answered.failure, searched="/" not in command[0])
     if answered.decision is None or answered.decision.action is not Action.DENY:

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.explain.ask_gate import ExecDecision, RuleOf
+from paddock.explain.ask_gate import ExecDecision, MatchedRule
 from paddock.explain.find_program import locate
 from paddock.plan import Plan
 from paddock.policy.model import Action
@@ -105,7 +105,7 @@ def _asking(decision: ExecDecision) -> str:
     return _named(decision.rule) if decision.rule else "default_action"
 
 
-def _named(rule: RuleOf | None) -> str:
+def _named(rule: MatchedRule | None) -> str:
     return f"rule {rule.id!r} ({rule.source})" if rule else "a rule"
 
 

@@ -23,7 +23,7 @@ from paddock.policy.model import Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class FileAttempt:
     """The operation inside the same sandbox: ``allowed``, ``denied``, ``missing``. ``untried``:
     trying would do the operation.
     """
@@ -37,7 +37,7 @@ class FileAnswer:
     allowed: bool
     reason: str
     judgement: Judgement
-    tried: Tried
+    attempt: FileAttempt
 
 
 def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
@@ -55,29 +55,29 @@ def answer(
     plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()
 ) -> FileAnswer:
     judgement = judge_for(plan, to_make=to_make)(path, operation)
-    tried = _try(plan, path, operation)
-    _agree(judgement, tried, path)
-    if tried.outcome == "allowed" and not judgement.allowed:
-        return _answered(True, "a descriptor that is open already", judgement, tried)
+    attempt = _try(plan, path, operation)
+    _agree(judgement, attempt, path)
+    if attempt.outcome == "allowed" and not judgement.allowed:
+        return _answered(True, "a descriptor that is open already", judgement, attempt)
     if not judgement.allowed:
-        return _answered(False, judgement.reason, judgement, tried)
-    forbidden = tried.errno if tried.outcome == "denied" else None
-    if tried.outcome != "denied" and not _is_own(plan, judgement.path):
-        forbidden = _forbidden(judgement.path, operation, tried)
+        return _answered(False, judgement.reason, judgement, attempt)
+    forbidden = attempt.errno if attempt.outcome == "denied" else None
+    if attempt.outcome != "denied" and not _is_own(plan, judgement.path):
+        forbidden = _forbidden(judgement.path, operation, attempt)
     if forbidden:
         reason = f"the fence allows it, the file's own permissions do not ({forbidden})"
-        return _answered(False, reason, judgement, tried)
-    return _answered(True, judgement.reason, judgement, tried)
+        return _answered(False, reason, judgement, attempt)
+    return _answered(True, judgement.reason, judgement, attempt)
 
 
-def _answered(allowed: bool, reason: str, judgement: Judgement, tried: Tried) -> FileAnswer:
-    return FileAnswer(allowed=allowed, reason=reason, judgement=judgement, tried=tried)
+def _answered(allowed: bool, reason: str, judgement: Judgement, attempt: FileAttempt) -> FileAnswer:
+    return FileAnswer(allowed=allowed, reason=reason, judgement=judgement, attempt=attempt)
 
 
-def _try(plan: Plan, path: str, operation: Operation) -> Tried:
+def _try(plan: Plan, path: str, operation: Operation) -> FileAttempt:
     reply = core.ask("attempt", "--op", operation.value, path, plan=plan)
     try:
-        return Tried(outcome=str(reply["outcome"]), errno=reply["errno"])
+        return FileAttempt(outcome=str(reply["outcome"]), errno=reply["errno"])
     except (KeyError, TypeError) as error:
         raise CoreError(
             f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
@@ -89,15 +89,15 @@ def _is_own(plan: Plan, path: str) -> bool:
     return plan.tier is Tier.FULL and any(within(path, place) for place in PRIVATE)
 
 
-def _forbidden(path: str, operation: Operation, tried: Tried) -> str | None:
+def _forbidden(path: str, operation: Operation, attempt: FileAttempt) -> str | None:
     """The obstacle for an operation that the kernel was not asked about; None: there is none."""
-    if tried.outcome == "allowed":
+    if attempt.outcome == "allowed":
         return None
     match operation:
         case Operation.WRITE:
             place = existing(path)
             needed = os.W_OK | os.X_OK if os.path.isdir(place) else os.W_OK
-        case Operation.EXEC if tried.outcome == "untried":
+        case Operation.EXEC if attempt.outcome == "untried":
             place, needed = path, os.X_OK
         case _:
             return None
@@ -107,10 +107,10 @@ def _forbidden(path: str, operation: Operation, tried: Tried) -> str | None:
     return f"{place}: mode {stat.S_IMODE(facts.st_mode):04o}, uid {facts.st_uid}"
 
 
-def _agree(judgement: Judgement, tried: Tried, path: str) -> None:
+def _agree(judgement: Judgement, attempt: FileAttempt, path: str) -> None:
     """The kernel may be stricter than the grants (file modes). It must never be more open."""
     if (
-        tried.outcome == "allowed"
+        attempt.outcome == "allowed"
         and not judgement.allowed
         and not path.startswith(("/dev/", "/proc/"))
     ):

@@ -64,7 +64,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _FileQuestion:
     """``bearer``: the path that has the rights. For a new name this is its directory."""
 
     path: str
@@ -113,29 +113,29 @@ class Judge:
         )
 
     def __call__(self, path: str, operation: Operation) -> Judgement:
-        asked = self._asked(path, operation)
+        question = self._question(path, operation)
         if self._plan.files is None:
-            return _open(asked, "files are not fenced: every path is open")
-        if operation is Operation.MAKE and asked.found:
-            return _open(asked, "it is there already")
+            return _open(question, "files are not fenced: every path is open")
+        if operation is Operation.MAKE and question.found:
+            return _open(question, "it is there already")
         if operation is Operation.CHANGE and self._plan.tier is Tier.LANDLOCK:
             return _open(
-                asked, "Landlock does not judge changes of modes, owners, times and attributes"
+                question, "Landlock does not judge changes of modes, owners, times and attributes"
             )
-        giving, near, given = self._given(asked)
-        shut = self._shut(asked)
-        if shut and (self._plan.tier is Tier.FULL or not asked.needed <= given):
+        giving, near, rights = self._rights_given(question)
+        shut = self._shut(question)
+        if shut and (self._plan.tier is Tier.FULL or not question.needed <= rights):
             return Judgement(
-                allowed=False, path=asked.path, grants=tuple(near), reason=shut, closed=True
+                allowed=False, path=question.path, grants=tuple(near), reason=shut, closed=True
             )
-        if not asked.needed <= given:
-            return self._refused(asked, near, given)
-        if self._plan.tier is Tier.FULL and (unseen := self._unmounted(asked)):
-            return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=unseen)
-        if self._plan.tier is Tier.FULL and (later := self._closed_later(asked)):
+        if not question.needed <= rights:
+            return self._refused(question, near, rights)
+        if self._plan.tier is Tier.FULL and (unseen := self._unmounted(question)):
+            return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=unseen)
+        if self._plan.tier is Tier.FULL and (later := self._closed_later(question)):
             return Judgement(
                 allowed=False,
-                path=asked.path,
+                path=question.path,
                 grants=tuple(near),
                 reason=later,
                 closed=True,
@@ -149,17 +149,17 @@ class Judge:
         if (
             self._plan.tier is Tier.FULL
             and giving
-            and any(within(asked.path, place) for place in PRIVATE)
+            and any(within(question.path, place) for place in PRIVATE)
         ):
             said = f"{giving[0].path} is the run's own: what the host has there is not in it"
-        return Judgement(allowed=True, path=asked.path, grants=tuple(giving), reason=said)
+        return Judgement(allowed=True, path=question.path, grants=tuple(giving), reason=said)
 
-    def _asked(self, path: str, operation: Operation) -> _Asked:
+    def _question(self, path: str, operation: Operation) -> _FileQuestion:
         name = os.path.basename(path) if operation.names else ""
         lookup = os.path.dirname(path) if name else path
         try:
-            way = follow(lookup)
-            real, links = way.end.path, tuple(link.path for link in way.links)
+            walk = follow(lookup)
+            real, links = walk.end.path, tuple(link.path for link in walk.links)
         except PolicyError:  # an inaccessible directory, or a link to itself
             real, links = os.path.realpath(lookup), ()
         real = os.path.join(real, name) if name else real
@@ -168,7 +168,7 @@ class Judge:
         except OSError:
             found = None
         bearer, needed = self._needed(real, operation, found)
-        return _Asked(
+        return _FileQuestion(
             path=real, operation=operation, links=links, found=found, bearer=bearer, needed=needed
         )
 
@@ -197,21 +197,23 @@ class Judge:
             case Operation.CHANGE:
                 return existing(real, self._to_make), frozenset()
 
-    def _given(self, asked: _Asked) -> tuple[list[PathGrant], list[PathGrant], set[str]]:
+    def _rights_given(
+        self, question: _FileQuestion
+    ) -> tuple[list[PathGrant], list[PathGrant], set[str]]:
         """The grants that give a needed right, those that come close, and all rights that are
         given.
         """
         assert self._plan.files is not None
         giving: list[PathGrant] = []
         near: list[PathGrant] = []
-        given: set[str] = set()
+        rights: set[str] = set()
         ruled = [
             grant
-            for identity in identities_above(asked.bearer)
+            for identity in identities_above(question.bearer)
             for grant in self._rules.get(identity, ())
         ]
         for grant in (
-            grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())
+            grant for place in _upwards(question.bearer) for grant in self._granted.get(place, ())
         ):
             # An object that does not exist yet, or is another object inside, is known only by its
             # name.
@@ -223,96 +225,100 @@ class Judge:
                 near.append(grant)
         for grant in ruled:
             rights = _rights(self._plan, grant)
-            (giving if asked.needed & rights or not asked.needed else near).append(grant)
-            given |= rights
-        if self._plan.tier is Tier.FULL and self._leads_to_grants(asked.bearer):
-            given.add("read_dir")
-        return giving, near, given
+            (giving if question.needed & rights or not question.needed else near).append(grant)
+            rights |= rights
+        if self._plan.tier is Tier.FULL and self._leads_to_grants(question.bearer):
+            rights.add("read_dir")
+        return giving, near, rights
 
-    def _shut(self, asked: _Asked) -> str | None:
+    def _shut(self, question: _FileQuestion) -> str | None:
         """The reason why no grant would open it, if there is one."""
         assert self._plan.files is not None
-        for place in _upwards(asked.path if asked.operation.names else asked.bearer):
+        for place in _upwards(question.path if question.operation.names else question.bearer):
             name = self._closed.get(place) or (
-                self._unwritable.get(place) if asked.operation.writes else None
+                self._unwritable.get(place) if question.operation.writes else None
             )
             if name:
                 return f"{name} stays closed, whatever is granted"
         if self._plan.tier is Tier.LANDLOCK:
             return None
-        return self._covered(asked) or (self._named(asked) if asked.found else None)
+        return self._covered(question) or (self._named(question) if question.found else None)
 
-    def _covered(self, asked: _Asked) -> str | None:
-        for place in (up for link in asked.links for up in with_parents(link)):
+    def _covered(self, question: _FileQuestion) -> str | None:
+        for place in (up for link in question.links for up in with_parents(link)):
             if self._covers.get(place) is CoverKind.MASK:
                 return f"{place} stays closed, whatever is granted"
-        for place in with_parents(asked.path):
+        for place in with_parents(question.path):
             match self._covers.get(place):
                 case CoverKind.MASK:
                     return f"{place} stays closed, whatever is granted"
-                case CoverKind.LOCK if asked.operation.writes:
-                    return self._said_protected(place)
-                case CoverKind.PIN if asked.operation is Operation.REMOVE and place == asked.path:
+                case CoverKind.LOCK if question.operation.writes:
+                    return self._protected_reason(place)
+                case CoverKind.PIN if (
+                    question.operation is Operation.REMOVE and place == question.path
+                ):
                     return f"{place} can not be moved or removed: what is protected rests on it"
                 case _:
                     pass
         return None
 
-    def _named(self, asked: _Asked) -> str | None:
+    def _named(self, question: _FileQuestion) -> str | None:
         """By its name, or by the name of a directory above it."""
-        places = with_parents(asked.path)
+        places = with_parents(question.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
             return f"the deny {denied} stays closed, whatever is granted"
         if (
-            not asked.operation.writes
-            or self._is_copy(asked.path)
-            or not self._mounted(asked.path, WRITES)
+            not question.operation.writes
+            or self._is_copy(question.path)
+            or not self._mounted(question.path, WRITES)
         ):
             return None
-        protected = any(self._protects(place) for place in places) or self._is_git_s(asked.path)
-        return self._said_protected(asked.path) if protected else None
+        protected = any(self._protects(place) for place in places) or self._is_in_git_directory(
+            question.path
+        )
+        return self._protected_reason(question.path) if protected else None
 
     def _protects(self, place: str) -> bool:
         return bool(self._protected.matching(place)) and not (
             self._excepted.matching(place) or _is_git_directory(place) or is_branch(place)
         )
 
-    def _is_git_s(self, path: str) -> bool:
+    def _is_in_git_directory(self, path: str) -> bool:
         """Whether it is in a directory that git recognises as a repository by its parts."""
         assert self._plan.files is not None
         if not self._plan.files.protect or self._excepted.matching(path):
             return False
         return any(is_part(path[len(git) + 1 :]) for git in directories_above(path))
 
-    def _closed_later(self, asked: _Asked) -> str | None:
-        return None if asked.found else self._named(asked)
+    def _closed_later(self, question: _FileQuestion) -> str | None:
+        return None if question.found else self._named(question)
 
-    def _said_protected(self, place: str) -> str:
+    def _protected_reason(self, place: str) -> str:
         why = protected_because(place)
         return "protected: read-only in what can be written" + (f", because {why}" if why else "")
 
-    def _unmounted(self, asked: _Asked) -> str | None:
+    def _unmounted(self, question: _FileQuestion) -> str | None:
         """The reason why mounts prevent an operation that the Landlock rules would allow."""
-        unseen = next((link for link in asked.links if not self._is_shown(link)), None)
+        unseen = next((link for link in question.links if not self._is_shown(link)), None)
         if unseen:
             return f"{unseen} is outside every grant, and so is not there to lead anywhere"
-        bearer = asked.bearer
+        bearer = question.bearer
         if not self._mounted(bearer):
             return (
                 None
-                if self._leads_to_grants(bearer) and not asked.operation.writes
+                if self._leads_to_grants(bearer) and not question.operation.writes
                 else "outside every grant"
             )
         if (
-            asked.operation.writes
-            and not _is_special(asked.found)
+            question.operation.writes
+            and not _is_special(question.found)
             and not self._mounted(bearer, WRITES)
         ):
             return self._only(bearer)
-        if asked.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
+        if question.operation is Operation.EXEC and not self._mounted(bearer, _EXECUTES):
             return self._only(bearer)
-        if asked.operation is Operation.REMOVE and self._is_mount(asked.path):
-            return f"{asked.path} is granted by itself, and can not be moved or removed"
+        if question.operation is Operation.REMOVE and self._is_mount(question.path):
+            return f"{question.path} is granted by itself, and can not be moved or removed"
         return None
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
@@ -356,26 +362,28 @@ class Judge:
         )
         return f"granted only for {', '.join(kinds)}"
 
-    def _refused(self, asked: _Asked, near: list[PathGrant], given: set[str]) -> Judgement:
+    def _refused(
+        self, question: _FileQuestion, near: list[PathGrant], rights: set[str]
+    ) -> Judgement:
         assert self._plan.files is not None
         kept_out = None
         if self._plan.tier is Tier.LANDLOCK:
-            reasons = (_kept_out(self._plan.files, grant, asked.bearer) for grant in near)
+            reasons = (_kept_out(self._plan.files, grant, question.bearer) for grant in near)
             kept_out = next(filter(None, reasons), None)
         if kept_out:
             said = kept_out
-        elif given and near:
+        elif rights and near:
             said = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
         else:
             said = "outside every grant"
-        return Judgement(allowed=False, path=asked.path, grants=tuple(near), reason=said)
+        return Judgement(allowed=False, path=question.path, grants=tuple(near), reason=said)
 
 
 _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())
 
 
-def _open(asked: _Asked, reason: str) -> Judgement:
-    return Judgement(allowed=True, path=asked.path, grants=(), reason=reason)
+def _open(question: _FileQuestion, reason: str) -> Judgement:
+    return Judgement(allowed=True, path=question.path, grants=(), reason=reason)
 
 
 def identities_above(path: str) -> Iterator[Identity]:

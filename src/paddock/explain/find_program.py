@@ -32,27 +32,27 @@ class LocatedProgram:
 
 
 def locate(
-    fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]
+    plan: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]
 ) -> LocatedProgram | None:
     """The program of a command, as a shell in ``directory`` inside the sandbox finds it."""
     name = words[0]
     searched = "/" not in name
-    path = _search_path(fence.environment, environ)
+    path = _search_path(plan.environment, environ)
     found: LocatedProgram | None = None
     for candidate in (
         [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]
     ):
         # Entering the sandbox enters the working directory, so an error there is raised here.
-        own = _failure(fence, os.path.join(directory, candidate), searched=searched)
+        own = _failure(plan, os.path.join(directory, candidate), searched=searched)
         if own == errno.ENOENT:
             continue
-        judged = judge_exec(fence, Exec(path=candidate, argv=tuple(words), cwd=directory))
-        others = (_failure(fence, os.path.join(directory, needed)) for needed in judged.needs)
+        judged = judge_exec(plan, Exec(path=candidate, argv=tuple(words), cwd=directory))
+        others = (_failure(plan, os.path.join(directory, needed)) for needed in judged.needs)
         failure = own or next(filter(None, others), None) or judged.failure
         if failure == errno.ENOEXEC and candidate != _SHELL:
             # As execvp(3) and every shell do: a file that is not a program is run as a shell
             # script.
-            return locate(fence, [_SHELL, candidate, *words[1:]], directory, environ)
+            return locate(plan, [_SHELL, candidate, *words[1:]], directory, environ)
         if failure is None and not _is_denied(judged):
             return LocatedProgram(path=candidate, failure=None, judged=judged)
         # A file that may not be executed does not end the search, whatever refuses it.
@@ -70,7 +70,7 @@ def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
     starts.
     """
     answered = answer(plan, path, Operation.EXEC)
-    if answered.tried.outcome == "missing":
+    if answered.attempt.outcome == "missing":
         return errno.ENOENT
     if not answered.allowed:
         # A directory of PATH that can not be searched counts as "not found", not as "denied".

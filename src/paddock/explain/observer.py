@@ -29,7 +29,7 @@ _FLAG = {Operation.READ: "--read", Operation.EXEC: "--exec"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class ObservedCall:
     """``create``: an open that may create the file."""
 
     op: str
@@ -39,7 +39,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class ObservedDenial:
     """``allow``: the option that would have allowed it; None: there is none."""
 
     op: str
@@ -49,35 +49,35 @@ class Refused:
     allow: str | None
 
 
-def serve(line: socket.socket, judge: Judge, home: str) -> None:
+def serve(sock: socket.socket, judge: Judge, home: str) -> None:
     """Serves until the core closes the socket."""
     judged = 0
-    while datagram := line.recv(MAX_MESSAGE_BYTES):
+    while datagram := sock.recv(MAX_MESSAGE_BYTES):
         judged += 1
         refused = refusal(judge, read(datagram), home)
         if refused is not None:
-            line.send(canonical({"refused": asdict(refused)}).encode("ascii"))
-    line.send(canonical({"judged": judged}).encode("ascii"))
+            sock.send(canonical({"refused": asdict(refused)}).encode("ascii"))
+    sock.send(canonical({"judged": judged}).encode("ascii"))
 
 
-def read(datagram: bytes) -> Observed:
+def read(datagram: bytes) -> ObservedCall:
     try:
-        (told,) = json.loads(datagram).values()
+        (fields,) = json.loads(datagram).values()
         # mkdir(2) accepts "new/"; the name without the slash is meant.
-        return Observed(**{**told, "path": told["path"].rstrip("/") or "/"})
+        return ObservedCall(**{**fields, "path": fields["path"].rstrip("/") or "/"})
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise CoreError(
             f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock"
         ) from error
 
 
-def refusal(judge: Judge, observed: Observed, home: str) -> Refused | None:
+def refusal(judge: Judge, observed: ObservedCall, home: str) -> ObservedDenial | None:
     if observed.path.startswith(_ITS_OWN):
         return None
     for operation in _operations(observed):
         judgement = judge(observed.path, operation)
         if not judgement.allowed and not judgement.later:
-            return Refused(
+            return ObservedDenial(
                 op=operation.value,
                 path=observed.path,
                 program=observed.program,
@@ -87,7 +87,7 @@ def refusal(judge: Judge, observed: Observed, home: str) -> Refused | None:
     return None
 
 
-def _operations(observed: Observed) -> Iterator[Operation]:
+def _operations(observed: ObservedCall) -> Iterator[Operation]:
     """The operations that the call needs; none if it also fails without the sandbox."""
     there = os.path.lexists(observed.path)
     match observed.op:

@@ -22,7 +22,7 @@ MAX_SHOWN_DIRECTORIES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Closed:
+class _DeniedPath:
     path: str
     source: str = ""
 
@@ -30,34 +30,38 @@ class _Closed:
         return f"{self.path} ({self.source})" if self.source else self.path
 
 
-def lost_as_written(filesystem: Filesystem) -> Iterator[str]:
+def lost_in_policy(filesystem: Filesystem) -> Iterator[str]:
     """From the policy alone, each deny with its line. Only the machine of the run determines the
     tier.
     """
     denies = [(Glob.parse(deny.pattern), deny) for deny in filesystem.denies]
-    closed = [
-        _Closed(path=glob.prefix, source=str(deny.source)) for glob, deny in denies if glob.exact
+    denied = [
+        _DeniedPath(path=glob.prefix, source=str(deny.source))
+        for glob, deny in denies
+        if glob.exact
     ]
     for grant in filesystem.grants:
         tree = Glob.parse(grant.pattern).prefix
-        inside = [one for one in closed if one.path != tree and within(one.path, tree)]
+        inside = [one for one in denied if one.path != tree and within(one.path, tree)]
         if inside and grant.access in (Access.READ, Access.ALLOW):
-            yield _said(str(grant.source), tree, inside) + " in the landlock tier"
+            yield _text(str(grant.source), tree, inside) + " in the landlock tier"
 
 
-def lost_as_held(files: Files, *, absent: Container[str] = ()) -> Iterator[str]:
+def lost_in_plan(files: Files, *, absent: Container[str] = ()) -> Iterator[str]:
     """From a plan, for every kind of denied path. ``absent``: grants without an object. Write
     grants have a warning of their own.
     """
     for grant in files.grants:
         lists = "read_dir" in ACCESS[grant.access]
         if grant.except_ and lists and grant.access not in WRITES and grant.path not in absent:
-            yield _said(grant.source, grant.path, [_Closed(path=path) for path in grant.except_])
+            yield _text(
+                grant.source, grant.path, [_DeniedPath(path=path) for path in grant.except_]
+            )
 
 
-def _said(source: str, tree: str, closed: list[_Closed]) -> str:
-    named = ", ".join(map(str, closed[:MAX_SHOWN_DIRECTORIES])) + (
-        f" and {len(closed) - MAX_SHOWN_DIRECTORIES} more" if closed[MAX_SHOWN_DIRECTORIES:] else ""
+def _text(source: str, tree: str, denied: list[_DeniedPath]) -> str:
+    named = ", ".join(map(str, denied[:MAX_SHOWN_DIRECTORIES])) + (
+        f" and {len(denied) - MAX_SHOWN_DIRECTORIES} more" if denied[MAX_SHOWN_DIRECTORIES:] else ""
     )
-    lost = ", ".join(carved_directories(tree, [one.path for one in closed]))
+    lost = ", ".join(carved_directories(tree, [one.path for one in denied]))
     return f"{source}: {named} stays closed inside {tree}; so {lost} can not be listed"

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from paddock.core import process as core
 from paddock.text.path_walk import ResolvedPath, Tree, follow
 
-FRONT_DOOR = "paddock"
-_PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")
+LAUNCHER = "paddock"
+_PROGRAMS = (LAUNCHER, "paddock-core", "paddock-python")
 
 
 def own_paths(home: str, search_path: str) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ def entries_of(search_path: str) -> Iterator[str]:
     them.
     """
     for directory in dict.fromkeys(search_path.split(":")):
-        entry = f"{directory.rstrip('/')}/{FRONT_DOOR}"
+        entry = f"{directory.rstrip('/')}/{LAUNCHER}"
         if directory.startswith("/") and (os.access(directory, os.W_OK) or os.path.lexists(entry)):
             yield entry
 

@@ -17,7 +17,7 @@ def measure(
     user: str,
     home: str,
     cwd: str,
-    reached: tuple[Tree, ...],
+    previously_writable: tuple[Tree, ...],
     journals: tuple[str, ...],
     search_path: str,
 ) -> Host:
@@ -38,7 +38,7 @@ def measure(
             user=user,
             home=home,
             cwd=cwd,
-            reached=reached,
+            previously_writable=previously_writable,
             journals=journals,
             own_paths=own_paths(home, search_path),
         )

@@ -44,7 +44,9 @@ class Host:
     user: str
     home: str
     cwd: str
-    reached: tuple[Tree, ...]  # every path that a sandboxed command of this user could ever write
+    previously_writable: tuple[
+        Tree, ...
+    ]  # every path that a sandboxed command of this user could ever write
     journals: tuple[str, ...]  # journals of earlier runs of this user in other directories
     own_paths: tuple[
         str, ...

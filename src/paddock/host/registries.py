@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Destination, Source, Sourced
 from paddock.policy.trust.origin import Origin
@@ -76,7 +76,7 @@ _FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registry:
     hosts: tuple[Sourced[Destination], ...]
-    doubted: tuple[
+    untrusted: tuple[
         Sourced[Destination], ...
     ] = ()  # a command could have written the file, and the user has not trusted it
     remedy: str = ""  # shown if there are no hosts
@@ -85,25 +85,27 @@ class Registry:
 def discover(
     groups: Iterable[str],
     origin: Origin,
-    reach: WritableHistory,
-    looked: Looked,
+    writable_history: WritableHistory,
+    snapshot: FileSnapshot,
     *,
     etc: str = "/etc",
 ) -> dict[str, Registry]:
-    """``reach``: the paths that commands can write or ever could."""
+    """``writable_history``: the paths that commands can write or ever could."""
     found: dict[str, Registry] = {}
     for group in sorted(set(groups)):
         read, remedy = _CLIENTS[group]
-        reader = _RegistryReader(origin=origin, reach=reach, looked=looked, etc=etc)
+        reader = _RegistryReader(
+            origin=origin, writable_history=writable_history, snapshot=snapshot, etc=etc
+        )
         read(reader)
         found[group] = Registry(
-            hosts=tuple(reader.hosts), doubted=tuple(reader.doubted), remedy=remedy
+            hosts=tuple(reader.hosts), untrusted=tuple(reader.untrusted), remedy=remedy
         )
     return found
 
 
-def looked_at() -> Looked:
-    return Looked(
+def registry_snapshot() -> FileSnapshot:
+    return FileSnapshot(
         "a package manager",
         size_limit=_MAX_LOCK_FILE_BYTES,
         hint="make it readable, or name the hosts one by one",
@@ -113,7 +115,7 @@ def looked_at() -> Looked:
 def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
     """All hosts in a client's file; None: it is not such a file."""
     pattern = _format(path)
-    text = looked_at().text(path) if pattern else None
+    text = registry_snapshot().text(path) if pattern else None
     return None if pattern is None or text is None else tuple(_each(text, pattern, path))
 
 
@@ -125,11 +127,11 @@ def agreement(host: Destination) -> str:
 @dataclass(slots=True, kw_only=True)
 class _RegistryReader:
     origin: Origin
-    reach: WritableHistory
-    looked: Looked
+    writable_history: WritableHistory
+    snapshot: FileSnapshot
     etc: str
     hosts: list[Sourced[Destination]] = field(default_factory=list)
-    doubted: list[Sourced[Destination]] = field(default_factory=list)
+    untrusted: list[Sourced[Destination]] = field(default_factory=list)
 
     def at(self, *parts: str) -> str:
         return os.path.join(self.origin.cwd, *parts)
@@ -153,7 +155,7 @@ class _RegistryReader:
     def first(self, paths: Iterable[str], pattern: re.Pattern[str]) -> bool:
         """Uses the first file with a setting, even an empty one, and ignores the others."""
         for path in paths:
-            text = self.looked.text(path)
+            text = self.snapshot.text(path)
             if text is not None and pattern.search(text):
                 named = list(_each(text, pattern, path))
                 if self.take(named, path) or not named:
@@ -161,7 +163,7 @@ class _RegistryReader:
         return False
 
     def _file(self, path: str, pattern: re.Pattern[str] | None) -> bool:
-        text = self.looked.text(path)
+        text = self.snapshot.text(path)
         return (
             text is not None and pattern is not None and self.take(_each(text, pattern, path), path)
         )
@@ -170,15 +172,15 @@ class _RegistryReader:
         named = list(named)
         if not named:
             return False
-        way = follow(path)
-        writable = self.reach.holds(way) or in_private_temp(way, self.origin.uid)
+        walk = follow(path)
+        writable = self.writable_history.holds(walk) or in_private_temp(walk, self.origin.uid)
         agreed = [
             one
             for one in named
-            if not writable or self.origin.trusted.agrees_to(agreement(one.value), way.written)
+            if not writable or self.origin.trusted.agrees_to(agreement(one.value), walk.written)
         ]
-        known = {one.value for one in self.doubted}
-        self.doubted += {
+        known = {one.value for one in self.untrusted}
+        self.untrusted += {
             one.value: one for one in named if one not in agreed and one.value not in known
         }.values()
         self.hosts += agreed
@@ -240,7 +242,7 @@ def _wheel(read: _RegistryReader) -> None:
                 text = wheel.read("pip/_internal/models/index.py").decode()
         except (OSError, KeyError, ValueError, zipfile.BadZipFile):
             continue
-        read.looked.at(path)
+        read.snapshot.at(path)
         if read.take([*_each(text, _PIP_OWN, path), *_each(text, _PIP_FILES, path)], path):
             return
 
@@ -274,7 +276,7 @@ def _crates(read: _RegistryReader) -> None:
     """
     cargo = read.origin.environ.get("CARGO_HOME") or read.home(".cargo")
     read.files(f"{cargo}/config.toml", f"{cargo}/config", pattern=_TOML_URL)
-    for index in read.looked.names(f"{cargo}/registry/index"):
+    for index in read.snapshot.names(f"{cargo}/registry/index"):
         host = os.path.basename(index).rpartition("-")[0]
         read.take(_hosts_in(f"https://{host}", Source(file=index)), index)
         read.files(f"{index}/config.json")
@@ -294,7 +296,7 @@ def _go(read: _RegistryReader) -> None:
 
 
 def _debian(read: _RegistryReader) -> None:
-    parts = read.looked.names(f"{read.etc}/apt/sources.list.d")
+    parts = read.snapshot.names(f"{read.etc}/apt/sources.list.d")
     lines = [path for path in parts if path.endswith(".list")]
     read.files(f"{read.etc}/apt/sources.list", *lines, pattern=_APT_LINE)
     read.files(*(path for path in parts if path.endswith(".sources")), pattern=_APT_STANZA)

@@ -23,19 +23,19 @@ from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.http.route_table import ConnectionKind
 
-_MESSAGE_MAX = 128 * 1024
-_DIALLED_S = 60  # the relay answers much earlier
+_MAX_MESSAGE_BYTES = 128 * 1024
+_DIAL_TIMEOUT_S = 60  # the relay answers much earlier
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedConnection:
     kind: ConnectionKind
     host: str
     port: int
-    said: bytes = b""  # bytes that the client sent before
+    received: bytes = b""  # bytes that the client sent before
 
     @classmethod
-    def read(cls, values: dict[str, Any], said: bytes) -> Handed:
+    def read(cls, values: dict[str, Any], received: bytes) -> HandedConnection:
         try:
             kind, host, port = (
                 ConnectionKind(values.pop("kind")),
@@ -46,7 +46,7 @@ class Handed:
             raise CoreError("the relay said something that is no connection") from None
         if values or not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
             raise CoreError("the relay said something that is no connection")
-        return cls(kind, host, port, said)
+        return cls(kind, host, port, received)
 
 
 class NotDialled(Exception):  # noqa: N818 (it is an answer, not a failure)
@@ -58,20 +58,22 @@ class NotDialled(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 
 class Channel:
-    def __init__(self, line: socket.socket, take: Callable[[Handed, socket.socket], None]) -> None:
-        line.setblocking(False)
-        self._line = line
+    def __init__(
+        self, sock: socket.socket, take: Callable[[HandedConnection, socket.socket], None]
+    ) -> None:
+        sock.setblocking(False)
+        self._sock = sock
         self._take = take
         self._ids = itertools.count(1)
         self._dialling: dict[int, asyncio.Future[tuple[socket.socket, str]]] = {}
-        self._speaking = asyncio.Lock()  # a descriptor has one writer
+        self._send_lock = asyncio.Lock()  # a descriptor has one writer
         self.ended = (
             asyncio.get_running_loop().create_future()
         )  # the socket is closed; an exception is the reason
-        asyncio.get_running_loop().add_reader(line, self._readable)
+        asyncio.get_running_loop().add_reader(sock, self._readable)
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._line)
+        asyncio.get_running_loop().remove_reader(self._sock)
         for waiting in self._dialling.values():
             if not waiting.done():
                 waiting.set_exception(NotDialled("the relay is gone", denied=False))
@@ -84,8 +86,8 @@ class Channel:
         )
         self._dialling[number] = answer
         try:
-            async with asyncio.timeout(_DIALLED_S):
-                await self._say(
+            async with asyncio.timeout(_DIAL_TIMEOUT_S):
+                await self._send(
                     canonical({"dial": host, "id": number, "port": port}).encode("ascii")
                 )
                 return await answer
@@ -100,10 +102,10 @@ class Channel:
         finally:
             del self._dialling[number]
 
-    async def _say(self, message: bytes) -> None:
+    async def _send(self, message: bytes) -> None:
         """Sends a whole message when the relay has room for it."""
-        async with self._speaking:
-            await asyncio.get_running_loop().sock_sendall(self._line, message)
+        async with self._send_lock:
+            await asyncio.get_running_loop().sock_sendall(self._sock, message)
 
     def _readable(self) -> None:
         try:
@@ -118,7 +120,7 @@ class Channel:
 
     def _receive(self) -> bool:
         message, descriptors, flags, _ = socket.recv_fds(
-            self._line, _MESSAGE_MAX, 1, socket.MSG_CMSG_CLOEXEC
+            self._sock, _MAX_MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
         )
         ends = [socket.socket(fileno=descriptor) for descriptor in descriptors]
         try:
@@ -127,14 +129,14 @@ class Channel:
                 return False
             if flags & socket.MSG_TRUNC:
                 raise CoreError("the relay said too much")
-            self._heard(message, ends)
+            self._handle_message(message, ends)
         finally:
             for end in ends:
                 end.close()  # unless it was taken
         return True
 
-    def _heard(self, message: bytes, ends: list[socket.socket]) -> None:
-        text, _, said = message.partition(b"\0")
+    def _handle_message(self, message: bytes, ends: list[socket.socket]) -> None:
+        text, _, received = message.partition(b"\0")
         try:
             values = json.loads(text)
         except ValueError:
@@ -144,7 +146,7 @@ class Channel:
         if "id" in values:
             self._answered(values, ends)
         elif ends:  # otherwise no descriptor was left for it, and it is lost
-            handed = Handed.read(values, said)
+            handed = HandedConnection.read(values, received)
             self._take(handed, _taken(ends))
 
     def _answered(self, values: dict[str, Any], ends: list[socket.socket]) -> None:
@@ -162,7 +164,7 @@ class Channel:
 
     def _end(self, error: CoreError | None) -> None:
         with contextlib.suppress(ValueError):
-            asyncio.get_running_loop().remove_reader(self._line)
+            asyncio.get_running_loop().remove_reader(self._sock)
         if not self.ended.done():
             if error is None:
                 self.ended.set_result(None)

@@ -20,10 +20,10 @@ from urllib.parse import quote
 
 from paddock.core import process as core
 from paddock.errors import EXIT_PADDOCK, PolicyError
-from paddock.http.secret_scrubber import SIZE_MIN, Scrubber, SecretSearch
+from paddock.http.secret_scrubber import MIN_SECRET_CHARS, Scrubber, SecretSearch
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
 from paddock.policy.trust import host_commands
-from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
+from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory
 
 COMMAND_TIMEOUT_S = 60
 MAX_SECRET_BYTES = 4096
@@ -59,16 +59,16 @@ class Injection:
 def injections(
     routes: Iterable[Route],
     environ: Mapping[str, str],
-    reach: WritableHistory = NOTHING_REACHED,
+    writable_history: WritableHistory = EMPTY_HISTORY,
     plan_fd: int | None = None,
 ) -> dict[str, Injection]:
     """By the names of routes, and by :func:`searched_at`. All secrets are read before anything
-    runs: a missing secret stops the session. ``reach``: paths where commands could have planted a
+    runs: a missing secret stops the session. ``writable_history``: paths where commands could have planted a
     program. ``plan_fd``: the plan with the same list, for the core.
     """
     routes = tuple(routes)
     found = {
-        route.name: injection(route, read(route.credential, environ, reach, plan_fd))
+        route.name: injection(route, read(route.credential, environ, writable_history, plan_fd))
         for route in routes
         if route.credential is not None
     }
@@ -121,7 +121,7 @@ def injection(route: Route, secret: bytes) -> Injection:
 def read(
     credential: Credential,
     environ: Mapping[str, str],
-    reach: WritableHistory = NOTHING_REACHED,
+    writable_history: WritableHistory = EMPTY_HISTORY,
     plan_fd: int | None = None,
 ) -> bytes:
     match credential.kind:
@@ -134,26 +134,28 @@ def read(
                     hint=f"export {credential.place}=…, then start the run again",
                 )
         case CredentialKind.FILE:
-            text = _file(credential, environ, reach)
+            text = _file(credential, environ, writable_history)
         case CredentialKind.KEYRING:
-            text = _keyring(credential, environ, reach)
+            text = _keyring(credential, environ, writable_history)
         case CredentialKind.COMMAND:
-            text = _command(credential, environ, reach, plan_fd)
+            text = _command(credential, environ, writable_history, plan_fd)
     return _checked(text.rstrip(b"\r\n"), credential)
 
 
 def _checked(secret: bytes, credential: Credential) -> bytes:
-    if not SIZE_MIN <= len(secret) <= MAX_SECRET_BYTES:
+    if not MIN_SECRET_CHARS <= len(secret) <= MAX_SECRET_BYTES:
         raise _missing(
             credential,
-            f"a secret has {SIZE_MIN} to {MAX_SECRET_BYTES} letters, this has {len(secret)}",
+            f"a secret has {MIN_SECRET_CHARS} to {MAX_SECRET_BYTES} letters, this has {len(secret)}",
         )
     if any(not 0x20 <= byte < 0x7F for byte in secret) or secret != secret.strip():
         raise _missing(credential, "the secret holds something else than one line of plain letters")
     return secret
 
 
-def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
+def _file(
+    credential: Credential, environ: Mapping[str, str], writable_history: WritableHistory
+) -> bytes:
     # The path is denied to the command by its name; another name would be open.
     real = os.path.realpath(credential.place)
     if real != credential.place:
@@ -161,7 +163,7 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
             credential, f"{credential.place} is reached through a link", hint=f"write file:{real}"
         )
     # The secret determines the account of a request.
-    if planted := host_commands.planted(real, environ, reach):
+    if planted := host_commands.planted(real, environ, writable_history):
         raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         descriptor = os.open(
@@ -188,7 +190,9 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
         os.close(descriptor)
 
 
-def _keyring(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
+def _keyring(
+    credential: Credential, environ: Mapping[str, str], writable_history: WritableHistory
+) -> bytes:
     service, _, user = credential.place.partition("/")
     for variable, fallback in (
         ("XDG_CONFIG_HOME", "~/.config"),
@@ -199,7 +203,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
             environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg"
         )
         if os.path.lexists(settings) and (
-            planted := host_commands.planted(settings, environ, reach)
+            planted := host_commands.planted(settings, environ, writable_history)
         ):
             raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
@@ -220,11 +224,14 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
 
 
 def _command(
-    credential: Credential, environ: Mapping[str, str], reach: WritableHistory, plan_fd: int | None
+    credential: Credential,
+    environ: Mapping[str, str],
+    writable_history: WritableHistory,
+    plan_fd: int | None,
 ) -> bytes:
     words = shlex.split(credential.place)
     try:
-        command = host_commands.command(words, environ, reach)
+        command = host_commands.command(words, environ, writable_history)
     except host_commands.Planted as planted:
         raise _planted(credential, f"{planted} lies where a command could have put it") from None
     except FileNotFoundError:
@@ -233,7 +240,7 @@ def _command(
         raise _missing(credential, f"{words[0]}: {error.strerror}") from None
     program = command.argv[0]
     argv, passed = list(command.argv), list[int]()
-    if reach.trees:
+    if writable_history.trees:
         # The words do not name every file that the command uses. The core refuses the files
         # themselves.
         assert plan_fd is not None
@@ -247,7 +254,7 @@ def _command(
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint,
                 timeout=COMMAND_TIMEOUT_S,
-                cwd=host_commands.CWD, env=command.environ, pass_fds=passed,
+                cwd=host_commands.COMMAND_CWD, env=command.environ, pass_fds=passed,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise _missing(
@@ -267,17 +274,19 @@ def _command(
         raise _missing(
             credential,
             f"{program} failed (exit code {done.returncode})",
-            hint=unread if reach.trees else None,
+            hint=unread if writable_history.trees else None,
         )
     return done.stdout
 
 
-def require_trusted(environ: Mapping[str, str], reach: WritableHistory) -> None:
+def require_trusted(environ: Mapping[str, str], writable_history: WritableHistory) -> None:
     """Refuses TLS certificates and settings that a command could have written. They determine which
     upstreams are genuine, and those get the secrets.
     """
     for name in _TLS_VARIABLES:
-        if name in environ and (found := host_commands.planted(environ[name], environ, reach)):
+        if name in environ and (
+            found := host_commands.planted(environ[name], environ, writable_history)
+        ):
             raise PolicyError(
                 f"{name}: {found} lies where a command could have put it, and says which upstreams are genuine",
                 hint=f"unset {name}, or let it name a file that no command can write",

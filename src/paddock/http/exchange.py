@@ -29,7 +29,7 @@ from paddock.http.headers import (
     unexpected_body,
     words,
 )
-from paddock.http.message import Answer, Headers, Malformed, Unsayable, may_begin_a_request
+from paddock.http.message import Answer, Headers, Malformed, UnwritableMessage, may_begin_a_request
 from paddock.http.route_table import Site, judge
 from paddock.http.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
 from paddock.http.websocket import Frames
@@ -46,7 +46,7 @@ _BEGINNING_S = 1.0  # wait for the beginning of a body before its head is sent
 _MAX_INTERIM_ANSWERS = 100
 
 RequestEvent = dict[str, Any]
-Tell = Callable[[RequestEvent], Awaitable[None]]
+ReportEvent = Callable[[RequestEvent], Awaitable[None]]
 
 
 class ClientGone(Exception):  # noqa: N818 (nobody's fault)
@@ -86,12 +86,12 @@ class Exchanges:
         self,
         upstreams: Upstreams,
         injections: Mapping[str, Injection],
-        tell: Tell,
+        report: ReportEvent,
         patience: Patience,
     ) -> None:
         self._upstreams = upstreams
         self._injections = injections
-        self.tell = tell
+        self.report = report
         self._patience = patience
 
     async def carry(self, site: Site, request: HttpRequest, client: Client) -> None:
@@ -103,7 +103,7 @@ class Exchanges:
             site,
             request,
             client,
-        ).run(self.tell)
+        ).run(self.report)
 
 
 class _Exchange:
@@ -127,7 +127,7 @@ class _Exchange:
         self._status: int | None = None
         self._sent = self._received = 0
 
-    async def run(self, tell: Tell) -> None:
+    async def run(self, report: ReportEvent) -> None:
         started = time.monotonic()
         path = self._request.target.partition("?")[0]
         rule: str | None = None
@@ -146,12 +146,12 @@ class _Exchange:
             action = "allow" if reason is None else "fail"
         except Denied as denied:
             action, reason, rule, hint = "deny", str(denied), denied.rule, denied.hint
-            await self._say(denied.status, reason, rule=rule, hint=denied.hint)
+            await self._respond(denied.status, reason, rule=rule, hint=denied.hint)
         except Forbidden as forbidden:
             action, reason = "deny", str(forbidden)
-            await self._say(403, reason, rule=rule, hint=_addresses_hint(self._site))
+            await self._respond(403, reason, rule=rule, hint=_addresses_hint(self._site))
         finally:
-            await tell(
+            await report(
                 event(
                     self._site,
                     action,
@@ -168,7 +168,7 @@ class _Exchange:
                 )
             )
 
-    async def _say(
+    async def _respond(
         self, status: int, what: str, *, rule: str | None = None, hint: str | None = None
     ) -> None:
         answer, body = words(status, what, rule=rule, hint=hint)
@@ -187,20 +187,20 @@ class _Exchange:
             is_bodiless(self._request) or may_begin_a_request(b"".join(pieces))
         )
         head, extent = onward(self._site, self._request, target, self._injection, last=last)
-        way = (self._site.upstream, self._site.route)
+        upstream_key = (self._site.upstream, self._site.route)
         try:
-            connection = await self._upstreams.take(*way)
+            connection = await self._upstreams.take(*upstream_key)
             try:
                 return await self._through(connection, head, extent, pieces, whole, last)
             except _Stale:
                 if not (connection.used and whole and self._request.method in _REPEATABLE):
                     raise
-            connection = await self._upstreams.take(*way, fresh=True)
+            connection = await self._upstreams.take(*upstream_key, fresh=True)
             return await self._through(connection, head, extent, pieces, whole, last)
         except (Unreachable, BadAnswer, _Stale) as failed:
             if self._begun:
                 raise ClientGone(str(failed)) from None
-            await self._say(
+            await self._respond(
                 504 if isinstance(failed, Unreachable) and failed.late else 502, str(failed)
             )
             return str(failed)
@@ -263,7 +263,7 @@ class _Exchange:
                 f"{self._site.upstream} did not go on for {self._patience.answer_s:g} s",
                 late=not self._begun,
             ) from None
-        except Unsayable as error:
+        except UnwritableMessage as error:
             raise ClientGone(str(error)) from None
         except EOFError:
             if self._client.gone.done():
@@ -298,7 +298,7 @@ class _Exchange:
             await connection.wire.write(connection.writer.end())
         except ConnectionError:
             pass  # the upstream does not read it; its answer or its silence is the result
-        except Unsayable as error:
+        except UnwritableMessage as error:
             connection.wire.abort()
             raise ClientGone(str(error)) from None
         except ClientGone:
@@ -307,22 +307,22 @@ class _Exchange:
 
     async def _answer(self, connection: Connection) -> bool:
         """Sends the answer to the client. Returns whether the connection became a tunnel."""
-        said = await connection.answer(self._patience.answer_s)
+        answered = await connection.answer(self._patience.answer_s)
         for _ in range(_MAX_INTERIM_ANSWERS):
-            if said.status >= 200 or said.status == 101:
+            if answered.status >= 200 or answered.status == 101:
                 break
-            said = await connection.answer(self._patience.answer_s)
+            answered = await connection.answer(self._patience.answer_s)
         else:
             raise Malformed("answers before the answer, and no end of them")
-        if said.status == 101:
+        if answered.status == 101:
             if not self._request.websocket:
                 raise Malformed("nobody asked to switch")
-            self._status = said.status
-            await self._tunnel(connection, backward(self._site, said, self._injection))
+            self._status = answered.status
+            await self._tunnel(connection, backward(self._site, answered, self._injection))
             return True
-        answer = backward(self._site, said, self._injection)
+        answer = backward(self._site, answered, self._injection)
         scrubber = None if self._injection is None else self._injection.scrubber()
-        connection.begin(said, self._request.method)
+        connection.begin(answered, self._request.method)
         self._begun = True
         self._status = answer.status
         begun = whole = False

@@ -17,7 +17,7 @@ from paddock.http.message import (
     Headers,
     Malformed,
     RequestHead,
-    Unsayable,
+    UnwritableMessage,
     request_bytes,
     request_extent,
     tokens_of,
@@ -193,7 +193,7 @@ def onward(
         headers.append((b"connection", b"close"))
     try:
         return request_bytes(request.method, f"{site.upstream.base}{target}", headers)
-    except Unsayable:  # HTTP/2 permits more characters
+    except UnwritableMessage:  # HTTP/2 permits more characters
         raise Denied("the request holds something that HTTP/1.1 can not say", status=400) from None
 
 

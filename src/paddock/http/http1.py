@@ -74,7 +74,7 @@ class Http1:
         return request
 
     async def _bad(self, status: int, why: str) -> None:
-        await self._exchanges.tell(event(self._site, "deny", why))
+        await self._exchanges.report(event(self._site, "deny", why))
         answer, body = words(status, why)
         await self.begin(answer, follows=True)
         await self.more(body)

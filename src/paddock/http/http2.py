@@ -135,7 +135,7 @@ class Http2:
             try:
                 request = _request(headers, whole=bodiless)
             except Denied as denied:
-                await self._exchanges.tell(event(self._site, "deny", str(denied)))
+                await self._exchanges.report(event(self._site, "deny", str(denied)))
                 answer, body = words(denied.status, str(denied))
                 await stream.begin(answer, follows=True)
                 await stream.more(body)

@@ -44,7 +44,7 @@ class Malformed(Exception):  # noqa: N818 (whose fault it is: the other side's)
         self.status = status
 
 
-class Unsayable(Exception):  # noqa: N818
+class UnwritableMessage(Exception):  # noqa: N818
     """HTTP/1.1 can not express it, or it contradicts the head."""
 
 
@@ -206,7 +206,7 @@ class Reader:
 
 def request_extent(head: RequestHead) -> int:
     """RFC 9112, 6.3, without its exceptions."""
-    extent = _said(head.headers)
+    extent = _declared_extent(head.headers)
     if extent == CHUNKED and not head.modern:
         raise Malformed("HTTP/1.0 knows no chunks")
     return 0 if extent is None else extent
@@ -215,7 +215,7 @@ def request_extent(head: RequestHead) -> int:
 def answer_extent(answer: Answer, method: str) -> int:
     if _is_bare(answer.status, method):
         return 0
-    extent = _said(answer.headers, chunks_win=True)
+    extent = _declared_extent(answer.headers, chunks_win=True)
     return UNTIL_CLOSE if extent is None else extent
 
 
@@ -249,7 +249,7 @@ def _fields(head: bytes, at: int) -> Headers:
     return [(name.lower(), value.strip(b" \t")) for name, value in _FIELD.findall(head, at)]
 
 
-def _said(headers: Headers, *, chunks_win: bool = False) -> int | None:
+def _declared_extent(headers: Headers, *, chunks_win: bool = False) -> int | None:
     """None: not given."""
     codings = [value for name, value in headers if name == b"transfer-encoding"]
     lengths = [value for name, value in headers if name == b"content-length"]
@@ -276,9 +276,9 @@ def request_bytes(method: str, target: str, headers: Headers) -> tuple[bytes, in
     try:
         first = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
     except UnicodeError:
-        raise Unsayable("letters beyond ASCII") from None
+        raise UnwritableMessage("letters beyond ASCII") from None
     if not _REQUEST.fullmatch(first):
-        raise Unsayable("no method and target")
+        raise UnwritableMessage("no method and target")
     return first + _section(headers), _extent(headers) or 0
 
 
@@ -288,15 +288,15 @@ def answer_bytes(answer: Answer, method: str, *, modern: bool, last: bool) -> tu
     """
     headers, extent = answer.headers, 0
     if not _is_bare(answer.status, method):
-        said = _extent(headers)
-        extent = said if said is not None else CHUNKED if modern else UNTIL_CLOSE
-        if said is None and modern:
+        declared = _extent(headers)
+        extent = declared if declared is not None else CHUNKED if modern else UNTIL_CLOSE
+        if declared is None and modern:
             headers = [*headers, (b"transfer-encoding", b"chunked")]
     if last:
         headers = [*headers, (b"connection", b"close")]
     first = b"HTTP/1.1 %d %s\r\n" % (answer.status, answer.reason)
     if not _STATUS.fullmatch(first):
-        raise Unsayable("no status and reason")
+        raise UnwritableMessage("no status and reason")
     return first + _section(headers), extent
 
 
@@ -305,15 +305,15 @@ def _section(headers: Headers) -> bytes:
     if not _FIELDS.fullmatch(fields) or _FIELD.findall(fields) != [
         (name, b" " + value) for name, value in headers
     ]:
-        raise Unsayable("a header that would be read as something else")
+        raise UnwritableMessage("a header that would be read as something else")
     return fields + b"\r\n"
 
 
 def _extent(headers: Headers) -> int | None:
     try:
-        return _said(headers)
+        return _declared_extent(headers)
     except Malformed as error:
-        raise Unsayable(str(error)) from None
+        raise UnwritableMessage(str(error)) from None
 
 
 class Writer:
@@ -334,14 +334,14 @@ class Writer:
             return b"%x\r\n%s\r\n" % (len(data), data)
         if self._extent != UNTIL_CLOSE:
             if len(data) > self._left:
-                raise Unsayable("more of a body than was announced")
+                raise UnwritableMessage("more of a body than was announced")
             self._left -= len(data)
         return data
 
     def end(self, trailers: Headers | None = None) -> bytes:
         """Trailers are only possible after chunks."""
         if self._left:
-            raise Unsayable("less of a body than was announced")
+            raise UnwritableMessage("less of a body than was announced")
         last = b"0\r\n" + _section(trailers or []) if self._extent == CHUNKED else b""
         self._extent = 0
         self.whole = True

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from html.entities import html5
 from itertools import repeat
 
-SIZE_MIN = 8  # a shorter secret would occur in answers by chance
+MIN_SECRET_CHARS = 8  # a shorter secret would occur in answers by chance
 _MASK = b"*"
 _ROUNDS = 2  # an escape may be escaped again: JSON inside JSON, ``&amp;#43;``
 # characters of an answer that encode one character of the secret; longer encodings are not awaited
@@ -70,7 +70,7 @@ _NAMED = {
 
 
 class SecretSearch:
-    """Searches for secrets of printable ASCII with at least ``SIZE_MIN`` characters."""
+    """Searches for secrets of printable ASCII with at least ``MIN_SECRET_CHARS`` characters."""
 
     __slots__ = (
         "_escapes",
@@ -254,16 +254,16 @@ def _folded(text: bytes, escape: re.Pattern[bytes]) -> _Fold | None:
 
 
 def _letter(found: re.Match[bytes]) -> bytes | None:
-    kind, said = found.lastgroup, found[found.lastindex or 0]
+    kind, digits = found.lastgroup, found[found.lastindex or 0]
     match kind:
         case "hex":
-            return bytes.fromhex(said.decode("ascii"))
+            return bytes.fromhex(digits.decode("ascii"))
         case "decimal":
-            return bytes((int(said),)) if int(said) < 0x100 else None
+            return bytes((int(digits),)) if int(digits) < 0x100 else None
         case "name":
-            return _NAMED.get(said)
+            return _NAMED.get(digits)
         case _:
-            return said
+            return digits
 
 
 def _forms(secret: bytes) -> Iterator[bytes]:

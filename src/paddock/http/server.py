@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from paddock.core.canonical import canonical
-from paddock.http.channel import Channel, Handed
+from paddock.http.channel import Channel, HandedConnection
 from paddock.http.connection import Wire
 from paddock.http.credentials import Injection
 from paddock.http.exchange import ClientGone, Exchanges, RequestEvent, event
@@ -35,7 +35,7 @@ _TLS_HANDSHAKE = 0x16
 
 
 def serve(
-    line: socket.socket,
+    sock: socket.socket,
     relay: socket.socket,
     settings: Settings,
     *,
@@ -52,14 +52,14 @@ def serve(
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     asyncio.run(
-        RequestServer(line, relay, settings, injections, authority, verified(), Patience()).run()
+        RequestServer(sock, relay, settings, injections, authority, verified(), Patience()).run()
     )
 
 
 class RequestServer:
     def __init__(
         self,
-        line: socket.socket,
+        sock: socket.socket,
         relay: socket.socket,
         settings: Settings,
         injections: Mapping[str, Injection],
@@ -67,8 +67,8 @@ class RequestServer:
         tls: ssl.SSLContext,
         patience: Patience,
     ) -> None:
-        line.setblocking(False)
-        self._line = line
+        sock.setblocking(False)
+        self._sock = sock
         self._relay = relay
         self._settings = settings
         self._injections = injections
@@ -76,15 +76,15 @@ class RequestServer:
         self._tls = tls
         self._patience = patience
         self._events: asyncio.Queue[bytes] = asyncio.Queue(_MAX_PENDING_EVENTS)
-        self._untold = 0  # events that the socket did not accept at once
+        self._unsent_events = 0  # events that the socket did not accept at once
         self._connections: set[asyncio.Task[None]] = set()
-        self._waiting: deque[tuple[Handed, socket.socket]] = deque()
+        self._waiting: deque[tuple[HandedConnection, socket.socket]] = deque()
 
     async def run(self) -> None:
         channel = Channel(self._relay, self._take)
         self._upstreams = Upstreams(channel.dial, self._tls, self._patience)
-        self._exchanges = Exchanges(self._upstreams, self._injections, self._tell, self._patience)
-        teller = asyncio.create_task(self._told())
+        self._exchanges = Exchanges(self._upstreams, self._injections, self._report, self._patience)
+        teller = asyncio.create_task(self._send_pending_events())
         over = asyncio.create_task(self._over())
         try:
             # A relay that is gone hands over nothing more; existing connections continue.
@@ -102,7 +102,7 @@ class RequestServer:
                 connection.cancel()
             if self._connections:
                 await asyncio.wait(self._connections)
-            while self._untold and not teller.done():
+            while self._unsent_events and not teller.done():
                 await asyncio.sleep(0)
             teller.cancel()
             await asyncio.wait([teller, over])
@@ -110,33 +110,33 @@ class RequestServer:
 
     async def _over(self) -> None:
         """Waits for the end of the supervisor, which sends nothing else."""
-        while await asyncio.get_running_loop().sock_recv(self._line, 16):
+        while await asyncio.get_running_loop().sock_recv(self._sock, 16):
             pass
 
-    async def _tell(self, event: RequestEvent) -> None:
+    async def _report(self, event: RequestEvent) -> None:
         message = canonical(event).encode("ascii")
-        if self._untold == 0:
+        if self._unsent_events == 0:
             try:
-                self._line.send(message)
+                self._sock.send(message)
                 return
             except BlockingIOError:
                 pass  # it is sent later
             except OSError:
                 return  # no reader is left
-        self._untold += 1
+        self._unsent_events += 1
         await self._events.put(message)
 
-    async def _told(self) -> None:
+    async def _send_pending_events(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             message = await self._events.get()
             try:
-                await loop.sock_sendall(self._line, message)
+                await loop.sock_sendall(self._sock, message)
             except OSError:
                 return
-            self._untold -= 1
+            self._unsent_events -= 1
 
-    def _take(self, handed: Handed, end: socket.socket) -> None:
+    def _take(self, handed: HandedConnection, end: socket.socket) -> None:
         if len(self._connections) < _MAX_CONNECTIONS:
             self._start(handed, end)
         elif len(self._waiting) < _MAX_WAITING_CONNECTIONS:
@@ -144,7 +144,7 @@ class RequestServer:
         else:
             end.close()
 
-    def _start(self, handed: Handed, end: socket.socket) -> None:
+    def _start(self, handed: HandedConnection, end: socket.socket) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(handed, end))
         self._connections.add(task)
         task.add_done_callback(self._done)
@@ -158,15 +158,19 @@ class RequestServer:
                 {"message": "a connection", "exception": error}
             )
 
-    async def _serve(self, handed: Handed, end: socket.socket) -> None:
+    async def _serve(self, handed: HandedConnection, end: socket.socket) -> None:
         try:
             async with asyncio.timeout(self._patience.head_s):
-                tls = handed.said[0] == _TLS_HANDSHAKE if handed.said else await _speaks_tls(end)
+                tls = (
+                    handed.received[0] == _TLS_HANDSHAKE
+                    if handed.received
+                    else await _speaks_tls(end)
+                )
             site = self._site(handed, tls=tls)
             wire = (
-                await self._secured(site, end, handed.said)
+                await self._secured(site, end, handed.received)
                 if tls
-                else await _plain(end, handed.said)
+                else await _plain(end, handed.received)
             )
         except (OSError, EOFError):  # TimeoutError is a subclass
             end.close()
@@ -189,7 +193,7 @@ class RequestServer:
         finally:
             wire.close()
 
-    def _site(self, handed: Handed, *, tls: bool) -> Site:
+    def _site(self, handed: HandedConnection, *, tls: bool) -> Site:
         try:
             return self._settings.site(handed.kind, handed.host, handed.port, tls=tls)
         except NoSite as why:
@@ -206,7 +210,7 @@ class RequestServer:
                 closed=str(why),
             )
 
-    async def _secured(self, site: Site, end: socket.socket, said: bytes) -> Wire:
+    async def _secured(self, site: Site, end: socket.socket, received: bytes) -> Wire:
         """Terminates TLS with the client."""
         why = site.closed
         if why is None and self._authority is None:
@@ -216,7 +220,7 @@ class RequestServer:
             try:
                 _, wire = await asyncio.get_running_loop().connect_accepted_socket(
                     Wire,
-                    await _unread(end, said),
+                    await _unread(end, received),
                     ssl=self._authority.context(site.host),
                     ssl_handshake_timeout=self._patience.connect_s,
                 )
@@ -227,7 +231,7 @@ class RequestServer:
                 why = (
                     f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
                 )
-        await self._tell(event(site, "deny", why, rule=site.source or None))
+        await self._report(event(site, "deny", why, rule=site.source or None))
         raise OSError(why)
 
 
@@ -255,18 +259,18 @@ async def _speaks_tls(end: socket.socket) -> bool:
         return first[0] == _TLS_HANDSHAKE
 
 
-async def _plain(end: socket.socket, said: bytes) -> Wire:
+async def _plain(end: socket.socket, received: bytes) -> Wire:
     _, wire = await asyncio.get_running_loop().connect_accepted_socket(Wire, end)
-    if said:
-        wire.data_received(said)
+    if received:
+        wire.data_received(received)
     return wire
 
 
-async def _unread(end: socket.socket, said: bytes) -> socket.socket:
+async def _unread(end: socket.socket, received: bytes) -> socket.socket:
     """asyncio reads TLS only from a socket, so bytes that were read before go through another
     socket pair. Few clients send data before they may.
     """
-    if not said:
+    if not received:
         return end
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
@@ -274,7 +278,7 @@ async def _unread(end: socket.socket, said: bytes) -> socket.socket:
     theirs.setblocking(False)
     _, client = await loop.connect_accepted_socket(Wire, end)
     _, inner = await loop.connect_accepted_socket(Wire, ours)
-    client.data_received(said)
+    client.data_received(received)
     for source, sink in ((client, inner), (inner, client)):
         pump = loop.create_task(_pumped(source, sink))
         _PUMPS.add(pump)

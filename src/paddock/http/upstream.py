@@ -26,7 +26,7 @@ searched for the secret of the route that it was sent to."""
 
 # Servers that close idle connections wait at least five seconds. A connection that closes during a
 # request fails it.
-_KEPT_S = 4.0
+_IDLE_LIFETIME_S = 4.0
 _MAX_KEPT_CONNECTIONS = 32  # of one upstream
 
 
@@ -84,8 +84,8 @@ class Connection:
 
     @property
     def reusable(self) -> bool:
-        said = self.reader.whole and self.writer.whole and not self.reader.unread
-        return said and self._lasts and self.wire.silent
+        complete = self.reader.whole and self.writer.whole and not self.reader.unread
+        return complete and self._lasts and self.wire.silent
 
 
 class Upstreams:
@@ -119,9 +119,9 @@ class Upstreams:
             connection.wire.abort()
             return
         loop = asyncio.get_running_loop()
-        idle.append((loop.time() + _KEPT_S, connection))
+        idle.append((loop.time() + _IDLE_LIFETIME_S, connection))
         if self._sweep is None:
-            self._sweep = loop.call_later(_KEPT_S, self._forget)
+            self._sweep = loop.call_later(_IDLE_LIFETIME_S, self._forget)
 
     def _forget(self) -> None:
         loop = asyncio.get_running_loop()

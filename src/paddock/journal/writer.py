@@ -39,17 +39,19 @@ class Recorder:
         if plan.journal is None:
             raise JournalError("there is no journal to record to", hint="[audit] enabled = true")
         self._lock = threading.Lock()
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._sock, their_sock = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with their_sock:
             try:
-                self._core = core.Recording(plan, theirs.fileno(), on_stderr=plan.journal.stderr)
+                self._core = core.Recording(
+                    plan, their_sock.fileno(), on_stderr=plan.journal.stderr
+                )
             except BaseException:
-                self._line.close()
+                self._sock.close()
                 raise
         self._broken: str | None = None
         self._over = False  # the other end is closed
         try:
-            self.session = str(self._heard()["session"])
+            self.session = str(self._read_answer()["session"])
         except BaseException:
             self.close()
             raise
@@ -61,8 +63,8 @@ class Recorder:
             if self._broken is not None and (self._over or event.get("event") != "tool.end"):
                 raise JournalError(self._broken, hint=_HINT)
             with contextlib.suppress(OSError):  # its last message says more
-                self._line.sendall(message)
-            error = self._heard()["error"]
+                self._sock.sendall(message)
+            error = self._read_answer()["error"]
             if error is not None:
                 self._broken = str(error)
                 raise JournalError(self._broken, hint=_HINT)
@@ -70,7 +72,7 @@ class Recorder:
     def close(self) -> None:
         with self._lock:
             self._broken, self._over = self._broken or "the journal was closed", True
-            self._line.close()
+            self._sock.close()
             self._core.end()
 
     def __enter__(self) -> Recorder:
@@ -79,9 +81,9 @@ class Recorder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _heard(self) -> Any:
+    def _read_answer(self) -> Any:
         try:
-            answer = self._line.recv(_MAX_MESSAGE_BYTES)
+            answer = self._sock.recv(_MAX_MESSAGE_BYTES)
         except ConnectionError:
             answer = b""
         if answer:

@@ -35,11 +35,11 @@ class FoundCovers:
 def covers_of(plan: Plan) -> FoundCovers:
     """The covers over existing names in the full tier."""
     try:
-        told = core.ask("covers", plan=plan)
+        answer = core.ask("covers", plan=plan)
         covers = [
-            Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told["covers"]
+            Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in answer["covers"]
         ]
-        links = frozenset((str(one["path"]), str(one["said"])) for one in told["links"])
+        links = frozenset((str(one["path"]), str(one["said"])) for one in answer["links"])
         return FoundCovers(covers=covers, links=links)
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(

@@ -40,7 +40,7 @@ from pathlib import Path
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
-from paddock.host.installation import FRONT_DOOR, entries_of
+from paddock.host.installation import LAUNCHER, entries_of
 from paddock.launch.prepare import Prepared
 from paddock.policy import Origin, Policy, git_layout
 from paddock.policy.glob import Glob
@@ -58,7 +58,7 @@ MemoFacts = list[int] | None  # None: the object does not exist
 MAX_KEPT_PLANS = 64  # more would be leftovers of unused directories and options
 
 
-class Consulted(Mapping[str, str]):
+class RecordingEnviron(Mapping[str, str]):
     """An environment that records which of its variables were read."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -76,9 +76,9 @@ class Consulted(Mapping[str, str]):
         return len(self._environ)
 
 
-def watched(origin: Origin) -> tuple[Origin, Consulted]:
+def watched(origin: Origin) -> tuple[Origin, RecordingEnviron]:
     """The same origin with an environment that records its use."""
-    environ = Consulted(origin.environ)
+    environ = RecordingEnviron(origin.environ)
     return replace(origin, environ=environ), environ
 
 
@@ -99,14 +99,14 @@ class Memo:
             before = None
         return cls(origin=origin, options=tuple(options), command=command, before=before)
 
-    def keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
+    def keep(self, prepared: Prepared, consulted: RecordingEnviron, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a
         run.
         """
         with contextlib.suppress(OSError, PolicyError):
             self._keep(prepared, consulted, quiet=quiet)
 
-    def _keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
+    def _keep(self, prepared: Prepared, consulted: RecordingEnviron, *, quiet: bool) -> None:
         policy, terrain, plan = prepared.policy, prepared.terrain, prepared.plan
         # Plans with a layer turned off, or with a link on the path of a policy file, are compiled
         # each time.
@@ -119,30 +119,36 @@ class Memo:
         }
         trees = [*writable_trees(policy), *map(follow, terrain.writable)]
         ruled = [follow(path) for path in rule_paths(policy.rules)]
-        led = {path: follow(path) for path in terrain.leads}
+        resolved = {path: follow(path) for path in terrain.resolved_paths}
         others = _facts(
             (
                 *_own_code(),
-                *(link.path for way in (*trees, *ruled, *led.values()) for link in way.links),
+                *(
+                    link.path
+                    for walk in (*trees, *ruled, *resolved.values())
+                    for link in walk.links
+                ),
             )
         )
         places = {
             path: _place(path)
-            for path in (*self._places(policy, (*trees, *ruled, *led.values())), *seen)
+            for path in (*self._places(policy, (*trees, *ruled, *resolved.values())), *seen)
         }
         # An input changed while it was read: then it is unknown which state the plan belongs to.
         if self.before is None or _facts(self.before) != self.before or _facts(read) != read:
             return
         if (
             any(places[path] != seen[path] for path in seen)
-            or {p: w.end.path for p, w in led.items()} != terrain.leads
+            or {p: w.end.path for p, w in resolved.items()} != terrain.resolved_paths
         ):
             return
         # The same for paths that become writable: later runs know them as recorded.
-        if prepared.reach.including(trees) != prepared.reach:
+        if prepared.writable_history.including(trees) != prepared.writable_history:
             return
         stores: dict[str, MemoFacts] = {
-            os.path.join(self.origin.state_dir, writable_history.STORE): list(prepared.reach.facts)
+            os.path.join(self.origin.state_dir, writable_history.STORE): list(
+                prepared.writable_history.facts
+            )
             or None,
             os.path.join(self.origin.state_dir, journal_history.STORE): list(
                 prepared.journals.facts
@@ -164,14 +170,14 @@ class Memo:
         _write(Path(self.origin.state_dir, "plans"), self.key(), text)
 
     def key(self) -> str:
-        door = os.path.join(os.path.dirname(os.path.realpath(core.program())), FRONT_DOOR)
+        launcher = os.path.join(os.path.dirname(os.path.realpath(core.program())), LAUNCHER)
         parts = (
             "paddock-memo-2",
             __version__,
             str(self.origin.uid),
             self.origin.cwd,
             os.uname().release,
-            door,
+            launcher,
             self.command,
             *self.options,
         )
@@ -186,7 +192,7 @@ class Memo:
             Glob.parse(grant.pattern).prefix for grant in policy.filesystem.grants if grant.create
         )
         yield from (os.path.dirname(file.path) for file in policy.files)
-        yield from (way.end.path for way in trees)
+        yield from (walk.end.path for walk in trees)
         yield from entries_of(self.origin.environ.get("PATH", ""))
 
 

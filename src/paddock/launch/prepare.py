@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from paddock.core import process as core
 from paddock.errors import CoreError, HostError, JournalError
-from paddock.host import Host, Terrain, measure, survey
+from paddock.host import Host, Terrain, measure, scan_surroundings
 from paddock.host.git import worktree_links
 from paddock.launch.create_missing import make_missing, require_places_of_shells, to_make
 from paddock.launch.journal_check import require_usable
@@ -21,7 +21,7 @@ from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
-from paddock.policy.trust.journal_history import Journals
+from paddock.policy.trust.journal_history import JournalHistory
 from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import PathWalk, follow
 
@@ -32,9 +32,9 @@ MAX_ROUNDS = 20  # each round means that another run started at the same moment
 class Prepared:
     policy: Policy
     host: Host
-    reach: WritableHistory
+    writable_history: WritableHistory
     terrain: Terrain
-    journals: Journals
+    journals: JournalHistory
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
@@ -84,11 +84,16 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     policy = load(request, origin)
     host, terrain = _measured(policy, origin)
     writable = _writable(policy, terrain)
-    reach = origin.reach.including(writable)
-    host = replace(host, reached=reach.trees)
+    writable_history = origin.writable_history.including(writable)
+    host = replace(host, previously_writable=writable_history.trees)
     plan = compile_plan(policy, host, terrain)
     made = Prepared(
-        policy=policy, host=host, reach=reach, terrain=terrain, journals=origin.journals, plan=plan
+        policy=policy,
+        host=host,
+        writable_history=writable_history,
+        terrain=terrain,
+        journals=origin.journals,
+        plan=plan,
     )
     if to_run:
         # After compiling, because a refused run writes nothing and must not be recorded.
@@ -105,20 +110,24 @@ def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> P
     policy, terrain = made.policy, made.terrain
     host, plan, journals = made.host, made.plan, made.journals
     for _ in range(MAX_ROUNDS):
-        reach = WritableHistory.record(origin.state_dir, writable)
+        writable_history = WritableHistory.record(origin.state_dir, writable)
         if plan.tier is Tier.FULL:
             make_lockable(origin, [way.end.path for way in writable])
-        if reach.trees == host.reached:
+        if writable_history.trees == host.previously_writable:
             journals = remember_journal(policy, plan, origin)
-        if (reach.trees, journals.places) != (host.reached, host.journals):
+        if (writable_history.trees, journals.places) != (host.previously_writable, host.journals):
             # Another run was recorded meanwhile, or a journal was removed.
-            host = replace(host, reached=reach.trees, journals=journals.places)
+            host = replace(
+                host, previously_writable=writable_history.trees, journals=journals.places
+            )
             plan = compile_plan(policy, host, terrain)
         elif make_missing(policy, plan):
             # A created directory has an inode now, by which later runs know it.
             writable = _writable(policy, terrain)
         else:
-            return replace(made, host=host, reach=reach, journals=journals, plan=plan)
+            return replace(
+                made, host=host, writable_history=writable_history, journals=journals, plan=plan
+            )
     raise HostError(
         "other runs keep changing what later runs have to know",
         hint="start it again when they have started",
@@ -131,20 +140,20 @@ def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=(),
+        previously_writable=(),
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
     require_places_of_shells(policy)
     full = choose_tier(policy, host) is Tier.FULL
-    return host, survey(policy, origin) if full else Terrain()
+    return host, scan_surroundings(policy, origin) if full else Terrain()
 
 
 def _writable(policy: Policy, terrain: Terrain) -> list[PathWalk]:
     return [*writable_trees(policy), *map(follow, terrain.writable)]
 
 
-def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:
+def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> JournalHistory:
     """After compiling: a refused path is not a journal, and must not stay denied."""
     places: tuple[str, ...] = ()
     if plan.journal and policy.audit.dir:
@@ -154,7 +163,7 @@ def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:
         except JournalError:
             # The core will refuse it with its own message, and write nothing there.
             places = ()
-    return Journals.record(origin.state_dir, places)
+    return JournalHistory.record(origin.state_dir, places)
 
 
 def _number(value: object) -> int:

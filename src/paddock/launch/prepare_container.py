@@ -29,16 +29,23 @@ def prepare_container(request: Request, origin: Origin, *, to_run: bool = False)
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=(),
+        previously_writable=(),
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
     plan = compile_container(policy, host, accounts)
     journals = remember_journal(policy, plan, origin) if to_run else origin.journals
-    reach = (
-        WritableHistory.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    writable_history = (
+        WritableHistory.record(origin.state_dir, writable_trees(policy))
+        if to_run
+        else origin.writable_history
     )
-    host = replace(host, reached=reach.trees)
+    host = replace(host, previously_writable=writable_history.trees)
     return Prepared(
-        policy=policy, host=host, reach=reach, terrain=Terrain(), journals=journals, plan=plan
+        policy=policy,
+        host=host,
+        writable_history=writable_history,
+        terrain=Terrain(),
+        journals=journals,
+        plan=plan,
     )

@@ -20,7 +20,7 @@ from paddock.policy.model import Tier
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _ResolvedGrant:
     grant: PathGrant
     real: str
     rights: frozenset[str]
@@ -30,16 +30,16 @@ def without_covered(plan: Plan) -> Plan:
     if plan.tier is not Tier.LANDLOCK or plan.files is None or plan.landlock is None:
         return plan
     access = {name: frozenset(rights) for name, rights in plan.landlock.access.items()}
-    placed = [
-        _Placed(grant, real, access[grant.access])
+    resolved = [
+        _ResolvedGrant(grant, real, access[grant.access])
         for grant in plan.files.grants
         if (real := _real(grant.path))
     ]
     # A grant behind a link depends on that link, and covers no other.
-    direct = [one for one in placed if one.real == one.grant.path]
+    direct = [one for one in resolved if one.real == one.grant.path]
     unwritable = _with_real(plan.files.unwritable)
     spare: set[int] = set()
-    for one in placed:
+    for one in resolved:
         others = (other for other in direct if other is not one and id(other.grant) not in spare)
         if any(_covers(other, one, unwritable) for other in others):
             spare.add(id(one.grant))
@@ -49,7 +49,7 @@ def without_covered(plan: Plan) -> Plan:
     return replace(plan, files=files)
 
 
-def _covers(other: _Placed, one: _Placed, unwritable: Iterable[str]) -> bool:
+def _covers(other: _ResolvedGrant, one: _ResolvedGrant, unwritable: Iterable[str]) -> bool:
     if (
         one.grant.access == "exec"
     ):  # a grant of programs means more than its rights: they may be executed, whatever wrote them

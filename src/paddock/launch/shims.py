@@ -30,7 +30,7 @@ _SET_APART, _USUAL = "/bin/shells", "/bin"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
+class InstalledShims:
     dir: str
     shells: str  # the directory of the real ones
     names: tuple[str, ...]  # the intercepted ones
@@ -43,7 +43,7 @@ def default_dir(origin: Origin) -> str:
 
 def install(
     directory: str, shells: str | None, request: Request, origin: Origin, *, in_run: bool
-) -> Installed:
+) -> InstalledShims:
     """``in_run``: the callers are in a sandbox, which applies the denies of the policy."""
     real = shells or (_SET_APART if os.path.isdir(_SET_APART) else _USUAL)
     present = tuple(name for name in NAMES if os.access(os.path.join(real, name), os.X_OK))
@@ -58,7 +58,7 @@ def install(
         user=origin.user,
         home=origin.home,
         cwd=origin.cwd,
-        reached=origin.reach.trees,
+        previously_writable=origin.writable_history.trees,
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
@@ -92,10 +92,10 @@ def install(
             _unlink(os.path.join(directory, name))
         for name in present:
             os.symlink(core.program(), os.path.join(directory, name))
-    return Installed(dir=directory, shells=real, names=present)
+    return InstalledShims(dir=directory, shells=real, names=present)
 
 
-def installed(directory: str) -> Installed | None:
+def installed(directory: str) -> InstalledShims | None:
     names = tuple(
         name
         for name in NAMES
@@ -106,7 +106,7 @@ def installed(directory: str) -> Installed | None:
             shells = json.load(file)["shells"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return Installed(dir=directory, shells=str(shells), names=names)
+    return InstalledShims(dir=directory, shells=str(shells), names=names)
 
 
 def remove(directory: str) -> bool:

@@ -19,8 +19,8 @@ from paddock.plan.compile import (
     is_strict,
     journal_of,
     journals_of,
+    missing_mechanisms,
     refuse_privileged,
-    what_is_missing,
 )
 from paddock.plan.execution import hold_off
 from paddock.plan.grants import LOADER, TMP, asked_of, merged, temp_access
@@ -109,12 +109,12 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
             f"namespaces can not be used here ({host.namespaces.refusal}), and a container is made of them",
             hint="`paddock doctor` shows what holds here",
         )
-    fenced = bool(policy.filesystem.grants) and Switch.LANDLOCK not in policy.off
-    missing = what_is_missing(policy, host, Tier.LANDLOCK if fenced else Tier.FULL)
+    has_file_rules = bool(policy.filesystem.grants) and Switch.LANDLOCK not in policy.off
+    missing = missing_mechanisms(policy, host, Tier.LANDLOCK if has_file_rules else Tier.FULL)
     journal = journal_of(policy, host)
     _refuse_own(rootdir, host, journals_of(host, journal), asked)
     notices: list[Notice] = []
-    files = _files(policy, notices) if fenced and host.landlock_abi else None
+    files = _files(policy, notices) if has_file_rules and host.landlock_abi else None
     landlock = _landlock(host, files) if files else None
     uid, gid = asked.number("uid", accounts.service.uid), asked.number("gid", accounts.service.gid)
     identity = identity_of(

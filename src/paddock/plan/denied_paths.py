@@ -40,7 +40,7 @@ class DeniedPaths:
         return tuple(sorted(self.own))
 
 
-def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
+def denied_paths_of(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
     """A policy may open a deny that the built-in profiles add as optional (``**/.env?``)."""
     opened = {one.value for one in filesystem.open_protected}
     globs = [

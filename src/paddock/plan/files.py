@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paddock.host.model import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.denied_paths import DeniedPaths, closed_by
+from paddock.plan.denied_paths import DeniedPaths, denied_paths_of
 from paddock.plan.execution import hold_off
 from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
@@ -30,7 +30,7 @@ _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vsco
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laid:
+class FileLayout:
     files: Files
     temp: Temp | None
     has_temp: bool  # the run has a private temporary directory, made as the tier does it
@@ -47,7 +47,7 @@ def lay_out(
     strict: bool,
     journals: tuple[str, ...],
     chosen_journal: str | None,
-) -> Laid:
+) -> FileLayout:
     """``strict``: a rule that can not be enforced is an error. ``journals``: the default one, those
     of earlier runs elsewhere, and that of this run. ``chosen_journal``: the user named its path, so
     a bad path is an error of the user.
@@ -57,7 +57,7 @@ def lay_out(
     for one in asked:
         refuse_workspace(one, host)
         refuse_exposed_journal(one, chosen_journal)
-    closed = closed_by(policy.filesystem, host, journals)
+    closed = denied_paths_of(policy.filesystem, host, journals)
     match tier:
         case Tier.LANDLOCK:
             return _carved(policy, host, closed, asked, notices, strict=strict)
@@ -73,8 +73,8 @@ def _carved(
     notices: list[Notice],
     *,
     strict: bool,
-) -> Laid:
-    carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
+) -> FileLayout:
+    carving = Carving(denied_paths=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in asked if (held := carving.grant(one)))
     unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in asked) else []
     unheld += short_names(carving.unheld.values())
@@ -87,12 +87,12 @@ def _carved(
         if not deny.source.builtin
     ]
     temp = temp_access(policy.filesystem)
-    return Laid(
+    return FileLayout(
         files=Files(
             grants=grants,
             closed=closed.to_everything,
             unwritable=closed.to_writing,
-            reached=_sorted(host.reached),
+            reached=_sorted(host.previously_writable),
             deny=(),
             protect=(),
             opened=(),
@@ -111,17 +111,17 @@ def _covered(
     closed: DeniedPaths,
     asked: list[RequestedGrant],
     notices: list[Notice],
-) -> Laid:
+) -> FileLayout:
     temp = temp_access(policy.filesystem)
     grants = grants_for(asked, closed, terrain, notices, temp=temp)
     names = names_of(policy, host, terrain, closed, asked)
     notices += [Notice(level=Level.WARNING, text=text) for text in terrain.remarks]
-    return Laid(
+    return FileLayout(
         files=Files(
             grants=merged(grants),
             closed=tuple(sorted({*closed.to_everything, *SERVICES})),
             unwritable=closed.to_writing,
-            reached=_sorted(host.reached),
+            reached=_sorted(host.previously_writable),
             deny=names.deny,
             deny_names=names.deny_names,
             protect=names.protect,

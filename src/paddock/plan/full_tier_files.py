@@ -10,7 +10,7 @@ from paddock.errors import PolicyError
 from paddock.host.surroundings import Terrain
 from paddock.plan.denied_paths import DeniedPaths
 from paddock.plan.grants import TMP, RequestedGrant
-from paddock.plan.landlock_files import refuse_closed
+from paddock.plan.landlock_files import refuse_denied
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
 
@@ -31,7 +31,7 @@ SERVICES = (
 
 def grants_for(
     asked: Iterable[RequestedGrant],
-    closed: DeniedPaths,
+    denied_paths: DeniedPaths,
     terrain: Terrain,
     notices: list[Notice],
     *,
@@ -48,17 +48,17 @@ def grants_for(
     for one in asked:
         if one.path == TMP:
             notices.append(
-                _said(
+                _notice(
                     one,
                     "here /tmp is the run's own, empty at its start; grant a directory in it by its name",
                 )
             )
-        above = _above(one, closed)
+        above = _above(one, denied_paths)
         if above is not None:
-            refuse_closed(one, above, closed, notices)
+            refuse_denied(one, above, denied_paths, notices)
             continue
         if one.writes:
-            _refuse_own(one, closed, notices)
+            _refuse_own(one, denied_paths, notices)
         grants.append(one.grant())
     for opening in terrain.openings:
         source = f"{opening.top}/.git"
@@ -72,22 +72,22 @@ def grants_for(
     return grants
 
 
-def _above(asked: RequestedGrant, closed: DeniedPaths) -> str | None:
+def _above(asked: RequestedGrant, denied_paths: DeniedPaths) -> str | None:
     """The denied path that contains the grant, if there is one."""
-    for path in closed.to_everything:
+    for path in denied_paths.to_everything:
         if within(asked.path, path):
             return path
-    for deny, glob in closed.names:
+    for deny, glob in denied_paths.names:
         if glob.covers(asked.path):
             return deny.pattern
     return None
 
 
-def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice]) -> None:
+def _refuse_own(asked: RequestedGrant, denied_paths: DeniedPaths, notices: list[Notice]) -> None:
     """Paddock's own paths stay read-only inside a writable grant. A grant inside them would not be
     writable.
     """
-    for path in closed.own:
+    for path in denied_paths.own:
         if within(asked.path, path) and asked.workspace:
             raise PolicyError(
                 f"the workspace {asked.path} lies in {path}, which paddock itself relies on",
@@ -95,8 +95,8 @@ def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice
                 hint="start paddock in a project directory; install paddock outside of it",
             )
         if within(asked.path, path) or (asked.workspace and within(path, asked.path)):
-            notices.append(_said(asked, f"{path} stays read-only: paddock itself relies on it"))
+            notices.append(_notice(asked, f"{path} stays read-only: paddock itself relies on it"))
 
 
-def _said(asked: RequestedGrant, text: str) -> Notice:
+def _notice(asked: RequestedGrant, text: str) -> Notice:
     return Notice(level=Level.WARNING, text=f"{asked.source}: {text}")

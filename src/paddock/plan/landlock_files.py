@@ -22,7 +22,7 @@ from paddock.policy.model import Deny
 
 @dataclass(slots=True, kw_only=True)
 class Carving:
-    closed: DeniedPaths
+    denied_paths: DeniedPaths
     strict: bool
     notices: list[Notice]
     unheld: dict[str, Deny]  # optional denies inside a grant
@@ -36,12 +36,12 @@ class Carving:
                 hint="name the directories that are needed; the full tier can hold it (`paddock doctor`)",
             )
         kept_out = set(self._denied(asked))
-        kept_out.update(path for path in self.closed.unreadable if touch(path, asked.path))
+        kept_out.update(path for path in self.denied_paths.unreadable if touch(path, asked.path))
         if asked.writes:
             kept_out.update(self._own(asked))
         above = next((path for path in sorted(kept_out) if within(asked.path, path)), None)
         if above:
-            refuse_closed(asked, above, self.closed, self.notices)
+            refuse_denied(asked, above, self.denied_paths, self.notices)
             return None
         excepts = outermost(kept_out)
         if excepts and asked.writes:
@@ -54,15 +54,15 @@ class Carving:
         return asked.grant(except_=excepts)
 
     def _denied(self, asked: RequestedGrant) -> Iterator[str]:
-        for path in self.closed.denied:
+        for path in self.denied_paths.denied:
             if touch(path, asked.path):
                 yield path
-        for deny, glob in self.closed.names:
+        for deny, glob in self.denied_paths.names:
             if glob.may_contain(asked.path):
                 self._unholdable(deny, asked)
 
     def _own(self, asked: RequestedGrant) -> list[str]:
-        own = [path for path in self.closed.own if touch(path, asked.path)]
+        own = [path for path in self.denied_paths.own if touch(path, asked.path)]
         if own and asked.workspace:
             raise PolicyError(
                 f"the workspace {asked.path} holds {own[0]}, which paddock itself relies on",
@@ -89,11 +89,11 @@ class Carving:
         self.notices.append(Notice(level=Level.WARNING, text=text))
 
 
-def refuse_closed(
-    asked: RequestedGrant, above: str, closed: DeniedPaths, notices: list[Notice]
+def refuse_denied(
+    asked: RequestedGrant, above: str, denied_paths: DeniedPaths, notices: list[Notice]
 ) -> None:
     """A grant inside a denied path is dropped with a notice; a workspace there is an error."""
-    if asked.workspace and above in closed.journals:
+    if asked.workspace and above in denied_paths.journals:
         raise PolicyError(
             f"the workspace {asked.path} lies in {above}, where a journal is kept",
             where=asked.source,

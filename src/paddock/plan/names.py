@@ -65,33 +65,35 @@ def names_of(
     policy: Policy,
     host: Host,
     terrain: Terrain,
-    closed: DeniedPaths,
+    denied_paths: DeniedPaths,
     asked: Iterable[RequestedGrant],
 ) -> NamePatterns:
-    ground = _Ground.of(asked, host, terrain)
+    name_trees = _NameTrees.of(asked, host, terrain)
     by_hand = policy.filesystem.open_protected
     exact = {place.path for place in terrain.trusted} | set(
-        ground.holding(file.path for file in policy.files)
+        name_trees.holding(file.path for file in policy.files)
     )
     exact.update(path for opening in terrain.openings for path in opening.locked)
-    opened = {text for text in ground.opened() if not _matches_any(text, exact)}
+    opened = {text for text in name_trees.opened() if not _matches_any(text, exact)}
     secrets = {
         deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin
     }
-    warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
+    warnings = [*name_trees.exposed(), *(_opened_notice(one, secrets) for one in by_hand)]
     return NamePatterns(
-        deny=tuple(sorted(set(ground.denied(closed)))),
-        deny_names=ground.denied_names(closed),
-        protect=ground.protected(exact) if ground.writable else (),
-        opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
-        flagged=tuple(sorted(ground.flagged())),
-        packages=protected().packages if ground.own else (),
+        deny=tuple(sorted(set(name_trees.denied(denied_paths)))),
+        deny_names=name_trees.denied_names(denied_paths),
+        protect=name_trees.protected(exact) if name_trees.writable else (),
+        opened=tuple(sorted({*opened, *(one.value for one in by_hand)}))
+        if name_trees.writable
+        else (),
+        flagged=tuple(sorted(name_trees.flagged())),
+        packages=protected().packages if name_trees.own else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
+class _NameTrees:
     """The trees in which names are searched. A path behind a link counts by both names."""
 
     home: str
@@ -102,7 +104,7 @@ class _Ground:
     own: tuple[str, ...]  # both: of the user, and writable
 
     @classmethod
-    def of(cls, asked: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _Ground:
+    def of(cls, asked: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _NameTrees:
         grants = list(asked)
 
         def places(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
@@ -124,15 +126,19 @@ class _Ground:
     def holding(self, paths: Iterable[str]) -> Iterator[str]:
         return (path for path in paths if any(within(path, tree) for tree in self.writable))
 
-    def denied(self, closed: DeniedPaths) -> Iterator[str]:
-        for path in closed.denied:  # masked as paths; as names they are watched for
+    def denied(self, denied_paths: DeniedPaths) -> Iterator[str]:
+        for path in denied_paths.denied:  # masked as paths; as names they are watched for
             if any(within(path, tree) for tree in self.granted):
                 yield path
-        yield from (glob.text for deny, glob in closed.names if not _is_built_in_name(deny, glob))
+        yield from (
+            glob.text for deny, glob in denied_paths.names if not _is_built_in_name(deny, glob)
+        )
 
-    def denied_names(self, closed: DeniedPaths) -> tuple[ProtectedNames, ...]:
+    def denied_names(self, denied_paths: DeniedPaths) -> tuple[ProtectedNames, ...]:
         names = {
-            "/".join(glob.parts[1:]) for deny, glob in closed.names if _is_built_in_name(deny, glob)
+            "/".join(glob.parts[1:])
+            for deny, glob in denied_paths.names
+            if _is_built_in_name(deny, glob)
         }
         below = [_any_depth_of(tree) for tree in outermost(self.searched)]
         below += [f"{tree}{level}" for tree in self.programs for level in _PROGRAM_LEVELS]
@@ -255,7 +261,7 @@ def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
     return any(glob.matches(path) for path in paths)
 
 
-def _said(one: Sourced[str], secrets: set[str]) -> str:
+def _opened_notice(one: Sourced[str], secrets: set[str]) -> str:
     """The notice for a name that a policy opens."""
     if one.value in secrets:
         return f"{one.source}: {one.value} is not kept closed: a profile closes it because it may hold secrets"

@@ -57,7 +57,7 @@ def network_of(
         _refuse_shared(policy.published)
         return None
     if tier is Tier.LANDLOCK:
-        _refuse_unpinnable(policy, asked, mode, host)
+        _refuse_without_supervised_connect(policy, asked, mode, host)
     published = _published(policy.published)
     timeout = policy.meta.ask_timeout_s.value if policy.meta.ask_timeout_s else ASK_TIMEOUT_S
     if mode is NetworkMode.NONE:
@@ -138,7 +138,9 @@ def _summary(network: NetworkPlan | None) -> str:
     return f"network: {_count(len(allowed), 'host') if allowed else 'no hosts'}{ports}{asks}"
 
 
-def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, host: Host) -> None:
+def _refuse_without_supervised_connect(
+    policy: Policy, asked: model.Network, mode: NetworkMode, host: Host
+) -> None:
     """Without a namespace: the filter denies sockets, the supervisor connects allowed ones."""
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
         if switch in policy.off:
@@ -194,7 +196,7 @@ def network_notices(
             )
             yield Notice(level=Level.INFO, text=text)
     for group, registry in registries.items():
-        for one in registry.doubted:
+        for one in registry.untrusted:
             yield Notice(
                 level=Level.INFO,
                 text=f"@{group}: {one.value} ({one.source}) is not reached: a command could have written this file; "
@@ -227,7 +229,7 @@ def _members(
         return [read_host(member, group.source) for member in groups()[name]]
     registry = registries.get(name)
     if registry is None or not registry.hosts:
-        doubted = registry.doubted if registry else ()
+        doubted = registry.untrusted if registry else ()
         raise PolicyError(
             f"@{name}: nothing on this machine says which hosts these are"
             + (f" but {doubted[0].source}, which a command could have written" if doubted else ""),

@@ -142,7 +142,7 @@ def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple
         host,
         sockets=sockets,
         namespaces="unshare" not in blocked,
-        closed=journals,
+        denied_completely=journals,
         own=(*host.own_paths, *own),
     )
 
@@ -153,10 +153,10 @@ def layer(
     *,
     sockets: tuple[str, ...],
     namespaces: bool,
-    closed: tuple[str, ...] = (),
+    denied_completely: tuple[str, ...] = (),
     own: tuple[str, ...] = (),
 ) -> Plan:
-    """``closed``: denied completely; ``own``: read-only. Inside a sandbox that denies them nothing
+    """``denied_completely``: denied completely; ``own``: read-only. Inside a sandbox that denies them nothing
     is added.
     """
     if host.landlock_abi == 0:
@@ -166,7 +166,9 @@ def layer(
             raise PolicyError(
                 f"{call.value} can not be blocked: shells are known by it", where=str(call.source)
             )
-    denied = tuple(sorted({*closed, *(path for deny in shell.denies for path in _exact(deny))}))
+    denied = tuple(
+        sorted({*denied_completely, *(path for deny in shell.denies for path in _exact(deny))})
+    )
     grants = merged(held for asked in _grants(shell) if (held := _around(asked, denied, own)))
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
     can = holdable(abi)
@@ -187,7 +189,7 @@ def layer(
             grants=grants,
             closed=denied,
             unwritable=tuple(sorted({*own})),
-            reached=_reached(shell, host),
+            reached=_previously_writable(shell, host),
             deny=(),
             protect=(),
             opened=(),
@@ -237,13 +239,13 @@ _NO_NETWORK = NetworkPlan(
 )
 
 
-def _reached(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
+def _previously_writable(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
     """A shell with write grants needs the previously writable paths, to recognise links that a
     command may have made. Each shell reads the list.
     """
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in shell.grants)
     return (
-        tuple(sorted(host.reached, key=lambda tree: (tree.path, tree.identity or ())))
+        tuple(sorted(host.previously_writable, key=lambda tree: (tree.path, tree.identity or ())))
         if writes
         else ()
     )
@@ -263,7 +265,7 @@ def _exact(deny: Deny) -> Iterator[str]:
 
 def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
     """Paths without a grant stay as the sandbox has them."""
-    own = tuple(_placed(grant) for grant in shell.grants)
+    own = tuple(_with_tmp(grant) for grant in shell.grants)
     reads = any(grant.access in (Access.READ, Access.EXEC) for grant in own)
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in own)
     notices: list[Notice] = []
@@ -282,7 +284,7 @@ def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
     yield _open("/dev/shm", "allow")
 
 
-def _placed(grant: Grant) -> Grant:
+def _with_tmp(grant: Grant) -> Grant:
     """If shells are intercepted, the private temporary directory is /tmp."""
     return replace(grant, pattern=grant.pattern.replace(TMP_TOKEN, TMP))
 

@@ -76,9 +76,11 @@ def make_one(has: Callable[[str], bool]) -> bool:
 def directories_above(path: str) -> Iterator[str]:
     """Directories of the host that are git directories by their parts, innermost first."""
     while (above := os.path.dirname(path)) != path:
-        if os.path.basename(above) != GIT and make_one(
-            lambda name, at=above: os.path.lexists(f"{at}/{name}")
-        ):  # type: ignore[misc]
+
+        def has(name: str, directory: str = above) -> bool:
+            return os.path.lexists(f"{directory}/{name}")
+
+        if os.path.basename(above) != GIT and make_one(has):
             yield above
         path = above
 

@@ -12,13 +12,13 @@ from paddock.policy.load import load
 from paddock.policy.model import COMMAND_LINE, Source
 from paddock.policy.request import Request
 from paddock.policy.trust.origin import Origin
-from paddock.policy.trust.search import Found, ProfileSearch, read_text
+from paddock.policy.trust.search import FoundProfile, ProfileSearch, read_text
 
 _ASKED = Source(file=COMMAND_LINE, key="profile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedProfile:
     """``about``: the first sentence of the opening comment. ``error``: the reason why the profile
     can not be used.
     """
@@ -35,7 +35,7 @@ def text_of(name: str, origin: Origin) -> str:
     return read_text(ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
 
 
-def listed(origin: Origin) -> tuple[Listed, ...]:
+def listed(origin: Origin) -> tuple[ListedProfile, ...]:
     # Loaded in a neutral directory: an unsuitable current directory is not a fault of the profile.
     neutral = replace(origin, cwd="/nonexistent")
     return tuple(
@@ -43,17 +43,17 @@ def listed(origin: Origin) -> tuple[Listed, ...]:
     )
 
 
-def _listed(name: str, path: str, origin: Origin) -> Listed:
+def _listed(name: str, path: str, origin: Origin) -> ListedProfile:
     try:
         found = ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd)
         about = _about(found, read_text(found, origin).text)
         load(Request(profiles=(name,), trust_required=False), origin)
     except PolicyError as error:
-        return Listed(name=name, path=path, shown=path, about="", error=error)
-    return Listed(name=name, path=found.path, shown=found.shown, about=about)
+        return ListedProfile(name=name, path=path, shown=path, about="", error=error)
+    return ListedProfile(name=name, path=found.path, shown=found.shown, about=about)
 
 
-def _about(found: Found, text: str) -> str:
+def _about(found: FoundProfile, text: str) -> str:
     comment: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):

@@ -23,7 +23,7 @@ from paddock.policy.syscalls import table
 from paddock.policy.trust.approved import Approved, load_approved
 from paddock.policy.trust.file_trust import PolicyText, require_agreement
 from paddock.policy.trust.origin import Origin
-from paddock.policy.trust.search import Found, ProfileSearch, exists
+from paddock.policy.trust.search import FoundProfile, ProfileSearch, exists
 from paddock.policy.trust.writable_history import WritableHistory, in_private_temp
 from paddock.text.path_walk import PathWalk, follow
 
@@ -61,7 +61,7 @@ def load(request: Request, origin: Origin) -> Policy:
     )
     if request.trust_required:
         files = [*layers.files, *([approved.file] if approved.file else [])]
-        require_agreement_to_what_a_command_could_rewrite(policy, files, origin)
+        require_trusted_files(policy, files, origin)
     return policy
 
 
@@ -86,12 +86,14 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
     """A pattern below a symlink means the names behind it. (The core follows links in whole paths
     at every start.)
     """
-    led: list[Deny] = []
+    resolved: list[Deny] = []
     for deny in filesystem.denies:
         glob = Glob.parse(deny.pattern)
-        if not glob.exact and glob.root == "/" and not (way := follow(glob.prefix)).straight:
-            led.append(replace(deny, pattern=way.end.path + glob.text.removeprefix(glob.prefix)))
-    return replace(filesystem, denies=(*filesystem.denies, *led))
+        if not glob.exact and glob.root == "/" and not (walk := follow(glob.prefix)).straight:
+            resolved.append(
+                replace(deny, pattern=walk.end.path + glob.text.removeprefix(glob.prefix))
+            )
+    return replace(filesystem, denies=(*filesystem.denies, *resolved))
 
 
 def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
@@ -106,7 +108,9 @@ def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
             )
         inherited[rule.id] = rule
     return tuple(
-        replace(rule, matches=tuple(replace(match, values=_led(match)) for match in rule.matches))
+        replace(
+            rule, matches=tuple(replace(match, values=_resolved(match)) for match in rule.matches)
+        )
         for rule in rules
     )
 
@@ -123,18 +127,18 @@ def rule_paths(rules: tuple[Rule, ...]) -> list[str]:
     return [glob.prefix for glob in map(Glob.parse, named) if glob.root == "/"]
 
 
-def _led(match: Match) -> tuple[str, ...]:
+def _resolved(match: Match) -> tuple[str, ...]:
     if match.key not in RULE_PATHS:
         return match.values
-    led = [
-        way.end.path + value.removeprefix(way.written)
+    resolved = [
+        walk.end.path + value.removeprefix(walk.written)
         for value in match.values
-        if (glob := Glob.parse(value)).root == "/" and not (way := follow(glob.prefix)).straight
+        if (glob := Glob.parse(value)).root == "/" and not (walk := follow(glob.prefix)).straight
     ]
-    return tuple(dict.fromkeys((*match.values, *led)))
+    return tuple(dict.fromkeys((*match.values, *resolved)))
 
 
-def _project_file(request: Request, origin: Origin) -> Found | None:
+def _project_file(request: Request, origin: Origin) -> FoundProfile | None:
     """``./paddock.toml``, if no policy was requested. A dangling link counts as found and is an
     error later.
     """
@@ -153,7 +157,7 @@ def _project_file(request: Request, origin: Origin) -> Found | None:
     )
 
 
-def select(request: Request, origin: Origin) -> Iterator[Found]:
+def select(request: Request, origin: Origin) -> Iterator[FoundProfile]:
     """The policies to merge, lowest first."""
     search = ProfileSearch(origin)
     for name in request.profiles:
@@ -198,14 +202,14 @@ def writable_trees(policy: Policy) -> list[PathWalk]:
     ]
 
 
-def reach_of(policy: Policy, origin: Origin) -> WritableHistory:
+def writable_history_of(policy: Policy, origin: Origin) -> WritableHistory:
     """The paths that a command of this run can write, or one of an earlier run could."""
-    return origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
+    return origin.writable_history.including(
+        [*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")]
+    )
 
 
-def require_agreement_to_what_a_command_could_rewrite(
-    policy: Policy, files: list[PolicyText], origin: Origin
-) -> None:
+def require_trusted_files(policy: Policy, files: list[PolicyText], origin: Origin) -> None:
     """A policy file that a command can write could loosen the next run. So the user must have
     trusted its text.
 
@@ -213,13 +217,13 @@ def require_agreement_to_what_a_command_could_rewrite(
     written in any case: the current directory, shared memory, temporary directories, every
     previously writable path. A file counts by its resolved path and by every link that leads to it.
     """
-    reach = reach_of(policy, origin)
+    writable_history = writable_history_of(policy, origin)
     for file in files:
-        if file.way is None or _is_closed_to_every_command(file.way, origin):
+        if file.walk is None or _is_read_only_config(file.walk, origin):
             continue
         if (
-            reach.holds(file.way)
-            or in_private_temp(file.way, origin.uid)
+            writable_history.holds(file.walk)
+            or in_private_temp(file.walk, origin.uid)
             or origin.trusted.knows(file.written)
         ):
             require_agreement(
@@ -230,10 +234,10 @@ def require_agreement_to_what_a_command_could_rewrite(
             )
 
 
-def _is_closed_to_every_command(way: PathWalk, origin: Origin) -> bool:
+def _is_read_only_config(walk: PathWalk, origin: Origin) -> bool:
     """In a config directory, under its own name: no policy makes these writable. A link can lead
     out of them.
     """
-    return way.straight and way.end.path.startswith(
+    return walk.straight and walk.end.path.startswith(
         (f"{origin.config_dir}/", f"{origin.system_dir}/")
     )

@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
 
-from paddock.approve import Asked, Callback, Verdict
+from paddock.approve import AnyQuestion, Callback, Verdict
 from paddock.errors import UsageError
 from paddock.executors.interface import CommandExecutor, CommandLine, Size
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream
@@ -23,7 +23,7 @@ def run_sync(
     policy: str | os.PathLike[str] | None = None,
     workspace: str | os.PathLike[str] = ".",
     executor: CommandExecutor | None = None,
-    approver: Callable[[Asked], Verdict | Awaitable[Verdict]] | None = None,
+    approver: Callable[[AnyQuestion], Verdict | Awaitable[Verdict]] | None = None,
     tier: Tier | None = None,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,

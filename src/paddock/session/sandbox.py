@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from paddock.approve import Approver, Asked, Callback, Verdict
-from paddock.approve.approvals import Desk
+from paddock.approve import AnyQuestion, Approver, Callback, Verdict
+from paddock.approve.approvals import Approvals
 from paddock.errors import UsageError
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
 from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
@@ -55,7 +55,7 @@ class Sandbox:
         worktree: str | None = None,
         executor: CommandExecutor | None = None,
         exec_cwd: str | None = None,
-        approver: Callable[[Asked], Verdict | Awaitable[Verdict]] | Approver | None = None,
+        approver: Callable[[AnyQuestion], Verdict | Awaitable[Verdict]] | Approver | None = None,
         tier: Tier | None = None,
         journal: str | os.PathLike[str] | None = None,
         handlers: Mapping[str, Handler] | None = None,
@@ -73,7 +73,7 @@ class Sandbox:
         )
         self.workspace = os.path.realpath(workspace)
         self._worktree = worktree
-        self._given = executor
+        self._own_executor = executor
         self._exec_cwd = exec_cwd
         self._approver: Approver | None = Callback(approver) if callable(approver) else approver
         self._handlers = handlers
@@ -88,23 +88,27 @@ class Sandbox:
             raise UsageError("a session is entered once")
         if self._worktree is not None:
             self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
-        if self._given is None:
-            fence = SandboxExecutor(
+        if self._own_executor is None:
+            sandbox = SandboxExecutor(
                 self._request, workspace=self.workspace, approver=self._approver
             )
-            self._prepared = await fence.prepared()
-            executor: CommandExecutor = fence
+            self._prepared = await sandbox.prepared()
+            executor: CommandExecutor = sandbox
         else:
-            executor = self._given
-            fence = SandboxExecutor(self._request, workspace=self.workspace)
+            executor = self._own_executor
+            sandbox = SandboxExecutor(self._request, workspace=self.workspace)
             if self._request.audit_dir is not None:
                 self._prepared = await asyncio.to_thread(self._judged)
         recorder = None
         if self._prepared is not None and self._prepared.plan.journal is not None:
             recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
-        desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
+        approvals = Approvals(self._approver, redactor=self._redactor, origin=self._origin)
         self._parts = _Parts(
-            executor=executor, files=fence, shells=Shells(executor), desk=desk, recorder=recorder
+            executor=executor,
+            files=sandbox,
+            shells=Shells(executor),
+            approvals=approvals,
+            recorder=recorder,
         )
         shutdown.hold(id(self._parts), self._parts.dispose)
         return self
@@ -138,7 +142,7 @@ class Sandbox:
                     self._prepared,
                     configured(self._origin, policy=self._prepared.policy.tools),
                     self._origin,
-                    desk=parts.desk,
+                    approvals=parts.approvals,
                     executor=_Bash(parts.executor, self.workspace, self._exec_cwd),
                     files=parts.files,
                     recorder=parts.recorder,
@@ -256,7 +260,7 @@ class _Parts:
     # used by file tools; the executor itself, or a sandbox for this purpose only
     files: SandboxExecutor
     shells: Shells
-    desk: Desk
+    approvals: Approvals
     recorder: Recorder | None
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     ending: asyncio.Future[tuple[str, ...]] | None = None
@@ -278,7 +282,7 @@ class _Parts:
             ("shells", lambda: self.shells.dispose(_GRACE_S)),
             (self.executor.name, self._dispose_of_executor),
             ("file tools", self.files.dispose),
-            ("questions", lambda: asyncio.to_thread(self.desk.close)),
+            ("questions", lambda: asyncio.to_thread(self.approvals.close)),
             (
                 "journal",
                 lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None),
@@ -286,10 +290,10 @@ class _Parts:
         ]
         for name, step in steps:
             try:
-                said = await step()
+                messages = await step()
             except Exception as error:  # the next part is ended too
-                said = (f"{name}: {error}",)
-            left += said if isinstance(said, tuple) else ()
+                messages = (f"{name}: {error}",)
+            left += messages if isinstance(messages, tuple) else ()
         shutdown.release(id(self), self.loop)
         return tuple(left)
 

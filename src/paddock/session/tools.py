@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.approvals import Desk
+from paddock.approve.approvals import Approvals
 from paddock.approve.inbox import Approver
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
@@ -62,12 +62,12 @@ async def open_tools(
             )
         files = SandboxExecutor(request, workspace=origin.cwd)
         held.push_async_callback(files.dispose)
-        desk = held.enter_context(Desk(approver, redactor=redactor, origin=origin))
+        approvals = held.enter_context(Approvals(approver, redactor=redactor, origin=origin))
         yield tools_of(
             prepared,
             chosen,
             origin,
-            desk=desk,
+            approvals=approvals,
             executor=executor or files,
             files=files,
             recorder=recorder,
@@ -81,7 +81,7 @@ def tools_of(
     chosen: Config,
     origin: Origin,
     *,
-    desk: Desk,
+    approvals: Approvals,
     executor: CommandExecutor | CommandRunner,
     files: SandboxExecutor,
     recorder: Recorder | None,
@@ -98,7 +98,7 @@ def tools_of(
     # locks.
     judge = Judge(plan)
 
-    def fence(path: str, operation: Operation) -> str | None:
+    def policy_denial(path: str, operation: Operation) -> str | None:
         if _is_commands_own(plan, path):
             return "the fence refuses it: commands have a directory of their own there"
         judgement = judge(path, operation)
@@ -109,7 +109,7 @@ def tools_of(
             return f"the fence refuses it: git would take {made} for a repository"
         return None
 
-    async def inside(path: str, operation: Operation, facts: os.stat_result) -> str | None:
+    async def object_denial(path: str, operation: Operation, facts: os.stat_result) -> str | None:
         act = "write" if operation.writes else "read"
         try:
             found = await files.open(path, read=not operation.writes)
@@ -130,14 +130,14 @@ def tools_of(
 
     return Tools(
         ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
-        desk=desk,
+        approvals=approvals,
         executor=executor,
         recorder=recorder,
         redactor=redactor,
         handlers=handlers,
         only=only,
-        fence=fence,
-        inside=inside,
+        policy_denial=policy_denial,
+        object_denial=object_denial,
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )

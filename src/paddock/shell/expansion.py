@@ -20,6 +20,7 @@ from paddock.shell.words import (
     Piece,
     ansi,
     braces,
+    count_alternatives,
     fields_of,
     groups_of,
     guarded,
@@ -27,7 +28,6 @@ from paddock.shell.words import (
     programs_of,
     unescaped,
     unquoted,
-    ways_of,
 )
 
 if TYPE_CHECKING:
@@ -56,31 +56,31 @@ class Expansion(ABC):
         return [
             word
             for group in groups_of(nodes)
-            for way in self.ways(group)
-            for word in fields_of(way)
+            for alternative in self.alternatives(group)
+            for word in fields_of(alternative)
         ]
 
-    def ways(self, nodes: Sequence[Node]) -> list[Piece]:
+    def alternatives(self, nodes: Sequence[Node]) -> list[Piece]:
         """The possible texts of a word. Blanks that separate words are kept; ``splits`` hides the
         others from ``fields_of``.
         """
         parts = [self._expand(node, quoted=False) for node in nodes]
-        if ways_of(parts) > MAX_EXPANSIONS:
+        if count_alternatives(parts) > MAX_EXPANSIONS:
             parts = [
                 [Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]
             ]
         homely = bool(nodes) and text_of(nodes[0]).startswith(
             ("~", "{")
         )  # not after an empty string
-        ways: list[Piece] = []
+        alternatives: list[Piece] = []
         for chosen in product(*parts):
             text = "".join(guarded(piece) for piece in chosen)
             programs = programs_of(chosen)
-            ways += [
+            alternatives += [
                 Piece(self.state.tilde(one) if homely else one, programs=programs)
                 for one in braces(text)
             ]
-        return ways
+        return alternatives
 
     def _expand(self, node: Node, *, quoted: bool) -> list[Piece]:
         match node.type:
@@ -147,7 +147,7 @@ class Expansion(ABC):
         if not node.children or (quoted and node.end_byte > at):
             text = decoded(data[at - node.start_byte :])
             parts.append([Piece(hidden(unquoted(text)))])
-        if ways_of(parts) > MAX_EXPANSIONS:
+        if count_alternatives(parts) > MAX_EXPANSIONS:
             return [
                 Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))
             ]
@@ -182,7 +182,7 @@ class Expansion(ABC):
         elif operators[:1] in (["-"], [":-"], ["="], [":="]):
             known = [
                 *(pieces or [Piece(UNKNOWN)]),
-                *(self.ways(named[1:]) if named[1:] else [Piece("")]),
+                *(self.alternatives(named[1:]) if named[1:] else [Piece("")]),
             ]
         else:
             self.inside(node)

@@ -55,7 +55,7 @@ _HEREDOC = ("heredoc_start", "heredoc_body", "heredoc_end", "file_descriptor", "
 MAX_COMMANDS = 5000
 MAX_NESTED_TEXTS = 12  # levels of text inside text: sh -c "sh -c …"
 # Variables that shells run when they start, before each command, or to show a prompt.
-_OBEYED = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
+_RUN_BY_SHELLS = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
 # Variables that other programs pass to a shell.
 _HANDED_ON = (
     "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR",
@@ -217,8 +217,10 @@ class _Walk(Expansion):
         name = node.child_by_field_name("name")
         value = node.child_by_field_name("value")
         key = "" if name is None else text_of(name)
-        ways = [Piece("")] if value is None else self.ways([value])
-        pieces = [replace(way, text=shown(way.text)) for way in ways]
+        alternatives = [Piece("")] if value is None else self.alternatives([value])
+        pieces = [
+            replace(alternative, text=shown(alternative.text)) for alternative in alternatives
+        ]
         if any(child.type == "+=" for child in node.children):
             pieces = [Piece(UNKNOWN, programs=piece.programs) for piece in pieces]
         # The previous value still counts, because the branch is unknown.
@@ -278,8 +280,10 @@ class _Walk(Expansion):
                 spilled.append("-")
             match node.type:
                 case "herestring_redirect":
-                    ways = self.ways(node.named_children)
-                    taken = ShellStream(text=known_text(ways), programs=programs_of(ways))
+                    alternatives = self.alternatives(node.named_children)
+                    taken = ShellStream(
+                        text=known_text(alternatives), programs=programs_of(alternatives)
+                    )
                 case "heredoc_redirect":
                     inner = [child for child in node.children if child.type.endswith("_redirect")]
                     again, more, after, words = self._redirects(inner)
@@ -312,8 +316,10 @@ class _Walk(Expansion):
         if start[:1] in "'\"\\" or not set(text) & set("$`"):
             return ShellStream(text=text)
         self.inside(body)
-        ways = self.ways([body])
-        return ShellStream(text=known_text(ways) or text, programs=programs_of(ways))
+        alternatives = self.alternatives([body])
+        return ShellStream(
+            text=known_text(alternatives) or text, programs=programs_of(alternatives)
+        )
 
     def _file(self, node: Node) -> tuple[ShellStream | None, list[Redirect], list[str]]:
         operator = next((child.type for child in node.children if not child.is_named), "")
@@ -388,12 +394,19 @@ class _Walk(Expansion):
         """Returns all words, and the programs whose output is in them. A program with several
         possible names is unknown.
         """
-        read = [self.ways(group) for group in groups_of(nodes)]
-        words = [word for ways in read[1:] for way in ways for word in fields_of(way)]
-        first = [list(fields_of(way)) for way in read[0]] if read else [[]]
-        if any(way != first[0] for way in first):
-            first = [[UNKNOWN, *(word for way in first for word in way)]]
-        return [*first[0], *words], programs_of(way for ways in read for way in ways)
+        read = [self.alternatives(group) for group in groups_of(nodes)]
+        words = [
+            word
+            for alternatives in read[1:]
+            for alternative in alternatives
+            for word in fields_of(alternative)
+        ]
+        first = [list(fields_of(alternative)) for alternative in read[0]] if read else [[]]
+        if any(alternative != first[0] for alternative in first):
+            first = [[UNKNOWN, *(word for alternative in first for word in alternative)]]
+        return [*first[0], *words], programs_of(
+            alternative for alternatives in read for alternative in alternatives
+        )
 
     def _start(
         self, command: Command, stdin: ShellStream | None, substituted: frozenset[str] = frozenset()
@@ -454,14 +467,14 @@ class _Walk(Expansion):
         ):
             self.line.doubts.append("a variable stands for another one")
         for name, _, value in (one.partition("=") for one in command.assigned):
-            if name in _OBEYED and value:
-                self._obeyed(name, value)
+            if name in _RUN_BY_SHELLS and value:
+                self._run_variable(name, value)
             elif name in _HANDED_ON and value:
                 self._again(value, None, Dialect.SH)
             elif name == "IFS" and value.strip(" \t\n") and command.program in _DECLARING:
                 self.line.doubts.append("words are parted by other letters than blanks")
 
-    def _obeyed(self, name: str, value: str) -> None:
+    def _run_variable(self, name: str, value: str) -> None:
         if name in ("ENV", "BASH_ENV"):
             stream = self.state.files.get(self.state.place(value))
             value = UNKNOWN if stream is None or stream.text is None else stream.text

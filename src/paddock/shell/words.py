@@ -66,12 +66,12 @@ def printed(words: Sequence[str]) -> str | None:
     return (shown + more).replace("\0", "%")
 
 
-def known_text(ways: Sequence[Piece]) -> str | None:
-    texts = [shown(way.text) for way in ways]
+def known_text(alternatives: Sequence[Piece]) -> str | None:
+    texts = [shown(alternative.text) for alternative in alternatives]
     return "\n".join(texts) if texts and not any(map(unknown, texts)) else None
 
 
-def ways_of(parts: Sequence[Sequence[Piece]]) -> int:
+def count_alternatives(parts: Sequence[Sequence[Piece]]) -> int:
     count = 1
     for part in parts:
         count *= len(part)
@@ -101,10 +101,10 @@ def guarded(piece: Piece) -> str:
     )
 
 
-def fields_of(way: Piece) -> Iterator[str]:
-    if not way.text:
+def fields_of(alternative: Piece) -> Iterator[str]:
+    if not alternative.text:
         yield ""
-    yield from map(shown, parted(way.text))
+    yield from map(shown, parted(alternative.text))
 
 
 def parted(text: str) -> list[str]:

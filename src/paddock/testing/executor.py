@@ -2,7 +2,7 @@
 
     python -m paddock.testing.executor mymodule:make
 
-``make()`` is an async context manager that gives a :class:`Place`. Each check prints one line. The
+``make()`` is an async context manager that gives a :class:`ExecutorUnderTest`. Each check prints one line. The
 exit status is 0 if all pass. The end of a process is observed from outside: commands write marks
 into a file that the host reads.
 """
@@ -18,12 +18,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from paddock.testing import checks
-from paddock.testing.place import CHECKS, PATIENCE_S, Place
+from paddock.testing.executor_under_test import CHECKS, PATIENCE_S, ExecutorUnderTest
 
-__all__ = ["CHECKS", "Place", "perform"]
+__all__ = ["CHECKS", "ExecutorUnderTest", "perform"]
 
 
-async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names: list[str]) -> bool:
+async def perform(
+    make: Callable[[], AbstractAsyncContextManager[ExecutorUnderTest]], names: list[str]
+) -> bool:
     """Several checks run at a time, each in its own directory. The check that disposes of the
     executor is last.
     """
@@ -31,7 +33,7 @@ async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names:
     async def hold(number: int, name: str) -> bool:
         async with turn:
             try:
-                await asyncio.wait_for(CHECKS[name](place.below(str(number))), 3 * PATIENCE_S)
+                await asyncio.wait_for(CHECKS[name](subject.below(str(number))), 3 * PATIENCE_S)
             except Exception as error:
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 print(
@@ -47,8 +49,8 @@ async def perform(make: Callable[[], AbstractAsyncContextManager[Place]], names:
         if CHECKS[names[-1]] is checks.endings.disposing_ends_everything_and_can_be_repeated
         else []
     )
-    async with make() as place:
-        turn = asyncio.Semaphore(place.at_a_time)
+    async with make() as subject:
+        turn = asyncio.Semaphore(subject.at_a_time)
         others = names[: len(names) - len(last)]
         held = await asyncio.gather(*(hold(number, name) for number, name in enumerate(others)))
         return all([*held, *[await hold(len(names), name) for name in last]])

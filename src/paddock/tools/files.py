@@ -13,7 +13,14 @@ from typing import Protocol
 
 from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
-from paddock.tools.place import OpenedName, PlaceDenial, kind_of, real_path, require_open, told
+from paddock.tools.place import (
+    OpenDenial,
+    OpenedName,
+    kind_of,
+    os_errors_as_results,
+    real_path,
+    require_open,
+)
 from paddock.tools.policy.calls import ToolCall
 from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
@@ -55,9 +62,9 @@ class Act(Protocol):
 
 class ReadFile:
     def __init__(
-        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial
+        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: OpenDenial
     ) -> None:
-        self._arguments, self._located, self._limits, self._closed = (
+        self._arguments, self._located, self._limits, self._denial = (
             call.arguments,
             located,
             limits,
@@ -72,7 +79,7 @@ class ReadFile:
                 raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
-        self._place = OpenedName.of(self._located, self._closed)
+        self._place = OpenedName.of(self._located, self._denial)
 
     def do(self) -> FileText:
         assert self._place is not None
@@ -110,11 +117,11 @@ class _Change:
         call: ToolCall,
         located: LocatedPath,
         limits: Limits,
-        closed: PlaceDenial,
+        closed: OpenDenial,
         may_make: May,
     ) -> None:
         self._arguments, self._located, self._limits = call.arguments, located, limits
-        self._closed, self._may_make = closed, may_make
+        self._denial, self._may_make = closed, may_make
         self._place: OpenedName | None = None
         self._before: os.stat_result | None = None
         self._old: bytes | None = None
@@ -157,7 +164,7 @@ class WriteFile(_Change):
             self._located.written,
         )
         chosen = None if encoding is None else named(encoding)
-        self._place = OpenedName.of(self._located, self._closed, self._may_make)
+        self._place = OpenedName.of(self._located, self._denial, self._may_make)
         self._before = self._place.regular()
         self._place.require_writable(self._before)
         old: Document | None = None
@@ -195,7 +202,7 @@ class EditFile(_Change):
 
     def prepare(self) -> None:
         shown, arguments = self._located.written, self._arguments
-        self._place = OpenedName.of(self._located, self._closed)
+        self._place = OpenedName.of(self._located, self._denial)
         self._old, self._before = self._place.read(self._limits.read_bytes)
         self._place.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
@@ -251,11 +258,11 @@ class ListDirectory:
         call: ToolCall,
         located: LocatedPath,
         limits: Limits,
-        closed: PlaceDenial,
+        closed: OpenDenial,
         may_list: May,
     ) -> None:
         self._depth = call.arguments.get("depth", 1)
-        self._located, self._limits, self._closed, self._may_list = (
+        self._located, self._limits, self._denial, self._may_list = (
             located,
             limits,
             closed,
@@ -269,10 +276,10 @@ class ListDirectory:
             raise ToolFailure(
                 ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}"
             )
-        with told(self._located.written):
+        with os_errors_as_results(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
             facts = os.fstat(self._directory)
-            require_open(real_path(self._located), facts, self._closed, self._located.written)
+            require_open(real_path(self._located), facts, self._denial, self._located.written)
 
     def do(self) -> Listing:
         assert self._directory is not None
@@ -284,7 +291,7 @@ class ListDirectory:
             facts = os.fstat(directory)
             identity = Identity.of(facts)
             path = os.path.join(real_path(self._located), below.rstrip("/")).rstrip("/") or "/"
-            if identity in seen or self._closed(path, facts):
+            if identity in seen or self._denial(path, facts):
                 closed.append(below.rstrip("/"))
                 return
             seen.add(identity)
@@ -316,7 +323,7 @@ class ListDirectory:
             except OSError:
                 closed.append(below + name)
 
-        with told(self._located.written):
+        with os_errors_as_results(self._located.written):
             look(self._directory, "", self._depth)
         kept = entries[: self._limits.entries]
         return Listing(

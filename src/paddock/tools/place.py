@@ -51,7 +51,7 @@ def real_path(located: LocatedPath) -> str:
 
 
 @contextmanager
-def told(shown: str) -> Iterator[None]:
+def os_errors_as_results(shown: str) -> Iterator[None]:
     """Turns errors of the system into results."""
     try:
         yield
@@ -59,12 +59,12 @@ def told(shown: str) -> Iterator[None]:
         raise failure(error, shown) from None
 
 
-PlaceDenial = Callable[[str, os.stat_result], str | None]
+OpenDenial = Callable[[str, os.stat_result], str | None]
 """The reason why the object at this path of the host may not be used; None: it may."""
 
 
-def require_open(path: str, facts: os.stat_result, closed: PlaceDenial, shown: str) -> None:
-    if why := closed(path, facts):
+def require_open(path: str, facts: os.stat_result, denial: OpenDenial, shown: str) -> None:
+    if why := denial(path, facts):
         raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
 
 
@@ -78,9 +78,9 @@ class OpenedName:
         missing: tuple[str, ...],
         name: str,
         shown: str,
-        closed: PlaceDenial,
+        denial: OpenDenial,
     ) -> None:
-        self._closed = closed
+        self._denial = denial
         self._directory = directory
         self._path = path
         self._missing = missing
@@ -91,14 +91,14 @@ class OpenedName:
     def of(
         cls,
         located: LocatedPath,
-        closed: PlaceDenial,
+        denial: OpenDenial,
         may_make: Callable[[str], bool] = lambda path: False,
     ) -> OpenedName:
         """``may_make``: whether a missing directory may be created."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
         missing: list[str] = []
-        with told(shown):
+        with os_errors_as_results(shown):
             while True:
                 try:
                     directory = open_straight(above, os.O_PATH | os.O_DIRECTORY)
@@ -109,7 +109,7 @@ class OpenedName:
                     missing.insert(0, last)
                 else:
                     break
-            return cls(directory, above, tuple(missing), name or ".", shown, closed)
+            return cls(directory, above, tuple(missing), name or ".", shown, denial)
 
     def close(self) -> None:
         os.close(self._directory)
@@ -118,7 +118,7 @@ class OpenedName:
         """None: the name does not exist."""
         if self._missing:
             return None
-        with told(self.shown):
+        with os_errors_as_results(self.shown):
             try:
                 return os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
             except FileNotFoundError:
@@ -137,7 +137,7 @@ class OpenedName:
         """The whole content, and the facts before the first byte was read."""
         if self.regular() is None:  # checked first, because opening a device can have an effect
             raise ToolFailure(ToolOutcome.NOT_FOUND, f"{self.shown}: no such file")
-        with told(self.shown):
+        with os_errors_as_results(self.shown):
             fd = os.open(self._name, _READ, dir_fd=self._directory)
             try:
                 facts = os.fstat(fd)
@@ -145,7 +145,7 @@ class OpenedName:
                     raise ToolFailure(
                         ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago"
                     )
-                require_open(self._named(), facts, self._closed, self.shown)
+                require_open(self._named(), facts, self._denial, self.shown)
                 if facts.st_size > most:
                     raise _too_large(self.shown, facts.st_size, most)
                 return _content(fd, most, self.shown), facts
@@ -157,7 +157,7 @@ class OpenedName:
         decision, ``old`` its content; None: there was none, or it was not read. If another file is
         there now, it stays, and the call fails.
         """
-        with told(self.shown):
+        with os_errors_as_results(self.shown):
             self.require_writable(before)
             self._make_missing()
             temporary = f".paddock-{secrets.token_hex(8)}"
@@ -183,9 +183,9 @@ class OpenedName:
         """Checks the directory, and the file that will be replaced. Checked again before the write,
         because a person may take long to answer.
         """
-        require_open(self._path, os.fstat(self._directory), self._closed, self.shown)
+        require_open(self._path, os.fstat(self._directory), self._denial, self.shown)
         if before is not None:
-            require_open(self._named(), before, self._closed, self.shown)
+            require_open(self._named(), before, self._denial, self.shown)
 
     def _named(self) -> str:
         return os.path.join(self._path, self._name)
@@ -252,7 +252,7 @@ class OpenedName:
             os.close(self._directory)
             self._directory, self._missing = inside, tuple(rest)
             self._path = os.path.join(self._path, name)
-            require_open(self._path, os.fstat(inside), self._closed, self.shown)
+            require_open(self._path, os.fstat(inside), self._denial, self.shown)
 
     def _sync(self) -> None:
         """Syncs the name itself. A directory that is writable but not readable is skipped."""

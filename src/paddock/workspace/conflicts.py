@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from paddock.workspace.masked_names import Hidden
+from paddock.workspace.masked_names import HiddenNames
 from paddock.workspace.model import (
     ROOT,
     Change,
@@ -62,11 +62,11 @@ class Terms:
     directories: Mapping[str, int] = field(
         default_factory=dict
     )  # of the workspace at the start, with their inode numbers
-    obeyed: frozenset[str] = frozenset()  # trusted outside, with any name
+    trusted_paths: frozenset[str] = frozenset()  # trusted outside, with any name
     repositories: Repositories = field(
         default_factory=Repositories
     )  # that contain changes of the session
-    hidden: Hidden = field(default_factory=Hidden)
+    hidden: HiddenNames = field(default_factory=HiddenNames)
     mounted: frozenset[str] = (
         frozenset()
     )  # where another mount covers the workspace: the session did not see it
@@ -116,7 +116,9 @@ def _protected(change: Change, terms: Terms) -> bool:
 
     def itself(named: str) -> bool:
         """A directory that contains protected names is not protected itself."""
-        if terms.repositories.protect(named) or any(inside(named, one) for one in terms.obeyed):
+        if terms.repositories.protect(named) or any(
+            inside(named, one) for one in terms.trusted_paths
+        ):
             return True
         whole = named == change.path
         link = whole and change.new is not None and change.new.type is Type.LINK
@@ -143,7 +145,8 @@ def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
     if change.old is None:
         return _deleted_meanwhile(change, terms, record)
     if other := next(
-        (path for path, one in change.old_way if not _is_same(path, one, terms, record)), None
+        (path for path, one in change.old_directories if not _is_same(path, one, terms, record)),
+        None,
     ):
         return f"{other} is not the directory that the session began with, or may be another one"
     if change.old.type is Type.DIRECTORY:

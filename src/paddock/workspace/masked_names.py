@@ -12,7 +12,7 @@ from paddock.workspace.protection import NameGlobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
+class HiddenNames:
     """``masked``: paths that existed at a start. ``denied``: patterns; they also match objects that
     the host created later, but not objects of the command only.
     """
@@ -22,7 +22,7 @@ class Hidden:
     denied: NameGlobs = field(default_factory=lambda: NameGlobs.of(()))
 
     @classmethod
-    def of(cls, workspace: str, masked: Iterable[str], denied: Iterable[str]) -> Hidden:
+    def of(cls, workspace: str, masked: Iterable[str], denied: Iterable[str]) -> HiddenNames:
         return cls(
             workspace=workspace.rstrip("/"), masked=frozenset(masked), denied=NameGlobs.of(denied)
         )

@@ -122,7 +122,7 @@ class Change:
     copied_up: bool = False  # the session started from the host's file, under this name or another
     # the directory in the workspace that contains it, if it exists
     old_parent: TreeEntry | None = None
-    old_way: EntryPath = ()
+    old_directories: EntryPath = ()
     renamed_from: str | None = None
     renamed_to: str | None = None
     obstacle: Obstacle | None = None

@@ -22,7 +22,7 @@ class Protection:
     workspace: str
     protect: NameGlobs
     # the directories of protected names: a link in place of one would bring its own content
-    ways: NameGlobs
+    directories: NameGlobs
     opened: NameGlobs
 
     @classmethod
@@ -31,7 +31,9 @@ class Protection:
         return cls(
             workspace=workspace.rstrip("/"),
             protect=NameGlobs.of(patterns),
-            ways=NameGlobs.of(sorted({way for pattern in patterns for way in _ways(pattern)})),
+            directories=NameGlobs.of(
+                sorted({way for pattern in patterns for way in _directories_of(pattern)})
+            ),
             opened=NameGlobs.of(opened),
         )
 
@@ -39,7 +41,7 @@ class Protection:
         """Whether the path or a directory above it is protected."""
         full = self.workspace if path == ROOT else f"{self.workspace}/{path}"
         names = full.split("/")
-        if link and self.ways.match(full, names[-1]):
+        if link and self.directories.match(full, names[-1]):
             return True
         for end in range(self.workspace.count("/") + 1, len(names)):
             last = end + 1 == len(names)
@@ -60,7 +62,7 @@ class Protection:
         return any(self.opened.match("/".join(names[: end + 1]), names[end]) for end in ends)
 
 
-def _ways(pattern: str) -> Iterator[str]:
+def _directories_of(pattern: str) -> Iterator[str]:
     """``**/.claude`` for ``**/.claude/settings.json``."""
     glob = Glob.parse(pattern)
     for end in range(1, len(glob.parts)):

@@ -17,7 +17,7 @@ from paddock.workspace.model import FileVersion, Type
 from paddock.workspace.record import ApplyStep, Record
 from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
 
-KEPT = "kept"
+KEPT_DIR = "kept"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ def remove_own(name: str, parent: int) -> None:
 
 def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
     """Copies the host's version to the session's state before it leaves the workspace."""
-    parts = [KEPT, token, *step.path.split("/")]
+    parts = [KEPT_DIR, token, *step.path.split("/")]
     name = parts.pop()
     fd = os.dup(state)
     try:

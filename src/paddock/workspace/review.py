@@ -18,7 +18,7 @@ from paddock.workspace.replace_file import Roots, recover
 from paddock.workspace.repositories import repositories_in
 from paddock.workspace.scan import scan
 from paddock.workspace.sessions import Session, directories_of
-from paddock.workspace.trusted_paths import obeyed_in
+from paddock.workspace.trusted_paths import trusted_paths_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,11 @@ def reviewed(
             hidden=session.hidden,
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,
-            obeyed=frozenset(
+            trusted_paths=frozenset(
                 (
-                    *obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")),
+                    *trusted_paths_in(
+                        session.workspace, session.is_protected, os.path.expanduser("~")
+                    ),
                     *harmful_state(changes, roots.upper, repositories),
                 )
                 if changes

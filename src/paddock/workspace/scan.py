@@ -37,7 +37,7 @@ class Layer:
     upper: int
     lower: int | None
     lower_entry: TreeEntry | None
-    way: EntryPath = ()  # of lower, ending with this directory
+    lower_directories: EntryPath = ()  # of lower, ending with this directory
     prefix: str = ""
     hidden: bool = (
         False  # a parent is opaque: the content of lower is not part of the session's view
@@ -50,7 +50,9 @@ class Layer:
             upper=upper,
             lower=lower,
             lower_entry=found,
-            way=(*self.way, (self.prefix + name, found)) if found else (),
+            lower_directories=(*self.lower_directories, (self.prefix + name, found))
+            if found
+            else (),
             prefix=f"{self.prefix}{name}/",
             hidden=self.hidden or opaque,
             depth=self.depth + 1,
@@ -73,7 +75,9 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
     names = sorted(os.listdir(layer.upper))
     if layer.hidden and layer.lower is not None:
         for name in sorted(set(os.listdir(layer.lower)) - set(names) - unseen):
-            yield from _gone(layer.lower, name, layer.prefix + name, layer.way, layer.depth, unseen)
+            yield from _gone(
+                layer.lower, name, layer.prefix + name, layer.lower_directories, layer.depth, unseen
+            )
     for name in names:
         path = layer.prefix + name
         old: TreeEntry | None = None
@@ -93,7 +97,7 @@ def _compare(
     path = layer.prefix + name
     if _is_whiteout(layer.upper, name, new):
         if old and layer.lower is not None:
-            yield from _gone(layer.lower, name, path, layer.way, layer.depth, unseen)
+            yield from _gone(layer.lower, name, path, layer.lower_directories, layer.depth, unseen)
         return
     if new.type is Type.OTHER:
         kind = ChangeKind.TYPE if old and old.type is not Type.OTHER else ChangeKind.ADDED
@@ -108,7 +112,9 @@ def _compare(
         and new.type is not Type.DIRECTORY
         and layer.lower is not None
     ):
-        yield from _gone_below(layer.lower, name, path, layer.way, layer.depth, unseen)
+        yield from _gone_below(
+            layer.lower, name, path, layer.lower_directories, layer.depth, unseen
+        )
     if new.type is Type.DIRECTORY:
         yield from _compare_directory(layer, name, old, new, unseen)
         return
@@ -184,7 +190,7 @@ def _change(
         new=new,
         copied_up="origin" in marks,
         old_parent=layer.lower_entry,
-        old_way=layer.way,
+        old_directories=layer.lower_directories,
         obstacle=Obstacle.UNREADABLE if unknown else None,
         reason=f"this kernel's overlay has a form ({unknown[0]}) that is not understood"
         if unknown
@@ -193,7 +199,12 @@ def _change(
 
 
 def _gone(
-    lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
+    lower: int,
+    name: str,
+    path: str,
+    lower_directories: EntryPath,
+    depth: int,
+    unseen: frozenset[str],
 ) -> Iterator[Change]:
     """A name of lower that the session removed, and its content."""
     old: TreeEntry | None = None
@@ -202,22 +213,31 @@ def _gone(
         if old is None:
             return
         if old.type is Type.DIRECTORY:
-            yield from _gone_below(lower, name, path, way, depth, unseen)
-        yield Change(path=path, kind=ChangeKind.DELETED, old=old, new=None, old_way=way)
+            yield from _gone_below(lower, name, path, lower_directories, depth, unseen)
+        yield Change(
+            path=path, kind=ChangeKind.DELETED, old=old, new=None, old_directories=lower_directories
+        )
     except OSError as error:
         yield _unreadable(path, old, None, error)
 
 
 def _gone_below(
-    lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
+    lower: int,
+    name: str,
+    path: str,
+    lower_directories: EntryPath,
+    depth: int,
+    unseen: frozenset[str],
 ) -> Iterator[Change]:
     with opened_directory(name, lower) as directory:
-        way = (*way, (path, TreeEntry.of(os.fstat(directory))))
+        lower_directories = (*lower_directories, (path, TreeEntry.of(os.fstat(directory))))
         if depth >= MAX_DEPTH:
             yield _too_deep(f"{path}/…", TreeEntry.of(os.fstat(directory)), None)
             return
         for child in sorted(set(os.listdir(directory)) - unseen):
-            yield from _gone(directory, child, f"{path}/{child}", way, depth + 1, unseen)
+            yield from _gone(
+                directory, child, f"{path}/{child}", lower_directories, depth + 1, unseen
+            )
 
 
 def _is_whiteout(upper: int, name: str, new: TreeEntry) -> bool:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
-from paddock.workspace.masked_names import Hidden
+from paddock.workspace.masked_names import HiddenNames
 from paddock.workspace.protection import Protection
-from paddock.workspace.replace_file import KEPT, Roots
+from paddock.workspace.replace_file import KEPT_DIR, Roots
 from paddock.workspace.tree import DIRECTORY, opened_directory, remove_all
 
 STORE = "sessions"
@@ -32,7 +32,7 @@ _LEAVING = ".discarded-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class StoredDirectory:
     """A directory of the store."""
 
     id: str
@@ -61,12 +61,12 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session(Kept):
+class Session(StoredDirectory):
     workspace: str
     inode: int
     started_ns: int
     command: tuple[str, ...]
-    hidden: Hidden
+    hidden: HiddenNames
     is_protected: Protection
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Session(Kept):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken(Kept):
+class QuarantineDirectory(StoredDirectory):
     """The quarantine of a run on the live workspace: protected names that the guard removed, for
     review.
     """
@@ -111,7 +111,7 @@ class Taken(Kept):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Broken(Kept):
+class BrokenDirectory(StoredDirectory):
     """A directory that can not be compared or applied, with the reason."""
 
     reason: str
@@ -121,7 +121,7 @@ def store_of(state_dir: str) -> str:
     return f"{state_dir}/{STORE}"
 
 
-def listed(store: str) -> list[Session | Taken | Broken]:
+def listed(store: str) -> list[Session | QuarantineDirectory | BrokenDirectory]:
     """Newest first; other directories last."""
     try:
         names = sorted(name for name in os.listdir(store) if not name.startswith("."))
@@ -138,7 +138,7 @@ def is_session(store: str, name: str) -> bool:
     return _ID.fullmatch(name) is not None and os.path.isdir(os.path.join(store, name))
 
 
-def look(store: str, name: str) -> Session | Taken | Broken:
+def read_directory(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
     if not is_session(store, name):
         raise SessionError(f"there is no session {name}", hint="`paddock sessions` lists them")
     return _read(store, name)
@@ -146,7 +146,7 @@ def look(store: str, name: str) -> Session | Taken | Broken:
 
 def find(store: str, name: str) -> Session:
     """One that can be compared, applied and resumed."""
-    found = look(store, name)
+    found = read_directory(store, name)
     if not isinstance(found, Session):
         raise SessionError(
             f"session {name}: {found.reason}",
@@ -160,12 +160,12 @@ def of_directory(store: str, directory: str) -> list[Session]:
     return [one for one in listed(store) if isinstance(one, Session) and one.holds(directory)]
 
 
-def discard(store: str, one: Kept) -> str | None:
+def discard(store: str, one: StoredDirectory) -> str | None:
     """Removes it; the caller holds its lock. It is renamed first, so that an interrupted removal
     leaves no half session; the next discard removes the rest. Versions of the user that an apply
     kept are moved out first. Returns their path.
     """
-    saved = _save_kept(store, one)
+    saved = _save_kept_versions(store, one)
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
         with contextlib.suppress(FileNotFoundError):  # another discard removes it already
@@ -178,23 +178,23 @@ def discard(store: str, one: Kept) -> str | None:
     return saved
 
 
-def _save_kept(store: str, one: Kept) -> str | None:
-    place = os.path.join(os.path.dirname(store), KEPT)
+def _save_kept_versions(store: str, one: StoredDirectory) -> str | None:
+    place = os.path.join(os.path.dirname(store), KEPT_DIR)
     target = os.path.join(place, one.id)
-    if not os.path.lexists(os.path.join(one.place, KEPT)):
+    if not os.path.lexists(os.path.join(one.place, KEPT_DIR)):
         return target if os.path.lexists(target) else None  # moved by an interrupted discard
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
-        os.rename(os.path.join(one.place, KEPT), target)
+        os.rename(os.path.join(one.place, KEPT_DIR), target)
     except OSError as error:
         raise SessionError(
             f"session {one.id} holds versions of yours that can not be moved to {target}: {error.strerror}",
-            hint=f"move {shlex.quote(one.place)}/{KEPT} to a place of your own, then discard again",
+            hint=f"move {shlex.quote(one.place)}/{KEPT_DIR} to a place of your own, then discard again",
         ) from None
     return target
 
 
-def _read(store: str, name: str) -> Session | Taken | Broken:
+def _read(store: str, name: str) -> Session | QuarantineDirectory | BrokenDirectory:
     place = os.path.join(store, name)
     try:
         with _opened(place) as fd:
@@ -208,13 +208,13 @@ def _read(store: str, name: str) -> Session | Taken | Broken:
         if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(
             os.path.join(place, "upper")
         ):
-            return Taken(id=name, place=place)
+            return QuarantineDirectory(id=name, place=place)
         reason = "has no session.json"
     except OSError as error:
         reason = f"can not be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, GlobError) as error:
         reason = f"session.json is not understood: {error}"
-    return Broken(id=name, place=place, reason=reason)
+    return BrokenDirectory(id=name, place=place, reason=reason)
 
 
 def _content(name: str, dir_fd: int, limit: int = _MAX_FILE_BYTES) -> bytes:
@@ -242,7 +242,7 @@ def _parsed(content: bytes, name: str) -> Session:
         inode=_number(fields["inode"]),
         started_ns=_number(fields["started_ns"]),
         command=tuple(_text(word) for word in fields["command"]),
-        hidden=Hidden(),
+        hidden=HiddenNames(),
         is_protected=Protection.of(
             workspace, map(_text, files["protect"]), map(_text, files["opened"])
         ),
@@ -265,9 +265,9 @@ def directories_of(state: int) -> dict[str, int]:
         ) from None
 
 
-def _hidden(content: bytes, workspace: str) -> Hidden:
+def _hidden(content: bytes, workspace: str) -> HiddenNames:
     parts = [json.loads(line) for line in content.splitlines()]
-    return Hidden.of(
+    return HiddenNames.of(
         workspace,
         (_text(path).strip("/") for part in parts for path in part["masked"]),
         (_text(pattern) for part in parts for pattern in part["deny"]),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository, repository_of
 from paddock.host.git.trusted_paths import trusted_by
 from paddock.policy.git_layout import GIT, make_one
@@ -20,17 +20,17 @@ from paddock.text.path_walk import follow
 from paddock.workspace.protection import Protection
 
 
-def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:
+def trusted_paths_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:
     """Relative to the workspace. A path may occur more than once."""
     workspace = os.path.realpath(workspace)
     shut: list[OSError] = []
     yield from _of_home(workspace, home)
-    for trust in trusted_by(None, workspace, home, Looked(), environ=os.environ):
+    for trust in trusted_by(None, workspace, home, FileSnapshot(), environ=os.environ):
         yield from _below(workspace, trust.path)
     for at, directories, files in os.walk(workspace, onerror=shut.append):
         repository = _repository(at, {*directories, *files})
         if repository is not None:
-            for trust in trusted_by(repository, at, home, Looked()):
+            for trust in trusted_by(repository, at, home, FileSnapshot()):
                 yield from _below(workspace, trust.path)
         for name in (*directories, *files):
             link = os.path.join(at, name)
@@ -45,7 +45,7 @@ def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[s
 
 def _repository(at: str, names: set[str]) -> Repository | None:
     if GIT in names:
-        return repository_of(at, Looked())
+        return repository_of(at, FileSnapshot())
     if make_one(names.__contains__):
         return Repository(top=at, git_dir=at, common_dir=at, elsewhere=False)
     return None

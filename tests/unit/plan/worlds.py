@@ -23,7 +23,7 @@ HOST = Host(
     user="ada",
     home="/home/ada",
     cwd="/home/ada/project",
-    reached=(),
+    previously_writable=(),
     journals=(),
     own_paths=(
         "/etc/paddock",

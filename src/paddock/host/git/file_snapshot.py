@@ -22,7 +22,7 @@ _HINT = (
 )
 
 
-class Looked:
+class FileSnapshot:
     def __init__(
         self, reader: str = "git", *, size_limit: int = MAX_FILE_BYTES, hint: str = _HINT
     ) -> None:
@@ -75,14 +75,14 @@ class Looked:
             return None
         if stat.S_ISLNK(found.st_mode):
             try:
-                way = follow(path)
+                walk = follow(path)
             except PolicyError:
                 if _is_loop(path):  # git can not read it either
                     return None
                 raise
-            for link in way.links:
+            for link in walk.links:
                 self.at(link.path)  # a changed link changes the file that is read
-            return self.text(way.end.path)
+            return self.text(walk.end.path)
         if stat.S_ISDIR(found.st_mode):
             return None
         try:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository
 
 # The files that add, commit, checkout, stash, rebase and fetch write besides the worktree's own
@@ -38,7 +38,7 @@ class Opening:
     locked: tuple[str, ...]
 
 
-def opening_of(repository: Repository, looked: Looked, *, uid: int) -> Opening | str:
+def opening_of(repository: Repository, snapshot: FileSnapshot, *, uid: int) -> Opening | str:
     """The grants, or the reason why there are none."""
     entry, main = repository.git_dir, repository.common_dir
     if (
@@ -49,14 +49,14 @@ def opening_of(repository: Repository, looked: Looked, *, uid: int) -> Opening |
     for place in (main, entry):
         if os.path.realpath(place) != place:
             return f"a link is on the way to {place}"
-        found = looked.at(place)
+        found = snapshot.at(place)
         if found is None:
             return f"{place} is not there"
         if found.st_uid != uid:
             return f"{place} belongs to uid {found.st_uid}"
-    listed = looked.text(os.path.join(entry, "gitdir"))
-    door = os.path.join(os.path.realpath(repository.top), ".git")
-    if listed is None or os.path.normpath(os.path.join(entry, listed.rstrip("\r\n"))) != door:
+    listed = snapshot.text(os.path.join(entry, "gitdir"))
+    dot_git = os.path.join(os.path.realpath(repository.top), ".git")
+    if listed is None or os.path.normpath(os.path.join(entry, listed.rstrip("\r\n"))) != dot_git:
         return f"{main} does not list this worktree"
     pointers = ("commondir", "gitdir", "config.worktree", "hooks", "modules")
     return Opening(

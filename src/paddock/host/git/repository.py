@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,23 +29,23 @@ class Repository:
         return self.elsewhere and self.git_dir != self.common_dir
 
 
-def repository_of(top: str, looked: Looked) -> Repository | None:
+def repository_of(top: str, snapshot: FileSnapshot) -> Repository | None:
     """None: there is no ``.git``, or it names nothing."""
-    door = os.path.join(top, ".git")
-    found = looked.at(door)
+    dot_git = os.path.join(top, ".git")
+    found = snapshot.at(dot_git)
     if found is None:
         return None
     if stat.S_ISDIR(found.st_mode):
-        git_dir = door
+        git_dir = dot_git
     else:
-        text = looked.text(door)
+        text = snapshot.text(dot_git)
         if text is None:  # a link to a directory
-            git_dir = os.path.realpath(door)
+            git_dir = os.path.realpath(dot_git)
         elif text.startswith("gitdir: "):
             git_dir = _named(top, text.removeprefix("gitdir: "))
         else:
             return None
-    common = looked.text(os.path.join(git_dir, "commondir"))
+    common = snapshot.text(os.path.join(git_dir, "commondir"))
     return Repository(
         top=top,
         git_dir=git_dir,
@@ -54,13 +54,13 @@ def repository_of(top: str, looked: Looked) -> Repository | None:
     )
 
 
-def repository_around(top: str, looked: Looked) -> Repository | None:
+def repository_around(top: str, snapshot: FileSnapshot) -> Repository | None:
     """The repository that git finds when it starts in a directory: there, or in the nearest
     directory above.
     """
     while True:
         try:
-            found = repository_of(top, looked)
+            found = repository_of(top, snapshot)
         except PolicyError:  # git can not read it either
             return None
         if found is not None or top == "/":

@@ -17,33 +17,33 @@ from itertools import chain
 
 from paddock.errors import PolicyError
 from paddock.host.git.config_file import ConfigEntry, entries
-from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.file_snapshot import FileSnapshot
 from paddock.host.git.repository import Repository
 from paddock.policy.git_layout import Key, key_of
 
 SYSTEM_CONFIG = "/etc/gitconfig"
 CONFIG_VARIABLES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
-MOST_FILES = 100
-MOST_LETTERS = 4096  # of a command; git's own examples have fifty
-MOST_WORDS, MOST_BASES = 64, 8
+MAX_CONFIG_FILES = 100
+MAX_COMMAND_CHARS = 4096  # of a command; git's own examples have fifty
+MAX_COMMAND_WORDS, MAX_BASE_DIRECTORIES = 64, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
-    """git obeys ``path``, because of ``said`` (file and key)."""
+class GitTrustedPath:
+    """git obeys ``path``, because of ``source`` (file and key)."""
 
     path: str
-    said: str
+    source: str
 
 
 def trusted_by(
     repository: Repository | None,
     top: str,
     home: str,
-    looked: Looked,
+    snapshot: FileSnapshot,
     *,
     environ: Mapping[str, str] | None = None,
-) -> Iterator[Trust]:
+) -> Iterator[GitTrustedPath]:
     """``top``: the directory in which git would run; relative names start there. ``environ``: the
     caller's variables, which may name more configuration files. A path may occur more than once.
     The user's own configuration is included, because git obeys it in every repository.
@@ -55,13 +55,15 @@ def trusted_by(
     own += [
         os.path.normpath(os.path.join(top, file)) for file in named if file and file != os.devnull
     ]
-    yield from (Trust(path=file, said=f"{file}: it is git's own configuration") for file in own)
+    yield from (
+        GitTrustedPath(path=file, source=f"{file}: it is git's own configuration") for file in own
+    )
     pending = list(own)
     if repository is not None:
         pending += [f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree"]
     known = set(pending)
-    texts = _files_read(pending, looked)
-    for base, said, entry in chain(_of_environment(variables, top), texts):
+    texts = _files_read(pending, snapshot)
+    for base, source, entry in chain(_of_environment(variables, top), texts):
         if not entry.value:
             continue
         match key_of(entry.section, entry.key):
@@ -70,22 +72,23 @@ def trusted_by(
                 if path and path not in known:
                     known.add(path)
                     pending.append(path)
-                    if len(known) > MOST_FILES:
+                    if len(known) > MAX_CONFIG_FILES:
                         raise PolicyError(
-                            f"git's configuration includes more than {MOST_FILES} files ({said})",
+                            f"git's configuration includes more than {MAX_CONFIG_FILES} files ({source})",
                             hint="what git obeys has to be known to be protected: include fewer files",
                         )
                 if path:
-                    yield Trust(path=path, said=said)
+                    yield GitTrustedPath(path=path, source=source)
             case Key.PATH:
                 path = _expanded(entry.value, top, home)
                 if path:
-                    yield Trust(path=path, said=said)
+                    yield GitTrustedPath(path=path, source=source)
             case Key.ALIAS if not entry.value.startswith("!"):
                 pass
             case Key.PROGRAM | Key.ALIAS:
                 yield from (
-                    Trust(path=path, said=said) for path in _files_of(entry, top, home, looked)
+                    GitTrustedPath(path=path, source=source)
+                    for path in _files_of(entry, top, home, snapshot)
                 )
             case Key.WORKTREE | Key.NONE | None:
                 pass
@@ -95,11 +98,11 @@ ConfigSource = tuple[str, str, ConfigEntry]
 """The base directory of relative includes, the source, and the entry."""
 
 
-def _files_read(pending: list[str], looked: Looked) -> Iterator[ConfigSource]:
+def _files_read(pending: list[str], snapshot: FileSnapshot) -> Iterator[ConfigSource]:
     """Of each file, including files that are added during the iteration."""
     while pending:
         file = pending.pop()
-        text = looked.text(file)
+        text = snapshot.text(file)
         for entry in () if text is None else entries(text):
             yield os.path.dirname(file), f"{file}: {entry.name}", entry
 
@@ -140,7 +143,7 @@ def _expanded(written: str, base: str, home: str) -> str | None:
     return os.path.normpath(os.path.join(base, written))
 
 
-def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterator[str]:
+def _files_of(entry: ConfigEntry, top: str, home: str, snapshot: FileSnapshot) -> Iterator[str]:
     """The program, if it is given by a path, and the files among its arguments (``python3
     tools/clean.py``). A word with a slash counts even if no file exists there. A directory never
     counts, because it is data for the program.
@@ -150,22 +153,24 @@ def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterat
         path = _expanded(word, top, home)
         if path is None or path == "/" or not (number or "/" in word):
             continue
-        found = _kind(path, looked) if path.startswith(f"{top}/") else None
+        found = _kind(path, snapshot) if path.startswith(f"{top}/") else None
         if found is not _Kind.DIRECTORY and ("/" in word or found is _Kind.FILE):
             yield path
-    yield from _files_in_expression(command, top, looked)
+    yield from _files_in_expression(command, top, snapshot)
 
 
-def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str]:
+def _files_in_expression(command: str, top: str, snapshot: FileSnapshot) -> Iterator[str]:
     """Shell expressions such as ``cd tools && ./clean``, ``"$PWD/tools/clean"``, ``PATH=tools:$PATH
     clean`` or ``python3 -m tools.clean`` are not evaluated. Every file of the work tree that their
     words name counts.
     """
-    fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MOST_LETTERS])
-    words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MOST_WORDS]
+    fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MAX_COMMAND_CHARS])
+    words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MAX_COMMAND_WORDS]
     spelled = [os.path.normpath(os.path.join(top, word)) for word in words]
     below = [path for path in spelled if path.startswith(f"{top}/")]
-    bases = [top, *(path for path in below if _kind(path, looked) is _Kind.DIRECTORY)][:MOST_BASES]
+    bases = [top, *(path for path in below if _kind(path, snapshot) is _Kind.DIRECTORY)][
+        :MAX_BASE_DIRECTORIES
+    ]
     for base in bases:
         for word in words:
             for name in (
@@ -174,7 +179,7 @@ def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str
                 f"{word.replace('.', '/')}/__main__.py",
             ):
                 path = os.path.normpath(os.path.join(base, name))
-                if path.startswith(f"{top}/") and _kind(path, looked) is _Kind.FILE:
+                if path.startswith(f"{top}/") and _kind(path, snapshot) is _Kind.FILE:
                     yield path
 
 
@@ -183,7 +188,7 @@ _IS_EXPRESSION = re.compile(r"""["'$|&;<>()%]|\s-""")
 
 
 def _words(command: str) -> Iterator[str]:
-    for word in _split(command[:MOST_LETTERS].removeprefix("!")):
+    for word in _split(command[:MAX_COMMAND_CHARS].removeprefix("!")):
         inner = _split(word) if " " in word else []  # sh -c "tools/clean %f"
         if not inner or not _IS_EXPRESSION.search(word):
             yield word
@@ -204,9 +209,9 @@ class _Kind(Enum):
     DIRECTORY = "directory"
 
 
-def _kind(path: str, looked: Looked) -> _Kind | None:
+def _kind(path: str, snapshot: FileSnapshot) -> _Kind | None:
     try:
-        found = looked.at(path)
+        found = snapshot.at(path)
     except PolicyError:  # an inaccessible directory may become accessible again
         return _Kind.FILE
     if found is None:

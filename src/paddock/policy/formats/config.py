@@ -19,7 +19,7 @@ from paddock.errors import PolicyError
 from paddock.policy.formats.executor_modes import SandboxConfig
 from paddock.policy.formats.safety import read_safety_config
 from paddock.policy.formats.table import Table
-from paddock.policy.load import require_agreement_to_what_a_command_could_rewrite
+from paddock.policy.load import require_trusted_files
 from paddock.policy.merge import merge
 from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, ToolSettings
 from paddock.policy.trust.file_trust import read_policy
@@ -28,7 +28,7 @@ from paddock.policy.trust.search import exists
 
 FILE = "config.json"
 DEFAULT_TIMEOUT_S = 120.0
-_LONGEST_TIMEOUT_S = 24 * 3600
+_MAX_TIMEOUT_S = 24 * 3600
 _OWN = ("provider", "max_steps", "timeout")
 # A request may only tighten these keys, and may not contain any other.
 _STRICTER = ("read_only", "require_approval_for_writes", "require_approval_for_execute")
@@ -77,7 +77,7 @@ def load_config(path: str | os.PathLike[str], *, origin: Origin | None = None) -
     origin, shown = origin or Origin.of_process(), os.fspath(path)
     file = read_policy(os.path.join(origin.cwd, shown), origin, shown=shown)
     config = read_config(file.text, shown, origin)
-    require_agreement_to_what_a_command_could_rewrite(Policy(profiles=()), [file], origin)
+    require_trusted_files(Policy(profiles=()), [file], origin)
     return config
 
 
@@ -99,7 +99,7 @@ def configured(
     own = place(origin)
     if exists(own):
         file = read_policy(own, origin, shown=own, within=origin.config_dir)
-        require_agreement_to_what_a_command_could_rewrite(Policy(profiles=()), [file], origin)
+        require_trusted_files(Policy(profiles=()), [file], origin)
         layers.append(read_config(file.text, own, origin))
     whole = Config()
     for layer in reversed(layers):
@@ -149,9 +149,9 @@ def _seconds(table: Table, key: str) -> Sourced[float] | None:
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)
-        or not 0 < value <= _LONGEST_TIMEOUT_S
+        or not 0 < value <= _MAX_TIMEOUT_S
     ):
-        raise table.wrong(key, f"expected seconds, more than 0 and at most {_LONGEST_TIMEOUT_S}")
+        raise table.wrong(key, f"expected seconds, more than 0 and at most {_MAX_TIMEOUT_S}")
     return Sourced(float(value), table.source(key))
 
 
@@ -168,20 +168,20 @@ def tool_flags(
     ``--restrict-to-cwd``.
     """
 
-    def said(value: Any, key: str) -> Sourced[Any]:
+    def sourced(value: Any, key: str) -> Sourced[Any]:
         return Sourced(value, Source(file=COMMAND_LINE, key=key))
 
-    approval = None if require_approval is None else said(require_approval, "--require-approval")
+    approval = None if require_approval is None else sourced(require_approval, "--require-approval")
     allowed: tuple[Sourced[str], ...] | None = None
     if restrict_to_cwd is not None:
-        allowed = (said("<cwd>/**" if restrict_to_cwd else "/**", "--restrict-to-cwd"),)
+        allowed = (sourced("<cwd>/**" if restrict_to_cwd else "/**", "--restrict-to-cwd"),)
     if allowed_paths:
-        allowed = tuple(said(_from_here(one), "--allowed-paths") for one in allowed_paths)
+        allowed = tuple(sourced(_from_here(one), "--allowed-paths") for one in allowed_paths)
     return ToolSettings(
-        read_only=said(True, "--read-only") if read_only else None,
+        read_only=sourced(True, "--read-only") if read_only else None,
         allowed_paths=allowed,
-        denied_paths=tuple(said(_from_here(one), "--denied-paths") for one in denied_paths),
-        denied_commands=tuple(said(one, "--denied-commands") for one in denied_commands),
+        denied_paths=tuple(sourced(_from_here(one), "--denied-paths") for one in denied_paths),
+        denied_commands=tuple(sourced(one, "--denied-commands") for one in denied_commands),
         require_approval_for_writes=approval,
         require_approval_for_execute=approval,
     )
@@ -229,11 +229,11 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
         else:
             yield one.name, getattr(value.value, "value", value.value), str(value.source)
     limits = (("max_steps", config.max_steps, None), ("timeout", config.timeout, DEFAULT_TIMEOUT_S))
-    for key, said, default in limits:
+    for key, sourced, default in limits:
         yield (
             key,
-            default if said is None else said.value,
-            "built in" if said is None else str(said.source),
+            default if sourced is None else sourced.value,
+            "built in" if sourced is None else str(sourced.source),
         )
     if config.provider is not None:
         for key, text in (

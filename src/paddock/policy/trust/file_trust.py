@@ -20,26 +20,26 @@ from dataclasses import dataclass
 from paddock.errors import PolicyError
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.path_list import facts_of
-from paddock.policy.trust.trusted_list import Trusted, read_all, reason_of
+from paddock.policy.trust.trusted_list import TrustedList, read_all, reason_of
 from paddock.text.path_walk import Identity, PathWalk, follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyText:
-    """A policy file as read. ``path``: its resolved path. ``way``: the walk that found it. A
+    """A policy file as read. ``path``: its resolved path. ``walk``: the walk that found it. A
     built-in one has no hash, walk or facts.
     """
 
     path: str
     text: str
     sha256: str
-    way: PathWalk | None = None
+    walk: PathWalk | None = None
     facts: tuple[int, ...] = ()  # of the descriptor
 
     @property
     def written(self) -> str:
         """The path as named, made absolute, without following links."""
-        return self.way.written if self.way else self.path
+        return self.walk.written if self.walk else self.path
 
 
 def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> PolicyText:
@@ -48,8 +48,8 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
     """
     import hashlib
 
-    way = follow(path)
-    real = way.end.path
+    walk = follow(path)
+    real = walk.end.path
     if within is not None and not real.startswith(follow(within).end.path + "/"):
         raise PolicyError(
             f"is a symbolic link that leaves {within}",
@@ -57,7 +57,7 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
             hint=f"name the file itself: {real}",
         )
     data, found = _read_file(real, shown)
-    if Identity.of(found) != way.end.object:
+    if Identity.of(found) != walk.end.object:
         raise PolicyError("was replaced while it was read", where=shown, hint="start again")
     _check_owner_and_mode(found, origin, shown)
     _check_directory(os.path.dirname(real), origin, shown)
@@ -65,7 +65,7 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
         path=real,
         text=decode(data, shown),
         sha256=hashlib.sha256(data).hexdigest(),
-        way=way,
+        walk=walk,
         facts=facts_of(found),
     )
 
@@ -194,23 +194,25 @@ def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
     if "\n" in written:
         raise PolicyError("a path with a line break can not be trusted", where=repr(written))
     others = [
-        entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != written
+        entry
+        for entry in TrustedList.read(origin.state_dir, origin.uid).entries
+        if entry[1] != written
     ]
     entries = (*others, *((digest, written) for digest in digests))
-    Trusted(entries).write(origin.state_dir, origin.uid)
+    TrustedList(entries).write(origin.state_dir, origin.uid)
 
 
 def untrust(path: str, origin: Origin) -> bool:
     """Withdraws the agreement; False if there was none."""
     written = os.path.abspath(path)
-    entries = Trusted.read(origin.state_dir, origin.uid).entries
+    entries = TrustedList.read(origin.state_dir, origin.uid).entries
     kept = tuple(entry for entry in entries if entry[1] != written)
     if len(kept) == len(entries):
         return False
-    Trusted(kept).write(origin.state_dir, origin.uid)
+    TrustedList(kept).write(origin.state_dir, origin.uid)
     return True
 
 
 def is_trusted(path: str, origin: Origin) -> bool:
     file = read_policy(path, origin, shown=path)
-    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.written)
+    return TrustedList.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.written)

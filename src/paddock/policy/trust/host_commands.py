@@ -18,13 +18,15 @@ from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
 # the working directory of these commands, so that a relative name is not found in the workspace
-CWD = "/"
-_SCRIPTS_MAX = 5  # the number of interpreters that the kernel follows
-_LINE_MAX = 256  # bytes of a ``#!`` line that the kernel reads
+COMMAND_CWD = "/"
+_MAX_INTERPRETERS = 5  # the number of interpreters that the kernel follows
+_MAX_SHEBANG_BYTES = 256  # bytes of a ``#!`` line that the kernel reads
 # Other characters may precede a path: `--key=/x`, `-f/x`, `@/x`, `a:/x`, `sh -c '. /x'`.
 _PATH = re.compile(r"(?:^-[A-Za-z]|^|(?<=[\s=:,;@'\"(){}<>|&`]))([/~.\w])")
 _ENDS = re.compile(r"[\s=:,;@'\"(){}<>|&`]")
-_KEPT = frozenset({"HOME"})  # other variables with a previously writable path are not passed
+_ALWAYS_PASSED = frozenset(
+    {"HOME"}
+)  # other variables with a previously writable path are not passed
 
 
 class Planted(Exception):  # noqa: N818 (the caller says where it was written)
@@ -38,19 +40,19 @@ class HostCommand:
 
 
 def command(
-    words: Sequence[str], environ: Mapping[str, str], reach: WritableHistory
+    words: Sequence[str], environ: Mapping[str, str], writable_history: WritableHistory
 ) -> HostCommand:
-    """The command as it may be run, in ``CWD``. Raises Planted, or FileNotFoundError if there is no
+    """The command as it may be run, in ``COMMAND_CWD``. Raises Planted, or FileNotFoundError if there is no
     such program.
     """
     kept = {
         name: value
         for name, value in environ.items()
-        if name in _KEPT or not planted(value, environ, reach)
+        if name in _ALWAYS_PASSED or not planted(value, environ, writable_history)
     }
     path = environ.get("PATH", os.defpath).split(os.pathsep)
     kept["PATH"] = os.pathsep.join(
-        one for one in path if os.path.isabs(one) and not reach.holds(follow(one))
+        one for one in path if os.path.isabs(one) and not writable_history.holds(follow(one))
     )
     program = shutil.which(words[0], path=kept["PATH"]) or shutil.which(
         words[0], path=os.pathsep.join(path)
@@ -58,14 +60,16 @@ def command(
     if program is None or not os.path.isabs(program):
         raise FileNotFoundError(words[0])
     for word in (program, *words[1:], *_interpreters(program, kept["PATH"])):
-        if found := planted(word, environ, reach):
+        if found := planted(word, environ, writable_history):
             raise Planted(found)
     return HostCommand((program, *words[1:]), kept)
 
 
-def planted(word: str, environ: Mapping[str, str], reach: WritableHistory) -> str | None:
+def planted(word: str, environ: Mapping[str, str], writable_history: WritableHistory) -> str | None:
     """A path in the word that a sandboxed command could write."""
-    return next((path for path in _paths(word, environ) if reach.holds(follow(path))), None)
+    return next(
+        (path for path in _paths(word, environ) if writable_history.holds(follow(path))), None
+    )
 
 
 def _paths(word: str, environ: Mapping[str, str]) -> Iterator[str]:
@@ -79,7 +83,7 @@ def _paths(word: str, environ: Mapping[str, str]) -> Iterator[str]:
                     continue
                 if path.startswith("/"):
                     yield path
-                elif os.path.lexists(relative := os.path.join(CWD, path)):
+                elif os.path.lexists(relative := os.path.join(COMMAND_CWD, path)):
                     yield relative
 
 
@@ -92,10 +96,10 @@ def _interpreters(program: str, search_path: str) -> Iterator[str]:
     """The words of the ``#!`` line, of that of its interpreter, and so on. ``env`` searches its
     program in PATH.
     """
-    for _ in range(_SCRIPTS_MAX):
+    for _ in range(_MAX_INTERPRETERS):
         try:
             with open(program, "rb") as file:
-                line = file.read(_LINE_MAX).split(b"\n", 1)[0]
+                line = file.read(_MAX_SHEBANG_BYTES).split(b"\n", 1)[0]
         except (
             PermissionError
         ):  # a program may be executable and not readable; then it is not a script

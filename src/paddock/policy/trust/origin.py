@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import UsageError
-from paddock.policy.trust.journal_history import NO_JOURNALS, Journals
-from paddock.policy.trust.trusted_list import Trusted
-from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
+from paddock.policy.trust.journal_history import EMPTY_JOURNAL_HISTORY, JournalHistory
+from paddock.policy.trust.trusted_list import TrustedList
+from paddock.policy.trust.writable_history import EMPTY_HISTORY, WritableHistory
 
 BUILTIN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
 SYSTEM_DIR = "/etc/paddock"
-NOTHING_TRUSTED = Trusted()
+EMPTY_TRUSTED_LIST = TrustedList()
 
 
 def _machine() -> str:
@@ -37,9 +37,9 @@ class Origin:
     machine: str = field(default_factory=_machine)
     system_dir: str = SYSTEM_DIR
     builtin_dir: str = BUILTIN_DIR
-    trusted: Trusted = NOTHING_TRUSTED
-    reach: WritableHistory = NOTHING_REACHED
-    journals: Journals = NO_JOURNALS
+    trusted: TrustedList = EMPTY_TRUSTED_LIST
+    writable_history: WritableHistory = EMPTY_HISTORY
+    journals: JournalHistory = EMPTY_JOURNAL_HISTORY
 
     @property
     def config_dir(self) -> str:
@@ -69,9 +69,9 @@ class Origin:
             user=user,
             home=home,
             environ=dict(os.environ),
-            trusted=Trusted.read(state_dir_of(home), uid),
-            reach=WritableHistory.read(state_dir_of(home)),
-            journals=Journals.read(state_dir_of(home)),
+            trusted=TrustedList.read(state_dir_of(home), uid),
+            writable_history=WritableHistory.read(state_dir_of(home)),
+            journals=JournalHistory.read(state_dir_of(home)),
         )
 
 

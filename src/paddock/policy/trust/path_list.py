@@ -17,13 +17,13 @@ from paddock.errors import PolicyError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class StoredPaths:
     paths: tuple[str, ...] = ()
     facts: tuple[int, ...] = ()  # of the file as read or written; empty: there is no file
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class PathListFile:
     state_dir: str
     name: str
 
@@ -31,11 +31,11 @@ class Store:
     def path(self) -> str:
         return os.path.join(self.state_dir, self.name)
 
-    def read(self) -> Remembered:
+    def read(self) -> StoredPaths:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
-            return Remembered()
+            return StoredPaths()
         except OSError as error:
             raise self._wrong(error) from None
         with os.fdopen(fd, "rb") as file:
@@ -51,7 +51,7 @@ class Store:
                     hint="see who changed it; without it paddock can not know what earlier runs could write",
                 )
             lines = file.read().split(b"\n")
-            return Remembered(
+            return StoredPaths(
                 paths=tuple(_unescaped(line) for line in lines if line),
                 facts=facts_of(os.fstat(fd)),
             )
@@ -74,7 +74,7 @@ class Store:
         finally:
             os.close(fd)
 
-    def write(self, paths: Iterable[str]) -> Remembered:
+    def write(self, paths: Iterable[str]) -> StoredPaths:
         kept = tuple(paths)
         fresh = f"{self.path}.{os.getpid()}"
         try:
@@ -86,7 +86,7 @@ class Store:
                 file.writelines(_escaped(path) + b"\n" for path in kept)
             os.replace(fresh, self.path)
             # Renaming changes the ctime of the inode, which is one of the facts.
-            return Remembered(paths=kept, facts=facts_of(os.lstat(self.path)))
+            return StoredPaths(paths=kept, facts=facts_of(os.lstat(self.path)))
         except OSError as error:
             raise self._wrong(error) from None
 

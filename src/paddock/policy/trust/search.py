@@ -25,7 +25,7 @@ _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundProfile:
     """``rung``: the index of its search directory, None for a path. ``shown``: its name in
     messages.
     """
@@ -50,9 +50,14 @@ class ProfileSearch:
         return self.origin.config_dir, self.origin.system_dir, self.origin.builtin_dir
 
     def find(
-        self, written: str, source: Source, *, relative_to: str, asked_by: Found | None = None
-    ) -> Found:
-        """``asked_by``: the file with this ``inherit``. A file that inherits its own name means the
+        self,
+        written: str,
+        source: Source,
+        *,
+        relative_to: str,
+        inherited_by: FoundProfile | None = None,
+    ) -> FoundProfile:
+        """``inherited_by``: the file with this ``inherit``. A file that inherits its own name means the
         next one down.
         """
         if is_path(written):
@@ -60,15 +65,15 @@ class ProfileSearch:
         if not written or not _NAME.issuperset(written) or written.startswith("."):
             raise PolicyError(f"not the name of a profile: {written!r}", where=str(source))
         above = -1
-        if asked_by is not None and asked_by.name == written:
-            above = self._rung_of(asked_by)
+        if inherited_by is not None and inherited_by.name == written:
+            above = self._rung_of(inherited_by)
         for rung in range(above + 1, len(self.directories)):
             found = self._in_directory(written, rung)
             if found is not None:
                 return found
         raise self._nowhere(written, source, above)
 
-    def at_path(self, written: str, source: Source, *, relative_to: str) -> Found:
+    def at_path(self, written: str, source: Source, *, relative_to: str) -> FoundProfile:
         path = os.path.join(relative_to, Expander(self.origin).path(written, source))
         name, suffix = os.path.splitext(os.path.basename(path))
         if suffix not in SUFFIXES:
@@ -78,7 +83,7 @@ class ProfileSearch:
         if not exists(path):
             raise PolicyError(f"there is no file {written!r}", where=str(source))
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
-        return Found(name=name, path=path, shown=shown, rung=None, builtin=False)
+        return FoundProfile(name=name, path=path, shown=shown, rung=None, builtin=False)
 
     def names(self) -> dict[str, str]:
         """Every available name, with the first file for it. Nothing is read or checked."""
@@ -88,14 +93,14 @@ class ProfileSearch:
                 found.setdefault(os.path.splitext(entry)[0], os.path.join(directory, entry))
         return found
 
-    def replaces_builtin(self, found: Found) -> bool:
+    def replaces_builtin(self, found: FoundProfile) -> bool:
         return (
             found.rung is not None
             and not found.builtin
             and self._in_directory(found.name, BUILTIN_RUNG) is not None
         )
 
-    def _in_directory(self, name: str, rung: int) -> Found | None:
+    def _in_directory(self, name: str, rung: int) -> FoundProfile | None:
         directory = self.directories[rung]
         if name == APPROVED:
             return None
@@ -111,7 +116,7 @@ class ProfileSearch:
                 hint="remove one of them",
             )
         builtin = rung == BUILTIN_RUNG
-        return Found(
+        return FoundProfile(
             name=name,
             path=paths[0],
             shown=f"built-in {name}" if builtin else paths[0],
@@ -119,7 +124,7 @@ class ProfileSearch:
             builtin=builtin,
         )
 
-    def _rung_of(self, found: Found) -> int:
+    def _rung_of(self, found: FoundProfile) -> int:
         """A file named by its path may be the one in a search directory."""
         if found.rung is not None:
             return found.rung
@@ -139,7 +144,7 @@ class ProfileSearch:
         )
 
 
-def read_text(found: Found, origin: Origin) -> PolicyText:
+def read_text(found: FoundProfile, origin: Origin) -> PolicyText:
     """Reads the file with the checks for its location; the built-in ones are part of the
     installation.
     """

@@ -17,7 +17,7 @@ STORE = "trusted"
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
+class TrustedList:
     """The texts that the user agreed to, each with its path at that time: (sha256, path); for the
     file of a package manager, each host. A text under another path does not count, because an agent
     could copy or link the loose policy of one project over the strict one of another.
@@ -26,7 +26,7 @@ class Trusted:
     entries: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def read(cls, state_dir: str, uid: int) -> Trusted:
+    def read(cls, state_dir: str, uid: int) -> TrustedList:
         """A missing list trusts nothing. A list that others could write is an error."""
         path = os.path.join(state_dir, STORE)
         try:

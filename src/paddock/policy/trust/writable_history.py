@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
-from paddock.policy.trust.path_list import Store
+from paddock.policy.trust.path_list import PathListFile
 from paddock.text.path_walk import Identity, PathWalk, ResolvedPath, Tree, follow
 
 STORE = "reach"
@@ -32,37 +32,37 @@ class WritableHistory:
 
     @classmethod
     def read(cls, state_dir: str) -> WritableHistory:
-        return cls._read(Store(state_dir, STORE))
+        return cls._read(PathListFile(state_dir, STORE))
 
     @classmethod
-    def record(cls, state_dir: str, ways: Iterable[PathWalk]) -> WritableHistory:
+    def record(cls, state_dir: str, walks: Iterable[PathWalk]) -> WritableHistory:
         """Adds the ends of these walks, unless a known tree contains them."""
-        store = Store(state_dir, STORE)
+        store = PathListFile(state_dir, STORE)
         with store.locked():
             known = cls._read(store)
-            whole = known.including(ways)
+            whole = known.including(walks)
             if whole.trees == known.trees:
                 return known
             return cls(trees=whole.trees, facts=store.write(map(_line, whole.trees)).facts)
 
     @classmethod
-    def require_recordable(cls, state_dir: str, ways: Iterable[PathWalk]) -> None:
+    def require_recordable(cls, state_dir: str, walks: Iterable[PathWalk]) -> None:
         """Raises the errors of :meth:`record` without writing."""
         known = cls.read(state_dir)
-        if known.including(ways).trees != known.trees:
-            Store(state_dir, STORE).require_writable()
+        if known.including(walks).trees != known.trees:
+            PathListFile(state_dir, STORE).require_writable()
 
     @classmethod
-    def _read(cls, store: Store) -> WritableHistory:
+    def _read(cls, store: PathListFile) -> WritableHistory:
         remembered = store.read()
         try:
             return cls(trees=tuple(map(_parsed, remembered.paths)), facts=remembered.facts)
         except ValueError as error:
             raise PolicyError(f"is damaged: {error}", where=store.path) from None
 
-    def including(self, ways: Iterable[PathWalk]) -> WritableHistory:
+    def including(self, walks: Iterable[PathWalk]) -> WritableHistory:
         trees = list(self.trees)
-        for place in (place for way in ways for place in _given(way)):
+        for place in (place for walk in walks for place in _recorded_paths(walk)):
             tree = _tree(place)
             named = any(known.names(place.path) for known in trees)
             if named and (tree.identity is None or any(known.holds(place) for known in trees)):
@@ -71,37 +71,37 @@ class WritableHistory:
             trees.append(tree)
         return replace(self, trees=tuple(trees))
 
-    def holds(self, way: PathWalk) -> bool:
+    def holds(self, walk: PathWalk) -> bool:
         """Whether a link on the walk or its end is in a tree that a command could write, by name or
         by inode.
         """
-        names = (way.written, *(place.path for place in way.places))
+        names = (walk.written, *(place.path for place in walk.places))
         return any(
             any(tree.names(name) for name in names)
-            or any(tree.holds(place) for place in way.places)
+            or any(tree.holds(place) for place in walk.places)
             for tree in self.trees
         )
 
 
-NOTHING_REACHED = WritableHistory()
+EMPTY_HISTORY = WritableHistory()
 
 
-def in_private_temp(way: PathWalk, uid: int) -> bool:
+def in_private_temp(walk: PathWalk, uid: int) -> bool:
     """Whether it is in the temporary directory of any run of this user, alive or killed."""
     parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
     return any(
-        name.startswith(begins) for name in (way.written, *(place.path for place in way.places))
+        name.startswith(begins) for name in (walk.written, *(place.path for place in walk.places))
     )
 
 
-def _given(way: PathWalk) -> Iterator[ResolvedPath]:
+def _recorded_paths(walk: PathWalk) -> Iterator[ResolvedPath]:
     """The end of the walk, and its own name, where a directory may exist when the command starts to
     write.
     """
-    yield way.end
-    if not way.straight:
-        yield ResolvedPath(path=way.written, object=None, above=())
+    yield walk.end
+    if not walk.straight:
+        yield ResolvedPath(path=walk.written, object=None, above=())
 
 
 def _tree(place: ResolvedPath) -> Tree:

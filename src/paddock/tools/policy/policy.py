@@ -374,19 +374,19 @@ class ToolPolicy:
                 raise PolicyError(
                     f"allowed_paths: names no directory: {one!r}", hint=f"write {CWD_TOKEN}/**"
                 )
-            globs += [glob, *self._led(glob)]
+            globs += [glob, *self._resolved(glob)]
         return tuple(globs)
 
-    def _led(self, glob: Glob) -> Iterator[Glob]:
+    def _resolved(self, glob: Glob) -> Iterator[Glob]:
         if glob.floating or self.platform == "win32" or ":" in glob.prefix[:3]:
             return
         try:
-            way = follow(glob.prefix)
+            walk = follow(glob.prefix)
         except PaddockError:
             return
-        if not way.straight:
+        if not walk.straight:
             rest = glob.text.removeprefix(glob.prefix)
-            yield Glob.parse(folded(way.end.path, self.platform) + rest)
+            yield Glob.parse(folded(walk.end.path, self.platform) + rest)
 
     def _glob(self, written: str, key: str) -> Glob:
         text = written
@@ -418,13 +418,13 @@ class ToolPolicy:
                 if pattern in lifted:
                     continue
                 glob = self._glob(pattern, "denied_paths.toml")
-                for each in (glob, *self._led(glob)):
+                for each in (glob, *self._resolved(glob)):
                     yield _Denied(id=f"denied-paths.{name}", why=why, written=pattern, glob=each)
 
     def _own_paths(self, written: Sequence[str]) -> Iterator[_Denied]:
         for pattern in _texts(written, "denied_paths"):
             glob = self._glob(pattern, "denied_paths")
-            for each in (glob, *self._led(glob)):
+            for each in (glob, *self._resolved(glob)):
                 yield _Denied(
                     id="denied-paths", why=f"denied by {pattern}", written=pattern, glob=each
                 )
